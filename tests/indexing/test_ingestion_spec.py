@@ -68,7 +68,7 @@ MISTAKES = [
     (f"{DS}.dataSource", 7, f"{DS}.dataSource", "must be text, not 7"),
     (f"{DS}.dataSorce", "a", f"{DS}.dataSorce", 'did you mean "dataSource"?'),
     (f"{DS}.data_source", "a", f"{DS}.data_source", 'did you mean "dataSource"?'),
-    (f"{DS}.projections", [{}], f"{DS}.projections", "not supported here"),
+    (f"{DS}.projections", [{"name": "x"}], f"{DS}.projections[0].type", "is required"),
     (f"{DS}.parser", {}, f"{DS}.parser", "use timestampSpec"),
     # time
     (f"{DS}.timestampSpec.format", "unix", f"{DS}.timestampSpec.format", "is not one of"),

@@ -150,6 +150,8 @@ async def test_a_query_is_answered_in_the_wanted_format(rig: Rig) -> None:
         ('{"query": "SELECT 1", "context": {"timeout": "soon"}}', "context.timeout"),
         ('{"query": "SELECT 1", "context": {"sqlTimeZone": "Mars/X"}}', "sqlTimeZone: 'Mars/X' is"),
         ('{"query": "SELECT 1", "context": {"sqlTimeZone": ["UTC"]}}', "from_utc_timestamp"),
+        ('{"query": "SELECT 1", "context": {"useProjection": "hourly"}}', "no projections here"),
+        ('{"query": "SELECT 1", "context": {"forceProjections": true}}', "no projections here"),
     ],
 )
 async def test_bad_requests_are_refused_in_druids_shape(rig: Rig, body: str, message: str) -> None:

@@ -229,7 +229,8 @@ def base_sequence_name(spec: SupervisorSpec, start_offsets: Offsets) -> str:
     place = [place_of(io).model_dump(mode="json")] if io.source == "kafka" else []
     meaning = json.dumps(
         [
-            spec.data_schema.model_dump(mode="json", by_alias=True),
+            # Nothing is made of projections, so others make no other tasks.
+            spec.data_schema.model_dump(mode="json", by_alias=True, exclude={"projections"}),
             spec.tuning.model_dump(mode="json", by_alias=True),
             io.stream,
             io.dead_letters,

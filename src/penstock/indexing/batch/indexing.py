@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from penstock.indexing.batch.ingesting import IngestTask
 from penstock.indexing.batch.job import index_job, sql_job
 from penstock.indexing.spec.batch import aligned
 from penstock.indexing.spec.context import IngestionMode
+from penstock.indexing.spec.rows.projections import unmade
 from penstock.segments.model import SegmentId
 
 if TYPE_CHECKING:
@@ -28,8 +30,13 @@ if TYPE_CHECKING:
     from penstock.segments.model import Segment
 
 
+_log = logging.getLogger(__name__)
+
+
 def index_task(spec: IndexParallelSpec, folder: TaskFolder, ports: BatchPorts) -> IngestTask:
     """Return the task of an `index_parallel`."""
+    if told := unmade(spec.data_schema.projections):
+        _log.warning("task %s: %s", spec.id, told)
 
     def plan(reading: TaskReading) -> Sequence[Job]:
         return [index_job(spec, lambda source: _rows_of(source, spec, reading))]

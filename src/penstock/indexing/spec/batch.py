@@ -41,6 +41,7 @@ from penstock.indexing.spec.model import SpecModel, mistakes
 from penstock.indexing.spec.partitions import DynamicPartitions, SingleDimensionPartitions
 from penstock.indexing.spec.rows.dimensions import DimensionsSpec
 from penstock.indexing.spec.rows.granularities import AnyGranularity
+from penstock.indexing.spec.rows.projections import Projections
 from penstock.indexing.spec.scalars import (
     TIME_COLUMN,
     Count,
@@ -404,12 +405,12 @@ class CompactSpec(_BatchTask):
     granularity_spec: CompactGranularity = CompactGranularity()
     transform_spec: CompactTransform = CompactTransform()
     tuning_config: BatchTuning = BatchTuning(type="compaction")
+    projections: Projections = ()
 
     unsupported: ClassVar[Mapping[str, str]] = _RESOURCE | {
         "interval": 'set ioConfig: {"type": "compact", "inputSpec": {"type": "interval", …}}',
         "segments": 'set ioConfig: {"type": "compact", "inputSpec": {"type": "segments", …}}',
         "segmentGranularity": "it goes inside granularitySpec",
-        "projections": "leave it out",
     }
     without_effect: ClassVar[frozenset[str]] = frozenset({"compactionRunner"})
     default_priority: ClassVar[int] = COMPACTION_PRIORITY

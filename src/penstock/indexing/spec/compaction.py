@@ -24,6 +24,7 @@ from penstock.indexing.spec.context import COMPACTION_PRIORITY, Context, with_de
 from penstock.indexing.spec.jsontext import read_model
 from penstock.indexing.spec.model import SpecModel
 from penstock.indexing.spec.rows.dimensions import DimensionsSpec
+from penstock.indexing.spec.rows.projections import Projections
 from penstock.indexing.spec.scalars import Count, DatasourceName, Flag, OffsetText
 from penstock.indexing.spec.tuning import BatchTuning
 
@@ -61,9 +62,9 @@ class CompactionConfig(SpecModel):
     transform_spec: CompactTransform = CompactTransform()
     io_config: CompactionIo = CompactionIo()
     task_context: Context = Field(default_factory=dict)
+    projections: Projections = ()
 
     unsupported: ClassVar[Mapping[str, str]] = {
-        "projections": "leave it out",
         "baseTable": "leave it out",
         "skipIntervals": "submit compact tasks for the intervals that are not to be skipped",
         "type": "there is no catalog: say here what segments should look like, and leave it out",
@@ -95,6 +96,7 @@ class CompactionConfig(SpecModel):
             transform_spec=self.transform_spec,
             tuning_config=self.tuning,
             context=with_defaults(self.task_context, {"priority": self.task_priority}),
+            projections=self.projections,
         )
 
     def to_json(self) -> dict[str, JsonValue]:

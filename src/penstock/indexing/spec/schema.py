@@ -20,6 +20,11 @@ from penstock.indexing.spec.filters import Filter
 from penstock.indexing.spec.model import SpecModel, mistakes
 from penstock.indexing.spec.rows.dimensions import Dimension, DimensionsSpec
 from penstock.indexing.spec.rows.granularities import GranularitySpec, granularity_json
+from penstock.indexing.spec.rows.projections import (
+    BaseColumns,
+    Projections,
+    projection_mistakes,
+)
 from penstock.indexing.spec.rows.timestamps import TimestampSpec
 from penstock.indexing.spec.scalars import TIME_COLUMN, DatasourceName, ExpressionText
 
@@ -76,9 +81,9 @@ class DataSchema(SpecModel):
     metrics_spec: tuple[Aggregator, ...] = ()
     granularity_spec: GranularitySpec = GranularitySpec()
     transform_spec: TransformSpec = TransformSpec()
+    projections: Projections = ()
 
     unsupported: ClassVar[Mapping[str, str]] = {
-        "projections": "roll up in a second datasource",
         "parser": "use timestampSpec, dimensionsSpec and ioConfig.inputFormat",
     }
 
@@ -118,6 +123,17 @@ class DataSchema(SpecModel):
                 found.append((where, transform.name, f"{transform.name!r} is computed twice"))
             computed.add(transform.name)
         if found:
+            raise mistakes("DataSchema", found)
+        return self
+
+    @model_validator(mode="after")
+    def _check_projections(self) -> DataSchema:
+        base = BaseColumns(
+            {dimension.name: dimension for dimension in self.dimensions},
+            {metric.name: metric for metric in self.metrics},
+            are_all=not self.dimensions_spec.discovers,
+        )
+        if found := projection_mistakes(self.projections, base):
             raise mistakes("DataSchema", found)
         return self
 

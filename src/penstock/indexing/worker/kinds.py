@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import Closed, InvalidRequest
 from penstock.indexing.ports import TaskState
+from penstock.indexing.spec.rows.projections import unmade
 from penstock.indexing.task import StreamingTask, TaskResult
 from penstock.indexing.taskspec import TASK_TYPE, NoopTaskSpec, StreamTaskSpec
 from penstock.indexing.worker.peontask import IngestionReport, IngestionState, TaskKind
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 STOPPED: Final = "it was stopped with the process that ran it, and cannot go on: submit it again"
 _REPORT_WAIT_S: Final = 5.0
 
+_log = logging.getLogger(__name__)
+
 
 class StreamingPeonTask:
     """A streaming task as a `PeonTask`."""
@@ -36,6 +40,8 @@ class StreamingPeonTask:
         ports: TaskPorts,
         options: TaskOptions | None,
     ) -> None:
+        if told := unmade(spec.data_schema.projections):
+            _log.warning("task %s: %s", spec.id, told)
         self.control = StreamingTask(spec, folder, ports, options)
         self._lanes = ports.lanes
         self._last_counts: dict[str, int] = {}

@@ -199,6 +199,13 @@ class _Wanted:
                 " in the query, with from_utc_timestamp(__time, 'Europe/Berlin')",
                 place="context.sqlTimeZone",
             )
+        for name in ("useProjection", "forceProjections"):
+            if context.get(name):
+                raise InvalidRequest(
+                    "there are no projections here, and the answer is the same without: leave it"
+                    " out",
+                    place=f"context.{name}",
+                )
         parameters = _parameters(body.get("parameters"))
         _check_bound(statement, len(parameters))
         self.query = SqlQuery(

@@ -1,0 +1,323 @@
+"""Druid's projections of a datasource: ``projections``. They are read and kept, and none is made.
+
+A projection is what rows are summed up to beside themselves, so that a query that asks for such
+sums is answered sooner. It changes no answer. Here nothing can put one in the place of the rows
+(`docs/decisions/0032`), so a spec with projections writes the same segments as one without, and
+whoever runs it is told (`unmade`). What they say is held against the datasource all the same, as a
+mistake would else be found only where they count.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Final, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, model_validator
+
+from penstock.core.errors import InvalidRequest
+from penstock.indexing.spec.aggregators import Aggregator
+from penstock.indexing.spec.druidexpr import Binary, Call, Expression, Name, Unary, parse
+from penstock.indexing.spec.errors import did_you_mean
+from penstock.indexing.spec.filters import Filter
+from penstock.indexing.spec.model import SpecModel, mistake, mistakes, refusing
+from penstock.indexing.spec.rows.dimensions import COLUMNS_MAX, Dimension
+from penstock.indexing.spec.scalars import TIME_COLUMN, ColumnName, Flag
+
+PROJECTIONS_MAX: Final = 1_000
+
+_COLUMN_TYPE: Final = re.compile(
+    r"(?:LONG|FLOAT|DOUBLE|STRING|ARRAY<(?:LONG|FLOAT|DOUBLE|STRING)>|COMPLEX<[A-Za-z0-9_.]+>)",
+    re.IGNORECASE,
+)
+# What sums up sums: of a count their sum, of a sketch that was built what merges such.
+_COMBINING: Final = {"count": "longSum", "HLLSketchBuild": "HLLSketchMerge"}
+
+_REFUSED: Final = dict.fromkeys(
+    ("mv-filtered", "mv-prefix-filtered", "mv-regex-filtered", "fallback"),
+    "group by a column of the data, or by an expression",
+)
+
+_Found = list[tuple[tuple[str | int, ...], object, str]]
+
+
+def _column_type(text: str) -> str:
+    if not _COLUMN_TYPE.fullmatch(text):
+        raise mistake(f"{text!r} is no type of a column: LONG, DOUBLE, STRING, ARRAY<LONG> …")
+    return text
+
+
+def _druids_expression(text: str) -> str:
+    try:
+        parse(text)
+    except InvalidRequest as error:
+        raise mistake(str(error)) from error
+    return text
+
+
+ColumnType = Annotated[str, AfterValidator(_column_type)]
+_NameText = Annotated[str, Field(min_length=1)]
+
+
+class ExpressionColumn(SpecModel):
+    """A virtual column that is computed, in Druid's language."""
+
+    type: Literal["expression"]
+    name: ColumnName
+    expression: Annotated[str, Field(min_length=1), AfterValidator(_druids_expression)]
+    output_type: ColumnType | None = None
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The columns that it reads."""
+        return tuple(dict.fromkeys(_names(parse(self.expression))))
+
+
+class NestedFieldColumn(SpecModel):
+    """A virtual column that is a part of a nested one."""
+
+    type: Literal["nested-field"]
+    column_name: _NameText
+    output_name: ColumnName
+    path: str | None = None
+    path_parts: tuple[dict[str, JsonValue], ...] | None = None
+    expected_type: ColumnType | None = None
+    process_from_raw: Flag | None = None
+    use_jq_syntax: Flag | None = None
+
+    @model_validator(mode="after")
+    def _check_path(self) -> NestedFieldColumn:
+        if self.path is None and self.path_parts is None:
+            text = "say which part: give this or pathParts"
+            raise mistakes("NestedFieldColumn", [(("path",), None, text)])
+        return self
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return self.output_name
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The column that it reads."""
+        return (self.column_name,)
+
+
+VirtualColumn = Annotated[
+    ExpressionColumn | NestedFieldColumn, Field(discriminator="type"), refusing(_REFUSED)
+]
+
+
+class GroupingColumn(Dimension):
+    """A column by which a projection groups: a dimension, a virtual column, or the time."""
+
+    name: _NameText
+
+
+def _named(value: object) -> object:
+    return {"name": value} if isinstance(value, str) else value
+
+
+class Projection(SpecModel):
+    """Rows grouped and summed up beside themselves. Checked, kept, and not made.
+
+    Queries are answered from the rows: what is asked for often is rolled up in a datasource of its
+    own.
+    """
+
+    type: Literal["aggregate"]
+    name: _NameText
+    filter: Filter | None = None
+    virtual_columns: tuple[VirtualColumn, ...] = Field(default=(), max_length=COLUMNS_MAX)
+    grouping_columns: tuple[Annotated[GroupingColumn, BeforeValidator(_named)], ...] = Field(
+        default=(), max_length=COLUMNS_MAX
+    )
+    aggregators: tuple[Aggregator, ...] = Field(default=(), max_length=COLUMNS_MAX)
+
+    # It follows from the grouping columns; Druid writes it.
+    without_effect: ClassVar[frozenset[str]] = frozenset({"ordering"})
+
+    @model_validator(mode="after")
+    def _check_names(self) -> Projection:
+        found: _Found = []
+        if not self.grouping_columns and not self.aggregators:
+            text = "must not be empty where aggregators is: it would hold nothing"
+            found.append((("groupingColumns",), None, text))
+        virtual = [("virtualColumns", i, c.name) for i, c in enumerate(self.virtual_columns)]
+        made = [("groupingColumns", i, c.name) for i, c in enumerate(self.grouping_columns)]
+        made += [("aggregators", i, a.name) for i, a in enumerate(self.aggregators)]
+        for places in (virtual, made):
+            first: dict[str, str] = {}
+            for part, number, name in places:
+                place = f"{part}[{number}]"
+                if first.setdefault(name, place) != place:
+                    text = f"the column {name!r} is there already, at {first[name]}"
+                    found.append(((part, number), name, text))
+        for number, column in enumerate(self.virtual_columns):
+            if column.name in _circular(self.virtual_columns):
+                text = f"{column.name!r} is computed from itself"
+                found.append((("virtualColumns", number), column.name, text))
+        if found:
+            raise mistakes("Projection", found)
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class BaseColumns:
+    """The columns of a datasource that projections may be of.
+
+    Attributes:
+        dimensions: The dimensions, by name.
+        metrics: The metrics, by name.
+        are_all: Whether there are no others; found are those of data that nobody has seen yet.
+    """
+
+    dimensions: Mapping[str, Dimension]
+    metrics: Mapping[str, Aggregator]
+    are_all: bool
+
+
+def _of_different_names(projections: tuple[Projection, ...]) -> tuple[Projection, ...]:
+    found: _Found = []
+    first: dict[str, int] = {}
+    for number, projection in enumerate(projections):
+        if (at := first.setdefault(projection.name, number)) != number:
+            text = f"{projection.name!r} is there already, at projections[{at}]"
+            found.append(((number, "name"), projection.name, text))
+    if found:
+        raise mistakes("Projection", found)
+    return projections
+
+
+Projections = Annotated[
+    tuple[Projection, ...],
+    # Left out where there are none: names of streaming tasks follow from how a schema is written.
+    Field(max_length=PROJECTIONS_MAX, exclude_if=lambda value: not value),
+    AfterValidator(_of_different_names),
+]
+
+
+def projection_mistakes(projections: Sequence[Projection], base: BaseColumns) -> _Found:
+    """Return which columns of projections a datasource has not, or has otherwise.
+
+    Places begin with ``projections``.
+    """
+    found: _Found = []
+    for number, projection in enumerate(projections):
+        virtual = {column.name for column in projection.virtual_columns}
+        for part, name, text in _mistakes_in_columns(projection, virtual, base):
+            found.append((("projections", number, *part), name, text))
+    return found
+
+
+def unmade(projections: Iterable[Projection]) -> str:
+    """Return what to tell of the projections of a spec; empty if it has none."""
+    names = ", ".join(projection.name for projection in projections)
+    if not names:
+        return ""
+    return (
+        f"nothing is summed up beforehand for the projections {names}: answers are the same without"
+        " them; for speed, roll up in a second datasource"
+    )
+
+
+_Part = tuple[tuple[str | int, ...], object, str]
+
+
+def _mistakes_in_columns(
+    projection: Projection, virtual: set[str], base: BaseColumns
+) -> Iterator[_Part]:
+    known = {TIME_COLUMN, *virtual, *base.dimensions}
+    for number, column in enumerate(projection.virtual_columns):
+        for name in column.inputs:
+            if base.are_all and name not in known | base.metrics.keys():
+                field = "expression" if isinstance(column, ExpressionColumn) else "columnName"
+                # The tag of the union comes before its field, as in pydantic's own places.
+                at = ("virtualColumns", number, column.type, field)
+                yield at, name, _missing(name, known | base.metrics.keys())
+    for number, grouping in enumerate(projection.grouping_columns):
+        name = grouping.name
+        dimension = None if name in virtual else base.dimensions.get(name)
+        if base.are_all and name not in known:
+            yield ("groupingColumns", number, "name"), name, _missing(name, known)
+        elif dimension is not None and dimension.type != grouping.type:
+            text = f"must be {dimension.type}, as among the dimensions, not {grouping.type}"
+            yield ("groupingColumns", number, "type"), grouping.type, text
+    for number, aggregator in enumerate(projection.aggregators):
+        for field, name, text in _mistakes_in_aggregator(aggregator, known, virtual, base):
+            yield ("aggregators", number, field), name, text
+    if projection.filter is not None and base.are_all:
+        for name in _filtered_columns(projection.filter.model_dump(mode="json", by_alias=True)):
+            if name not in known:
+                yield ("filter",), name, _missing(name, known)
+
+
+def _mistakes_in_aggregator(
+    aggregator: Aggregator, known: set[str], virtual: set[str], base: BaseColumns
+) -> Iterator[tuple[str, str, str]]:
+    metric = base.metrics.get(aggregator.name)
+    if metric is not None:
+        if not _combines(aggregator, metric):
+            type_ = _COMBINING.get(metric.type, metric.type)
+            text = f"is a metric of the datasource: sum it up by {type_} of {metric.name!r} itself"
+            yield "name", aggregator.name, text
+        return
+    field = "fields" if aggregator.fields is not None else "fieldName"
+    for name in aggregator.inputs:
+        if name in base.metrics and name not in virtual:
+            text = f"{name!r} is a metric, summed up under its own name alone: name this so, too"
+            yield field, name, text
+        elif base.are_all and name not in known:
+            yield field, name, _missing(name, known | base.metrics.keys())
+
+
+def _combines(aggregator: Aggregator, metric: Aggregator) -> bool:
+    """Whether an aggregator of a projection sums up a metric of the datasource."""
+    if aggregator == metric:
+        return True
+    of_itself = aggregator.field_name == metric.name or aggregator.fields == (metric.name,)
+    return of_itself and aggregator.type in {metric.type, _COMBINING.get(metric.type)} - {"count"}
+
+
+def _missing(name: str, known: Iterable[str]) -> str:
+    return f"there is no column {name!r}{did_you_mean(name, sorted(known))}"
+
+
+def _filtered_columns(node: JsonValue) -> Iterator[str]:
+    if isinstance(node, list):
+        for one in node:
+            yield from _filtered_columns(one)
+    if not isinstance(node, dict):
+        return
+    for field in ("dimension", "column"):
+        if isinstance(name := node.get(field), str):
+            yield name
+    for field in ("field", "fields"):
+        yield from _filtered_columns(node.get(field))
+
+
+def _circular(columns: Sequence[ExpressionColumn | NestedFieldColumn]) -> frozenset[str]:
+    """Return the virtual columns that are computed from themselves, also by way of others."""
+    names = {column.name for column in columns}
+    waiting = {column.name: names.intersection(column.inputs) for column in columns}
+    while ready := [name for name, inputs in waiting.items() if not inputs & waiting.keys()]:
+        for name in ready:
+            del waiting[name]
+    return frozenset(waiting)
+
+
+def _names(node: Expression) -> Iterator[str]:
+    match node:
+        case Name(name):
+            yield name
+        case Unary(_, operand):
+            yield from _names(operand)
+        case Binary(_, left, right):
+            yield from _names(left)
+            yield from _names(right)
+        case Call(_, arguments):
+            for argument in arguments:
+                yield from _names(argument)
+        case _:
+            return

@@ -1,0 +1,291 @@
+"""Projections of Druid's specs: taken and given back, checked as Druid does, and nothing made of.
+
+They change no answer, so a spec with some must run as one without; a mistake in them must be told
+all the same, as nothing else would ever show it.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+
+import pytest
+from batch_kit import BatchWorld, day, index, lines
+from indexing_kit import spec_json
+
+from penstock.indexing.ports import TaskState
+from penstock.indexing.spec import SpecError, parse_supervisor_spec
+from penstock.indexing.spec.batch import parse_batch_task
+from penstock.indexing.spec.compaction import parse_compaction
+from penstock.indexing.supervisor.updates import UpdateAction, update_action
+from penstock.indexing.taskspec import base_sequence_name
+
+HOURLY = {
+    "type": "aggregate",
+    "name": "hourly",
+    "virtualColumns": [
+        {
+            "type": "expression",
+            "name": "__gran",
+            "expression": "timestamp_floor(__time, 'PT1H')",
+            "outputType": "LONG",
+        }
+    ],
+    "groupingColumns": [
+        {"type": "long", "name": "__gran", "multiValueHandling": "SORTED_ARRAY"},
+        {"type": "string", "name": "carrier", "createBitmapIndex": True},
+    ],
+    "aggregators": [{"type": "longSum", "name": "n_sum", "fieldName": "n"}],
+    "ordering": [{"columnName": "__gran", "order": "ascending"}],
+}
+METRICS = [
+    {"type": "count", "name": "count"},
+    {"type": "longSum", "name": "delays", "fieldName": "delay"},
+    {"type": "HLLSketchBuild", "name": "planes", "fieldName": "plane"},
+]
+
+
+def stream(*projections, **schema):
+    raw = copy.deepcopy(spec_json())
+    raw["spec"]["dataSchema"].update({"projections": list(projections), **schema})
+    return raw
+
+
+def mistakes(*projections, **schema):
+    with pytest.raises(SpecError) as caught:
+        parse_supervisor_spec(stream(*projections, **schema))
+    start = "spec.dataSchema.projections"
+    return {m.place.removeprefix(start): m.message for m in caught.value.mistakes}
+
+
+def changed(**more):
+    return {**HOURLY, **more}
+
+
+def test_what_is_sent_is_given_back():
+    spec = parse_supervisor_spec(stream(HOURLY))
+    (given,) = spec.to_json()["spec"]["dataSchema"]["projections"]
+    assert given["virtualColumns"] == HOURLY["virtualColumns"]
+    assert [c["name"] for c in given["groupingColumns"]] == ["__gran", "carrier"]
+    assert [c["type"] for c in given["groupingColumns"]] == ["long", "string"]
+    told = {name: value for name, value in given["aggregators"][0].items() if value is not None}
+    assert told == HOURLY["aggregators"][0]
+    assert parse_supervisor_spec(spec.to_json()) == spec
+    # One without any is written as it always was.
+    for nothing in (stream(), stream(projections=None), spec_json()):
+        written = parse_supervisor_spec(nothing).to_json()
+        assert "projections" not in written["spec"]["dataSchema"]
+
+
+@pytest.mark.parametrize(
+    "projection",
+    [
+        changed(virtualColumns=[], groupingColumns=["carrier"]),
+        changed(groupingColumns=["__time"], virtualColumns=None),
+        changed(groupingColumns=[]),
+        changed(aggregators=None),
+        changed(filter={"type": "in", "dimension": "carrier", "values": ["UA"]}),
+        changed(filter={"type": "not", "field": {"type": "null", "column": "__gran"}}),
+        changed(
+            virtualColumns=[
+                {"type": "expression", "name": "a", "expression": "b + n"},
+                {"type": "expression", "name": "b", "expression": 'strlen("carrier") + 1'},
+                {"type": "nested-field", "columnName": "carrier", "outputName": "c", "path": "$.c"},
+            ],
+            groupingColumns=["a", "c"],
+        ),
+    ],
+)
+def test_what_druid_takes_is_taken(projection):
+    spec = parse_supervisor_spec(stream(projection))
+    assert parse_supervisor_spec(spec.to_json()) == spec
+
+
+@pytest.mark.parametrize(
+    ("projection", "place", "message"),
+    [
+        (changed(type="table"), ".type", 'only "aggregate" is supported yet, not "table"'),
+        (changed(name=""), ".name", "must not be empty"),
+        (
+            changed(virtualColumn=[]),
+            ".virtualColumn",
+            'unknown field: did you mean "virtualColumns"?',
+        ),
+        (
+            changed(groupingColumns=[], aggregators=[]),
+            ".groupingColumns",
+            "must not be empty where aggregators is: it would hold nothing",
+        ),
+        (
+            changed(groupingColumns=["carier"]),
+            ".groupingColumns[0].name",
+            "there is no column 'carier': did you mean \"carrier\"?",
+        ),
+        (
+            changed(groupingColumns=["n"]),
+            ".groupingColumns[0].type",
+            "must be long, as among the dimensions, not string",
+        ),
+        (
+            changed(groupingColumns=["carrier", "carrier"]),
+            ".groupingColumns[1]",
+            "the column 'carrier' is there already, at groupingColumns[0]",
+        ),
+        (
+            changed(aggregators=[{"type": "longSum", "name": "carrier", "fieldName": "n"}]),
+            ".aggregators[0]",
+            "the column 'carrier' is there already, at groupingColumns[1]",
+        ),
+        (
+            changed(aggregators=[{"type": "longSum", "name": "m", "fieldName": "delay"}]),
+            ".aggregators[0].fieldName",
+            "there is no column 'delay'; there are __gran, __time, carrier, n",
+        ),
+        (
+            changed(aggregators=[{"type": "longSu", "name": "m", "fieldName": "n"}]),
+            ".aggregators[0].type",
+            'did you mean "longSum"?',
+        ),
+        (
+            changed(virtualColumns=[{"type": "expression", "name": "v", "expression": "m + 1"}]),
+            ".virtualColumns[0].expression",
+            "there is no column 'm'",
+        ),
+        (
+            changed(virtualColumns=[{"type": "expression", "name": "v", "expression": "n +"}]),
+            ".virtualColumns[0].expression",
+            "expected a value",
+        ),
+        (
+            changed(virtualColumns=[{"type": "expression", "name": "v", "expression": "v + 1"}]),
+            ".virtualColumns[0]",
+            "'v' is computed from itself",
+        ),
+        (
+            changed(virtualColumns=[HOURLY["virtualColumns"][0] | {"outputType": "INT"}]),
+            ".virtualColumns[0].outputType",
+            "'INT' is no type of a column",
+        ),
+        (
+            changed(virtualColumns=[{"type": "mv-filtered", "name": "v"}]),
+            ".virtualColumns[0].type",
+            "not supported here",
+        ),
+        (
+            changed(
+                virtualColumns=[
+                    {"type": "nested-field", "columnName": "carrier", "outputName": "v"}
+                ]
+            ),
+            ".virtualColumns[0].path",
+            "give this or pathParts",
+        ),
+        (
+            changed(filter={"type": "null", "column": "carier"}),
+            ".filter",
+            "there is no column 'carier'",
+        ),
+    ],
+)
+def test_a_mistake_is_told_with_its_place(projection, place, message):
+    found = mistakes(projection)
+    assert message in found[f"[0]{place}"]
+
+
+def test_names_are_there_once():
+    found = mistakes(HOURLY, changed(name="other"), HOURLY)
+    assert found == {"[2].name": "'hourly' is there already, at projections[0]"}
+
+
+def test_metrics_are_summed_up_by_what_combines_them():
+    combining = [
+        {"type": "longSum", "name": "count", "fieldName": "count"},
+        {"type": "longSum", "name": "delays", "fieldName": "delays"},
+        {"type": "HLLSketchMerge", "name": "planes", "fieldName": "planes"},
+        {"type": "doubleMax", "name": "greatest", "fieldName": "n"},
+    ]
+    rolled = {"metricsSpec": METRICS, "granularitySpec": {"rollup": True}}
+    parse_supervisor_spec(stream(changed(aggregators=combining), **rolled))
+    parse_supervisor_spec(stream(changed(aggregators=METRICS[:1]), **rolled))
+    wrong = [
+        {"type": "longMax", "name": "count", "fieldName": "count"},
+        {"type": "longSum", "name": "delays", "fieldName": "n"},
+        {"type": "longSum", "name": "more", "fieldName": "delays"},
+    ]
+    assert mistakes(changed(aggregators=wrong), **rolled) == {
+        "[0].aggregators[0].name": "is a metric of the datasource: sum it up by longSum of"
+        " 'count' itself",
+        "[0].aggregators[1].name": "is a metric of the datasource: sum it up by longSum of"
+        " 'delays' itself",
+        "[0].aggregators[2].fieldName": "'delays' is a metric, summed up under its own name alone:"
+        " name this so, too",
+    }
+
+
+def test_columns_that_are_found_in_the_data_may_be_any():
+    found = {"includeAllDimensions": True, "dimensions": [{"type": "long", "name": "n"}]}
+    parse_supervisor_spec(stream(changed(groupingColumns=["whatever"]), dimensionsSpec=found))
+    # What is known must be as it is.
+    told = mistakes(changed(groupingColumns=["n"]), dimensionsSpec=found)
+    assert told.keys() == {"[0].groupingColumns[0].type"}
+
+
+def test_other_projections_make_no_other_tasks():
+    plain, some = parse_supervisor_spec(spec_json()), parse_supervisor_spec(stream(HOURLY))
+    assert base_sequence_name(plain, {0: 0}) == base_sequence_name(some, {0: 0})
+    assert update_action(plain, some) is UpdateAction.RESTART_SUPERVISOR
+
+
+def test_compaction_takes_them_and_passes_them_on():
+    config = parse_compaction({"dataSource": "d", "projections": [HOURLY]})
+    assert parse_compaction(config.to_json()) == config
+    raw = {
+        "type": "compact",
+        "dataSource": "d",
+        "ioConfig": {"inputSpec": {"type": "interval", "interval": "2013-01-05/2013-01-06"}},
+        "projections": [HOURLY],
+    }
+    task = parse_batch_task(raw)
+    assert task.projections == config.projections
+    assert parse_batch_task(task.to_json()) == task
+    with pytest.raises(SpecError, match=r"projections\[1\].name: 'hourly' is there already"):
+        parse_batch_task(raw | {"projections": [HOURLY, HOURLY]})
+    with pytest.raises(SpecError, match=r"projections\[1\].name: 'hourly' is there already"):
+        parse_compaction({"dataSource": "d", "projections": [HOURLY, HOURLY]})
+
+
+BY_A = {
+    "type": "aggregate",
+    "name": "by a",
+    "groupingColumns": ["a"],
+    "aggregators": [{"type": "longSum", "name": "n_sum", "fieldName": "n"}],
+}
+
+
+def test_a_task_writes_what_it_would_write_without_and_says_so(tmp_path, caplog):
+    rows = [(1, "x", 1), (1, "x", 2), (2, "y", 3)]
+    compact = {
+        "type": "compact",
+        "dataSource": "d",
+        "ioConfig": {"inputSpec": {"type": "interval", "interval": day(1, 2)}},
+    }
+    written = []
+    for name, projections in (("plain", []), ("some", [BY_A])):
+        (tmp_path / name).mkdir()
+        world = BatchWorld(tmp_path / name)
+        with caplog.at_level(logging.WARNING):
+            for task in (
+                index(lines(*rows), schema={"projections": projections}),
+                compact | {"projections": projections},
+            ):
+                result = world.run(task)
+                assert result.state is TaskState.SUCCESS, result.error
+        assert world.rows() == rows
+        # No segment says that it has what is not there.
+        assert [segment.projections for segment in world.visible()] == [None, None]
+        written.append([segment.last_compaction_state for segment in world.visible()])
+        told = [one.getMessage() for one in caplog.records if "by a" in one.getMessage()]
+        assert len(told) == 2 * len(projections)
+        world.close()
+    assert all("roll up in a second datasource" in text for text in told)
+    assert written[0] == written[1]
