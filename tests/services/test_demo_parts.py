@@ -79,9 +79,12 @@ def test_it_is_shown_where_flowfiles_wait() -> None:
 
 
 def test_processes_are_found_by_what_they_are() -> None:
-    script = "import sys; sys.stdin.read()"
+    # It says that it runs: at its very start Linux shows no command line of a process.
+    script = "import sys; print('up', flush=True); sys.stdin.read()"
     argv = [sys.executable, "-c", script, "penstock.services.roles", "broker"]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE) as process:
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
         found = processes_of(os.getpid())
         assert [one.name for one in found if one.pid == process.pid] == ["broker"]
         # Below the child alone there is nobody else to choose.
