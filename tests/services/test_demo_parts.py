@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pytest
 
-from penstock.core.errors import InvalidRequest
+from penstock.core.clock import SystemClock
+from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.services import demo
 from penstock.services.cli import exitcodes
 from penstock.services.cli.entry import run
@@ -29,7 +30,8 @@ from penstock.services.demo.flights import (
     write_airlines,
     write_month,
 )
-from penstock.services.demo.server import fresh_folder
+from penstock.services.demo.server import DemoServer, fresh_folder
+from penstock.services.demo.standstill import flow_at_work, tasks_at_work
 from penstock.services.demo.view import Progress
 from penstock.services.host.datafolder import DataFolder
 
@@ -76,6 +78,47 @@ def test_it_is_shown_where_flowfiles_wait() -> None:
     assert "; FlowFiles wait: 2 for Validate, 4 for Reject" in progress.line(1.0)
     progress.waiting = waiting({})
     assert "wait" not in progress.line(1.0)
+
+
+def test_it_is_shown_what_a_standstill_waits_for() -> None:
+    """A first job of Spark takes half a minute on a busy machine."""
+    components = [
+        {"name": "Read", "activeTasks": 0, "longestActiveMs": 0},
+        {"name": "Enrich", "activeTasks": 1, "longestActiveMs": 31_400},
+    ]
+    progress = Progress(10, at_work=flow_at_work({"components": components}))
+    assert "waits" not in progress.line(1.0), "counts move"
+    progress.still_s = 12.0
+    told = "; nothing new for 12 s: waits for Enrich of the flow, at work for 31 s"
+    assert progress.line(1.0).endswith(told)
+    busy = {"activeTasks": [{"phase": "READING"}], "publishingTasks": [{"phase": "PUBLISHING"}]}
+    progress.at_work = tasks_at_work({"payload": busy})
+    told = "waits for a task that publishes segments, a task that indexes on Spark"
+    assert progress.line(1.0).endswith(told)
+    assert tasks_at_work({"payload": {}}) == ["a task of the supervisor"]
+    progress.at_work = ()
+    assert "waits" not in progress.line(1.0)
+
+
+def test_what_a_start_takes_so_long_for_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stands_in = tmp_path / "python"
+    stands_in.write_text("#!/bin/sh\necho still starting: spark\nexec sleep 60\n")
+    stands_in.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(stands_in))
+    server = DemoServer(DataFolder(tmp_path), SystemClock())
+    told: list[str] = []
+
+    def tell(line: str) -> None:
+        told.append(line)
+        assert server.pid is not None
+        os.kill(server.pid, signal.SIGKILL)
+
+    server.start()
+    with pytest.raises(Unavailable, match="penstock up ended"):
+        server.wait_ready(tell)
+    assert told == ["still starting: spark"]
 
 
 def test_processes_are_found_by_what_they_are() -> None:

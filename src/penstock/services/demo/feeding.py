@@ -13,6 +13,7 @@ from typing import Final
 from penstock.broker.client import BrokerClient
 from penstock.core.errors import NotFound, PenstockError
 from penstock.services.demo.server import DemoServer
+from penstock.services.demo.standstill import flow_at_work
 from penstock.services.demo.view import Progress
 from penstock.services.httpclient import JsonClient
 
@@ -59,6 +60,7 @@ class Feeding:
             return
         if isinstance(status, dict):
             progress.waiting = waiting(status)
+            progress.at_work = flow_at_work(status)
 
 
 def _messages(broker: BrokerClient, topic: str) -> int:

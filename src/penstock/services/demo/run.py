@@ -33,7 +33,8 @@ from penstock.services.demo.flights import (
     write_month,
 )
 from penstock.services.demo.server import DemoServer, fresh_folder
-from penstock.services.demo.view import Progress, View
+from penstock.services.demo.standstill import tasks_at_work
+from penstock.services.demo.view import STILL_S, Progress, View
 from penstock.services.host.datafolder import DataFolder
 from penstock.services.httpclient import JsonClient
 from penstock.services.sqlclient import ask
@@ -137,7 +138,11 @@ class Demo:
 
     def _start(self) -> None:
         self._server.start()
-        self._server.wait_ready()
+        self._server.wait_ready(self._tell_of_the_start)
+
+    def _tell_of_the_start(self, line: str) -> None:
+        if line.startswith("still "):
+            self._view.say(f"        {line}")
 
     def _api(self) -> JsonClient:
         return JsonClient(self._server.http, timeout_s=30)
@@ -193,6 +198,7 @@ class Demo:
     def _watch(self, done: Callable[[], bool]) -> None:
         deadline_s = self._clock.monotonic_s() + GIVE_UP_S
         handoff_s = 0.0
+        counts, moved_s = self._progress.counts, self._clock.monotonic_s()
         while not done():
             now_s = self._clock.monotonic_s()
             if now_s > deadline_s:
@@ -200,6 +206,9 @@ class Demo:
             if self._server.keep_running():
                 self._view.say("        penstock up was killed and is started again")
             self._look()
+            if self._progress.counts != counts:
+                counts, moved_s = self._progress.counts, now_s
+            self._progress.still_s = now_s - moved_s
             if self._progress.queryable >= ROWS and now_s > handoff_s:
                 handoff_s = now_s + HANDOFF_EVERY_S
                 self._hand_off()
@@ -209,7 +218,10 @@ class Demo:
     def _look(self) -> None:
         now = self._progress
         published = now.published
+        now.at_work = ()
         self._feeding.look(now)
+        if now.still_s >= STILL_S:
+            self._look_at_tasks()
         if now.published > published:
             took_s = self._clock.monotonic_s() - self._flow_at_s
             now.publish_rate = now.published / max(took_s, 0.001)
@@ -226,6 +238,17 @@ class Demo:
             if now.queryable > before:  # the rate is that of indexing, not of waiting for the rest
                 elapsed_s = self._clock.monotonic_s() - self._started_s - self._took[0][1]
                 now.index_rate = now.queryable / max(elapsed_s, 0.001)
+
+    def _look_at_tasks(self) -> None:
+        now = self._progress
+        if now.published == now.committed:
+            return
+        try:
+            status = self._api().get(f"{SUPERVISOR}/status")
+        except PenstockError:  # killed just now
+            return
+        if isinstance(status, dict):
+            now.at_work = [*now.at_work, *tasks_at_work(status)]
 
     def _all_published(self) -> bool:
         now = self._progress

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from penstock.core.clock import Clock
@@ -106,14 +106,21 @@ class DemoServer:
         reader = threading.Thread(target=self._read, args=(self._process,), daemon=True)
         reader.start()
 
-    def wait_ready(self) -> None:
+    def wait_ready(self, told: Callable[[str], None] = lambda _line: None) -> None:
         """Wait until it is ready.
+
+        Args:
+            told: Called with each line that it prints meanwhile.
 
         Raises:
             Unavailable: It ended, or was not ready in time.
         """
         deadline_s = self._clock.monotonic_s() + READY_TIMEOUT_S
+        count = 0
         while self._clock.monotonic_s() < deadline_s:
+            for line in list(self.lines)[count:]:
+                count += 1
+                told(line)
             found = self._folder.read_client_file()
             if found is not None and found.get("pid") == self.pid:
                 self._http = str(found["http"]).removeprefix("http://")

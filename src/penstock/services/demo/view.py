@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
@@ -15,11 +15,16 @@ from rich.table import Table
 from rich.text import Text
 
 LINE_EVERY_S = 5.0
+STILL_S = 3.0
+"""No count has moved for so long: it is said what that waits for."""
 
 
 @dataclass(slots=True)
 class Progress:
-    """How far the demo is; the threads that count write their own fields only."""
+    """How far the demo is; the threads that count write their own fields only.
+
+    `still_s` says for how long no count has moved, and `at_work` what all wait for.
+    """
 
     total: int
     stage: str = "start"
@@ -32,6 +37,8 @@ class Progress:
     segments: int = 0
     publish_rate: float = 0.0
     index_rate: float = 0.0
+    still_s: float = 0.0
+    at_work: Sequence[str] = ()
 
     def line(self, elapsed_s: float) -> str:
         """Return it in one line."""
@@ -39,7 +46,7 @@ class Progress:
             f"          {self.stage}, {elapsed_s:.0f} s in:"
             f" {self.published:,} of {self.total:,} published ({self.publish_rate:,.0f}/s),"
             f" {self.queryable:,} in SQL ({self.index_rate:,.0f}/s),"
-            f" lag {self.lag:,}, {self.segments} segments{self.queues}"
+            f" lag {self.lag:,}, {self.segments} segments{self.queues}{self.waits}"
         )
 
     @property
@@ -47,6 +54,18 @@ class Progress:
         """Where FlowFiles wait in the flow; empty if none does."""
         listed = ", ".join(f"{count} for {name}" for name, count in self.waiting.items())
         return f"; FlowFiles wait: {listed}" if listed else ""
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """What moves while there is progress."""
+        return self.files, self.published, self.rejected, self.committed, self.announced
+
+    @property
+    def waits(self) -> str:
+        """What it waits for while it stands still; empty while it does not."""
+        if self.still_s < STILL_S or not self.at_work:
+            return ""
+        return f"; nothing new for {self.still_s:.0f} s: waits for {', '.join(self.at_work)}"
 
     @property
     def queryable(self) -> int:
@@ -115,5 +134,5 @@ class View:
                 finished_style="green",
             )
             grid.add_row(label, bar, f"{count:>8,}", note)
-        heading = Text(f"{now.stage}, {elapsed_s:.0f} s in, lag {now.lag:,}{now.queues}")
+        heading = Text(f"{now.stage}, {elapsed_s:.0f} s in, lag {now.lag:,}{now.queues}{now.waits}")
         return Group(heading, grid)
