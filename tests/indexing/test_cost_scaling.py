@@ -145,8 +145,11 @@ def test_costs_are_druids():
         ({}, {"idle": 0.9}, 3),
         ({"useTaskCountBoundariesOnScaleDown": False}, {"idle": 0.9}, 1),
         ({"taskCountMin": 2, "useTaskCountBoundariesOnScaleDown": False}, {"idle": 0.9}, 2),
-        # Busy without any rest, and yet without a lag: one more rests a little.
+        # Busy without any rest, and yet without a lag: more of them rest a little.
         ({}, {"idle": 0.0}, 6),
+        # Tasks that seem slow may be on a slow worker: no reason for more, nor for fewer.
+        ({}, {"idle": 0.0, "per_second": 100.0}, 4),
+        ({}, {"idle": 0.5, "per_second": 100.0}, 3),
         # From 16 for each group down to 14 at least: two groups.
         ({"useTaskCountBoundariesOnScaleUp": True}, {"groups": 1, "lag": 9_000_000}, 2),
         # Nearly the lag that must not be: all that there may be, whatever they cost.

@@ -72,7 +72,7 @@ def costs_of(config: CostAutoScalerConfig, load: Load, groups: int) -> Costs:
             a_partition = load.lag / load.partitions
             seconds *= 1 + config.high_lag_cost_factor * math.log(max(a_partition, 1.0))
     wished = config.optimal_task_idle_ratio
-    idle = wished if load.idle is None else 1 - _work(load, load.idle) / groups
+    idle = wished if load.idle is None else 1 - _least_work(load, load.idle) / groups
     if idle < wished:
         penalty = _OVERWORKED * ((wished - idle) / wished) ** 2
     else:
@@ -135,6 +135,15 @@ def _keep_up(load: Load, groups: int) -> bool:
 def _work(load: Load, idle: float) -> float:
     """Return how many tasks would be busy all the time with what there is to do."""
     return (1 - idle) * load.groups
+
+
+def _least_work(load: Load, idle: float) -> float:
+    """Return the same for tasks that are never slower than the slowest that a lag is weighed by.
+
+    What slows a worker down slows its batches down for a while, which looks like slow messages. So
+    slow tasks are not called overworked; whether fewer could keep up is judged by what was seen.
+    """
+    return _work(load, idle) * min(1.0, load.per_second / _LEAST_PER_SECOND)
 
 
 def _share_of_critical(config: CostAutoScalerConfig, load: Load) -> float:
