@@ -111,6 +111,14 @@ def truncated(times: pa.Array, granularity: Granularity) -> pa.Array:
     return pa.array(ms * 1000).cast(pa.timestamp("us")).cast(times.type)
 
 
+def lies_inside(ms: npt.NDArray[np.int64], intervals: Sequence[Interval]) -> npt.NDArray[np.bool_]:
+    """Tell which instants lie in one of the intervals, which are apart and in order."""
+    edges = np.array([edge for i in intervals for edge in (i.start_ms, i.end_ms)], np.int64)
+    # Behind an odd number of edges is inside of an interval.
+    inside: npt.NDArray[np.bool_] = np.searchsorted(edges, ms, side="right") % 2 == 1
+    return inside
+
+
 def given_starts(ms: npt.NDArray[np.int64], given: Sequence[Interval]) -> npt.NDArray[np.int64]:
     """Return the starts of the buckets that hold instants, where they are given, in order."""
     edges = {edge for one in given for edge in (one.start_ms, one.end_ms)}

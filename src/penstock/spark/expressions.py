@@ -5,7 +5,9 @@ Apart from `pipeline`, for the router imports this and needs no spec, nor the me
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import functools
+import operator
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as sf
 
@@ -17,9 +19,13 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
     from pyspark.sql import Column
+    from pyspark.sql.types import DataType
 
     from penstock.core.intervals import Interval
     from penstock.core.zonedbuckets import ZonedBuckets
+
+# With more of them a plan takes longer to make than a column to go through Python.
+_CONDITIONS_MAX: Final = 16
 
 
 def quoted(name: str) -> str:
@@ -35,6 +41,21 @@ def column(name: str) -> Column:
 def instant(ms: int) -> Column:
     """Return a point in time as a literal."""
     return sf.timestamp_millis(sf.lit(ms).cast("bigint"))
+
+
+def inside(time: Column, intervals: Sequence[Interval]) -> Column:
+    """Tell whether a time lies in one of the intervals, which are apart and in order."""
+    if len(intervals) <= _CONDITIONS_MAX:
+        parts = (
+            (time >= instant(one.start_ms)) & (time < instant(one.end_ms)) for one in intervals
+        )
+        return functools.reduce(operator.or_, parts)
+    # Imported here: see `_zoned_start`.
+    from pyspark.sql.types import BooleanType  # noqa: PLC0415
+
+    from penstock.spark.chunks import lies_inside  # noqa: PLC0415
+
+    return _of_millis(time, lambda ms: lies_inside(ms, intervals), BooleanType())
 
 
 def truncated(time: Column, granularity: Granularity) -> Column:
@@ -103,9 +124,11 @@ def _zoned_start(time: Column, zoned: ZonedBuckets) -> Column:
     them puts into a day the other must not put into the next.
     """
     # Imported here: the router needs no Arrow for names.
+    from pyspark.sql.types import LongType  # noqa: PLC0415
+
     from penstock.spark.chunks import zoned_starts  # noqa: PLC0415
 
-    return _starts(time, lambda ms: zoned_starts(ms, zoned))
+    return _of_millis(time, lambda ms: zoned_starts(ms, zoned), LongType())
 
 
 def _given_start(time: Column, given: Sequence[Interval]) -> Column:
@@ -114,26 +137,29 @@ def _given_start(time: Column, given: Sequence[Interval]) -> Column:
     Python looks them up: a condition for each of them would be a plan that grows with their number.
     """
     # Imported here: see `_zoned_start`.
+    from pyspark.sql.types import LongType  # noqa: PLC0415
+
     from penstock.spark.chunks import given_starts  # noqa: PLC0415
 
-    return _starts(time, lambda ms: given_starts(ms, given))
+    return _of_millis(time, lambda ms: given_starts(ms, given), LongType())
 
 
-def _starts(
-    time: Column, starts_of: Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]]
+def _of_millis(
+    time: Column,
+    computed_of: Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64 | np.bool_]],
+    type_: DataType,
 ) -> Column:
     """Return what Python computes of epoch milliseconds; null of null."""
     import pyarrow as pa  # noqa: PLC0415
-    from pyspark.sql.types import LongType  # noqa: PLC0415
 
-    def starts(times: pa.Array) -> pa.Array:
+    def of_millis(times: pa.Array) -> pa.Array:
         known = times.fill_null(0).to_numpy(zero_copy_only=False)
         missing = times.is_null().to_numpy(zero_copy_only=False)
-        return pa.array(starts_of(known), mask=missing)
+        return pa.array(computed_of(known), mask=missing)
 
     # Spark looks at the types when it is called, and so they must be there, not their names.
-    starts.__annotations__ = {"times": pa.Array, "return": pa.Array}
-    computed: Column = sf.arrow_udf(starts, LongType())(sf.unix_millis(time))  # type: ignore[attr-defined]  # not in its stubs
+    of_millis.__annotations__ = {"times": pa.Array, "return": pa.Array}
+    computed: Column = sf.arrow_udf(of_millis, type_)(sf.unix_millis(time))  # type: ignore[attr-defined]  # not in its stubs
     return computed
 
 

@@ -11,7 +11,6 @@ the engine's Spark sessions run without ANSI errors: one odd row must not stop a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import or_
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as sf
@@ -21,8 +20,15 @@ from penstock.indexing.spec import TIME_COLUMN, DataSchema
 from penstock.spark.aggregating import aggregates, is_plain, plain
 from penstock.spark.chunks import TimeLimits
 from penstock.spark.columns import inputs, metric_names, output_columns
-from penstock.spark.expressions import chunk_number, column, instant, list_sets, truncated
-from penstock.spark.filters import condition, joined
+from penstock.spark.expressions import (
+    chunk_number,
+    column,
+    inside,
+    instant,
+    list_sets,
+    truncated,
+)
+from penstock.spark.filters import condition
 from penstock.spark.transforms.identifiers import in_backticks
 
 if TYPE_CHECKING:
@@ -69,7 +75,8 @@ def judged(
 ) -> DataFrame:
     """Return the rows to keep; what becomes of the others is counted in passing (`OBSERVED`).
 
-    Rows outside of the intervals, if there are any, count as early. `also` names columns to keep
+    Rows outside of the intervals, if there are any, count as early; these are apart and in order.
+    `also` names columns to keep
     beside the inputs, `mark` one that is false where a row counts as filtered.
 
     A row that fails the filter counts as filtered, whatever its time; so does one whose time a
@@ -88,10 +95,7 @@ def judged(
     if limits.max_time_ms is not None:
         fate = fate.when(time >= instant(limits.max_time_ms), EARLY)
     if intervals:
-        inside = (
-            (time >= instant(one.start_ms)) & (time < instant(one.end_ms)) for one in intervals
-        )
-        fate = fate.when(~joined(or_, inside), EARLY)
+        fate = fate.when(~inside(time, intervals), EARLY)
     counts = [
         sf.count(sf.when(sf.col(_FATE) == kind, 1)).alias(kind) for kind in (FILTERED, LATE, EARLY)
     ]

@@ -19,7 +19,7 @@ from penstock.core.intervals import Interval
 from penstock.spark.batch.input.reading import InputWork
 from penstock.spark.batch.writing import BatchTarget, MadeFile
 from penstock.spark.chunkfiles import Run, RunFiles, write_run
-from penstock.spark.chunks import cut_sorted, times_ms
+from penstock.spark.chunks import cut_sorted, lies_inside, times_ms
 from penstock.spark.chunkwork import finished, renamed
 from penstock.spark.folding import Fold
 from penstock.spark.pieces import numbers, reported
@@ -111,10 +111,7 @@ def within(rows: pa.RecordBatch, intervals: Sequence[Interval]) -> pa.RecordBatc
     """Return the rows whose time lies in one of the intervals, which are apart and in order."""
     if not intervals:
         return rows
-    times = times_ms(rows.column(TIME_COLUMN))
-    edges = np.array([edge for i in intervals for edge in (i.start_ms, i.end_ms)], np.int64)
-    # Behind an odd number of edges is inside of an interval.
-    inside = np.searchsorted(edges, times, side="right") % 2 == 1
+    inside = lies_inside(times_ms(rows.column(TIME_COLUMN)), intervals)
     return rows if inside.all() else rows.filter(pa.array(inside))
 
 
