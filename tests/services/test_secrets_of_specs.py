@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import cast
 
 import orjson
 import pytest
 from overlord_kit import OverlordWorld, supervisor_spec
+from pydantic import JsonValue
 
 from penstock.indexing.batch.sql.statement import parse_ingest
 from penstock.indexing.masking import MASK, masked, masked_url
+from penstock.indexing.spec import parse_supervisor
+from penstock.indexing.spec.batch import parse_batch_task
+from penstock.indexing.spec.errors import SpecError
 from penstock.indexing.spec.inputs import VARIABLE_PREFIX
 from penstock.services.host.plan import child_environment
 
@@ -21,6 +25,9 @@ def test_children_have_the_secrets_of_specs_and_no_options():
     found = child_environment(given)
     assert (found[name], found["PATH"]) == ("hush", "/bin")
     assert "PENSTOCK_DATA_FOLDER" not in found
+
+
+Way = tuple[str | int, ...]
 
 
 # Secrets that are written into a spec as text
@@ -214,6 +221,76 @@ def test_a_secret_that_is_wrong_is_told_without_it(
         assert place in told
         assert "hush" not in told
         assert "EnvironmentSecret" not in told
+
+
+def ways(value: object, way: Way = ()) -> Iterator[Way]:
+    """Yield the way to each place of a spec."""
+    if way:
+        yield way
+    if isinstance(value, dict):
+        for name, part in value.items():
+            yield from ways(part, (*way, name))
+    elif isinstance(value, list):
+        for number, part in enumerate(value):
+            yield from ways(part, (*way, number))
+
+
+def refusal(parse: Callable[[dict[str, JsonValue]], object], spec: dict[str, object]) -> str:
+    """Return why a spec is refused; empty if it is not."""
+    try:
+        parse(cast("dict[str, JsonValue]", spec))
+    except SpecError as error:
+        return str(error)
+    return ""
+
+
+def put(spec: dict[str, object], way: Way, value: object) -> dict[str, object]:
+    """Return a spec with another value in one place."""
+    changed = orjson.loads(orjson.dumps(spec))
+    at = changed
+    for step in way[:-1]:
+        at = at[step]
+    at[way[-1]] = value
+    return cast("dict[str, object]", changed)
+
+
+@pytest.mark.parametrize(
+    "secret", [WRITTEN, {"typ": "default", "passwort": "hush"}, {"password": ["hush"]}]
+)
+def test_a_secret_in_a_wrong_place_is_not_told(secret: dict[str, JsonValue]) -> None:
+    """Whatever is wrong with it: nothing of an object is shown in an error."""
+    settings = {"maxNumConcurrentSubTasks": 1, "partitionsSpec": {"type": "dynamic"}}
+    task = from_http(uris=["https://example.org/a"], httpAuthenticationPassword=None)
+    task["context"] = {"priority": 1, "useConcurrentLocks": True, "tags": {}}
+    spec = cast("dict[str, JsonValue]", task["spec"])
+    spec["tuningConfig"] = {"type": "index_parallel", **settings}
+    told = [
+        refusal(parse, put(given, way, secret))
+        for given, parse in ((task, parse_batch_task), (from_kafka(), parse_supervisor))
+        for way in ways(given)
+    ]
+    assert [text for text in told if "hush" in text] == []
+    assert len([text for text in told if text]) > 40
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "said"),
+    [
+        ("requestHeaders", "X-Auth: hush", "must be an object, not text"),
+        ("requestHeaders", {"X-Auth": 5}, "must be text, not a number"),
+        ("requestHeaders", {"X-Auth: hush": ""}, "'X-Auth' is no header"),
+        ("uris", ["https://ann:hush@h:port/"], "its port must be a number"),
+        ("uris", ["htp://ann:hush@h/"], f"'htp://ann:{MASK}@h/' has the scheme"),
+        ("systemFields", "https://ann:hush@h/", "leave it out"),
+        ("type", "https://ann:hush@h/", f'"https://ann:{MASK}@h/" is not one of'),
+        ("httpAuthenticationPassword", {"variable": "hush"}, "is not for specs to read"),
+    ],
+)
+def test_a_secret_beside_its_place_is_not_told(place: str, value: object, said: str) -> None:
+    given: dict[str, object] = {"requestHeaders": {}, "uris": ["https://h/"]}
+    told = refusal(parse_batch_task, from_http(**given | {place: value}))
+    assert said in told
+    assert "hush" not in told
 
 
 def test_a_running_task_of_kafka_is_shown_without_its_secrets() -> None:

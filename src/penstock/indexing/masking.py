@@ -13,7 +13,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 MASK: Final = "<masked>"
 """What is shown in place of a secret."""
@@ -37,6 +37,7 @@ _SECRET_FIELDS: Final = frozenset({"httpAuthenticationPassword"})
 _CLIENT_SETTINGS: Final = frozenset({"consumerProperties", "properties"})
 _SECRET_SETTINGS: Final = ("password", "secret", "key.pem", "oauthbearer.config")
 _HEADERS: Final = "requestHeaders"
+_HOLDERS: Final = _SECRET_FIELDS | _CLIENT_SETTINGS | {_HEADERS}
 _URLS: Final = frozenset({"uris", "prefixes", "paths"})
 # `storage://container@account/…` names a place before the @: of other schemes than HTTP only what
 # stands behind a colon there is a password.
@@ -62,6 +63,21 @@ def masked_url(url: str) -> str:
 def masked(spec: Mapping[str, object]) -> dict[str, object]:
     """Return the JSON form of a spec or task as it may be shown; the given one is not changed."""
     return {name: _shown(name, value) for name, value in spec.items()}
+
+
+def told(value: object, names: Iterable[str | int]) -> object:
+    """Return what an error may show of a value that stands in a wrong place; None: only its kind.
+
+    What is wrong may be a secret all the same, as Druid writes it or misspelt, so nothing of an
+    object or a list is shown, and nothing at all where secrets belong.
+
+    Args:
+        value: The value.
+        names: The way to it.
+    """
+    if isinstance(value, dict | list) or not _HOLDERS.isdisjoint(names):
+        return None
+    return masked_url(value) if isinstance(value, str) else value
 
 
 def _shown(name: str, value: object) -> object:

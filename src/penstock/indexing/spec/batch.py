@@ -27,7 +27,7 @@ from penstock.indexing.spec.context import (
     TaskContext,
     read_context,
 )
-from penstock.indexing.spec.errors import Mistake, SpecError, did_you_mean
+from penstock.indexing.spec.errors import Mistake, SpecError, did_you_mean, shown
 from penstock.indexing.spec.filters import Filter
 from penstock.indexing.spec.inputs import (
     DruidInput,
@@ -665,8 +665,9 @@ def parse_batch_task(raw: bytes | str | Mapping[str, JsonValue]) -> BatchTaskSpe
         if kind in get_args(StreamType):
             text = f"{kind!r} is a supervisor's, not a batch task's: submit it as a supervisor"
             raise SpecError((Mistake("type", text),))
-        hint = did_you_mean(kind if isinstance(kind, str) else "", list(_TYPES))
-        raise SpecError((Mistake("type", f"{kind!r} is no kind of batch task{hint}"),))
+        given = kind if isinstance(kind, str) else ""
+        text = f"{shown(kind)} is no kind of batch task{did_you_mean(given, list(_TYPES))}"
+        raise SpecError((Mistake("type", text),))
     return read_model(_TYPES[kind], value)
 
 

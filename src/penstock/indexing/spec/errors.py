@@ -9,6 +9,7 @@ import difflib
 import json
 import re
 import types
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Final, Union, get_args, get_origin
 
@@ -16,11 +17,13 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from penstock.core.errors import InvalidRequest
+from penstock.indexing.masking import told
 from penstock.indexing.spec.model import SpecModel
 
 _MAX_SHOWN: Final = 60
 _MISTAKES_MAX: Final = 100
 _TEXT_LENGTH_MAX: Final = 600
+_TEXT_LOOKED_AT: Final = 10_000
 
 _WORDS: Final = {
     "string_type": "must be text",
@@ -47,6 +50,15 @@ _SCALAR: Final = "must be text, a number, true or false"
 _KIND_OF_VALUE: Final = re.compile(
     r"(?:str|int|float|bool|none|date)$|(?:list|dict|tuple|literal|nullable|constrained|function)[\[-]"
 )
+_QUOTED: Final = re.compile(r"'([^']+)'")
+_KINDS: Final[Mapping[type, str]] = {
+    dict: "an object",
+    list: "a list",
+    str: "text",
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+}
 _BOUNDS: Final = {
     "greater_than_equal": ("ge", "at least"),
     "less_than_equal": ("le", "at most"),
@@ -175,18 +187,22 @@ def _message(details: ErrorDetails, at: _At) -> str:
         return f"must have at most {context['max_length']} {what}"
     if kind == "extra_forbidden" and at.parent is not None:
         return _unknown_field(str(details["loc"][-1]), at.parent)
+    given = shown(details["input"], details["loc"])
     if at.is_scalar:
-        return f"{_SCALAR}, not {_shown(details['input'])}"
+        return f"{_SCALAR}, not {given}"
     if kind in _BOUNDS:
         name, words = _BOUNDS[kind]
-        return f"must be {words} {context[name]}, not {_shown(details['input'])}"
+        return f"must be {words} {context[name]}, not {given}"
     if kind == "literal_error":
-        return _not_one_of(details["input"], str(context["expected"]))
+        return _not_one_of(details["input"], given, str(context["expected"]))
     if kind == "union_tag_invalid":
-        return _not_one_of(context["tag"], str(context["expected_tags"]))
+        # pydantic's own `tag` is text, also of an object.
+        names = _QUOTED.findall(context["discriminator"])
+        tag = next((details["input"][name] for name in names if name in details["input"]), None)
+        return _not_one_of(tag, shown(tag, ()), str(context["expected_tags"]))
     if kind == "union_tag_not_found":
         return f"needs a type, one of {', '.join(at.types)}"
-    return f"{_WORDS.get(kind, 'cannot be what it is')}, not {_shown(details['input'])}"
+    return f"{_WORDS.get(kind, 'cannot be what it is')}, not {given}"
 
 
 def _unknown_field(name: str, parent: type[SpecModel]) -> str:
@@ -196,15 +212,15 @@ def _unknown_field(name: str, parent: type[SpecModel]) -> str:
     return f"unknown field{did_you_mean(name, known)}"
 
 
-def _not_one_of(given: object, expected: str) -> str:
+def _not_one_of(given: object, text: str, expected: str) -> str:
     if expected in {"True", "False", "1"}:
-        return f"only {expected.lower()} is supported yet, not {_shown(given)}"
+        return f"only {expected.lower()} is supported yet, not {text}"
     names = [name.strip(" '") for name in expected.replace(" or ", ", ").split(",")]
     if len(names) == 1:
-        return f'only "{names[0]}" is supported yet, not {_shown(given)}'
+        return f'only "{names[0]}" is supported yet, not {text}'
     near = _nearest(given, names) if isinstance(given, str) else None
     hint = f': did you mean "{near}"?' if near else ""
-    return f"{_shown(given)} is not one of {', '.join(names)}{hint}"
+    return f"{text} is not one of {', '.join(names)}{hint}"
 
 
 def did_you_mean(given: str, names: list[str], *, or_all: bool = True) -> str:
@@ -227,7 +243,15 @@ def _cut(text: str) -> str:
     return short.encode("utf-8", "backslashreplace").decode()
 
 
-def _shown(value: object) -> str:
-    """Write a value as it stands in the JSON."""
-    text = json.dumps(value, ensure_ascii=False, default=repr)
+def shown(value: object, way: Iterable[str | int] = ()) -> str:
+    """Write a value as it stands in the JSON, or only what it is if it may be a secret.
+
+    Args:
+        value: The value.
+        way: The names on the way to it.
+    """
+    known = told(value[:_TEXT_LOOKED_AT] if isinstance(value, str) else value, way)
+    if known is None and value is not None:
+        return _KINDS.get(type(value), "what it is")
+    text = json.dumps(known, ensure_ascii=False, default=repr)
     return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 1]}…"

@@ -17,7 +17,13 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from penstock.core.intervals import Interval
-from penstock.indexing.masking import HEADER_MASK_MEND, MASK, MASK_MEND, URL_MASK_MEND
+from penstock.indexing.masking import (
+    HEADER_MASK_MEND,
+    MASK,
+    MASK_MEND,
+    URL_MASK_MEND,
+    masked_url,
+)
 from penstock.indexing.spec.filters import Filter
 from penstock.indexing.spec.model import SpecModel, mistake, mistakes, refusing
 from penstock.indexing.spec.scalars import Count, Flag, IntervalText
@@ -49,7 +55,7 @@ class EnvironmentSecret(SpecModel):
     def _check_variable(cls, name: str) -> str:
         if not re.fullmatch(rf"{VARIABLE_PREFIX}[A-Za-z0-9_]+", name):
             raise mistake(
-                f"{name!r} is not for specs to read: name the variable {VARIABLE_PREFIX}…,"
+                f"is not for specs to read: name the variable {VARIABLE_PREFIX}…,"
                 " and set it where tasks run"
             )
         return name
@@ -146,7 +152,8 @@ class HttpInput(SpecModel):
             if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name) or re.search(
                 r"[\x00-\x08\x0a-\x1f\x7f]", text
             ):
-                raise mistake(f"{name!r} is no header of HTTP: no control characters nor spaces")
+                begin = re.split(r"[^\w-]", name, maxsplit=1)[0]  # behind it its text may stand
+                raise mistake(f"{begin!r} is no header of HTTP: no control characters nor spaces")
             if text == MASK:
                 raise mistake(f"{name!r} {HEADER_MASK_MEND}")
         return value
@@ -554,8 +561,9 @@ def _mistake_in_url(url: str, schemes: tuple[str, ...]) -> str | None:
     try:
         parts = urlsplit(url)
         _ = parts.port
-    except ValueError as error:
-        return f"{url!r} is no URL: {error}"
+    except ValueError:  # It tells what stands for a port: that may be a password.
+        return "is no URL: its port must be a number, and its host a name"
+    url = masked_url(url)
     if not parts.scheme or "://" not in url:
         wanted = schemes[0] if schemes else "scheme"
         return f"{url!r} is no URL: write {wanted}://…"
