@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 SqlValue = str | int | float | bool | None
 
-# Settings of the Spark session that queries run in, also on a server that is not ours.
+# Settings of the Spark session of a statement, also on a server that is not ours.
 SQL_CONF: Final[Mapping[str, str]] = {
     "spark.sql.ansi.enabled": "true",
     "spark.sql.ansi.doubleQuotedIdentifiers": "true",
@@ -45,6 +45,9 @@ SQL_CONF: Final[Mapping[str, str]] = {
     "spark.sql.runSQLOnFiles": "false",
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
 }
+# Adaptive execution begins stages on threads of its own, also after the query was cancelled; nobody
+# can end those any more, and they keep their cores: see decision 33.
+_ENDS_WHOLE: Final[Mapping[str, str]] = {"spark.sql.adaptive.enabled": "false"}
 _FILE_GONE: Final = re.compile(
     r"FILE_NOT_EXIST|FILE_NOT_FOUND|PATH_NOT_FOUND|FileNotFoundException|READ_CURRENT_FILE_NOT_FOUND"
 )
@@ -106,7 +109,7 @@ class SqlService:
         clock: Clock,
         options: SqlOptions | None = None,
     ) -> None:
-        self._sessions = sessions.with_conf(SQL_CONF)
+        self._sessions = sessions.with_conf({**SQL_CONF, **_ENDS_WHOLE})
         self._source = source
         self._clock = clock
         self._options = options or SqlOptions()
