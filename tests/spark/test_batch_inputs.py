@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from batchkit import Asked, Reply, served
 from pydantic import JsonValue, TypeAdapter
+from tablekit import GivenTables
 
 from penstock.core.errors import PenstockError
 from penstock.core.intervals import Interval
@@ -30,28 +31,12 @@ from penstock.indexing.spec.inputs import InputSource, JsonFormat
 from penstock.spark.batch.engine import SparkBatchEngine
 from penstock.spark.batch.input.fetching import fetch
 from penstock.spark.connect.session import SparkSessions
-from penstock.spark.tables.model import Feeder, TableFile, Tables
+from penstock.spark.tables import TableFile
 
 pytestmark = pytest.mark.spark
 
 JANUARY = "__time >= TIMESTAMP '2013-01-01' AND __time < TIMESTAMP '2013-02-01'"
 ROWS = b'{"at":"2013-01-01","name":"a","size":1}\n{"at":"2013-01-02","name":"b_%","size":2}\n'
-
-
-class OneTable:
-    """A source of tables that has one datasource."""
-
-    def __init__(self) -> None:
-        self.files: tuple[TableFile, ...] = ()
-
-    def revision(self) -> int:
-        return 1
-
-    def tables(self) -> Tables:
-        return Tables(1, {"things": self.files})
-
-    def feeders(self, datasource: str) -> Sequence[Feeder]:
-        return ()
 
 
 def write(
@@ -83,12 +68,12 @@ def external(**source: JsonValue) -> ExternalInput:
 def test_a_query_reads_datasources_and_nothing_else(
     sessions: SparkSessions, tmp_path: Path
 ) -> None:
-    tables = OneTable()
+    tables = GivenTables({"things": ()})
     engine = SparkBatchEngine(sessions, tables=tables)
     try:
         first = write(engine, tmp_path / "first", external(type="inline", data=ROWS.decode()))
         data = first.files[0].data
-        tables.files = (TableFile(data.path, data.columns, data.interval),)
+        tables.files["things"] = (TableFile(data.path, data.columns, data.interval),)
         query = 'SELECT __time, name, size * 10 AS size FROM "things" WHERE size > 1'
         result = write(engine, tmp_path / "second", SqlInput(query))
         assert result.counts.processed == 1
@@ -109,7 +94,7 @@ def test_a_query_reads_datasources_and_nothing_else(
 def test_the_columns_of_an_ingesting_query_become_dimensions_of_their_types(
     sessions: SparkSessions, tmp_path: Path
 ) -> None:
-    engine = SparkBatchEngine(sessions, tables=OneTable())
+    engine = SparkBatchEngine(sessions, tables=GivenTables({"things": ()}))
     spec = parse_ingest(
         "INSERT INTO copies SELECT TIMESTAMP '2013-01-01 10:00:00' AS __time, 'a' AS name,"
         " 7 AS size, 1.5 AS share, named_struct('x', 1) AS more, true AS yes"
@@ -144,7 +129,7 @@ def test_the_columns_of_an_ingesting_query_become_dimensions_of_their_types(
 def test_an_ingesting_query_loses_no_rows(
     sessions: SparkSessions, tmp_path: Path, query: str, by: tuple[str, ...], message: str
 ) -> None:
-    engine = SparkBatchEngine(sessions, tables=OneTable())
+    engine = SparkBatchEngine(sessions, tables=GivenTables({"things": ()}))
     spec = parse_ingest(
         "REPLACE INTO copies OVERWRITE WHERE __time >= TIMESTAMP '2013-01-01' AND"
         f" __time < TIMESTAMP '2013-02-01' SELECT CAST(t AS TIMESTAMP) AS __time FROM"
@@ -175,7 +160,7 @@ def test_an_ingesting_query_loses_no_rows(
 def test_a_query_whose_rows_are_known_to_be_lost_beforehand_is_refused(
     sessions: SparkSessions, tmp_path: Path, verb: str, time: str, message: str
 ) -> None:
-    engine = SparkBatchEngine(sessions, tables=OneTable())
+    engine = SparkBatchEngine(sessions, tables=GivenTables({"things": ()}))
     try:
         for source in ("range(3)", "(VALUES (1), (2), (3)) AS t (id)"):
             job = sql_job(
@@ -203,7 +188,7 @@ def test_a_query_whose_rows_are_known_to_be_lost_beforehand_is_refused(
 def test_an_insert_parts_its_rows_by_what_it_is_clustered_by(
     sessions: SparkSessions, tmp_path: Path
 ) -> None:
-    engine = SparkBatchEngine(sessions, tables=OneTable())
+    engine = SparkBatchEngine(sessions, tables=GivenTables({"things": ()}))
     insert = (
         "INSERT INTO copies SELECT TIMESTAMP '2013-01-01' AS __time, id % 7 AS size FROM range(700)"
         " PARTITIONED BY DAY CLUSTERED BY "
@@ -234,14 +219,14 @@ def test_an_insert_parts_its_rows_by_what_it_is_clustered_by(
 def test_an_ingesting_query_reads_what_is_published_or_given(
     sessions: SparkSessions, tmp_path: Path
 ) -> None:
-    tables = OneTable()
+    tables = GivenTables({"things": ()})
     engine = SparkBatchEngine(sessions, tables=tables)
     query = "SELECT * FROM things"
     try:
         first = write(engine, tmp_path / "first", external(type="inline", data=ROWS.decode()))
         data = first.files[0].data
         file = TableFile(data.path, data.columns, data.interval)
-        tables.files = (file, replace(file, announced=True))
+        tables.files["things"] = (file, replace(file, announced=True))
         published = write(engine, tmp_path / "second", SqlInput(query))
         assert sizes(published) == [1, 2]  # what a running task shows will be published by itself
         second_day = Interval.parse("2013-01-02/2013-01-03")

@@ -7,13 +7,13 @@ import re
 from collections.abc import Iterator
 
 import pytest
+from tablekit import GivenTables
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import InvalidRequest
 from penstock.spark.connect.session import SparkSessions
 from penstock.spark.sql.dialect import FUNCTIONS, in_spark
 from penstock.spark.sql.service import SqlQuery, SqlService
-from penstock.spark.tables import Tables
 
 pytestmark = pytest.mark.spark
 
@@ -112,20 +112,9 @@ VALUES: dict[str, object] = {
 }
 
 
-class NoTables:
-    def revision(self) -> int:
-        return 0
-
-    def tables(self) -> Tables:
-        return Tables(0, {})
-
-    def feeders(self, _datasource: str) -> list[object]:
-        return []
-
-
 @pytest.fixture(scope="module")
 def sql(sessions: SparkSessions) -> Iterator[SqlService]:
-    service = SqlService(sessions, NoTables(), SystemClock())  # type: ignore[arg-type]
+    service = SqlService(sessions, GivenTables(), SystemClock())
     yield service
     service.close()
 

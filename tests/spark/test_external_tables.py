@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from batchkit import Asked, Reply, Served, served
 from pydantic import JsonValue
+from tablekit import GivenTables
 
 from penstock.core.errors import PenstockError
 from penstock.indexing.batch.engine import BatchRequest, BatchResult
@@ -20,7 +21,7 @@ from penstock.indexing.engine import EngineFailure, EngineUnavailable
 from penstock.spark.batch.engine import SparkBatchEngine
 from penstock.spark.batch.options import SparkBatchOptions
 from penstock.spark.connect.session import SparkSessions
-from penstock.spark.tables.model import Feeder, TableFile, Tables
+from penstock.spark.tables import TableFile
 
 pytestmark = pytest.mark.spark
 
@@ -30,28 +31,12 @@ SHOPS = [{"name": "shop", "type": "string"}, {"name": "cents", "type": "long"}]
 DAY = "TIMESTAMP '2026-11-20' AS __time"
 
 
-class SomeTables:
-    """A source of tables that are set by the test."""
-
-    def __init__(self) -> None:
-        self.files: dict[str, tuple[TableFile, ...]] = {}
-
-    def revision(self) -> int:
-        return 1
-
-    def tables(self) -> Tables:
-        return Tables(1, self.files)
-
-    def feeders(self, datasource: str) -> Sequence[Feeder]:
-        return ()
-
-
 class World:
     """An engine, and the folder that a test has."""
 
     def __init__(self, sessions: SparkSessions, folder: Path, options: SparkBatchOptions) -> None:
         self.folder = folder
-        self.tables = SomeTables()
+        self.tables = GivenTables()
         self.engine = SparkBatchEngine(sessions, options, self.tables)
         self._calls = 0
 

@@ -18,6 +18,7 @@ import pytest
 from batchkit import inline
 from batchkit import request as batch_request
 from pydantic import JsonValue
+from tablekit import GivenTables
 
 from conftest import MakeTopic
 from penstock.core.clock import SystemClock
@@ -39,7 +40,7 @@ from penstock.spark.columns import folded_columns, output_columns
 from penstock.spark.connect.session import SparkSessions
 from penstock.spark.engine import SparkEngine, SparkEngineOptions
 from penstock.spark.sql.service import SqlQuery, SqlService
-from penstock.spark.tables import Feeder, TableFile, Tables
+from penstock.spark.tables import TableFile
 
 pytestmark = pytest.mark.spark
 
@@ -166,28 +167,15 @@ def rows_of(files: Sequence[DataFile], schema: DataSchema) -> dict[tuple[str, st
     return rows
 
 
-class Shown:
+class Shown(GivenTables):
     """The files that queries see."""
 
-    def __init__(self) -> None:
-        self.files: tuple[TableFile, ...] = ()
-        self.count = 0
-
     def show(self, files: Sequence[DataFile], *, announced: bool) -> None:
-        self.count += 1
-        self.files = tuple(
+        self.number += 1
+        self.files["things"] = tuple(
             TableFile(f.path, f.columns, f.interval, announced=announced, size_bytes=f.bytes)
             for f in files
         )
-
-    def revision(self) -> int:
-        return self.count
-
-    def tables(self) -> Tables:
-        return Tables(self.count, {"things": self.files})
-
-    def feeders(self, datasource: str) -> list[Feeder]:
-        return []
 
 
 @pytest.fixture(scope="module")

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 from batch_kit import BatchWorld
+from tablekit import GivenTables
 
 from penstock.core.intervals import ETERNITY, Granularity, Interval, format_time, parse_time
 from penstock.indexing.batch.sql.statement import parse_ingest
 from penstock.indexing.batch.visible import visible_segments
 from penstock.indexing.ports import TaskState
 from penstock.spark.batch.engine import SparkBatchEngine, SparkBatchOptions
-from penstock.spark.tables.model import Feeder, Tables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
     from pathlib import Path
 
     from penstock.spark.connect.session import SparkSessions
@@ -27,23 +27,10 @@ HOUR_MS = 3_600_000
 DAYS = "P1D in America/New_York"
 
 
-class NoTables:
-    """A source of no tables: a task is given what it reads of its own datasource."""
-
-    def revision(self) -> int:
-        return 1
-
-    def tables(self) -> Tables:
-        return Tables(1, {})
-
-    def feeders(self, datasource: str) -> Sequence[Feeder]:
-        return ()
-
-
 @pytest.fixture
 def world(sessions: SparkSessions, tmp_path: Path) -> Iterator[BatchWorld]:
     made = BatchWorld(tmp_path)
-    engine = SparkBatchEngine(sessions, SparkBatchOptions(parallelism=2), NoTables())
+    engine = SparkBatchEngine(sessions, SparkBatchOptions(parallelism=2), GivenTables())
     made.engine = engine
     yield made
     engine.close()

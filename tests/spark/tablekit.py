@@ -1,0 +1,30 @@
+"""The tables that a query reads, as a test gives them; nobody brings rows to them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from penstock.spark.tables import Feeder, TableFile, Tables
+
+
+@dataclass
+class GivenTables:
+    """A source of tables.
+
+    Attributes:
+        files: Those that are visible, by datasource.
+        number: The revision that they are of.
+    """
+
+    files: dict[str, tuple[TableFile, ...]] = field(default_factory=dict)
+    number: int = 1
+
+    def revision(self) -> int:
+        return self.number
+
+    def tables(self) -> Tables:
+        return Tables(self.number, self.files)
+
+    def feeders(self, datasource: str) -> Sequence[Feeder]:
+        return ()
