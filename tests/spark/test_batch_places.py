@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -33,24 +34,34 @@ def test_the_names_of_an_attempt_are_durable_up_to_the_root(
     assert synced == made[: made.index(root) + 1]
 
 
+def files_below(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, before: Callable[[str], None]
+) -> list[str]:
+    """Return the JSON files that a task finds; `before` is told of a folder that is looked at."""
+    looked = os.scandir
+
+    def look(place: str) -> object:
+        before(str(place))
+        return looked(place)
+
+    monkeypatch.setattr(os, "scandir", look)
+    given = LocalInput(base_dir=str(folder), filter="*.json")
+    finder = Finder(TimeField("at"), folder / "scratch", SparkBatchOptions(), lambda: None)
+    return [file.path for file in finder.find(ExternalInput(given, JsonFormat())).files]
+
+
 def test_a_folder_that_goes_while_it_is_looked_at_has_no_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Penstock's own folder of tasks may be below the one that is read."""
     (tmp_path / "tasks").mkdir()
     (tmp_path / "rows.json").write_text("{}")
-    looked = os.scandir
 
-    def look(place: str) -> object:
-        if str(place).endswith("tasks"):
+    def end(place: str) -> None:
+        if place.endswith("tasks"):
             (tmp_path / "tasks").rmdir()
-        return looked(place)
 
-    monkeypatch.setattr(os, "scandir", look)
-    given = LocalInput(base_dir=str(tmp_path), filter="*.json")
-    finder = Finder(TimeField("at"), tmp_path / "scratch", SparkBatchOptions(), lambda: None)
-    found = finder.find(ExternalInput(given, JsonFormat()))
-    assert [file.path for file in found.files] == [str(tmp_path / "rows.json")]
+    assert files_below(tmp_path, monkeypatch, end) == [str(tmp_path / "rows.json")]
 
 
 def test_a_folder_that_cannot_be_read_is_not_left_out(
@@ -58,16 +69,11 @@ def test_a_folder_that_cannot_be_read_is_not_left_out(
 ) -> None:
     (tmp_path / "shut").mkdir()
     (tmp_path / "rows.json").write_text("{}")
-    looked = os.scandir
 
-    def look(place: str) -> object:
+    def refuse(place: str) -> None:
         # Whoever runs the tests may be allowed to read every folder.
-        if str(place).endswith("shut"):
-            raise PermissionError(13, "Permission denied", str(place))
-        return looked(place)
+        if place.endswith("shut"):
+            raise PermissionError(13, "Permission denied", place)
 
-    monkeypatch.setattr(os, "scandir", look)
-    given = LocalInput(base_dir=str(tmp_path), filter="*.json")
-    finder = Finder(TimeField("at"), tmp_path / "scratch", SparkBatchOptions(), lambda: None)
     with pytest.raises(InvalidRequest, match=r"shut cannot be read \(Permission denied\)"):
-        finder.find(ExternalInput(given, JsonFormat()))
+        files_below(tmp_path, monkeypatch, refuse)
