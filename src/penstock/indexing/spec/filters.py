@@ -12,10 +12,9 @@ from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Interval
 from penstock.indexing.spec.druidexpr import as_spark_sql
-from penstock.indexing.spec.model import SpecModel, mistake, refusing
+from penstock.indexing.spec.model import SpecModel, as_mistake, mistake, refusing
 from penstock.indexing.spec.scalars import Flag, IntervalText
 
 Scalar = str | int | float | bool
@@ -162,10 +161,8 @@ class ExpressionFilter(SpecModel):
     @field_validator("expression")
     @classmethod
     def _check_expression(cls, text: str) -> str:
-        try:
+        with as_mistake():
             as_spark_sql(text, condition=True)
-        except InvalidRequest as error:
-            raise mistake(str(error)) from error
         return text
 
     @property

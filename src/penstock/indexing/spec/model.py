@@ -7,12 +7,15 @@ are listed in the model, so that the reference page can print them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import ClassVar, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic_core import InitErrorDetails, PydanticCustomError, ValidationError
+
+from penstock.core.errors import InvalidRequest
 
 _NOTHING: Final[tuple[object, ...]] = (None, [])
 
@@ -90,6 +93,15 @@ def mistake(message: str) -> PydanticCustomError:
     """Return an error of a field's validator; the place is added by pydantic."""
     # Braces would be read as the place of a value.
     return PydanticCustomError("spec", "{message}", {"message": message})
+
+
+@contextmanager
+def as_mistake() -> Iterator[None]:
+    """Turn what a reader of text refuses into an error of a field's validator."""
+    try:
+        yield
+    except InvalidRequest as error:
+        raise mistake(str(error)) from error
 
 
 def mistakes(title: str, found: list[tuple[tuple[str | int, ...], object, str]]) -> ValidationError:

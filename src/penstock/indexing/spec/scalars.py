@@ -13,10 +13,9 @@ from typing import Annotated, Final
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, Strict
 
 from penstock.core.durations import MAX_DURATION_MS, parse_duration, parse_period
-from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Granularity, Interval, parse_time
 from penstock.indexing.spec.druidexpr import as_spark_sql
-from penstock.indexing.spec.model import mistake
+from penstock.indexing.spec.model import as_mistake, mistake
 
 TIME_COLUMN: Final = "__time"
 
@@ -35,10 +34,8 @@ def _duration(value: object) -> object:
     """Druid writes ISO periods; a number means milliseconds."""
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise mistake('write a duration, such as "PT30S"')
-    try:
+    with as_mistake():
         ms = parse_duration(value if isinstance(value, str) else str(value))
-    except InvalidRequest as error:
-        raise mistake(str(error)) from error
     if ms < 0:
         raise mistake("must not be negative")
     return ms
@@ -82,44 +79,34 @@ def _topic(name: str) -> str:
 
 
 def _time(value: str) -> str:
-    try:
+    with as_mistake():
         parse_time(value)
-    except InvalidRequest as error:
-        raise mistake(str(error)) from error
     return value
 
 
 def _interval(value: str) -> str:
-    try:
+    with as_mistake():
         interval = Interval.parse(value)
-    except InvalidRequest as error:
-        raise mistake(str(error)) from error
     if interval.is_empty:
         raise mistake(f"{value!r} holds no time: its end must be after its start")
     return value
 
 
 def _period(value: str) -> str:
-    try:
+    with as_mistake():
         parse_period(value)
-    except InvalidRequest as error:
-        raise mistake(str(error)) from error
     return value
 
 
 def _offset(value: str) -> str:
-    try:
+    with as_mistake():
         parse_period(value, may_be_zero=True)
-    except InvalidRequest as error:
-        raise mistake(str(error)) from error
     return value
 
 
 def _expression(text: str) -> str:
-    try:
+    with as_mistake():
         as_spark_sql(text)
-    except InvalidRequest as error:
-        raise mistake(str(error)) from error
     return text
 
 
@@ -159,10 +146,8 @@ def _check_folder_name(name: str, bytes_max: int) -> str:
 
 
 def _check_granularity(text: str) -> str:
-    try:
+    with as_mistake():
         Granularity.parse(text)
-    except InvalidRequest as error:
-        raise mistake(str(error)) from error
     return text
 
 

@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, PlainSerializer, model_validator
 from penstock.core.durations import format_duration
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Granularity, Interval
-from penstock.indexing.spec.model import SpecModel, mistake, mistakes
+from penstock.indexing.spec.model import SpecModel, as_mistake, mistakes
 from penstock.indexing.spec.scalars import Flag, GranularityText, IntervalText
 
 _SAMPLE_STEP_MS: Final = 13 * 3_600_000
@@ -59,10 +59,8 @@ def _as_text(value: object) -> object:
 
 
 def _canonical(text: str) -> str:
-    try:
+    with as_mistake():
         return Granularity.parse(text).name
-    except InvalidRequest as error:
-        raise mistake(str(error)) from error
 
 
 def _placed(text: str, word: str, field: str, value: object) -> str:

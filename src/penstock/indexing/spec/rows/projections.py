@@ -16,12 +16,11 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, model_validator
 
-from penstock.core.errors import InvalidRequest
 from penstock.indexing.spec.aggregators import Aggregator
 from penstock.indexing.spec.druidexpr import Binary, Call, Expression, Name, Unary, parse
 from penstock.indexing.spec.errors import did_you_mean
 from penstock.indexing.spec.filters import Filter
-from penstock.indexing.spec.model import SpecModel, mistake, mistakes, refusing
+from penstock.indexing.spec.model import SpecModel, as_mistake, mistake, mistakes, refusing
 from penstock.indexing.spec.rows.dimensions import COLUMNS_MAX, Dimension
 from penstock.indexing.spec.scalars import TIME_COLUMN, ColumnName, Flag
 
@@ -49,10 +48,8 @@ def _column_type(text: str) -> str:
 
 
 def _druids_expression(text: str) -> str:
-    try:
+    with as_mistake():
         parse(text)
-    except InvalidRequest as error:
-        raise mistake(str(error)) from error
     return text
 
 

@@ -8,11 +8,10 @@ from typing import Final
 
 from pydantic import Field, field_validator
 
-from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import parse_time
 from penstock.core.timepatterns import TimePattern
 from penstock.indexing.spec.errors import did_you_mean
-from penstock.indexing.spec.model import SpecModel, mistake
+from penstock.indexing.spec.model import SpecModel, as_mistake, mistake
 
 FORMATS: Final = ("auto", "iso", "posix", "millis", "micro", "nano")
 # Anything else that looks so is a misspelt name; patterns hold a year.
@@ -34,20 +33,16 @@ class TimestampSpec(SpecModel):
         if not _PATTERN_LIKE.search(value):
             names = f"{value!r} is not one of {', '.join(FORMATS)}, nor a pattern with a year"
             raise mistake(names + (did_you_mean(value, list(FORMATS), or_all=False)))
-        try:
+        with as_mistake():
             TimePattern.compile(value)
-        except InvalidRequest as error:
-            raise mistake(str(error)) from error
         return value
 
     @field_validator("missing_value")
     @classmethod
     def _check_missing_value(cls, value: str | None) -> str | None:
         if value is not None:
-            try:
+            with as_mistake():
                 parse_time(value)
-            except InvalidRequest as error:
-                raise mistake(str(error)) from error
         return value
 
     @property
