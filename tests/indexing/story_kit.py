@@ -23,6 +23,19 @@ def status(sim):
     return ask(sim, sim.overlord.supervisor_desk.status("flights"))["payload"]
 
 
+def counts(sim):
+    """Return the task counts of the spec's versions, the newest first."""
+    history = sim.overlord.supervisor_desk.history("flights")
+    return [row.payload["spec"]["ioConfig"]["taskCount"] for row in history]
+
+
+def slowed(sim):
+    """Have the engine read nothing until what this returns is called."""
+    read, slow = sim.broker.read, [True]
+    sim.broker.read = lambda wanted: fail("the engine is slow") if slow else read(wanted)
+    return slow.clear
+
+
 def running(sim, count=1):
     """Return the tasks that read, once there are so many."""
 
