@@ -417,6 +417,30 @@ def test_an_append_whose_day_is_replaced_before_it_has_its_lock_goes_beside_the_
     assert numbers(world) == [0, 1]
 
 
+def test_an_append_has_its_lock_on_the_version_that_it_goes_beside(world: BatchWorld) -> None:
+    """Its day comes back into view while nobody leads: its place there has the same number."""
+    world.run(put(lines((1, "x", 1)), "append"))
+    world.store.segments.mark_unused_within("d", Interval.parse(day(1)))
+    other, spec = (world.add(put(lines((1, a, 2)), "append")) for a in "yz")
+    stop_before(world, other, "segmentTransactionalInsert")
+    acquire = world.lockboxes.acquire
+
+    def gone(requests, **given):
+        acquire(requests, **given).result()
+        raise Cut
+
+    world.lockboxes.acquire = gone
+    with contextlib.suppress(Cut):
+        world.make(spec).run()
+    world.store.segments.mark_used([one.id for one in world.store.segments.every()])
+    world.lead_again()
+    stop_before(world, spec, "segmentTransactionalInsert")
+    (held,) = world.lockboxes.locks_of(lock_task(spec)).result()
+    assert finish(world, spec) is TaskState.SUCCESS
+    assert {one.id.version for one in world.visible()} == {held.lock.version}
+    assert numbers(world) == [0, 1]
+
+
 def test_automatic_compaction_knows_what_was_rewritten(world: BatchWorld) -> None:
     for n in range(2):
         world.run(put(lines((1, "x", n), (2, "x", n)), "append"))

@@ -214,16 +214,22 @@ class Allocating:
         requests = segment_requests(
             task, ((row.interval, row.version, row.partition_number) for row in given)
         )
-        for outcome in self._lockboxes.acquire(requests, together=True).result():
-            _version(task, outcome)
+        outcomes = self._lockboxes.acquire(requests, together=True).result()
+        held = [_version(task, outcome) for outcome in outcomes]
         # With the locks nobody replaces the time chunks any more: these places are the last ones.
         again = self._allocate(task, action, chunks, versions)
+        stale: set[Interval] = set()
         if not action.rewrites:
-            # A lock is for a version; a place of the next one may have the same number.
+            # A lock is for a version; a place of the next one may have the same number, and one of
+            # an earlier ask, which nobody heard the end of, may be of another one.
             stale = {b.interval for a, b in zip(again, rows, strict=True) if b and a != b}
+            stale |= {b.interval for b, one in zip(given, held, strict=True) if b.version != one}
             for future in [self._lockboxes.release(lock_task(task), chunk) for chunk in stale]:
                 future.result()
-        return [row if row == before else None for row, before in zip(again, rows, strict=True)]
+        return [
+            row if row == before and row is not None and row.interval not in stale else None
+            for row, before in zip(again, rows, strict=True)
+        ]
 
     def _makes_room(self, task: TaskSpec, refused: Sequence[Interval]) -> bool:
         """Release the task's own locks that are in the way, if nobody else's are.
