@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 ROWS = [(1, "a", 1), (2, "b", 2), (3, "c", 3), (5, "d", 5), (9, "e", 9)]
 HALF_DAY_MS = 43_200_000
+NEW_YORK: JsonValue = {"type": "period", "period": "P1D", "timeZone": "America/New_York"}
 
 
 @pytest.fixture
@@ -253,6 +254,36 @@ def test_listed_chunks_are_compacted_as_they_are_or_into_others(
     assert world.rows() == ROWS[:2]
     wanted = {None: [day(1, 3)], "day": [day(1), day(2)], "month": [day(1, 31)]}
     assert chunks(world) == wanted[granularity]
+
+
+@pytest.mark.parametrize(
+    ("chunk", "query"),
+    [
+        ({"type": "arbitrary", "segmentGranularity": None}, "month"),
+        ({"segmentGranularity": NEW_YORK}, NEW_YORK),
+    ],
+    ids=["months", "zone"],
+)
+def test_a_chunk_that_is_no_bucket_of_its_length_is_compacted_as_it_is(
+    world: BatchWorld, chunk: dict[str, JsonValue], query: JsonValue
+) -> None:
+    # A day of a zone in summer, and two months: what times are cut down to fits in all the same.
+    interval = "2026-06-01/2026-08-01" if "type" in chunk else "2026-06-01T04:00/2026-06-02T04:00"
+    at = Interval.parse(interval).start_ms
+    told: dict[str, object] = {
+        "granularity": {**chunk, "queryGranularity": query, "rollup": True},
+        "schema": {"metricsSpec": [{"type": "count", "name": "count"}]},
+        "tuning": {"partitionsSpec": {"type": "dynamic", "maxRowsPerSegment": 1}},
+    }
+    data = "\n".join(f'{{"t": {at + 1}, "a": "x", "n": {n}}}' for n in (1, 2))
+    world.run(index(data, intervals=[interval], **told))
+    assert len(world.visible()) == 2
+    whole = {"type": "interval", "interval": interval}
+    result = world.run({"type": "compact", "dataSource": "d", "ioConfig": {"inputSpec": whole}})
+    assert result.state is TaskState.SUCCESS, result.error
+    (made,) = world.visible()
+    assert made.interval == Interval.parse(interval)
+    assert made.total_rows == 2
 
 
 @pytest.mark.parametrize("mode", ["legacy", "append"])

@@ -147,7 +147,7 @@ def test_there_may_be_many_chunks(
 
 
 @pytest.mark.spark
-def test_a_task_replaces_days_by_listed_chunks_and_appends_to_them(
+def test_listed_chunks_replace_days_are_appended_to_and_compacted(
     engine: SparkBatchEngine, tmp_path: Path
 ) -> None:
     world = BatchWorld(tmp_path)
@@ -165,6 +165,12 @@ def test_a_task_replaces_days_by_listed_chunks_and_appends_to_them(
         ):
             result = world.run(task)
             assert result.state is TaskState.SUCCESS, result.error
+        assert len([one for one in world.visible() if str(one.interval) == day(5, 7)]) == 2
+        whole = {"type": "interval", "interval": day(5, 7)}
+        compact = {"type": "compact", "dataSource": "d", "ioConfig": {"inputSpec": whole}}
+        result = world.run(compact)
+        assert result.state is TaskState.SUCCESS, result.error
+        assert len([one for one in world.visible() if str(one.interval) == day(5, 7)]) == 1
         intervals = {str(one.interval) for one in world.visible()}
         assert {noon, day(5, 7), day(1), day(2), day(9)} <= intervals
         assert day(5) not in intervals

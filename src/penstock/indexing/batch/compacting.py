@@ -221,7 +221,7 @@ def _schema(
             "dimensionsSpec": dimensions,
             "metricsSpec": listed,
             "granularitySpec": {
-                "segmentGranularity": granularity,
+                **_chunks(spec, granularity, group),
                 "queryGranularity": query,
                 "rollup": _rolls_up(spec, group),
             },
@@ -232,6 +232,21 @@ def _schema(
             },
         }
     )
+
+
+def _chunks(
+    spec: CompactSpec, granularity: str, group: Iterable[VisibleSegment]
+) -> dict[str, JsonValue]:
+    """Return the time chunks of a job: those that are there, listed where they have no name.
+
+    Two months are no multiple of what their length makes of a year, nor are days of a zone; what
+    times are truncated to fits into each of them all the same.
+    """
+    named = spec.granularity_spec.segment_granularity is not None
+    if named or Granularity.parse(granularity) in NAMED_GRANULARITIES:
+        return {"segmentGranularity": granularity}
+    chunks = sorted({one.segment.interval for one in group})
+    return {"type": "arbitrary", "intervals": [str(chunk) for chunk in chunks]}
 
 
 def _alike(group: Iterable[VisibleSegment]) -> bool:
