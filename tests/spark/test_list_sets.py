@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from batchkit import external, inline, request, rows_of
+from foldkit import kept_of, schema_of
 from hypothesis import given
 from hypothesis import strategies as st
 from streamkit import persist_request
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from penstock.spark.connect.session import SparkSessions
     from penstock.spark.engine import SparkEngine
 
-TAGS: JsonValue = {"name": "tags", "multiValueHandling": "SORTED_SET"}
+TAGS: dict[str, JsonValue] = {"name": "tags", "multiValueHandling": "SORTED_SET"}
 COMPUTED: JsonValue = {"type": "expression", "name": "place", "expression": 'upper("place")'}
 COUNT: JsonValue = [{"type": "count", "name": "count"}]
 # What is sent, and what is kept of it.
@@ -53,14 +54,6 @@ SENT: list[tuple[JsonValue, str | None]] = [
     ({"b": 1, "a": [2, 1]}, '{"b":1,"a":[2,1]}'),
     ([[2, 1], [2, 1], {"b": 1}], '["[2,1]","{\\"b\\":1}"]'),
 ]
-
-
-def schema_of(*dimensions: JsonValue, rollup: bool = False) -> dict[str, JsonValue]:
-    return {
-        "dataSource": "things",
-        "dimensionsSpec": {"dimensions": list(dimensions)},
-        "granularitySpec": {"rollup": rollup},
-    }
 
 
 def counted(texts: list[str | None], rollup: bool) -> list[tuple[str, int]]:
@@ -114,20 +107,12 @@ LISTS = st.lists(st.none() | st.integers(-3, 3) | st.text(max_size=3), max_size=
 def test_sets_are_the_values_and_stay_sets(
     sent: list[str | list[str | int | None] | None], rollup: bool
 ) -> None:
-    fold = fold_of(parse_data_schema(schema_of(TAGS, "place", rollup=rollup)))
-    assert fold is not None
     texts = [orjson.dumps(one).decode() if isinstance(one, list) else one for one in sent]
-    times = pa.array(range(len(texts)), pa.timestamp("us", "UTC"))
-    column = pa.array(texts, pa.string())
-    rows = pa.RecordBatch.from_arrays([times, column, column], names=["__time", "tags", "place"])
-    held = fold.held(rows)
-    assert held.column("place").to_pylist() == texts
-    for one, kept in zip(sent, held.column("tags").to_pylist(), strict=True):
+    for one, kept in zip(sent, kept_of(texts, TAGS, rollup=rollup), strict=True):
         if isinstance(one, list):
             found = orjson.loads(kept)
             assert set(found) == {None if v is None else str(v) for v in one}
             assert len(found) == len(set(found))
-    assert fold.held(held).equals(held)
 
 
 @pytest.mark.spark

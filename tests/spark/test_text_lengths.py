@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import orjson
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from batchkit import inline, request, rows_of
+from foldkit import kept_of, schema_of
 from hypothesis import given
 from hypothesis import strategies as st
 from streamkit import persist_request
@@ -17,7 +17,6 @@ from penstock.core.intervals import ETERNITY
 from penstock.indexing.engine import MergeRequest
 from penstock.indexing.spec import SpecError, parse_data_schema
 from penstock.spark.batch.engine import SparkBatchEngine, SparkBatchOptions
-from penstock.spark.folding import fold_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,15 +28,7 @@ if TYPE_CHECKING:
     from penstock.spark.connect.session import SparkSessions
     from penstock.spark.engine import SparkEngine
 
-SHOP: JsonValue = {"name": "shop", "maxStringLength": 3}
-
-
-def schema_of(*dimensions: JsonValue, rollup: bool = False) -> dict[str, JsonValue]:
-    return {
-        "dataSource": "things",
-        "dimensionsSpec": {"dimensions": list(dimensions)},
-        "granularitySpec": {"rollup": rollup},
-    }
+SHOP: dict[str, JsonValue] = {"name": "shop", "maxStringLength": 3}
 
 
 def expected(text: str | None) -> str | None:
@@ -47,15 +38,7 @@ def expected(text: str | None) -> str | None:
 
 @given(st.lists(st.none() | st.text(max_size=6) | st.just('["a","b"]')), st.booleans())
 def test_text_is_cut_and_stays_cut(texts: list[str | None], rollup: bool) -> None:
-    fold = fold_of(parse_data_schema(schema_of(SHOP, "place", rollup=rollup)))
-    assert fold is not None
-    times = pa.array(range(len(texts)), pa.timestamp("us", "UTC"))
-    column = pa.array(texts, pa.string())
-    rows = pa.RecordBatch.from_arrays([times, column, column], names=["__time", "shop", "place"])
-    held = fold.held(rows)
-    assert held.column("shop").to_pylist() == [expected(text) for text in texts]
-    assert held.column("place").to_pylist() == texts
-    assert fold.held(held).equals(held)
+    assert kept_of(texts, SHOP, rollup=rollup) == [expected(text) for text in texts]
 
 
 @pytest.mark.spark
