@@ -83,8 +83,23 @@ def test_a_path_is_served(router: Api, method: str, path: str) -> None:
     assert "is not served here" not in answer.text
 
 
+@pytest.mark.parametrize(("method", "path"), PATHS)
+def test_a_path_is_served_with_a_slash_at_its_end(router: Api, method: str, path: str) -> None:
+    """As in Druid: its SQL clients ask `/druid/v2/sql/`."""
+    answer = router(method, f"{path}/")
+    assert answer.status_code < 500
+    assert not answer.is_redirect
+    assert "is not served here" not in answer.text
+
+
+def test_an_escaped_slash_is_part_of_a_name(router: Api) -> None:
+    answer = router.get("/druid/indexer/v1/supervisor/a%2F/")
+    assert (answer.status_code, "a/" in answer.text) == (404, True)
+
+
 @pytest.mark.parametrize(("method", "path"), ABSENT)
 def test_a_path_is_told_to_be_absent(router: Api, method: str, path: str) -> None:
     answer = router(method, path)
     assert answer.status_code in (404, 405)
     assert "is not served here" in answer.text
+    assert router(method, f"{path}/").text == answer.text

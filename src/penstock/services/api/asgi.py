@@ -122,6 +122,26 @@ class BodyLimit:
         await self._app(scope, counted, send)
 
 
+class SlashAtEnd:
+    """Takes a slash off the end of a path: as in Druid it is served as the path without one.
+
+    Clients of SQL ask `/druid/v2/sql/`. A slash that is escaped is part of a name, and stays.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on."""
+        if scope["type"] == "http":
+            raw: bytes = scope.get("raw_path") or scope["path"].encode()
+            kept = raw.rstrip(b"/")
+            if kept and kept != raw:
+                path = scope["path"][: len(kept) - len(raw)]
+                scope = {**scope, "path": path, "raw_path": kept}
+        await self._app(scope, receive, send)
+
+
 def _too_large(limit_bytes: int) -> str:
     return (
         f"the body is larger than {limit_bytes} bytes, the most that is taken here: send less at"
@@ -216,6 +236,7 @@ def application(
             Route("/metrics", metrics_text),
         ],
         middleware=[
+            Middleware(SlashAtEnd),
             Middleware(BearerToken, token=token),
             Middleware(OwnPages),
             Middleware(BodyLimit, limit_bytes=body_bytes_max),
