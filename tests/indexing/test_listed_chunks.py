@@ -72,6 +72,17 @@ def test_the_intervals_are_the_time_chunks() -> None:
     assert parse_data_schema(written) == schema
 
 
+def test_it_is_taken_as_druid_writes_it() -> None:
+    told: dict[str, JsonValue] = {
+        "type": "arbitrary",
+        "queryGranularity": {"type": "none"},
+        "rollup": True,
+        "intervals": ["2026-01-01T00:00:00.000Z/2026-01-03T00:00:00.000Z"],
+    }
+    found = parse_data_schema({**schema_of(), "granularitySpec": told})
+    assert found.segment_granularity.given == (Interval.parse(day(1, 2)),)
+
+
 def test_time_chunks_are_listed_and_apart() -> None:
     assert "is required" in refused()["intervals"]
     assert "is required" in refused(intervals=[])["intervals"]
@@ -202,6 +213,7 @@ def test_an_append_across_the_end_of_a_chunk_that_is_there_is_refused(world: Bat
     result = world.run(listed(lines((2, "b", 2)), day(1, 2), mode="append"))
     assert result.state is TaskState.FAILED
     assert "none can hold all of its rows" in str(result.error)
+    assert "intervals, each within one of theirs" in str(result.error)
     assert world.rows() == before
 
 

@@ -175,7 +175,8 @@ class Allocating:
                 raise Conflict(
                     f"datasource {task.datasource}: the time chunk {interval} has segments of"
                     f" {len(parts)} other chunks, the first at {parts[0].chunk}, and none can hold"
-                    " all of its rows: take a segmentGranularity that is no coarser than theirs, or"
+                    " all of its rows: take a segmentGranularity that is no coarser than theirs"
+                    " (with type arbitrary intervals, each within one of theirs), or"
                     f" compact {interval} to one chunk first"
                 )
             chunks.append(parts[0].chunk)
