@@ -32,6 +32,7 @@ from penstock.spark.connect.lightconnect import import_client
 if TYPE_CHECKING:
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 CONNECT_TIMEOUT_S: Final = 2.0
 
@@ -303,7 +304,7 @@ def _connect(options: SparkSessionOptions) -> SparkSession:
         first.client.set_retry_policies([policy])
         # A session's first call settles whether its Python workers are its own; a clone's anew.
         session.conf.set(_WORKERS_APART, "false")
-        connected = first.cloneSession()
+        connected = _clone(first, options.address)
         _release(session, tell=True)
         session = cast("SparkSession", connected)
         connected.client.set_retry_policies([policy])
@@ -313,6 +314,20 @@ def _connect(options: SparkSessionOptions) -> SparkSession:
         _release(session, tell=False)
         raise
     return session
+
+
+def _clone(session: ConnectSession, address: str) -> ConnectSession:
+    from grpc import RpcError, StatusCode  # noqa: PLC0415
+
+    try:
+        return session.cloneSession()
+    except RpcError as error:
+        if error.code() is not StatusCode.UNIMPLEMENTED:
+            raise
+        raise EngineUnavailable(
+            f"Spark at {shown(address)} is older than 4.1: start a newer Spark Connect server"
+            " there, or name another"
+        ) from error
 
 
 def _hush() -> None:
