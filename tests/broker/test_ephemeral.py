@@ -67,7 +67,7 @@ def test_a_topic_in_memory_delivers_and_leaves_no_file(
         messages.append(client.message())
         after_s[messages[-1].body] = time.monotonic() - sent_s
     assert [body for body in after_s if body != b"later"] == [b"a", b"b"]
-    assert after_s[b"later"] >= 0.05
+    assert after_s[b"later"] >= 0.049  # the broker's clock shows whole milliseconds
     client.send(b"REQ %s 0\n" % messages[0].id)
     again = client.message()
     assert (again.body, again.attempts) == (b"a", 2)
