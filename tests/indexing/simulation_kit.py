@@ -71,6 +71,8 @@ class SimPeon:
         self.fs = MortalFs(self.moment)
         self.folder_path = folder
         self.started_s = sim.clock.monotonic_s()
+        self.waits_until_s = 0.0
+        self._waits_since: object = None
 
     def boot(self) -> None:
         """What `run_peon` does before the loop; it may die here too."""
@@ -145,19 +147,48 @@ class SimPeon:
             if not self.task.processor.is_mailbox_loop_running:
                 self._exit()
                 return True
-            lanes = self.lanes.waiting()
+            lanes = self._waiting_lanes()
             if lanes and self.sim.random.random() < 0.5:
-                self.lanes.run_one(self.sim.random.choice(lanes))
+                self._run_one(lanes)
                 return True
             if self.task.processor.run_mailbox_step():
                 return True
             if lanes:
-                self.lanes.run_one(self.sim.random.choice(lanes))
+                self._run_one(lanes)
                 return True
         except Killed:
             self.die()
             return True
         return False
+
+    def _run_one(self, lanes: list[str]) -> None:
+        self.sim.acting = self
+        try:
+            self.lanes.run_one(self.sim.random.choice(lanes))
+        finally:
+            self.sim.acting = None
+
+    def finds_nothing_new(self, wait_ms: int) -> None:
+        """Ask the broker no more until it has news, or the wait that it was asked for is over.
+
+        The broker cannot stand still in the call, as everybody is on one thread.
+        """
+        self.waits_until_s = self.sim.clock.monotonic_s() + wait_ms / 1000
+        self._waits_since = self.sim.broker.contents()
+
+    @property
+    def waits(self) -> bool:
+        """Whether the broker keeps it waiting."""
+        return (
+            self.waits_until_s > self.sim.clock.monotonic_s()
+            and self._waits_since == self.sim.broker.contents()
+        )
+
+    def _waiting_lanes(self) -> list[str]:
+        lanes = self.lanes.waiting()
+        if "broker" in lanes and self.waits:
+            lanes.remove("broker")
+        return lanes
 
     def _exit(self) -> None:
         result = self.task.result
@@ -237,7 +268,8 @@ class Simulation:
         self.peon_death = 0.0
         self.engine_loss = 0.0
         self.story: list[str] = []
-        self.broker = FakeBroker(lose_answers=lambda: self.chance(0.05))
+        self.broker = FakeBroker(lose_answers=lambda: self.chance(0.05), wait=self._nothing_new)
+        self.acting: SimPeon | None = None
         self.broker.create("flights", 2)
         self.deep_store = FakeDeepStore(folder / "segments")
         self.metadata = MetadataStore.open(f"sqlite:///{folder}/metadata.db", clock=self.clock)
@@ -346,6 +378,11 @@ class Simulation:
         if self.chance(0.03):
             raise Unavailable("the answer was lost")
 
+    def _nothing_new(self, wait_ms: int) -> None:
+        # Accidents come by steps: who asks all the time has more of them.
+        if self.acting is not None and not self.chaos:
+            self.acting.finds_nothing_new(wait_ms)
+
     # steps
 
     def step(self) -> bool:
@@ -380,6 +417,7 @@ class Simulation:
             for peon in self.peons.values()
             if not peon.dead and peon.task is not None
         ]
+        alarms += [p.waits_until_s for p in self.peons.values() if not p.dead and p.waits]
         due = min(alarms)
         assert due != float("inf"), "nothing will ever happen"
         self.clock.advance_to(due)

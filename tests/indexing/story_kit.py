@@ -38,12 +38,15 @@ def slowed(sim):
 
 def running(sim, count=1):
     """Return the tasks that read, once there are so many."""
+    found: list[str] = []
 
-    def found():
-        return [t["id"] for t in status(sim)["activeTasks"] if t["phase"] == "READING"]
+    def enough():
+        tasks = status(sim)["activeTasks"]
+        found[:] = [task["id"] for task in tasks if task["phase"] == "READING"]
+        return len(found) >= count
 
-    until(sim, lambda: len(found()) >= count)
-    return found()
+    until(sim, enough)
+    return found
 
 
 def until(sim, condition, seconds=120):
