@@ -58,6 +58,7 @@ WHIMS: Final = (
     "locks of segments",
     "released locks",
     "message windows",
+    "scaling by cost",
     "leaders come and go",
 )
 """What users may want beyond events and tasks; a run has few of them."""

@@ -52,6 +52,19 @@ class Batch:
     days: frozenset[int] = frozenset()
 
 
+# So quick that groups come and go within a run, while everything else happens.
+_SCALER: Final[Mapping[str, JsonValue]] = {
+    "autoScalerStrategy": "costBased",
+    "enableTaskAutoScaler": True,
+    "taskCountMin": 1,
+    "taskCountMax": 3,
+    "criticalLagThreshold": 12,
+    "scaleActionPeriodMillis": 2_000,
+    "minScaleUpDelay": 4_000,
+    "minScaleDownDelay": 6_000,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Wishes:
     """How a run's users are.
@@ -103,6 +116,7 @@ class Users:
     active: bool = False
     _mixes_locks: bool = False
     _releases: dict[str, JsonValue] = field(default_factory=dict)
+    _scaling: dict[str, JsonValue] = field(default_factory=dict)
     _compacts_some: bool = False
     _locks_segments: bool = False
     _sent: int = 0
@@ -121,6 +135,8 @@ class Users:
         self._mixes_locks = self.cluster.world.chance.whim("mixed locks")
         if self.cluster.world.chance.whim("released locks"):
             self._releases = {"releaseLocksOnHandoff": True}
+        if self.cluster.world.chance.whim("scaling by cost"):
+            self._scaling = {"autoScalerConfig": dict(_SCALER)}
         self._compacts_some = self.cluster.world.chance.whim("minor compactions")
         self._locks_segments = self.cluster.world.chance.whim("locks of segments")
         if self.cluster.world.chance.whim("message windows"):
@@ -197,6 +213,7 @@ class Users:
                     "taskCount": tasks or self.wishes.tasks,
                     "replicas": replicas or self.wishes.replicas,
                     **self._windows(),
+                    **self._scaling,
                 },
                 "tuningConfig": {"maxRowsPerSegment": 60, "maxTotalRows": 150, **self._releases},
             },
