@@ -665,8 +665,8 @@ def parse_batch_task(raw: bytes | str | Mapping[str, JsonValue]) -> BatchTaskSpe
         if kind in get_args(StreamType):
             text = f"{kind!r} is a supervisor's, not a batch task's: submit it as a supervisor"
             raise SpecError((Mistake("type", text),))
-        given = kind if isinstance(kind, str) else ""
-        text = f"{shown(kind)} is no kind of batch task{did_you_mean(given, list(_TYPES))}"
+        given, name = (repr(kind), kind) if isinstance(kind, str) else (shown(kind), "")
+        text = f"{given} is no kind of batch task{did_you_mean(name, list(_TYPES))}"
         raise SpecError((Mistake("type", text),))
     return read_model(_TYPES[kind], value)
 
