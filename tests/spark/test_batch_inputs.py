@@ -49,6 +49,8 @@ def write(
             "dimensionsSpec": {"dimensions": ["name", {"type": "long", "name": "size"}]},
             "granularitySpec": {"segmentGranularity": "month", "rollup": False},
             "transformSpec": {"filter": filter_},
+            # Nothing is made of them.
+            "projections": [{"type": "aggregate", "name": "p", "groupingColumns": ["name"]}],
         }
     )
     return engine.write(BatchRequest("task", schema, given, (), Partitioning(), str(folder)))
