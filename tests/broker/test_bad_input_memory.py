@@ -9,7 +9,8 @@ import zlib
 from collections.abc import Callable, Iterator
 
 import pytest
-from bad_input import MEBIBYTE, BrokerProcess, Bystander
+from bad_input import MEBIBYTE, Bystander
+from broker_process import BrokerProcess
 from v2 import V2, Frame, sized
 
 from penstock.core.compression import Codec, Deflate, Snappy

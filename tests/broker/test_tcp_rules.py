@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import signal
-import subprocess
-import sys
 from contextlib import closing
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import pytest
 from broker_harness import RunningBroker
+from broker_process import BrokerProcess
 from v2 import V2, sized
 
 from penstock.broker.client import BrokerClient
@@ -23,19 +22,6 @@ if TYPE_CHECKING:
     from penstock.broker.options import BrokerOptions
 
 HOUR = 3_600_000
-PROGRAM = """
-import asyncio, sys, threading
-from penstock.broker.options import BrokerOptions
-from penstock.broker.server import BrokerServer
-
-async def serve():
-    server = BrokerServer(BrokerOptions(sys.argv[1], http_port=0, tcp_port=0, min_free_bytes=0))
-    await server.start()
-    print(server.http_port, server.broker.tcp_port, flush=True)
-    await asyncio.Event().wait()
-
-asyncio.run(serve())
-"""
 
 
 @pytest.fixture
@@ -139,27 +125,17 @@ def test_what_a_consumer_had_is_due_when_it_was_told(
         assert (counts.ready + counts.deferred, counts.in_flight) == ((1, 0) if at_once else (0, 1))
 
 
-class Process:
-    """A broker process that can be killed."""
-
-    def __init__(self, folder: Path) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(folder)], stdout=subprocess.PIPE, text=True
-        )
-        assert self.process.stdout is not None
-        self.http_port, self.tcp_port = map(int, self.process.stdout.readline().split())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.process.send_signal(signal.SIGKILL)
-        self.process.communicate(timeout=30)
+def killed(folder: Path) -> BrokerProcess:
+    """Return a broker that ends without notice."""
+    return BrokerProcess(folder, signal.SIGKILL)
 
 
 @pytest.mark.system
 def test_due_times_attempts_and_moves_survive_kill_9(tmp_path: Path) -> None:
-    with Process(tmp_path / "topics") as broker, V2(broker.tcp_port) as client:
+    with (
+        BrokerProcess(tmp_path / "topics", signal.SIGKILL) as broker,
+        V2(broker.tcp_port) as client,
+    ):
         client.publish("t", b"tried", b"put off")
         assert client.ask(b"DPUB t %d\n" % HOUR, sized(b"deferred")) == b"OK"
         client.subscribe("t", "c", ready=3)
@@ -182,7 +158,10 @@ def test_due_times_attempts_and_moves_survive_kill_9(tmp_path: Path) -> None:
         place = {"topic": "moved", "channel": "c", "to": "offset", "offset": 1}
         with closing(Requests(url, None, timeout_s=30)) as requests:
             requests.ask("POST", "/channel/seek", place)
-    with Process(tmp_path / "topics") as broker, V2(broker.tcp_port) as client:
+    with (
+        BrokerProcess(tmp_path / "topics", signal.SIGKILL) as broker,
+        V2(broker.tcp_port) as client,
+    ):
         client.subscribe("t", "c", ready=3)
         message = client.message()
         assert (message.body, message.attempts) == (b"tried", 4)
