@@ -312,6 +312,8 @@ def test_the_token_is_asked_for(world: OverlordWorld) -> None:
         ("GET", "/worker/history?interval=x", None, 400, "interval: "),
         ("POST", "/datasources/d", b'{"interval": "2024/2025"}', 400, "/datasources/d/markUsed"),
         ("DELETE", "/datasources/d", b'{"interval": "2024/2025"}', 400, "datasources/d/markUnused"),
+        ("DELETE", "/datasources/d?kill=true&interval=2024/2025", None, 400, "submit a kill task"),
+        ("DELETE", "/datasources/d?interval=2024/2025", None, 400, "interval: this marks all"),
         ("POST", "/datasources/d/markUsed", b"{}", 400, "segmentIds or interval"),
         ("POST", "/datasources/d/markUsed", b'{"segmentIds": []}', 400, "one at least"),
         ("POST", "/datasources/d/markUnused", b'{"interval": 3}', 400, "interval: "),

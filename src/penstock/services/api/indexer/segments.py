@@ -124,12 +124,25 @@ def _datasource(request: Request) -> str:
 
 
 async def _require_all(request: Request, some: str) -> None:
-    """Insist that no body asks for a part of the datasource: all of it would be marked."""
+    """Insist that nothing asks for a part of the datasource: all of it would be marked.
+
+    Raises:
+        InvalidRequest: The body or the query does.
+    """
+    # Older clients of Druid's coordinator had what is unused deleted so.
+    for name in ("kill", "interval"):
+        if request.query_params.get(name, "false") != "false":
+            raise InvalidRequest(
+                "this marks all segments of the datasource: for some of them POST a body to"
+                f" {request.url.path}/{some}, and to delete what is unused submit a kill task;"
+                " nothing was changed",
+                place=name,
+            )
     # Druid's console sends an object with nothing in it.
     if b"".join((await bounded_body(request)).split()) not in {b"", b"{}", b"null"}:
         raise InvalidRequest(
             "this marks all segments of the datasource and takes no body: for some of them POST"
-            f" the body to {request.url.path.rstrip('/')}/{some}; nothing was changed"
+            f" the body to {request.url.path}/{some}; nothing was changed"
         )
 
 
