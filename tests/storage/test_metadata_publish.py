@@ -466,3 +466,17 @@ def test_a_topic_is_left_for_its_successor_once(store):
     assert store.publish(stream({0: 0}, {0: 7}, topic_id="a")).ok
     assert store.begin_topic("sup", "a", "b", {0: 0})
     assert store.publish(stream({0: 0}, {0: 7}, topic_id="a")).already_published
+
+
+def test_chunks_of_one_version_that_overlap_are_not_published(store):
+    """Neither could hide the other, so that nobody could read the datasource any more."""
+    half = Interval(DAY.start_ms + 1, DAY.end_ms + 1)
+    later = Interval(DAY.end_ms, 2 * DAY.end_ms)
+    across = replace(segment(), id="across", interval=half)
+    beside = replace(segment(), id="beside", interval=later)
+    with pytest.raises(InvalidRequest, match=r"overlap and have the version 'v1', so"):
+        store.publish(PublishRequest("t", "d", (segment(), beside, across)))
+    assert used(store) == []
+    newer = replace(across, version="v2")
+    store.publish(PublishRequest("t", "d", (segment(), segment(1), beside, newer)))
+    assert len(used(store)) == 4

@@ -9,6 +9,7 @@ sequence published is in once, however many replicas and restarts publish it aga
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import InvalidRequest
@@ -114,6 +115,7 @@ def _check(request: PublishRequest) -> None:
                 f"{whose}: segment {row.id!r} is not of datasource {request.datasource!r}; publish "
                 "one datasource at a time"
             )
+    _require_apart(request, whose)
     if request.covering and request.kind != "append":
         raise InvalidRequest(
             f"{whose}: REPLACE locks cover what is appended: give `covering` with the kind append"
@@ -131,6 +133,17 @@ def _check(request: PublishRequest) -> None:
         raise InvalidRequest(
             f"{whose}: segment {min(unknown)!r} of `covering` is none of those published"
         )
+
+
+def _require_apart(request: PublishRequest, whose: str) -> None:
+    """Insist that time chunks of one version are apart: else nobody could read the datasource."""
+    chunks = sorted({(row.version, row.interval) for row in request.segments})
+    for (version, one), (other_version, other) in pairwise(chunks):
+        if version == other_version and one.overlaps(other):
+            raise InvalidRequest(
+                f"{whose}: its time chunks {one} and {other} overlap and have the version"
+                f" {version!r}, so neither can hide the other: publish them as one chunk, or apart"
+            )
 
 
 def _refusal(connection: Connection, request: PublishRequest) -> PublishOutcome | None:
