@@ -148,6 +148,17 @@ def condensed(intervals: Iterable[Interval]) -> list[Interval]:
     return made
 
 
+def apart(intervals: Iterable[Interval]) -> list[Interval]:
+    """Return intervals in order, those that overlap as one; those that touch stay two."""
+    made: list[Interval] = []
+    for one in sorted(intervals):
+        if made and one.start_ms < made[-1].end_ms:
+            made[-1] = Interval(made[-1].start_ms, max(made[-1].end_ms, one.end_ms))
+        else:
+            made.append(one)
+    return made
+
+
 ETERNITY: Final = Interval(START_OF_TIME_MS, END_OF_TIME_MS)
 
 

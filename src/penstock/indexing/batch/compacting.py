@@ -1,15 +1,17 @@
 """`compact`: the segments of an interval are read and written again, fewer or otherwise.
 
-Without a segment granularity each time chunk stays as it is, and chunks of one granularity are one
-job. Rows are rolled up if the spec says so, or if all that is read was rolled up alike; else every
-row stays. Rows that were rolled up once are known as such for good, with the metrics that they
-have: a later compaction must not take them for rows that were counted one by one. A minor one reads
-some segments of its time chunks, and its publish lists the others again: see `minor`.
+Without a segment granularity each time chunk stays as it is, those that overlap become one, and
+chunks of one granularity are one job. Rows are rolled up if the spec says so, or if all that is
+read was rolled up alike; else every row stays. Rows that were rolled up once are known as such for
+good, with the metrics that they have: a later compaction must not take them for rows that were
+counted one by one. A minor one reads some segments of its time chunks, and its publish lists the
+others again: see `minor`.
 """
 
 from __future__ import annotations
 
 import logging
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -19,6 +21,7 @@ from penstock.core.intervals import (
     NAMED_GRANULARITIES,
     Granularity,
     Interval,
+    apart,
     condensed,
 )
 from penstock.indexing.batch.combining import carried, combined, kept_rows, metrics_of, united
@@ -69,8 +72,7 @@ def compact_task(spec: CompactSpec, folder: TaskFolder, ports: BatchPorts) -> In
             reading.lock([interval])
             found = reading.to_replace_some(interval, partial(parted, spec, spec.minor))
         return [
-            _job(spec, granularity, group, reading)
-            for granularity, group in _groups(spec, interval, found)
+            _job(spec, chunks, group, reading) for chunks, group in _groups(spec, interval, found)
         ]
 
     wanted = [wish.interval for wish in spec.lock_wishes()]
@@ -120,26 +122,47 @@ def _check_input(spec: CompactSpec, found: Sequence[VisibleSegment]) -> None:
 
 
 def _groups(
-    spec: CompactSpec, interval: Interval, found: Iterable[VisibleSegment]
-) -> list[tuple[str, list[VisibleSegment]]]:
-    """Return what is written together: a granularity, and the segments of its time chunks."""
+    spec: CompactSpec, interval: Interval, found: Sequence[VisibleSegment]
+) -> list[tuple[dict[str, JsonValue], list[VisibleSegment]]]:
+    """Return what is written together: the new time chunks, as a granularitySpec says, and of what.
+
+    Time chunks that overlap become one, as in Druid: what is written of both is of one version, so
+    neither would hide the other.
+
+    Raises:
+        InvalidRequest: A time chunk lies across an end of the interval.
+    """
     named = spec.granularity_spec.segment_granularity
     if named is not None:
-        return [(named, list(found))]
-    groups: dict[str, list[VisibleSegment]] = {}
-    names: dict[Interval, str] = {}
+        return [({"segmentGranularity": named}, list(found))]
+    wholes = {one.segment.interval for one in found}
+    if cut := [whole for whole in sorted(wholes) if not interval.covers(whole)]:
+        raise InvalidRequest(
+            f"{interval} cuts the time chunk {cut[0]}: take the whole of it, or name a"
+            " segmentGranularity",
+            place="ioConfig.inputSpec.interval",
+        )
+    chunks = apart(wholes)
+    names = [_granularity_of(chunk) for chunk in chunks]
+    starts = [chunk.start_ms for chunk in chunks]
+    groups: dict[str, tuple[set[Interval], list[VisibleSegment]]] = {}
     for one in found:
-        whole = one.segment.interval
-        if not interval.covers(whole):
-            raise InvalidRequest(
-                f"{interval} cuts the time chunk {whole}: take the whole of it, or name a"
-                " segmentGranularity",
-                place="ioConfig.inputSpec.interval",
-            )
-        if whole not in names:
-            names[whole] = _granularity_of(whole)
-        groups.setdefault(names[whole], []).append(one)
-    return list(groups.items())
+        at = bisect_right(starts, one.segment.interval.start_ms) - 1
+        made, group = groups.setdefault(names[at], (set(), []))
+        made.add(chunks[at])
+        group.append(one)
+    return [(_chunks(name, made), group) for name, (made, group) in groups.items()]
+
+
+def _chunks(granularity: str, chunks: Iterable[Interval]) -> dict[str, JsonValue]:
+    """Return the time chunks of a job: those of a granularity, listed where it has no name.
+
+    Two months are no multiple of what their length makes of a year, nor are days of a zone; what
+    times are truncated to fits into each of them all the same.
+    """
+    if Granularity.parse(granularity) in NAMED_GRANULARITIES:
+        return {"segmentGranularity": granularity}
+    return {"type": "arbitrary", "intervals": [str(chunk) for chunk in sorted(chunks)]}
 
 
 def _granularity_of(chunk: Interval) -> str:
@@ -148,10 +171,13 @@ def _granularity_of(chunk: Interval) -> str:
 
 
 def _job(
-    spec: CompactSpec, granularity: str, group: Sequence[VisibleSegment], reading: TaskReading
+    spec: CompactSpec,
+    chunks: Mapping[str, JsonValue],
+    group: Sequence[VisibleSegment],
+    reading: TaskReading,
 ) -> Job:
     metrics, combines = _metrics(spec, group)
-    schema = _schema(spec, granularity, group, metrics)
+    schema = _schema(spec, chunks, group, metrics)
     state = compaction_state(schema, spec.tuning_config.partitions)
     return Job(
         schema=schema,
@@ -198,7 +224,7 @@ def _metrics(
 
 def _schema(
     spec: CompactSpec,
-    granularity: str,
+    chunks: Mapping[str, JsonValue],
     group: Sequence[VisibleSegment],
     metrics: Iterable[Aggregator],
 ) -> DataSchema:
@@ -221,7 +247,7 @@ def _schema(
             "dimensionsSpec": dimensions,
             "metricsSpec": listed,
             "granularitySpec": {
-                **_chunks(spec, granularity, group),
+                **chunks,
                 "queryGranularity": query,
                 "rollup": _rolls_up(spec, group),
             },
@@ -232,21 +258,6 @@ def _schema(
             },
         }
     )
-
-
-def _chunks(
-    spec: CompactSpec, granularity: str, group: Iterable[VisibleSegment]
-) -> dict[str, JsonValue]:
-    """Return the time chunks of a job: those that are there, listed where they have no name.
-
-    Two months are no multiple of what their length makes of a year, nor are days of a zone; what
-    times are truncated to fits into each of them all the same.
-    """
-    named = spec.granularity_spec.segment_granularity is not None
-    if named or Granularity.parse(granularity) in NAMED_GRANULARITIES:
-        return {"segmentGranularity": granularity}
-    chunks = sorted({one.segment.interval for one in group})
-    return {"type": "arbitrary", "intervals": [str(chunk) for chunk in chunks]}
 
 
 def _alike(group: Iterable[VisibleSegment]) -> bool:

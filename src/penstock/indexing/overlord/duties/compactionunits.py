@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
-from penstock.core.intervals import ETERNITY, Granularity, Interval
+from penstock.core.intervals import ETERNITY, Granularity, Interval, apart
 from penstock.indexing.overlord.duties.compactionstate import WantedState
 from penstock.indexing.spec.batch import aligned
 from penstock.segments.catalogue import with_rows
@@ -105,13 +105,13 @@ class CompactionUnits:
     def _windows(self, overview: Overview, within: Interval | None) -> list[Interval]:
         """Return the time that has segments, cut where no unit is, into what is read at once."""
         stretches = overview.stretches(self.config.data_source, within)
-        return _apart(self._aligned(stretch.interval) for stretch in stretches)
+        return apart(self._aligned(stretch.interval) for stretch in stretches)
 
     def _around(self, overview: Overview, times: Sequence[Interval]) -> list[Interval]:
         """Return intervals that hold the times and whole places, of now and of before."""
-        found = _apart(self._widened(overview, time) for time in times)
+        found = apart(self._widened(overview, time) for time in times)
         # Two that overlap may reach into a third place together.
-        while (wider := _apart(self._widened(overview, one) for one in found)) != found:
+        while (wider := apart(self._widened(overview, one) for one in found)) != found:
             found = wider
         return found
 
@@ -183,17 +183,6 @@ class CompactionUnits:
                 )
         if unit is not None:
             yield unit
-
-
-def _apart(intervals: Iterable[Interval]) -> list[Interval]:
-    """Return intervals in order, those that overlap as one; those that touch stay two."""
-    made: list[Interval] = []
-    for one in sorted(intervals):
-        if made and one.start_ms < made[-1].end_ms:
-            made[-1] = Interval(made[-1].start_ms, max(made[-1].end_ms, one.end_ms))
-        else:
-            made.append(one)
-    return made
 
 
 def _span(table: Table, interval: Interval) -> tuple[int, int]:

@@ -1,0 +1,95 @@
+"""Which time chunks a `compact` makes of those that are there, where it is given no granularity.
+
+What it writes has one version, and of one version no time chunk may overlap another: nobody could
+read the datasource any more. So chunks that overlap become one; every row must still be there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from batch_kit import START_MS, BatchWorld, day, index, lines
+
+from penstock.core.intervals import Interval
+from penstock.indexing.ports import TaskState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+DAYS = [(1, "a", 1), (2, "b", 2), (3, "c", 3), (4, "d", 4)]
+HALF_DAY_MS = 43_200_000
+NOON = Interval(START_MS + HALF_DAY_MS, START_MS + 3 * HALF_DAY_MS)
+LOCKS = [{}, {"useConcurrentLocks": True}, {"forceTimeChunkLock": False}]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[BatchWorld]:
+    made = BatchWorld(tmp_path)
+    yield made
+    made.close()
+
+
+def listed(n: int) -> dict[str, object]:
+    """Return a task that writes rows into a chunk from noon to noon, over halves of two days."""
+    rows = [NOON.start_ms + 1, NOON.end_ms - 1]
+    data = "\n".join(f'{{"t": {at}, "a": "noon", "n": {n}}}' for at in rows)
+    granularity = {"type": "arbitrary", "segmentGranularity": None}
+    return index(data, intervals=[str(NOON)], granularity=granularity)
+
+
+def compact(interval: str, **more: object) -> dict[str, object]:
+    given = {"inputSpec": {"type": "interval", "interval": interval}}
+    return {"type": "compact", "dataSource": "d", "ioConfig": given, **more}
+
+
+def chunks(world: BatchWorld) -> list[str]:
+    return [str(one) for one in sorted({segment.interval for segment in world.visible()})]
+
+
+@pytest.mark.parametrize("context", LOCKS)
+def test_chunks_that_lie_across_each_other_become_one(
+    world: BatchWorld, context: dict[str, object]
+) -> None:
+    world.run(index(lines(*DAYS)))
+    world.run(listed(7))
+    before = world.rows()
+    assert chunks(world) == [day(1), str(NOON), day(2), day(3), day(4)]
+    result = world.run(compact(day(1, 5), context=context))
+    assert result.state is TaskState.SUCCESS, result.error
+    assert world.rows() == before
+    assert chunks(world) == [day(1, 2), day(3), day(4)]
+    assert len({one.version for one in world.visible()}) == 1
+
+
+def test_a_day_within_a_month_becomes_a_part_of_it(world: BatchWorld) -> None:
+    world.run(index(lines((1, "m", 1), (20, "m", 2)), granularity={"segmentGranularity": "month"}))
+    world.run(index(lines((9, "day", 3))))
+    before = world.rows()
+    result = world.run(compact(day(1, 31)))
+    assert result.state is TaskState.SUCCESS, result.error
+    assert (world.rows(), chunks(world)) == (before, [day(1, 31)])
+
+
+def test_what_is_appended_meanwhile_goes_along(world: BatchWorld) -> None:
+    concurrent = {"useConcurrentLocks": True}
+    world.run(index(lines(*DAYS[:2])))
+    world.run(listed(7))
+    appended: list[tuple[int, str, int]] = []
+
+    def meanwhile(at: str) -> None:
+        if at == "before segmentTransactionalReplace":
+            world.at = lambda _at: None
+            rows = [START_MS, NOON.start_ms]
+            data = "\n".join(f'{{"t": {at}, "a": "more", "n": 1}}' for at in rows)
+            hours = {"segmentGranularity": "hour"}
+            world.run(index(data, mode="append", granularity=hours, context=concurrent))
+            appended.extend(world.rows())
+
+    world.at = meanwhile
+    result = world.run(compact(day(1, 2), context=concurrent))
+    assert result.state is TaskState.SUCCESS, result.error
+    assert [a for _, a, _ in appended] == ["a", "more", "more", "noon", "noon"]
+    assert world.rows() == appended
+    assert chunks(world) == [day(1, 2)]
