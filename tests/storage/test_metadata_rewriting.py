@@ -254,3 +254,13 @@ def test_chunks_are_whole_where_the_timeline_says_so(data) -> None:
     (chunk,) = chunks_of(rows).values()
     entries = list(timeline_of(rows).visible().entries())
     assert chunk.complete == bool(entries)
+
+
+def test_a_group_that_lacks_members_beside_a_newer_one_that_does_tears_nothing() -> None:
+    """The timeline shows neither, but what is whole below the newer one: a draw of the above."""
+    newer, older = group([1], 0, 2, 2, size=2), group([3], 1, 2, 1, size=2)
+    rows = [*group([0], 0, 1, 1), *newer, *older]
+    (chunk,) = chunks_of(rows).values()
+    (entry,) = timeline_of(rows).visible().entries()
+    assert [one.number for one in entry.visible] == [FIRST]
+    assert chunk.complete

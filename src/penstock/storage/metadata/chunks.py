@@ -192,7 +192,14 @@ def _standing(members: Iterable[RootRange], core_partitions: int) -> tuple[int, 
         for group, count in counts.items()
         if count != group.group_size and not any(other.overshadows(group) for other in newer)
     ]
-    torn = any(not any(group.overlaps(other) for other in seen) for group in waiting)
+    # As in the timeline: beside what is full, or newer, one that lacks members is not shown.
+    torn = any(
+        not any(group.overlaps(other) for other in seen)
+        and not any(
+            other.minor_version > group.minor_version for other in waiting if other.overlaps(group)
+        )
+        for group in waiting
+    )
     return len(there), torn
 
 
