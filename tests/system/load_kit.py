@@ -158,14 +158,15 @@ class Rig:
         """Wait for a condition; what is not reachable just now is not there yet."""
         deadline_s = self.clock.monotonic_s() + timeout_s
         last: object = None
-        while self.clock.monotonic_s() < deadline_s:
+        while (asked_s := self.clock.monotonic_s()) < deadline_s:
             self.keep_running()
             try:
                 if condition():
                     return
             except PenstockError as error:
                 last = error
-            self.wait(0.3)
+            # A query takes what the work that is waited for would have.
+            self.wait(min(2.0, max(0.3, 2 * (self.clock.monotonic_s() - asked_s))))
         lines = "\n".join(self.server.lines)
         pytest.fail(f"{what}: not within {timeout_s} s; last: {last}\n{lines}")
 
