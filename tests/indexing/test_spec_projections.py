@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import logging
+from unittest.mock import Mock
 
 import pytest
 from batch_kit import BatchWorld, day, index, lines
@@ -17,6 +18,8 @@ from penstock.indexing.ports import TaskState
 from penstock.indexing.spec import SpecError, parse_supervisor_spec
 from penstock.indexing.spec.batch import parse_batch_task
 from penstock.indexing.spec.compaction import parse_compaction
+from penstock.indexing.spec.druidexpr import parse
+from penstock.indexing.spec.errors import did_you_mean
 from penstock.indexing.supervisor.updates import UpdateAction, update_action
 from penstock.indexing.taskspec import base_sequence_name
 
@@ -220,6 +223,38 @@ def test_metrics_are_summed_up_by_what_combines_them():
         "[0].aggregators[2].fieldName": "'delays' is a metric, summed up under its own name alone:"
         " name this so, too",
     }
+
+
+def virtual(expressions):
+    columns = [
+        {"type": "expression", "name": name, "expression": text}
+        for name, text in expressions.items()
+    ]
+    return changed(virtualColumns=columns, groupingColumns=["carrier"])
+
+
+def test_only_columns_on_a_circle_and_what_reads_them_are_computed_from_themselves():
+    chain = {f"c{i}": f"c{i + 1}" for i in range(20)} | {"c20": "n"}
+    parse_supervisor_spec(stream(virtual(chain)))
+    circle = {"a": "b + n", "b": "c20 + a", "reads": "a", "self": "self"}
+    told = mistakes(virtual(chain | circle))
+    assert [text.split()[0] for text in told.values()] == ["'a'", "'b'", "'reads'", "'self'"]
+
+
+def test_of_many_columns_each_is_parsed_a_few_times_and_few_names_are_guessed(monkeypatch):
+    """A spec may have 10,000: the square of that kept an overlord busy for an hour."""
+    guessed, parsed = Mock(wraps=did_you_mean), Mock(wraps=parse)
+    monkeypatch.setattr("penstock.indexing.spec.rows.projections.did_you_mean", guessed)
+    monkeypatch.setattr("penstock.indexing.spec.rows.projections.parse", parsed)
+    told = mistakes(virtual({f"v{i}": f"carier{i}" for i in range(90)}))
+    assert len(told) == 90
+    assert parsed.call_count < 5 * 90
+    assert guessed.call_count == 20
+    guessed.reset_mock()
+    many = {"dimensions": ["carrier", {"type": "long", "name": "n"}, *map(str, range(1_000))]}
+    told = mistakes(virtual({"v": "carier"}), dimensionsSpec=many)
+    assert list(told.values()) == ["there is no column 'carier'"]
+    assert not guessed.called
 
 
 def test_columns_that_are_found_in_the_data_may_be_any():

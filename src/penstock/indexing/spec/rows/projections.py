@@ -10,7 +10,7 @@ mistake would else be found only where they count.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Final, Literal
 
@@ -25,6 +25,9 @@ from penstock.indexing.spec.rows.dimensions import COLUMNS_MAX, Dimension
 from penstock.indexing.spec.scalars import TIME_COLUMN, ColumnName, Flag
 
 PROJECTIONS_MAX: Final = 1_000
+# To look for the name that was meant takes long: for so many mistakes, among so many columns.
+_HINTS_MAX: Final = 20
+_HINTS_COLUMNS_MAX: Final = 1_000
 
 _COLUMN_TYPE: Final = re.compile(
     r"(?:LONG|FLOAT|DOUBLE|STRING|ARRAY<(?:LONG|FLOAT|DOUBLE|STRING)>|COMPLEX<[A-Za-z0-9_.]+>)",
@@ -151,8 +154,9 @@ class Projection(SpecModel):
                 if first.setdefault(name, place) != place:
                     text = f"the column {name!r} is there already, at {first[name]}"
                     found.append(((part, number), name, text))
+        circular = _circular(self.virtual_columns)
         for number, column in enumerate(self.virtual_columns):
-            if column.name in _circular(self.virtual_columns):
+            if column.name in circular:
                 text = f"{column.name!r} is computed from itself"
                 found.append((("virtualColumns", number), column.name, text))
         if found:
@@ -201,9 +205,10 @@ def projection_mistakes(projections: Sequence[Projection], base: BaseColumns) ->
     Places begin with ``projections``.
     """
     found: _Found = []
+    hints = _Hints()
     for number, projection in enumerate(projections):
         virtual = {column.name for column in projection.virtual_columns}
-        for part, name, text in _mistakes_in_columns(projection, virtual, base):
+        for part, name, text in _mistakes_in_columns(projection, virtual, base, hints):
             found.append((("projections", number, *part), name, text))
     return found
 
@@ -219,39 +224,59 @@ def unmade(projections: Iterable[Projection]) -> str:
     )
 
 
+class _Hints:
+    """What is told of columns that are not there: at what was meant as long as that is quick."""
+
+    def __init__(self) -> None:
+        self._left = _HINTS_MAX
+
+    def missing(self, name: str, known: Collection[str]) -> str:
+        """Return the text for a name that none of the known columns has."""
+        text = f"there is no column {name!r}"
+        if not self._left or len(known) > _HINTS_COLUMNS_MAX:
+            return text
+        self._left -= 1
+        return text + did_you_mean(name, sorted(known))
+
+
 _Part = tuple[tuple[str | int, ...], object, str]
 
 
 def _mistakes_in_columns(
-    projection: Projection, virtual: set[str], base: BaseColumns
+    projection: Projection, virtual: set[str], base: BaseColumns, hints: _Hints
 ) -> Iterator[_Part]:
     known = {TIME_COLUMN, *virtual, *base.dimensions}
+    readable = known | base.metrics.keys()
     for number, column in enumerate(projection.virtual_columns):
         for name in column.inputs:
-            if base.are_all and name not in known | base.metrics.keys():
+            if base.are_all and name not in readable:
                 field = "expression" if isinstance(column, ExpressionColumn) else "columnName"
                 # The tag of the union comes before its field, as in pydantic's own places.
                 at = ("virtualColumns", number, column.type, field)
-                yield at, name, _missing(name, known | base.metrics.keys())
+                yield at, name, hints.missing(name, readable)
     for number, grouping in enumerate(projection.grouping_columns):
         name = grouping.name
         dimension = None if name in virtual else base.dimensions.get(name)
         if base.are_all and name not in known:
-            yield ("groupingColumns", number, "name"), name, _missing(name, known)
+            yield ("groupingColumns", number, "name"), name, hints.missing(name, known)
         elif dimension is not None and dimension.type != grouping.type:
             text = f"must be {dimension.type}, as among the dimensions, not {grouping.type}"
             yield ("groupingColumns", number, "type"), grouping.type, text
     for number, aggregator in enumerate(projection.aggregators):
-        for field, name, text in _mistakes_in_aggregator(aggregator, known, virtual, base):
+        for field, name, text in _mistakes_in_aggregator(aggregator, known, virtual, base, hints):
             yield ("aggregators", number, field), name, text
     if projection.filter is not None and base.are_all:
         for name in _filtered_columns(projection.filter.model_dump(mode="json", by_alias=True)):
             if name not in known:
-                yield ("filter",), name, _missing(name, known)
+                yield ("filter",), name, hints.missing(name, known)
 
 
 def _mistakes_in_aggregator(
-    aggregator: Aggregator, known: set[str], virtual: set[str], base: BaseColumns
+    aggregator: Aggregator,
+    known: set[str],
+    virtual: set[str],
+    base: BaseColumns,
+    hints: _Hints,
 ) -> Iterator[tuple[str, str, str]]:
     metric = base.metrics.get(aggregator.name)
     if metric is not None:
@@ -266,7 +291,7 @@ def _mistakes_in_aggregator(
             text = f"{name!r} is a metric, summed up under its own name alone: name this so, too"
             yield field, name, text
         elif base.are_all and name not in known:
-            yield field, name, _missing(name, known | base.metrics.keys())
+            yield field, name, hints.missing(name, known | base.metrics.keys())
 
 
 def _combines(aggregator: Aggregator, metric: Aggregator) -> bool:
@@ -275,10 +300,6 @@ def _combines(aggregator: Aggregator, metric: Aggregator) -> bool:
         return True
     of_itself = aggregator.field_name == metric.name or aggregator.fields == (metric.name,)
     return of_itself and aggregator.type in {metric.type, _COMBINING.get(metric.type)} - {"count"}
-
-
-def _missing(name: str, known: Iterable[str]) -> str:
-    return f"there is no column {name!r}{did_you_mean(name, sorted(known))}"
 
 
 def _filtered_columns(node: JsonValue) -> Iterator[str]:
@@ -297,11 +318,19 @@ def _filtered_columns(node: JsonValue) -> Iterator[str]:
 def _circular(columns: Sequence[ExpressionColumn | NestedFieldColumn]) -> frozenset[str]:
     """Return the virtual columns that are computed from themselves, also by way of others."""
     names = {column.name for column in columns}
-    waiting = {column.name: names.intersection(column.inputs) for column in columns}
-    while ready := [name for name, inputs in waiting.items() if not inputs & waiting.keys()]:
-        for name in ready:
-            del waiting[name]
-    return frozenset(waiting)
+    inputs = {column.name: names.intersection(column.inputs) for column in columns}
+    readers: dict[str, list[str]] = {name: [] for name in names}
+    for name, read in inputs.items():
+        for one in read:
+            readers[one].append(name)
+    left = {name: len(read) for name, read in inputs.items()}
+    ready = [name for name, count in left.items() if not count]
+    for name in ready:
+        for reader in readers[name]:
+            left[reader] -= 1
+            if not left[reader]:
+                ready.append(reader)
+    return frozenset(names.difference(ready))
 
 
 def _names(node: Expression) -> Iterator[str]:
