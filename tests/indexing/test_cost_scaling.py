@@ -174,6 +174,7 @@ def decisions(scaler, told, *, seconds=7_200, rolls_every_s=3_600):
         wanted = scaler.decide(told, float(second), rolls=rolls)
         if wanted is not None:
             found.append((second, told.groups, wanted))
+            scaler.changed(float(second))
             told = after(told, wanted)
     return found
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from indexing_kit import spec_json
-from story_kit import ask, counts, feed, offsets, slowed, status, until
+from story_kit import ask, counts, fail, feed, offsets, slowed, status, until
 
 from penstock.core.errors import InvalidRequest
 from penstock.indexing.spec import parse_supervisor_spec
@@ -16,6 +16,7 @@ from penstock.indexing.spec.config import AutoScalerConfig
 from penstock.indexing.supervisor.pacing.idleness import Idleness
 from penstock.indexing.supervisor.pacing.scaling import LagScaler, aggregate
 from penstock.indexing.supervisor.updates import UpdateAction, succeed, update_action
+from penstock.storage.metadata.tables.supervisors import Supervisors
 
 SCALER = {"enableTaskAutoScaler": True, "taskCountMin": 1, "taskCountMax": 8}
 
@@ -33,6 +34,7 @@ def story(scaler, lags, *, count=2, partitions=16, step_s=30):
         wanted = scaler.decide(count, partitions, now_s)
         if wanted is not None:
             decisions.append((now_s, count, wanted))
+            scaler.changed(now_s)
             count = wanted
     return decisions
 
@@ -69,6 +71,7 @@ def test_what_lags_become_one_by_decides(how, decided):
         wanted = scaler.decide(2, 16, n * 30.0)
         if wanted is not None:
             found.append((n * 30.0, 2, wanted))
+            scaler.changed(n * 30.0)
     assert found == decided
 
 
@@ -225,6 +228,38 @@ def backfilling(make, **more):
     ask(sim, sim.overlord.supervisor_desk.submit(changed))
     until(sim, lambda: offsets(sim))
     return sim
+
+
+RESTS = {**QUICK, "minTriggerScaleActionFrequencyMillis": 86_400_000}
+RESTS_BY_COST = {
+    "autoScalerStrategy": "costBased",
+    "enableTaskAutoScaler": True,
+    "taskCountMin": 1,
+    "taskCountMax": 2,
+    "criticalLagThreshold": 10,
+    "scaleActionPeriodMillis": 1_000,
+    "minScaleUpDelay": "P1D",
+}
+
+
+@pytest.mark.parametrize("scaler", [RESTS, RESTS_BY_COST], ids=["lag", "cost"])
+def test_a_change_that_could_not_be_stored_is_made_at_the_next_look(make, monkeypatch, scaler):
+    """The scaler would else rest from it for as long as from one that was made."""
+    store, refused = Supervisors.put, []
+
+    def put(self, supervisor_id, payload, **more):
+        count = payload["spec"]["ioConfig"]["taskCount"]
+        if count == 2 and len(refused) < 3:
+            refused.append(count)
+            fail("the metadata does not answer")
+        return store(self, supervisor_id, payload, **more)
+
+    monkeypatch.setattr(Supervisors, "put", put)
+    sim = make(taskDuration="PT1H", autoScalerConfig=scaler, slots=8)
+    slowed(sim)
+    feed(sim, 40)
+    until(sim, lambda: counts(sim)[0] == 2)
+    assert refused == [2, 2, 2]
 
 
 def test_what_lies_before_is_left_to_another_supervisor(make):

@@ -182,11 +182,15 @@ class CostScaler:
             wanted = cheapest(self.config, load)
             self._fewer = wanted if wanted < load.groups else None
             if self._may_change(wanted, load, now_s):
-                return self._change(wanted, now_s)
+                return wanted
         if rolls and self._fewer is not None and self._fewer < load.groups:
             # They end anyway: to be fewer afterwards stops nobody's work.
-            return self._change(self._fewer, now_s)
+            return self._fewer
         return None
+
+    def changed(self, now_s: float) -> None:
+        """Note that the number is what was decided; until then it is decided anew each time."""
+        self._changed_s, self._fewer = now_s, None
 
     def _may_change(self, wanted: int, load: Load, now_s: float) -> bool:
         config, since_ms = self.config, (now_s - self._changed_s) * 1000
@@ -195,7 +199,3 @@ class CostScaler:
                 return False
             return since_ms >= config.min_scale_down_delay
         return wanted > load.groups and since_ms >= config.min_scale_up_delay
-
-    def _change(self, wanted: int, now_s: float) -> int:
-        self._changed_s, self._fewer = now_s, None
-        return wanted

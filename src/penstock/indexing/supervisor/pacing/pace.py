@@ -67,6 +67,8 @@ class Pace:
             spec = with_task_count(state.spec, wanted)
             state.ports.metadata.supervisors.put(state.id, spec.to_json())
             state.spec = spec
+            # Not before it is stored: it would rest from a change that was none.
+            self._scaler.changed(now_s)
 
     def _decide(
         self, scaler: LagScaler | CostScaler, lag: Mapping[int, int], partitions: int, now_s: float

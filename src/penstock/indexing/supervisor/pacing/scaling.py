@@ -1,6 +1,6 @@
 """How many task groups there should be, judged by the lag of the last minutes.
 
-Pure: told of lags, asked at any time. One decision is followed by no other before
+Pure: told of lags, asked at any time. One change is followed by no other before
 `minTriggerScaleActionFrequencyMillis` is over and a whole window of new lags is there: what was
 seen before says nothing about the new number of groups. So a lag that stays as it is only ever
 moves the number one way.
@@ -51,12 +51,13 @@ class LagScaler:
             return None
         self._not_before_s = now_s + self.config.scale_action_period_millis / 1000
         wanted = self._wanted(task_count, partition_count, now_s)
-        if wanted == task_count:
-            return None
+        return None if wanted == task_count else wanted
+
+    def changed(self, now_s: float) -> None:
+        """Note that the number is what was decided; until then it is decided anew each time."""
         quiet_ms = self.config.min_trigger_scale_action_frequency_millis
         self._not_before_s = max(self._not_before_s, now_s + quiet_ms / 1000)
         self._samples.clear()
-        return wanted
 
     def _wanted(self, task_count: int, partition_count: int, now_s: float) -> int:
         config = self.config
