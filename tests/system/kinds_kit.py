@@ -20,6 +20,7 @@ from load_kit import (
     START_MS,
     Rig,
     cents_of,
+    stream_of_hours,
 )
 from pydantic import JsonValue
 
@@ -36,41 +37,9 @@ STEP = 1_000
 PAGES, PEOPLE = 7, 997
 
 
-def supervisor(
-    topic: str,
-    dimensions: dict[str, JsonValue],
-    metrics: list[JsonValue],
-    granularity: dict[str, JsonValue],
-    **source: JsonValue,
-) -> dict[str, JsonValue]:
-    """Return the spec of a stream of hours."""
-    return {
-        "type": "penstock",
-        "spec": {
-            "dataSchema": {
-                "dataSource": topic,
-                "timestampSpec": {"column": "time", "format": "millis"},
-                "dimensionsSpec": dimensions,
-                "metricsSpec": metrics,
-                "granularitySpec": {"segmentGranularity": "HOUR", **granularity},
-            },
-            "ioConfig": {
-                "topic": topic,
-                "taskDuration": "PT10S",
-                "period": "PT1S",
-                "startDelay": "PT0S",
-                "useEarliestOffset": True,
-                **source,
-            },
-            "tuningConfig": {"type": "penstock"},
-        },
-        "context": {"useConcurrentLocks": True},
-    }
-
-
-FINDS = supervisor(FOUND, {"useSchemaDiscovery": True}, [], {"rollup": False})
+FINDS = stream_of_hours(FOUND, {"useSchemaDiscovery": True}, [], {"rollup": False})
 BY_HOUR: dict[str, JsonValue] = {"queryGranularity": "HOUR", "rollup": True}
-ROLLS_UP = supervisor(
+ROLLS_UP = stream_of_hours(
     VISITS,
     {"dimensions": ["page"]},
     [

@@ -34,32 +34,52 @@ WHOLE = f"{DAY}T00:00Z/{DAY}T04:00Z"
 START_MS = 1_772_323_200_000  # that day
 HOUR_MS = 3_600_000
 
-SUPERVISOR: Mapping[str, JsonValue] = {
-    "type": "penstock",
-    "spec": {
-        "dataSchema": {
-            "dataSource": TOPIC,
-            "timestampSpec": {"column": "time", "format": "millis"},
-            "dimensionsSpec": {
-                "dimensions": [
-                    {"type": "long", "name": "seq"},
-                    {"type": "long", "name": "cents"},
-                    "kind",
-                ]
+
+def stream_of_hours(
+    topic: str,
+    dimensions: dict[str, JsonValue],
+    metrics: list[JsonValue],
+    granularity: dict[str, JsonValue],
+    **source: JsonValue,
+) -> dict[str, JsonValue]:
+    """Return the spec of a supervisor whose segments are of hours."""
+    return {
+        "type": "penstock",
+        "spec": {
+            "dataSchema": {
+                "dataSource": topic,
+                "timestampSpec": {"column": "time", "format": "millis"},
+                "dimensionsSpec": dimensions,
+                "metricsSpec": metrics,
+                "granularitySpec": {"segmentGranularity": "HOUR", **granularity},
             },
-            "granularitySpec": {"segmentGranularity": "HOUR", "rollup": False},
+            "ioConfig": {
+                "topic": topic,
+                "taskDuration": "PT10S",
+                "period": "PT1S",
+                "startDelay": "PT0S",
+                "useEarliestOffset": True,
+                **source,
+            },
+            "tuningConfig": {"type": "penstock"},
         },
-        "ioConfig": {
-            "topic": TOPIC,
-            "taskDuration": "PT20S",
-            "period": "PT1S",
-            "startDelay": "PT0S",
-            "useEarliestOffset": True,
-        },
-        "tuningConfig": {"type": "penstock"},
+        "context": {"useConcurrentLocks": True},
+    }
+
+
+SUPERVISOR = stream_of_hours(
+    TOPIC,
+    {
+        "dimensions": [
+            {"type": "long", "name": "seq"},
+            {"type": "long", "name": "cents"},
+            "kind",
+        ]
     },
-    "context": {"useConcurrentLocks": True},
-}
+    [],
+    {"rollup": False},
+    taskDuration="PT20S",
+)
 
 
 def reindex(interval: str) -> dict[str, JsonValue]:
