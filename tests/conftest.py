@@ -45,7 +45,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Have the longest lanes begin first."""
+    """Have the longest lanes begin first, and know by its marker what needs Spark."""
+    for item in items:
+        if "spark_server" in getattr(item, "fixturenames", ()):
+            item.add_marker("spark")
     order = (*LANES, "")
     items.sort(key=lambda item: order.index(_lane(item.nodeid)))
 
