@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import orjson
 import pyarrow.parquet as pq
 import pytest
-import s3fs
 from batchkit import external, local, request
-from moto.server import ThreadedMotoServer
 from pydantic import JsonValue
 
 from conftest import start_server
@@ -19,6 +18,9 @@ from penstock.spark.batch.engine import SparkBatchEngine
 from penstock.spark.batch.options import SparkBatchOptions
 from penstock.spark.connect.server import SparkServer
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
+
+if TYPE_CHECKING:
+    import s3fs
 
 pytestmark = pytest.mark.spark
 
@@ -36,6 +38,10 @@ def lines(count: int) -> bytes:
 @pytest.fixture(scope="module")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[s3fs.S3FileSystem]:
     """A bucket `lake`, which fsspec finds through the environment, as a user would have it."""
+    # Here, because every process of a test run would load them to find the tests.
+    import s3fs
+    from moto.server import ThreadedMotoServer
+
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     _, port = server.get_host_and_port()

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pyspark
 import pytest
-import s3fs
 from postgres_server import find_binaries, running_server
 from walking import ROOT, Walk, commands_of, in_a_process
 
@@ -119,6 +118,9 @@ def terminals(tmp_path: Path) -> Iterator[tuple[Terminals, dict[str, str]]]:
 def test_the_guide_to_a_cluster_works_as_it_is_written(
     terminals: tuple[Terminals, dict[str, str]], tmp_path: Path
 ) -> None:
+    # Here, because every process of a test run would load it to find the tests.
+    import s3fs
+
     opened, variables = terminals
     store = s3fs.S3FileSystem(key="test", secret="test", endpoint_url=variables["AWS_ENDPOINT_URL"])
     store.mkdir("penstock")
