@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.errors import InvalidRequest
-from penstock.core.intervals import Interval
+from penstock.core.intervals import ETERNITY, Interval
 from penstock.indexing.batch.engine import Partitioning
 from penstock.indexing.batch.job import sql_job
 from penstock.indexing.batch.sql.statement import parse_ingest, writes
@@ -92,8 +92,12 @@ REST = "SELECT 1 PARTITIONED BY DAY"
                 "overwrite[0]: OVERWRITE WHERE __time >= TIMESTAMP '2026-01-01 01:00:00' AND"
                 " __time < TIMESTAMP '2026-01-02' does not begin and end with a time chunk"
                 " (PARTITIONED BY DAY): write OVERWRITE WHERE __time >= TIMESTAMP '2026-01-01'"
-                " AND __time < TIMESTAMP '2026-01-02'"
+                " AND __time < TIMESTAMP '2026-01-02', or a finer PARTITIONED BY"
             ),
+        ),
+        (
+            f"{WHERE} __time >= '2026-01-01' AND __time < '2026-01-02' SELECT 1 PARTITIONED BY ALL",
+            "(PARTITIONED BY ALL): write OVERWRITE ALL, or a finer PARTITIONED BY",
         ),
         ("INSERT INTO t SELECT reflect('a', 'b') PARTITIONED BY DAY", "not allowed"),
         ("INSERT INTO t SELECT 'a PARTITIONED BY DAY", "not closed"),
@@ -116,6 +120,7 @@ def test_a_clause_that_an_error_shows_means_what_it_is_about(found: list[tuple[i
     intervals = [Interval(start, start + length) for start, length in found]
     sql = f"REPLACE INTO t {overwrite_clause(intervals)} SELECT 1 PARTITIONED BY 'PT0.001S'"
     assert list(parse_ingest(sql).intervals) == intervals
+    assert overwrite_clause([ETERNITY]) == "OVERWRITE ALL"
     many = overwrite_clause(intervals * 9)
     assert many.endswith(f" OR … ({len(intervals) * 9 - 3} more)")
 

@@ -595,7 +595,8 @@ class SqlIngestSpec(_BatchTask):
                 text = (
                     f"{overwrite_clause([interval])} does not begin and end with a time chunk"
                     f" (PARTITIONED BY {granularity}):"
-                    f" write {overwrite_clause([aligned(interval, granularity)])}"
+                    f" write {overwrite_clause([aligned(interval, granularity)])},"
+                    " or a finer PARTITIONED BY"
                 )
                 found.append((("overwrite", number), str(interval), text))
         if found:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.instants import format_time
+from penstock.core.intervals import ETERNITY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,6 +21,8 @@ _CONDITIONS_SHOWN: Final = 3
 
 def overwrite_clause(intervals: Sequence[Interval]) -> str:
     """Return the clause of a REPLACE that replaces these intervals; of many the first few."""
+    if list(intervals) == [ETERNITY]:
+        return "OVERWRITE ALL"
     shown = " OR ".join(
         f"__time >= {_timestamp(one.start_ms)} AND __time < {_timestamp(one.end_ms)}"
         for one in intervals[:_CONDITIONS_SHOWN]
