@@ -132,10 +132,7 @@ def killed(folder: Path) -> BrokerProcess:
 
 @pytest.mark.system
 def test_due_times_attempts_and_moves_survive_kill_9(tmp_path: Path) -> None:
-    with (
-        BrokerProcess(tmp_path / "topics", signal.SIGKILL) as broker,
-        V2(broker.tcp_port) as client,
-    ):
+    with killed(tmp_path / "topics") as broker, V2(broker.tcp_port) as client:
         client.publish("t", b"tried", b"put off")
         assert client.ask(b"DPUB t %d\n" % HOUR, sized(b"deferred")) == b"OK"
         client.subscribe("t", "c", ready=3)
@@ -158,10 +155,7 @@ def test_due_times_attempts_and_moves_survive_kill_9(tmp_path: Path) -> None:
         place = {"topic": "moved", "channel": "c", "to": "offset", "offset": 1}
         with closing(Requests(url, None, timeout_s=30)) as requests:
             requests.ask("POST", "/channel/seek", place)
-    with (
-        BrokerProcess(tmp_path / "topics", signal.SIGKILL) as broker,
-        V2(broker.tcp_port) as client,
-    ):
+    with killed(tmp_path / "topics") as broker, V2(broker.tcp_port) as client:
         client.subscribe("t", "c", ready=3)
         message = client.message()
         assert (message.body, message.attempts) == (b"tried", 4)
