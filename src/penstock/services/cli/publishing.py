@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import select
 import sys
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from penstock.core.errors import InvalidRequest, NotFound
+from penstock.core.errors import InvalidRequest, NotFound, Unavailable
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.output import reading, say, warn
 
@@ -62,7 +63,8 @@ def publish(
             broker.publish(topic, part, partition=partition, key=key, durable=durable)
             count += len(part)
             if is_new:
-                warn(_created(topic, _stream_partitions(broker, topic)))
+                with contextlib.suppress(Unavailable):  # the next batch tells of it
+                    warn(_created(topic, _stream_partitions(broker, topic)))
     finally:
         broker.close()
         if count or sys.exception() is None:
