@@ -480,3 +480,28 @@ def test_chunks_of_one_version_that_overlap_are_not_published(store):
     newer = replace(across, version="v2")
     store.publish(PublishRequest("t", "d", (segment(), segment(1), beside, newer)))
     assert len(used(store)) == 4
+
+
+def test_what_overlaps_others_of_its_version_stays_unused(store):
+    """As a day and an hour of it that were appended, the hour while the day was not in view."""
+    hour, next_hour = Interval(0, 3_600_000), Interval(3_600_000, 7_200_000)
+    for row in (
+        segment(),
+        replace(segment(), id="hour", interval=hour),
+        replace(segment(), id="next", interval=next_hour),
+        segment(0, "v0"),
+    ):
+        store.publish(PublishRequest("t", "d", (row,)))
+        store.segments.mark_unused([row.id])
+    assert store.segments.mark_used(["hour"]) == 1
+    assert store.segments.mark_used(["d_v1_0"]) == 0
+    # What is older is cut by the hour, and hidden by nothing that did not come back.
+    assert store.segments.mark_used_within("d") == 2
+    assert set(used(store)) == {"d_v0_0", "hour", "next"}
+    store.segments.mark_unused_within("d")
+    # Who is about to publish there counts, too.
+    store.allocate_segments([AllocateRequest("d", Interval(7_200_000, DAY.end_ms), "s", "v1")])
+    assert store.segments.mark_used(["d_v1_0"]) == 0
+    assert store.segments.delete_pending("d") == 1
+    assert store.segments.mark_used_within("d") == 1
+    assert used(store) == ["d_v1_0"]

@@ -9,7 +9,7 @@ others it reads each number, and of those that rewrite the payload, which says w
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING
 from sqlalchemy import ColumnElement, Connection, Select, Table, bindparam, case, func, select
 
 from penstock.core.intervals import Interval
+from penstock.core.timeindex import TimeIndex
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.batches import batches
 from penstock.storage.metadata.payloads import load
+from penstock.storage.metadata.places import pending_chunks
 from penstock.storage.metadata.rows import OVERWRITE_START, RootRange
 from penstock.storage.metadata.snapshots import segment_row
 
@@ -432,16 +434,25 @@ def highest_minor(connection: Connection, datasource: str, interval: Interval, v
 
 
 def shown_if_used(connection: Connection, rows: Sequence[SegmentRow]) -> list[str]:
-    """Return the ids of unused rows that would be seen, in part at least, if all were used."""
+    """Return the ids of unused rows that would be seen, in part at least, if all were used.
+
+    But for those whose time chunks overlap others of their version, of places too: see `_clashing`.
+    """
     shown: list[str] = []
     of_datasource: dict[str, list[SegmentRow]] = {}
     for row in rows:
         of_datasource.setdefault(row.datasource, []).append(row)
-    for datasource, mine in of_datasource.items():
-        around = hull(mine)
-        chunks = chunks_of(mine)
+    for datasource, asked in of_datasource.items():
+        around = hull(asked)
+        chunks = chunks_of(asked)
+        there = used_chunks(connection, datasource, around)
+        known = {(one.interval, one.version) for one in there}
+        known |= pending_chunks(connection, datasource, around)
+        for key in _clashing(chunks, known):
+            del chunks[key]
+        mine = [row for row in asked if (row.interval, row.version) in chunks]
         rewritten = {key for key, chunk in chunks.items() if chunk.highest_overwrite != NONE}
-        for used in used_chunks(connection, datasource, around):
+        for used in there:
             key = used.interval, used.version
             if key in chunks and used.highest_overwrite != NONE:
                 rewritten.add(key)
@@ -449,16 +460,36 @@ def shown_if_used(connection: Connection, rows: Sequence[SegmentRow]) -> list[st
         hidden: set[str] = set()
         groups = by_chunk(mine)
         for key in rewritten:
-            there = [r for r in rows_of_chunk(connection, datasource, *key) if r.used]
+            rows_there = [r for r in rows_of_chunk(connection, datasource, *key) if r.used]
             wanted = groups[key]
-            hidden |= _rewritten(there, wanted)
+            hidden |= _rewritten(rows_there, wanted)
             left = [row for row in wanted if row.id not in hidden]
-            chunks |= chunks_of([*there, *left])
+            chunks |= chunks_of([*rows_there, *left])
         seen = {(chunk.interval, chunk.version) for chunk in not_hidden(chunks.values(), around)}
         shown += [
             row.id for row in mine if (row.interval, row.version) in seen and row.id not in hidden
         ]
     return shown
+
+
+def _clashing(
+    wanted: Iterable[tuple[Interval, str]], there: Iterable[tuple[Interval, str]]
+) -> list[tuple[Interval, str]]:
+    """Return which time chunks overlap others of their version: neither would hide the other.
+
+    With both in view nobody could read the datasource. Of two that are wanted the longer one may.
+    Appends have one version for all times, so a day and an hour of it may meet so.
+    """
+    at: defaultdict[str, TimeIndex[Interval]] = defaultdict(TimeIndex)
+    for interval, version in there:
+        at[version].add(interval, interval)
+    found = []
+    for interval, version in sorted(wanted, key=lambda one: (-one[0].length_ms, one)):
+        if any(other != interval for other in at[version].overlapping(interval)):
+            found.append((interval, version))
+        else:
+            at[version].add(interval, interval)
+    return found
 
 
 def _rewritten(used: Iterable[SegmentRow], wanted: Iterable[SegmentRow]) -> set[str]:

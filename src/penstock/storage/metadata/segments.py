@@ -142,7 +142,9 @@ class Segments:
     def mark_used(self, ids: Iterable[str]) -> int:
         """Bring segments back that were marked unused; return how many were unused until now.
 
-        Those that newer ones hide stay as they are. The files must still be there.
+        Those that newer ones hide stay as they are, and those of time chunks that overlap others of
+        their version, or places in such: with both in view nobody could read the datasource. The
+        files must still be there.
         """
         wanted = list(ids)
 
@@ -160,7 +162,7 @@ class Segments:
         *,
         versions: Sequence[str] | None = None,
     ) -> int:
-        """Bring back what lies within an interval, or all, but for what newer segments hide.
+        """Bring back what lies within an interval, or all, but for what `mark_used` leaves.
 
         Args:
             datasource: Whose segments.
