@@ -499,9 +499,12 @@ def test_what_overlaps_others_of_its_version_stays_unused(store):
     assert store.segments.mark_used_within("d") == 2
     assert set(used(store)) == {"d_v0_0", "hour", "next"}
     store.segments.mark_unused_within("d")
-    # Who is about to publish there counts, too.
-    store.allocate_segments([AllocateRequest("d", Interval(7_200_000, DAY.end_ms), "s", "v1")])
-    assert store.segments.mark_used(["d_v1_0"]) == 0
-    assert store.segments.delete_pending("d") == 1
+    # A place that was given meanwhile is none any more when the day is back.
+    rest = Interval(7_200_000, DAY.end_ms)
+    (place,) = store.allocate_segments([AllocateRequest("d", rest, "s", "v1")])
     assert store.segments.mark_used_within("d") == 1
     assert used(store) == ["d_v1_0"]
+    late = replace(segment(), id=place.id, interval=place.interval, version=place.version)
+    outcome = store.publish(PublishRequest("t", "d", (late,), kind="append"))
+    assert not outcome.ok
+    assert "they are back" in outcome.reason

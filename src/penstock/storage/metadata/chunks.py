@@ -21,7 +21,6 @@ from penstock.core.timeindex import TimeIndex
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.batches import batches
 from penstock.storage.metadata.payloads import load
-from penstock.storage.metadata.places import pending_chunks
 from penstock.storage.metadata.rows import OVERWRITE_START, RootRange
 from penstock.storage.metadata.snapshots import segment_row
 
@@ -436,7 +435,7 @@ def highest_minor(connection: Connection, datasource: str, interval: Interval, v
 def shown_if_used(connection: Connection, rows: Sequence[SegmentRow]) -> list[str]:
     """Return the ids of unused rows that would be seen, in part at least, if all were used.
 
-    But for those whose time chunks overlap others of their version, of places too: see `_clashing`.
+    But for those whose time chunks overlap others of their version: see `_clashing`.
     """
     shown: list[str] = []
     of_datasource: dict[str, list[SegmentRow]] = {}
@@ -446,9 +445,7 @@ def shown_if_used(connection: Connection, rows: Sequence[SegmentRow]) -> list[st
         around = hull(asked)
         chunks = chunks_of(asked)
         there = used_chunks(connection, datasource, around)
-        known = {(one.interval, one.version) for one in there}
-        known |= pending_chunks(connection, datasource, around)
-        for key in _clashing(chunks, known):
+        for key in _clashing(chunks, ((one.interval, one.version) for one in there)):
             del chunks[key]
         mine = [row for row in asked if (row.interval, row.version) in chunks]
         rewritten = {key for key, chunk in chunks.items() if chunk.highest_overwrite != NONE}
@@ -478,7 +475,8 @@ def _clashing(
     """Return which time chunks overlap others of their version: neither would hide the other.
 
     With both in view nobody could read the datasource. Of two that are wanted the longer one may.
-    Appends have one version for all times, so a day and an hour of it may meet so.
+    Appends have one version for all times, so a day and an hour of it may meet so. Places that are
+    not published yet do not count: their publish is refused instead (`commits.beside`).
     """
     at: defaultdict[str, TimeIndex[Interval]] = defaultdict(TimeIndex)
     for interval, version in there:

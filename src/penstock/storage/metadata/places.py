@@ -51,23 +51,6 @@ def pending_intervals(
     return [Interval(row.start_ms, row.end_ms) for row in connection.execute(query)]
 
 
-def pending_chunks(
-    connection: Connection, datasource: str, interval: Interval
-) -> set[tuple[Interval, str]]:
-    """Return interval and version of the places that overlap an interval."""
-    table = schema.pending
-    query = (
-        select(table.c.start_ms, table.c.end_ms, table.c.version)
-        .where(
-            table.c.datasource == datasource,
-            table.c.start_ms < interval.end_ms,
-            table.c.end_ms > interval.start_ms,
-        )
-        .distinct()
-    )
-    return {(Interval(row.start_ms, row.end_ms), row.version) for row in connection.execute(query)}
-
-
 def insert_pending(connection: Connection, rows: Sequence[PendingRow]) -> None:
     """Keep new places, all in one batch."""
     if not rows:

@@ -143,8 +143,8 @@ class Segments:
         """Bring segments back that were marked unused; return how many were unused until now.
 
         Those that newer ones hide stay as they are, and those of time chunks that overlap others of
-        their version, or places in such: with both in view nobody could read the datasource. The
-        files must still be there.
+        their version: with both in view nobody could read the datasource. The files must still be
+        there.
         """
         wanted = list(ids)
 
