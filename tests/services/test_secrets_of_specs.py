@@ -301,6 +301,15 @@ def test_a_running_task_of_kafka_is_shown_without_its_secrets() -> None:
     assert given["sasl.password"] == "hush"
 
 
+@pytest.mark.parametrize("secret", ["hush", 7, 1.5, ["hush"], [{"a": "hush"}]])
+def test_a_secret_of_a_form_that_no_spec_has_is_not_shown(secret: JsonValue) -> None:
+    """As of a spec that a later release stored, which the history shows as it stands there."""
+    spec = {"httpAuthenticationPassword": secret, "consumerProperties": {"a.password": secret}}
+    shown = {"httpAuthenticationPassword": MASK, "consumerProperties": {"a.password": MASK}}
+    assert masked(spec) == shown
+    assert masked({"httpAuthenticationPassword": None}) == {"httpAuthenticationPassword": None}
+
+
 @pytest.mark.parametrize(
     ("given", "shown"),
     [

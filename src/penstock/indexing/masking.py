@@ -102,7 +102,7 @@ def _shown(name: str, value: object) -> object:
 def _hidden(value: object) -> object:
     if isinstance(value, dict):  # One that says where the secret is, or Druid's, which holds it.
         return {k: v if k in {"type", "variable"} else MASK for k, v in value.items()}
-    return MASK if isinstance(value, str | int) else value
+    return None if value is None else MASK
 
 
 def _masked_query(query: str) -> str:
