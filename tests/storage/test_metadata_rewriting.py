@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import orjson
 import pytest
 from hypothesis import given
@@ -264,3 +266,18 @@ def test_a_group_that_lacks_members_beside_a_newer_one_that_does_tears_nothing()
     (entry,) = timeline_of(rows).visible().entries()
     assert [one.number for one in entry.visible] == [FIRST]
     assert chunk.complete
+
+
+def test_an_append_beside_what_is_left_of_a_group_of_its_version_is_refused(store) -> None:
+    """The day is not in view, but nobody could read it together with an hour of one version."""
+    old, new = roots(0, 1), group([0, 1], 0, 2, 1)
+    publish(store, old)
+    publish(store, new, over=old, task="u")
+    store.segments.mark_unused([*(one.id for one in old), new[1].id])
+    assert visible(store) == []
+    hour = Interval(0, 3_600_000)
+    (place,) = store.allocate_segments([AllocateRequest("d", hour, "s", VERSION)])
+    late = replace(old[0], id=place.id, interval=hour, version=place.version)
+    outcome = store.publish(PublishRequest("v", "d", (late,), kind="append"))
+    assert not outcome.ok
+    assert f"the segments of {DAY}" in outcome.reason

@@ -52,6 +52,8 @@ def refusal_of_places(
     seen: set[str] = set()
     hidden: dict[str, tuple[SegmentRow, Chunk]] = {}
     for row in placed:
+        if (clash := beside.clash(row.interval, row.version)) is not None:
+            return _refused_clash(request, row, clash)
         others = beside.others(row.interval, row.version)
         if older := [chunk for chunk in others if chunk.version <= row.version]:
             return _refused(request, row, older[0], "they would be hidden by it")
@@ -97,6 +99,7 @@ class _Beside:
         self._chunks = sorted(found.values(), key=lambda chunk: chunk.interval)
         self._longest_ms = max((chunk.interval.length_ms for chunk in self._chunks), default=0)
         self._others: dict[tuple[Interval, str], list[Chunk]] = {}
+        self._clashes: dict[tuple[Interval, str], Chunk | None] = {}
 
     def others(self, interval: Interval, version: str) -> list[Chunk]:
         """Return what is visible within an interval; nothing if its chunk of the version is."""
@@ -106,6 +109,21 @@ class _Beside:
             mine = any((chunk.interval, chunk.version) == key for chunk in visible)
             self._others[key] = [] if mine else visible
         return self._others[key]
+
+    def clash(self, interval: Interval, version: str) -> Chunk | None:
+        """Return a chunk of the version that overlaps an interval, out of view, and not its own.
+
+        What is left of a group that lacks members is out of view, and in the timeline all the same.
+        """
+        key = interval, version
+        if key not in self._clashes:
+            found = (
+                chunk
+                for chunk in self._overlapping(interval)
+                if chunk.version == version and chunk.interval != interval and not chunk.complete
+            )
+            self._clashes[key] = next(found, None)
+        return self._clashes[key]
 
     def _overlapping(self, interval: Interval) -> list[Chunk]:
         chunks = self._chunks
@@ -123,5 +141,17 @@ def _refused(request: PublishRequest, row: SegmentRow, chunk: Chunk, what: str) 
             f"task {request.task_id!r}: its place {row.id!r} was given while the segments of"
             f" {chunk.interval} with the version {chunk.version!r} were out of view; they are back,"
             f" and {what}; {_NEXT}"
+        ),
+    )
+
+
+def _refused_clash(request: PublishRequest, row: SegmentRow, chunk: Chunk) -> PublishOutcome:
+    return PublishOutcome(
+        ok=False,
+        reason=(
+            f"task {request.task_id!r}: its place {row.id!r} overlaps the segments of"
+            f" {chunk.interval}, which have its version: nobody could read the two together. They"
+            " lack others of their group, so they are out of view: mark those used, or these"
+            f" unused; {_NEXT}"
         ),
     )
