@@ -572,7 +572,8 @@ def test_doctor_finds_what_is_wrong(server: FakeServer, tmp_path: Path, capsys: 
     assert "cannot be written" in capsys.readouterr().out
     (tmp_path / "penstock.json").unlink()
     port = server.url.rpartition(":")[2]
-    (tmp_path / "penstock.toml").write_text(f'http = "127.0.0.1:{port}"')
+    free = 'broker-http = "127.0.0.1:0"\nbroker-tcp = "127.0.0.1:0"'
+    (tmp_path / "penstock.toml").write_text(f'http = "127.0.0.1:{port}"\n{free}')
     assert run(["doctor", "--data-dir", str(tmp_path)]) == exitcodes.FAILED
     out = capsys.readouterr().out
     assert f"port {port}" in out
