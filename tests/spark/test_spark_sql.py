@@ -375,18 +375,24 @@ class ToldTables(FixedTables):
         return super().tables()
 
 
-def test_what_was_cancelled_gives_its_cores_back(sessions: SparkSessions) -> None:
-    """Spark must not begin a stage of a query after it ended."""
+SUBQUERY = f"SELECT count(*) FROM range(10) WHERE id > ({ENDLESS})"
+SUMS = f"({ENDLESS} GROUP BY id % 3) AS sums (id)"
+BROADCAST = f"SELECT /*+ BROADCAST(sums) */ count(*) FROM range(10) AS few JOIN {SUMS} USING (id)"
+
+
+@pytest.mark.parametrize("statement", [ENDLESS, SUBQUERY, BROADCAST])
+def test_what_was_cancelled_gives_its_cores_back(sessions: SparkSessions, statement: str) -> None:
+    """Spark begins some of a query after it was interrupted, which must end, too."""
     tables = ToldTables()
     service = SqlService(sessions, tables, SystemClock())
     try:
         with ThreadPoolExecutor(2) as pool:
             # Each a little later, so that planning is cut in many places.
-            for turn in range(12):
-                queries = [SqlQuery(ENDLESS, query_id=name) for name in ("one", "other")]
+            for turn in range(8):
+                queries = [SqlQuery(statement, query_id=name) for name in ("one", "other")]
                 runs = [pool.submit(service.query, query) for query in queries]
                 assert all(tables.asked.acquire(timeout=60) for _ in runs)
-                for _ in range(turn):
+                for _ in range(2 * turn):
                     assert sessions.get().range(1).schema  # needs no core
                 for query, run in zip(queries, runs, strict=True):
                     assert service.cancel(query.query_id)

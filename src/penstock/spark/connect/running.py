@@ -1,7 +1,7 @@
 """What runs in Spark for one call, to be stopped from another thread.
 
 Owns the tag of a call and the interrupt, which is repeated: Spark forgets an interrupt of what it
-does not run yet.
+does not run yet, and begins some of what was interrupted later.
 """
 
 from __future__ import annotations
@@ -9,15 +9,18 @@ from __future__ import annotations
 import contextlib
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock.indexing.engine import EngineFailure
+from penstock.spark.connect.leftovers import end_jobs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _INTERRUPT_EVERY_S: Final = 0.2
+# When what began late is ended, one after the other: on a busy machine a job began 3.3 s late.
+_LATE_S: Final = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4)
 
 
 class Running:
@@ -28,6 +31,7 @@ class Running:
         self.stopped = ""
         self._tag = f"penstock-{uuid.uuid4().hex}"
         self._ended = threading.Event()
+        self._operations: set[str] = set()  # of Spark, which were interrupted
 
     def stop(self, reason: str) -> None:
         """Interrupt what runs; the caller tells the reason."""
@@ -35,8 +39,10 @@ class Running:
         self._interrupt()
 
     def end(self) -> None:
-        """Say that there is nothing to stop any more."""
+        """Say that the call has ended; of one that was stopped, later work of Spark is ended."""
         self._ended.set()
+        if self.stopped:
+            self._end_late(_LATE_S)
 
     def wait(self, seconds: float) -> None:
         """Return when there is nothing to stop any more, or after so long."""
@@ -83,7 +89,24 @@ class Running:
         session = self.session
         if session is not None:
             with contextlib.suppress(Exception):  # it may have ended, or Spark be gone
-                session.interruptTag(self._tag)
-        again = threading.Timer(_INTERRUPT_EVERY_S, self._interrupt)
-        again.daemon = True
-        again.start()
+                self._operations.update(session.interruptTag(self._tag))
+        _later(_INTERRUPT_EVERY_S, self._interrupt)
+
+    def _end_late(self, waits_s: Sequence[float]) -> None:
+        """End what Spark has begun since the end of the call, as often as there are waits."""
+        session = self.session
+        if session is None or not waits_s:
+            return
+
+        def now() -> None:
+            for operation in tuple(self._operations):
+                end_jobs(session, operation)
+            self._end_late(waits_s[1:])
+
+        _later(waits_s[0], now)
+
+
+def _later(seconds: float, call: Callable[[], None]) -> None:
+    timer = threading.Timer(seconds, call)
+    timer.daemon = True
+    timer.start()

@@ -74,6 +74,9 @@ def spark_conf(
         "spark.connect.grpc.binding.port": str(port),
         # Sessions are few, and made again when lost: let a quiet one live.
         "spark.connect.session.manager.defaultSessionTimeout": "24h",
+        # Ids of operations that have ended are free again at once: see `leftovers`.
+        "spark.connect.execute.manager.abandonedTombstonesSize": "0",
+        "spark.connect.session.inactiveOperations.cacheExpiration": "0",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.local.dir": str(temp_folder),

@@ -45,8 +45,8 @@ SQL_CONF: Final[Mapping[str, str]] = {
     "spark.sql.runSQLOnFiles": "false",
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
 }
-# Adaptive execution begins stages on threads of its own, also after the query was cancelled; nobody
-# can end those any more, and they keep their cores: see decision 33.
+# Adaptive execution begins stages on threads of its own, also after the query was cancelled; on a
+# server of somebody else nobody can end those any more: see decision 33.
 _ENDS_WHOLE: Final[Mapping[str, str]] = {"spark.sql.adaptive.enabled": "false"}
 _FILE_GONE: Final = re.compile(
     r"FILE_NOT_EXIST|FILE_NOT_FOUND|PATH_NOT_FOUND|FileNotFoundException|READ_CURRENT_FILE_NOT_FOUND"
