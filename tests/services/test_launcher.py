@@ -195,6 +195,27 @@ def test_a_child_that_hangs_is_started_again(tmp_path: Path) -> None:
     assert "spark ended (SIGKILL)" in rig.lines[1]
 
 
+def test_a_child_in_trouble_is_started_again(tmp_path: Path) -> None:
+    reasons = iter(["", "works on for what was cancelled"])
+    plans = [
+        dataclasses.replace(
+            plan("spark", READY_AND_IGNORE),
+            pulse=Pulse(lambda: None, PulseOptions(every_s=0.01, failures_max=1_000_000)),
+            trouble=lambda: next(reasons, ""),
+        )
+    ]
+    rig = Rig(tmp_path, plans)
+
+    def on_line(line: str) -> None:
+        if "ready again" in line:
+            rig.launcher.ask_stop()
+
+    rig.on_line = on_line
+    rig.launcher.run()
+    assert rig.lines[0] == "spark works on for what was cancelled"
+    assert "spark ended (SIGKILL)" in rig.lines[1]
+
+
 def test_a_child_that_will_not_stop_is_killed(tmp_path: Path) -> None:
     rig = Rig(tmp_path, [plan("deaf", READY_AND_IGNORE, stop_timeout_s=0.05)])
     pids: dict[str, int] = {}

@@ -11,6 +11,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -31,11 +33,17 @@ from penstock.indexing.engine import (
 from penstock.indexing.spec import parse_data_schema
 from penstock.services.host.http2 import greet
 from penstock.spark.connect.java import VECTOR_MODULE
+from penstock.spark.connect.running import Running
 from penstock.spark.connect.server import SparkServer
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
+from penstock.spark.connect.stuck import told_stuck
 from penstock.spark.engine import SparkEngine
 
 WAIT_S = 60
+UNSTOPPABLE = (
+    "SELECT count(*), sum(hash(a.id, b.id, c.id))"
+    " FROM range(100000) a, range(100000) b, range(100000) c"
+)
 
 
 class Gate:
@@ -146,6 +154,42 @@ def test_a_killed_python_worker_costs_nothing(
         os.close(writer)
     assert isinstance(outcome[0], PersistResult)
     check(outcome[0])
+
+
+@pytest.mark.spark
+def test_ended_work_that_does_not_end_is_told(tmp_path: Path) -> None:
+    """Spark cannot stop a join that makes very many rows of a few."""
+    options = server_options(tmp_path / "server")
+    soon = {"spark.task.reaper.pollingInterval": "100ms", "spark.task.reaper.killTimeout": "1s"}
+    server = SparkServer(replace(options, conf=soon), SystemClock(), os.environ)
+    server.start()
+    sessions = SparkSessions(SparkSessionOptions(server.remote))
+    clock, pause = SystemClock(), threading.Condition()
+    try:
+        server.wait_ready(WAIT_S)
+        assert told_stuck(options.run_folder) == ""
+        running, begun = Running(), threading.Event()
+        with ThreadPoolExecutor(1) as pool, sessions.use() as spark:
+            spark.registerProgressHandler(lambda **told: told["inflight_tasks"] and begun.set())
+
+            def run() -> None:
+                with running.tagged(spark):
+                    spark.sql(UNSTOPPABLE).toArrow()
+
+            ended = pool.submit(run)
+            assert begun.wait(WAIT_S)
+            running.stop("it was cancelled")
+            assert ended.exception(WAIT_S) is not None
+            running.end()
+        until_s = clock.monotonic_s() + WAIT_S
+        while not told_stuck(options.run_folder) and clock.monotonic_s() < until_s:
+            with pause:
+                clock.wait(pause, 0.1)
+        assert "did not stop within" in told_stuck(options.run_folder)
+        server.start()  # in place of the one that is stuck
+        assert told_stuck(options.run_folder) == ""
+    finally:
+        server.stop(0.2)
 
 
 def grandchildren(pid: int) -> list[int]:

@@ -60,6 +60,7 @@ class ChildPlan:
         stop_stage: Children of a lower number are stopped when all of a higher one have ended: they
             may still be asked for something until then.
         pulse: Looks whether it hangs, once it was ready; None: nobody does.
+        trouble: Says why it has to be ended although it answers, "" if it need not; asked often.
     """
 
     name: str
@@ -68,6 +69,7 @@ class ChildPlan:
     stop_timeout_s: float = 10.0
     stop_stage: int = 0
     pulse: Pulse | None = None
+    trouble: Callable[[], str] = str
 
 
 @dataclass(slots=True)
@@ -244,12 +246,15 @@ class Launcher:
 
     def _end_hung(self) -> None:
         for child in self._children:
-            pulse = child.plan.pulse
-            if pulse is None or child.process is None:
+            if child.process is None or child.process.poll() is not None:
                 continue
-            if pulse.hangs(self._clock.monotonic_s()):
-                self._say(f"{child.plan.name} hangs: no sign of life for {pulse.silence_s:.0f} s")
-                pulse.end()
+            pulse, trouble = child.plan.pulse, child.plan.trouble()
+            if pulse is not None and pulse.hangs(self._clock.monotonic_s()):
+                trouble = f"hangs: no sign of life for {pulse.silence_s:.0f} s"
+            if trouble:
+                self._say(f"{child.plan.name} {trouble}")
+                if pulse is not None:
+                    pulse.end()
                 # Nothing gentler reaches a process that is stopped; it is started again when its
                 # end is seen.
                 child.process.kill()

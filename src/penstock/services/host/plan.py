@@ -214,6 +214,7 @@ class HostPlan:
 
     def _spark(self, spark: _Spark) -> ChildPlan:
         from penstock.spark.connect.server import SparkServerOptions, prepare  # noqa: PLC0415
+        from penstock.spark.connect.stuck import told_stuck  # noqa: PLC0415
 
         # The one of tasks has been here always, and keeps its places; another has its own.
         below = "" if spark.name == "spark" else spark.name
@@ -240,6 +241,7 @@ class HostPlan:
             stop_timeout_s=_STOP_TIMEOUTS_S[spark.name],
             stop_stage=_STOP_STAGES[spark.name],
             pulse=Pulse(lambda: greet(spark.port)),
+            trouble=lambda: told_stuck(options.run_folder),
         )
 
 

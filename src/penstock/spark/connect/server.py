@@ -37,6 +37,7 @@ from penstock.spark.connect.serverconf import (
     properties,
     spark_conf,
 )
+from penstock.spark.connect.stuck import stuck_file
 
 _MARK: Final = "-Dpenstock.run.folder="
 _POLL_S: Final = 0.05
@@ -49,7 +50,7 @@ class SparkServerOptions:
     """How the server runs. All folders are made when absent.
 
     Attributes:
-        run_folder: Generated configuration; one server per run folder.
+        run_folder: Generated configuration, and the file of `stuck`; one server per run folder.
         log_folder: `spark.log` (rolled by size) and `spark.out` (what the JVM prints).
         temp_folder: Spark's own temporary files; emptied at start and at stop.
         cache_folder: The class archive that shortens later starts; shared between data folders.
@@ -242,8 +243,9 @@ def _write_files(options: SparkServerOptions) -> _Files:
     run = options.run_folder.absolute()
     files = _Files(run / "spark.properties", run / "spark-log.properties")
     pools = run / "spark-pools.xml"
+    stuck_file(run).unlink(missing_ok=True)  # of an earlier life
     pools.write_text(SCHEDULER_POOLS, encoding="utf-8")
-    files.log.write_text(log_conf(options.log_folder.absolute()), encoding="utf-8")
+    files.log.write_text(log_conf(options.log_folder.absolute(), run), encoding="utf-8")
     conf = spark_conf(
         host=options.host,
         port=options.port,

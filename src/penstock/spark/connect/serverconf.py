@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from penstock.spark.connect.stuck import STUCK_CONF, stuck_log_conf
+
 SERVER_CLASS: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
 SUBMIT_CLASS: Final = "org.apache.spark.deploy.SparkSubmit"
 
@@ -77,6 +79,7 @@ def spark_conf(
         # Ids of operations that have ended are free again at once: see `leftovers`.
         "spark.connect.execute.manager.abandonedTombstonesSize": "0",
         "spark.connect.session.inactiveOperations.cacheExpiration": "0",
+        **STUCK_CONF,
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.local.dir": str(temp_folder),
@@ -119,9 +122,9 @@ def properties(conf: Mapping[str, str]) -> str:
     return "".join(f"{key} {escaped(value)}\n" for key, value in sorted(conf.items()))
 
 
-def log_conf(log_folder: Path) -> str:
+def log_conf(log_folder: Path, run_folder: Path) -> str:
     """Return the logging configuration: warnings, to a file that is rolled by size."""
-    return f"""status = error
+    return f"""{stuck_log_conf(run_folder)}status = error
 rootLogger.level = warn
 rootLogger.appenderRef.file.ref = file
 appender.file.type = RollingFile
