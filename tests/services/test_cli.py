@@ -552,6 +552,8 @@ def test_the_prompt_goes_on_after_errors_and_interrupts(
     typed[:] = ["SELECT 1;", "\\q"]
     assert run(["sql"]) == exitcodes.OK
     assert capsys.readouterr().err == "penstock: stopped\n"
+    assert run(["sql", "SELECT 1"]) == exitcodes.INTERRUPTED
+    assert capsys.readouterr().err == "penstock: stopped\n"
 
 
 def test_with_a_url_the_api_is_asked_for_the_broker(server: FakeServer, capsys: Capture) -> None:

@@ -49,6 +49,8 @@ class _Wanted:
 # Whether a statement becomes a task is for the server to say; this spares queries a question.
 _WRITES = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*(?:INSERT|REPLACE)\b", re.IGNORECASE | re.DOTALL)
 
+# The connection is closed by then, and with it the server stops the query.
+_STOPPED = "penstock: stopped"
 _RESULT_FORMATS = {Format.CSV: "csv", Format.JSON: "object", Format.JSONL: "objectLines"}
 
 
@@ -90,7 +92,12 @@ def sql(
     text = statement if statement is not None else read_text(file or Path("-"))
     if context and not _WRITES.match(_bare(text)):
         raise InvalidRequest("--context is what a task is told, and a query has none: leave it out")
-    _run(api, text, chosen)
+    try:
+        _run(api, text, chosen)
+    except KeyboardInterrupt:
+        if not _WRITES.match(_bare(text)):  # of a task its own words tell
+            warn(_STOPPED)
+        raise
 
 
 def _context(given: Sequence[str]) -> dict[str, object]:
@@ -205,8 +212,7 @@ def _attempt(
     except PenstockError as error:
         warn(f"penstock: {error}")
     except KeyboardInterrupt:
-        # The connection is closed by now, and with it the server stops the query.
-        warn("penstock: stopped")
+        warn(_STOPPED)
 
 
 def _command(api: JsonClient, line: str, wanted: _Wanted) -> None:

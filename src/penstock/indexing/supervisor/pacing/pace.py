@@ -63,12 +63,22 @@ class Pace:
         wanted = self._decide(self._scaler, lag, len(latest), now_s)
         if wanted is not None:
             count = state.spec.io.task_count
-            _log.info("supervisor %s: %d groups instead of %d", state.id, wanted, count)
+            _log.info(
+                "supervisor %s: %d groups instead of %d; in %d partitions %d messages wait; %s",
+                *(state.id, wanted, count, len(latest), sum(lag.values()), self._efforts()),
+            )
             spec = with_task_count(state.spec, wanted)
             state.ports.metadata.supervisors.put(state.id, spec.to_json())
             state.spec = spec
             # Not before it is stored: it would rest from a change that was none.
             self._scaler.changed(now_s)
+
+    def _efforts(self) -> str:
+        """Say how hard the tasks work, as far as they have told it."""
+        told = [effort for group in self._state.groups.values() if (effort := _effort(group))]
+        load = load_of(told, lag=0, partitions=1, groups=1)
+        idle = "how idle they are is not known" if load.idle is None else f"{load.idle:.0%} idle"
+        return f"tasks do {load.per_second:,.0f} a second, {idle}"
 
     def _decide(
         self, scaler: LagScaler | CostScaler, lag: Mapping[int, int], partitions: int, now_s: float
