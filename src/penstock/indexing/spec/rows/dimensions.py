@@ -27,7 +27,7 @@ class Dimension(SpecModel):
 
     name: ColumnName
     type: DimensionType = "string"
-    multi_value_handling: Literal["array", "sorted_set"] | None = None
+    multi_value_handling: Literal["array", "sorted_array", "sorted_set"] | None = None
     # Left out while it is not set: names of streaming tasks follow from how a schema is written.
     max_string_length: Count | None = Field(
         default=None, ge=1, le=_CHARACTERS_MAX, exclude_if=lambda value: value is None
