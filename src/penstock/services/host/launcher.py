@@ -17,6 +17,7 @@ when that is over.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -40,6 +41,7 @@ logger = logging.getLogger(__name__)
 
 _PORT_PROBE_S = 0.1
 _IDLE_WAIT_S = 60.0
+_KILLED_WAIT_S = 1.0
 _OUTPUT_TAIL_BYTES = 2_000
 # Who starts it is told of what it waits for after so long, and again.
 _TELL_FIRST_S = 3.0
@@ -256,8 +258,10 @@ class Launcher:
                 if pulse is not None:
                     pulse.end()
                 # Nothing gentler reaches a process that is stopped; it is started again when its
-                # end is seen.
+                # end is seen, which is soon.
                 child.process.kill()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.process.wait(_KILLED_WAIT_S)
 
     def _reap(self) -> None:
         for child in self._children:
