@@ -10,6 +10,7 @@ import operator
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as sf
+from pyspark.sql.types import BooleanType, LongType, StringType
 
 from penstock.core.intervals import START_OF_TIME_MS, Granularity
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     import numpy as np
     import numpy.typing as npt
+    import pyarrow as pa
     from pyspark.sql import Column
     from pyspark.sql.types import DataType
 
@@ -51,8 +53,6 @@ def inside(time: Column, intervals: Sequence[Interval]) -> Column:
         )
         return functools.reduce(operator.or_, parts)
     # Imported here: see `_zoned_start`.
-    from pyspark.sql.types import BooleanType  # noqa: PLC0415
-
     from penstock.spark.chunks import lies_inside  # noqa: PLC0415
 
     return _of_millis(time, lambda ms: lies_inside(ms, intervals), BooleanType())
@@ -104,17 +104,9 @@ def list_sets(text: Column) -> Column:
     a list for nothing.
     """
     # Imported here: see `_zoned_start`.
-    import pyarrow as pa  # noqa: PLC0415
-    from pyspark.sql.types import StringType  # noqa: PLC0415
-
     from penstock.spark.topic.valuesets import as_sets  # noqa: PLC0415
 
-    def sets(texts: pa.Array) -> pa.Array:
-        return as_sets(texts)
-
-    sets.__annotations__ = {"texts": pa.Array, "return": pa.Array}
-    computed: Column = sf.arrow_udf(sets, StringType())(text)  # type: ignore[attr-defined]  # not in its stubs
-    return computed
+    return _by_arrow(text, as_sets, StringType())
 
 
 def _zoned_start(time: Column, zoned: ZonedBuckets) -> Column:
@@ -124,8 +116,6 @@ def _zoned_start(time: Column, zoned: ZonedBuckets) -> Column:
     them puts into a day the other must not put into the next.
     """
     # Imported here: the router needs no Arrow for names.
-    from pyspark.sql.types import LongType  # noqa: PLC0415
-
     from penstock.spark.chunks import zoned_starts  # noqa: PLC0415
 
     return _of_millis(time, lambda ms: zoned_starts(ms, zoned), LongType())
@@ -137,8 +127,6 @@ def _given_start(time: Column, given: Sequence[Interval]) -> Column:
     Python looks them up: a condition for each of them would be a plan that grows with their number.
     """
     # Imported here: see `_zoned_start`.
-    from pyspark.sql.types import LongType  # noqa: PLC0415
-
     from penstock.spark.chunks import given_starts  # noqa: PLC0415
 
     return _of_millis(time, lambda ms: given_starts(ms, given), LongType())
@@ -150,6 +138,7 @@ def _of_millis(
     type_: DataType,
 ) -> Column:
     """Return what Python computes of epoch milliseconds; null of null."""
+    # Imported here: see `_zoned_start`.
     import pyarrow as pa  # noqa: PLC0415
 
     def of_millis(times: pa.Array) -> pa.Array:
@@ -157,10 +146,22 @@ def _of_millis(
         missing = times.is_null().to_numpy(zero_copy_only=False)
         return pa.array(computed_of(known), mask=missing)
 
+    return _by_arrow(sf.unix_millis(time), of_millis, type_)
+
+
+def _by_arrow(values: Column, compute: Callable[[pa.Array], pa.Array], type_: DataType) -> Column:
+    """Return what Python computes of a column, batch by batch."""
+    # Imported here: see `_zoned_start`.
+    import pyarrow as pa  # noqa: PLC0415
+
+    def computed(given: pa.Array) -> pa.Array:
+        return compute(given)
+
     # Spark looks at the types when it is called, and so they must be there, not their names.
-    of_millis.__annotations__ = {"times": pa.Array, "return": pa.Array}
-    computed: Column = sf.arrow_udf(of_millis, type_)(sf.unix_millis(time))  # type: ignore[attr-defined]  # not in its stubs
-    return computed
+    computed.__annotations__ = {"given": pa.Array, "return": pa.Array}
+    # PySpark has it, and its stubs do not.
+    found: Column = sf.arrow_udf(computed, type_)(values)  # type: ignore[attr-defined]
+    return found
 
 
 def _month_number(time: Column) -> Column:

@@ -26,6 +26,7 @@ from penstock.services.host.http2 import greet
 from penstock.services.host.launcher import ChildPlan
 from penstock.services.host.process import ChildCommand, free_port, is_free, listen
 from penstock.services.host.pulse import Pulse
+from penstock.spark.connect.stuck import told_stuck
 
 # Each Python child would otherwise keep an arena per thread and a BLAS thread per core.
 _LEAN = {"MALLOC_ARENA_MAX": "2", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
@@ -214,7 +215,6 @@ class HostPlan:
 
     def _spark(self, spark: _Spark) -> ChildPlan:
         from penstock.spark.connect.server import SparkServerOptions, prepare  # noqa: PLC0415
-        from penstock.spark.connect.stuck import told_stuck  # noqa: PLC0415
 
         # The one of tasks has been here always, and keeps its places; another has its own.
         below = "" if spark.name == "spark" else spark.name

@@ -30,6 +30,7 @@ def end_jobs(session: SparkSession, operation: str) -> None:
 
     client = cast("Connected", session).client
     with contextlib.suppress(Exception):  # it is to fail; Spark may be gone, too
+        # Nothing public asks under an id that is given; PySpark's version is pinned.
         request = client._execute_plan_request_with_metadata(operation)  # noqa: SLF001
         request.plan.CopyFrom(Read(_NO_TABLE).to_proto(client))
         for _ in client._execute_and_fetch_as_iterator(request, {}):  # noqa: SLF001

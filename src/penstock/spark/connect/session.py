@@ -317,6 +317,7 @@ def _connect(options: SparkSessionOptions) -> SparkSession:
 
 
 def _clone(session: ConnectSession, address: str) -> ConnectSession:
+    # Imported here, like all of PySpark in this module: see `_connect`.
     from grpc import RpcError, StatusCode  # noqa: PLC0415
 
     try:
