@@ -18,6 +18,7 @@ from penstock.testing.simulation.accidents import Accidents
 from penstock.testing.simulation.chance import FAULTS, WHIMS, Chance, Faults
 from penstock.testing.simulation.checking.checker import Checker, Violation
 from penstock.testing.simulation.cluster import Cluster, Shape
+from penstock.testing.simulation.strands import one_core
 from penstock.testing.simulation.users import DATASOURCE, Users, Wishes
 from penstock.testing.simulation.world import World
 
@@ -73,7 +74,7 @@ def run_seed(
         wishes: How the users are, if that does not follow from the seed.
     """
     base = _MEMORY_DISK if _MEMORY_DISK.is_dir() else None
-    with TemporaryDirectory(prefix="simulation", dir=base) as folder:
+    with one_core(), TemporaryDirectory(prefix="simulation", dir=base) as folder:
         return _Run(Path(folder), seed, faults or Faults(), shape, wishes).outcome()
 
 
@@ -190,6 +191,7 @@ class _Run:
         self.users.end()
         self.accidents.end()
         self._settle(self._is_read, "not everything is published")
+        self._settle(self.checker.replicas_are_as_asked, "groups have not the replicas asked for")
         self._end_supervisor()
         self._settle(lambda: next(self.checker.left(), None) is None, "left behind")
         self.checker.finally_()
