@@ -35,6 +35,29 @@ class MockCluster:
                 self.producer.poll(0)
         assert self.producer.flush(30) == 0
 
+    def add_whole(self, topic: str, partition: int, records: Iterable[StandInRecord]) -> None:
+        """Send records with keys, headers and times."""
+        for record in records:
+            self.producer.produce(
+                topic,
+                record.value,
+                record.key,
+                partition=partition,
+                headers=record.headers,
+                timestamp=record.time_ms,
+            )
+        assert self.producer.flush(30) == 0
+
+
+@dataclass(frozen=True)
+class StandInRecord:
+    """A record with all that it has."""
+
+    value: bytes | None = None
+    key: bytes | None = None
+    headers: list[tuple[str, bytes | None]] | None = None
+    time_ms: int = -1
+
 
 @contextmanager
 def mock_cluster():
@@ -48,10 +71,13 @@ def mock_cluster():
 
 @dataclass
 class StandInTopic:
-    """Records by partition: offset -> value. `ends` is where reading ends, markers included."""
+    """Records by partition: offset -> record, or value alone. `ends` is where reading ends.
+
+    That is behind markers, too.
+    """
 
     id: str
-    logs: dict[int, dict[int, bytes | None]]
+    logs: dict[int, dict[int, bytes | StandInRecord | None]]
     begins: dict[int, int] = field(default_factory=dict)
     ends: dict[int, int] = field(default_factory=dict)
 
@@ -73,7 +99,7 @@ class StandIn:
     silent: bool = False
     ids: Iterable[int] = field(default_factory=itertools.count)
 
-    def create(self, topic: str, **logs: dict[int, bytes | None]) -> StandInTopic:
+    def create(self, topic: str, **logs: dict[int, bytes | StandInRecord | None]) -> StandInTopic:
         made = StandInTopic(f"id{next(self.ids)}", {int(p[1:]): log for p, log in logs.items()})
         self.topics[topic] = made
         return made
@@ -91,8 +117,8 @@ class StandIn:
         found = self._topic(topic)
         return {p: found.end(p) if latest else found.begin(p) for p in partitions}
 
-    def log(self, settings, topic, partition, start):
-        return _StandInLog(self, self._topic(topic), partition, start)
+    def log(self, settings, topic, partition, start, *, whole=False):
+        return _StandInLog(self, self._topic(topic), partition, start, whole=whole)
 
     def _topic(self, topic):
         if topic not in self.topics:
@@ -106,7 +132,7 @@ class _StandInLog:
     topic: StandInTopic
     partition: int
     at: int
-    told: bool = False
+    whole: bool = False
 
     def take(self, most, wait_s):
         if self.cluster.silent:
@@ -117,9 +143,23 @@ class _StandInLog:
         offsets = [o for o in sorted(log) if o >= self.at][: min(most, self.cluster.most)]
         if offsets:
             self.at = offsets[-1] + 1
-            return Records(offsets, [log[o] for o in offsets])
+            found = [_record(log[o]) for o in offsets]
+            values = [one.value for one in found]
+            if not self.whole:
+                return Records(offsets, values)
+            return Records(
+                offsets,
+                values,
+                keys=[one.key for one in found],
+                times_ms=[one.time_ms for one in found],
+                headers=[one.headers for one in found],
+            )
         self.at = self.topic.end(self.partition)
         return Records(end=self.at)
 
     def close(self):
         pass
+
+
+def _record(given):
+    return given if isinstance(given, StandInRecord) else StandInRecord(given)

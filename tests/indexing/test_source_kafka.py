@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from indexing_kit import OneTask, event, spec_json
-from kafka_kit import StandIn, mock_cluster
+from kafka_kit import StandIn, StandInRecord, mock_cluster
 from story_kit import ask
 
 from penstock.core.clock import SystemClock
@@ -19,7 +19,7 @@ from penstock.indexing.engine import EngineFailure, KafkaRange
 from penstock.indexing.source import KafkaClients
 from penstock.indexing.source.kafka import KafkaSupplier, OffsetsGoneError, read_records
 from penstock.indexing.spec import parse_supervisor_spec
-from penstock.indexing.spec.inputs import EnvironmentSecret
+from penstock.indexing.spec.sources.secretvalues import EnvironmentSecret
 from penstock.indexing.streamplace import StreamPlace, place_of
 from penstock.testing.clock import VirtualClock
 
@@ -85,6 +85,46 @@ def test_what_was_sent_is_there_and_is_read_once(cluster):
     connect = KafkaClients()
     assert records(connect, first, SystemClock()) == [(n, b"a%d" % n) for n in range(100, 24_000)]
     assert records(connect, second, SystemClock()) == [(1, b"b1"), (2, b"b2")]
+
+
+WHOLE = [
+    StandInRecord(b"v", b"k", [("h", b"1"), ("h", b"\xff"), ("n", None)], 1_600_000_000_123),
+    StandInRecord(None, b"k", None, 5),
+    StandInRecord(b"", None, [], 6),
+]
+
+
+def whole(connect, given, clock=None):
+    """What records have: offset, value, key, headers, time."""
+    return [
+        row
+        for batch in read_records(connect, given, clock or Waiting(), whole=True)
+        for row in zip(
+            batch.offsets.tolist(),
+            batch.values.to_pylist(),
+            batch.beside.keys.to_pylist(),
+            batch.beside.headers.to_pylist(),
+            batch.beside.times_ms.to_pylist(),
+            strict=True,
+        )
+    ]
+
+
+def test_whole_records_come_with_keys_headers_and_times(cluster):
+    cluster.create("whole")
+    cluster.add_whole("whole", 0, WHOLE)
+    given = KafkaRange(0, "whole", 0, 3, tuple(cluster.properties.items()))
+    assert whole(KafkaClients(), given, SystemClock()) == [
+        (0, b"v", b"k", [("h", b"1"), ("h", b"\xff"), ("n", None)], 1_600_000_000_123),
+        (1, None, b"k", None, 5),
+        (2, b"", None, None, 6),
+    ]
+
+
+def test_a_record_without_a_time_has_none(standin):
+    standin.create("events", p0={0: StandInRecord(b"a", time_ms=-1), 2: WHOLE[1], 5: WHOLE[0]})
+    found = whole(standin, wanted(0, 5))
+    assert found == [(0, b"a", None, None, None), (2, None, b"k", None, 5)]
 
 
 def test_a_topic_that_is_not_there_is_told(cluster):
@@ -167,8 +207,8 @@ def test_a_read_that_gets_nothing_is_an_error_not_a_short_range(standin):
     clock = Waiting()
     real_take = standin.log
 
-    def log(*args):
-        made = real_take(*args)
+    def log(*args, **more):
+        made = real_take(*args, **more)
         take = made.take
         made.take = lambda most, wait_s: (clock.advance(wait_s), take(most, wait_s))[1]
         return made

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     # Not at run time: the models cost 21 MB, which the router, which reads no spec, does without.
     from penstock.indexing.spec import DataSchema
     from penstock.indexing.spec.inputs import CsvFormat, TsvFormat
+    from penstock.indexing.spec.rows.records import KafkaFormat
 
 
 class EngineUnavailable(Unavailable):
@@ -129,7 +130,8 @@ class PersistRequest:
     Rows with a time before `min_time_ms` are thrown away as late, those at or after `max_time_ms`
     as early. Messages that cannot be parsed go to JSON-lines files in `bad_folder`, named by their
     offset range so that a repeated attempt writes the same file again. Both folders are absent or
-    empty before the call. Without a `delimited` format messages are JSON.
+    empty before the call. Without a `delimited` format messages are JSON. With a `record_format`
+    what records have beside their values is read as columns, too.
 
     Dimensions that the schema leaves to the data are found in these messages; the files name them,
     and those of other requests may have others.
@@ -144,6 +146,7 @@ class PersistRequest:
     min_time_ms: int | None = None
     max_time_ms: int | None = None
     delimited: CsvFormat | TsvFormat | None = None
+    record_format: KafkaFormat | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from penstock.indexing.spec.context import STREAMING_PRIORITY, Context, TaskCont
 from penstock.indexing.spec.errors import spec_error
 from penstock.indexing.spec.inputs import DelimitedFormat
 from penstock.indexing.spec.model import SpecModel
+from penstock.indexing.spec.rows.records import KafkaFormat
 from penstock.indexing.streamplace import StreamPlace, place_of
 
 TASK_TYPE = "index_penstock"
@@ -103,7 +104,8 @@ class StreamTaskSpec(SpecModel):
     follows from what the task does, so tasks of one name, which are replicas, publish the same
     rows. One that joins its replicas later is given their `checkpoints`: where each sequence that
     is not published yet begins, by number. Without a `place`, `topic` is one of Penstock's own;
-    without a `delimited` format its messages are JSON.
+    without a `delimited` format its messages are JSON. With a `record_format` columns are made of
+    what records have beside their values, too.
     `replicas` is how many were to do the same when it was made. Up to `retaken_until`, tasks that
     were lost may have taken rows by these times; whoever goes on before that takes them, too.
     """
@@ -118,6 +120,8 @@ class StreamTaskSpec(SpecModel):
     topic: str = Field(min_length=1)
     place: StreamPlace | None = None
     delimited: DelimitedFormat | None = None
+    # Left out while it is not set: workers that do not know it yet take the task.
+    record_format: KafkaFormat | None = Field(default=None, exclude_if=lambda value: value is None)
     topic_id: str = ""
     dead_letter_topic: TopicName
     start_offsets: dict[int, int]
@@ -240,7 +244,11 @@ def base_sequence_name(spec: SupervisorSpec, start_offsets: Offsets) -> str:
             # It decides about locks. Without one, the name is as it always was.
             *([spec.context] if spec.context else []),
             *place,
-            *([io.delimited.model_dump(mode="json", by_alias=True)] if io.delimited else []),
+            *(
+                format_.model_dump(mode="json", by_alias=True)
+                for format_ in (io.delimited, io.record_format)
+                if format_ is not None
+            ),
         ],
         sort_keys=True,
     )
@@ -277,6 +285,7 @@ def make_task(
         topic=io.stream,
         place=None if io.source == "topic" else place_of(io),
         delimited=io.delimited,
+        record_format=io.record_format,
         topic_id=topic_id,
         dead_letter_topic=io.dead_letters,
         start_offsets=dict(start),

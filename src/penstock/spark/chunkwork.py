@@ -44,6 +44,7 @@ from penstock.spark.folding import Fold
 from penstock.spark.pieces import numbers, reported
 from penstock.spark.topic.parse import BatchParser
 from penstock.spark.topic.reading import BadMessagePolicy, read_parsed
+from penstock.spark.topic.records import RecordParser
 from penstock.spark.topic.rowshape import TIME_COLUMN, TIME_TYPE
 from penstock.spark.topic.splits import Split
 from penstock.storage.filesystem import OsFileSystem
@@ -89,7 +90,7 @@ class ReadWork:
     """
 
     splits: tuple[Split, ...]
-    make_parser: Callable[[], BatchParser]
+    make_parser: Callable[[], BatchParser | RecordParser]
     policy: BadMessagePolicy
     limits: TimeLimits
     target: Target
@@ -175,7 +176,7 @@ def read_splits(work: ReadWork, batches: Iterable[pa.RecordBatch]) -> Iterator[p
 
 def parse_splits(
     splits: Sequence[Split],
-    make_parser: Callable[[], BatchParser],
+    make_parser: Callable[[], BatchParser | RecordParser],
     policy: BadMessagePolicy,
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:

@@ -33,7 +33,6 @@ from penstock.indexing.engine import (
     RowCounts,
 )
 from penstock.spark import pipeline, register
-from penstock.spark.batch.input.delimited import DelimitedParser
 from penstock.spark.batch.input.discovery import Found, discovered
 from penstock.spark.chunkfiles import Run
 from penstock.spark.chunks import TimeLimits
@@ -69,13 +68,15 @@ from penstock.spark.messages.columns import (
     unlike,
     write_alike,
 )
-from penstock.spark.messages.delimited import DelimitedMessages
+from penstock.spark.messages.formats import beside_columns, text_format
+from penstock.spark.messages.records import RecordRows
 from penstock.spark.pieces import Work, run_pieces, shared_out
 from penstock.spark.schematext import ddl
 from penstock.spark.topic.badfiles import count_records, list_bad_files
-from penstock.spark.topic.parse import BatchParser, MessageParser
+from penstock.spark.topic.parse import BatchParser
 from penstock.spark.topic.places import as_source, has_secrets
 from penstock.spark.topic.reading import BadMessagePolicy, sized
+from penstock.spark.topic.records import RecordParser
 from penstock.spark.topic.rowshape import TIME_COLUMN, TIME_TYPE, FieldType
 from penstock.spark.topic.source import FORMAT
 from penstock.spark.topic.splits import Split, cut
@@ -323,7 +324,7 @@ def _parsed(
     shape = row_shape(request.schema)
     columns = ddl(shape.spark_columns())
     hidden = any(has_secrets(source) for split in splits for source in split)
-    if hidden or request.delimited is not None:
+    if hidden or request.delimited is not None or request.record_format is not None:
         # Spark shows options of sources; what a function holds it does not.
         work = functools.partial(parse_splits, tuple(splits), _parser(request), _policy(request))
         return spark.range(0, len(splits), 1, len(splits)).mapInArrow(work, columns)
@@ -347,22 +348,23 @@ def _with_found(
     spark: SparkSession, request: PersistRequest, splits: Sequence[Split]
 ) -> PersistRequest:
     """Return the request with the dimensions that its messages have."""
-    format_, found = request.delimited, Found()
-    if format_ is not None and not request.schema.dimensions_spec.discovers_types:
+    format_, found = text_format(request.delimited), Found()
+    beside = beside_columns(request.record_format)
+    types_matter = request.schema.dimensions_spec.discovers_types
+    if format_.columns and beside is None and not types_matter:
         found = dict.fromkeys(format_.columns, "string")
     elif splits:
-        columns = () if format_ is None else format_.columns
-        work = LookWork(tuple(splits), columns, "," if format_ is None else format_.separator)
+        work = LookWork(tuple(splits), format_, beside)
         found = found_in(run_pieces(spark, functools.partial(look_at_splits, work), len(splits)))
     return replace(request, schema=discovered(request.schema, found, lenient=True))
 
 
-def _parser(request: PersistRequest) -> Callable[[], BatchParser]:
-    shape, format_ = row_shape(request.schema), request.delimited
-    if format_ is None:
-        return functools.partial(MessageParser, shape)
-    lines = DelimitedParser(shape, format_.columns, format_.separator, format_.list_delimiter)
-    return functools.partial(DelimitedMessages, lines)
+def _parser(request: PersistRequest) -> Callable[[], BatchParser | RecordParser]:
+    shape, format_ = row_shape(request.schema), text_format(request.delimited)
+    beside = beside_columns(request.record_format)
+    if beside is None:
+        return functools.partial(format_.parser, shape)
+    return functools.partial(RecordRows, shape, format_, beside)
 
 
 def _policy(request: PersistRequest) -> BadMessagePolicy:

@@ -39,8 +39,10 @@ class KafkaClients:
 
         return ConfluentAdmin(settings)
 
-    def log(self, settings: Settings, topic: str, partition: int, start: int) -> KafkaLog:
+    def log(
+        self, settings: Settings, topic: str, partition: int, start: int, *, whole: bool = False
+    ) -> KafkaLog:
         """Return a client that reads."""
         from penstock.indexing.source.kafka.confluent import ConfluentLog  # noqa: PLC0415
 
-        return ConfluentLog(settings, topic, partition, start)
+        return ConfluentLog(settings, topic, partition, start, whole=whole)

@@ -11,12 +11,12 @@ from pydantic import Field, model_validator
 from penstock.indexing.masking import MASK, MASK_MEND
 from penstock.indexing.spec.inputs import (
     CsvFormat,
-    InputFormat,
     JsonFormat,
     SecretSetting,
     TsvFormat,
 )
 from penstock.indexing.spec.model import SpecModel, mistakes, refusing
+from penstock.indexing.spec.rows.records import KafkaFormat, StreamFormat, mistakes_in_message
 from penstock.indexing.spec.scalars import (
     CappedDurationMs,
     Count,
@@ -43,7 +43,6 @@ StreamType = Literal["penstock", "kafka", "folder"]
 _Found = list[tuple[tuple[str | int, ...], object, str]]
 _DEAD_LETTER_SUFFIX: Final = ".dead-letter"
 _KAFKA_TOPIC: Final = re.compile(r"[.a-zA-Z0-9_-]{1,249}")
-_STREAM_FORMATS: Final = ("json", "csv", "tsv")
 _Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -221,7 +220,7 @@ class IoConfig(SpecModel):
     consumer_properties: dict[str, SecretSetting] | None = None
     base_dir: str | None = Field(default=None, min_length=1)
     filter: str | None = Field(default=None, min_length=1)
-    input_format: InputFormat = JsonFormat()
+    input_format: StreamFormat = JsonFormat()
     task_count: Count = Field(default=1, ge=1, le=1000)
     replicas: Count = Field(default=1, ge=1, le=10)
     task_duration: DurationMs = 3_600_000
@@ -319,21 +318,13 @@ class IoConfig(SpecModel):
         return found
 
     def _mistakes_in_format(self) -> _Found:
-        """A message is one row by itself: nothing comes before the first."""
         format_ = self.input_format
-        if format_.type not in _STREAM_FORMATS:
-            known = ", ".join(_STREAM_FORMATS)
-            text = f"a stream's messages are {known}, not {format_.type}: read it in a batch task"
-            return [(("inputFormat", "type"), format_.type, text)]
-        delimited = self.delimited
-        found: _Found = []
-        if delimited is not None and delimited.has_header:
-            text = "a message has no header: leave it out, and list the columns in columns"
-            found.append((("inputFormat", "findColumnsFromHeader"), True, text))
-        if delimited is not None and delimited.skip_header_rows:
-            text = "each message is one row, with nothing before it: leave it out"
-            found.append((("inputFormat", "skipHeaderRows"), delimited.skip_header_rows, text))
-        return found
+        if not isinstance(format_, KafkaFormat):
+            return [(("inputFormat", *at), v, why) for at, v, why in mistakes_in_message(format_)]
+        if self.source != "folder":
+            return []  # The format has checked those that it names.
+        text = "lines of files have no keys, headers or times: give the format of the line itself"
+        return [(("inputFormat", "type"), format_.type, text)]
 
     def _mistake_in_topic(self) -> str:
         if self.source == "topic":
@@ -352,9 +343,16 @@ class IoConfig(SpecModel):
         return "kafka" if self.type == "kafka" and has_servers else "topic"
 
     @property
+    def record_format(self) -> KafkaFormat | None:
+        """What of a record but its value becomes columns; None: nothing does."""
+        return self.input_format if isinstance(self.input_format, KafkaFormat) else None
+
+    @property
     def delimited(self) -> CsvFormat | TsvFormat | None:
-        """How messages of delimited text are written; None: they are JSON."""
-        format_ = self.input_format
+        """How messages, or values of records, of delimited text are written; None: they are JSON."""
+        format_: StreamFormat = self.input_format
+        if isinstance(format_, KafkaFormat):
+            format_ = format_.value_format
         return format_ if isinstance(format_, CsvFormat | TsvFormat) else None
 
     @property

@@ -441,8 +441,8 @@ class AvroFormat(SpecModel):
     }
 
 
-_REFUSED_FORMATS: Final[Mapping[str, str]] = {
-    "kafka": "give the format of the value; headers and keys are not read",
+REFUSED_FORMATS: Final[Mapping[str, str]] = {
+    "kafka": "give the format of the value: only a stream's records have keys and headers",
     "avro_stream": "write messages as JSON",
     "protobuf": "write rows as JSON",
     "thrift": "write rows as JSON",
@@ -455,7 +455,7 @@ _REFUSED_FORMATS: Final[Mapping[str, str]] = {
 InputFormat = Annotated[
     JsonFormat | CsvFormat | TsvFormat | ParquetFormat | OrcFormat | AvroFormat,
     Field(discriminator="type"),
-    refusing(_REFUSED_FORMATS, default="json"),
+    refusing(REFUSED_FORMATS, default="json"),
 ]
 
 

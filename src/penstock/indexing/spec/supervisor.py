@@ -62,9 +62,20 @@ class IngestionSpec(SpecModel):
         if self.data_schema.granularity_spec.intervals:
             text = "a stream takes every time; refuse late and early rows in ioConfig"
             found.append((("dataSchema", "granularitySpec", "intervals"), None, text))
+        found += self._mistakes_in_time()
         if found:
             raise mistakes("IngestionSpec", found)
         return self
+
+    def _mistakes_in_time(self) -> list[tuple[tuple[str | int, ...], object, str]]:
+        """A record's own time is a number, which as seconds or text would fit no message."""
+        records, time = self.io_config.record_format, self.data_schema.timestamp_spec
+        if records is None or time.column != records.timestamp_column_name:
+            return []
+        if time.format in {"auto", "millis"}:
+            return []
+        text = f"{time.column} counts milliseconds: write millis"
+        return [(("dataSchema", "timestampSpec", "format"), time.format, text)]
 
     @model_validator(mode="after")
     def _check_handoffs(self) -> IngestionSpec:

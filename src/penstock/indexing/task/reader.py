@@ -248,6 +248,7 @@ class Reader:
             min_time_ms=times.min_ms,
             max_time_ms=times.max_ms,
             delimited=spec.delimited,
+            record_format=spec.record_format,
         )
         try:
             result = context.ports.engine.persist(request)

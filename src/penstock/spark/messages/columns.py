@@ -20,16 +20,24 @@ import pyarrow.json as pj
 from penstock.core.errors import CorruptData
 from penstock.indexing.spec import TIME_COLUMN, Dimension
 from penstock.spark.batch.input.delimited import typed_columns
-from penstock.spark.batch.input.discovery import Found, merge_found, type_of, type_of_value
+from penstock.spark.batch.input.discovery import (
+    Found,
+    FoundType,
+    merge_found,
+    type_of,
+    type_of_value,
+)
 from penstock.spark.chunkfiles import WrittenFile, write_parquet
 from penstock.spark.chunkwork import Report
 from penstock.spark.columns import output_columns
 from penstock.spark.messages.delimited import lines_of
+from penstock.spark.messages.headers import header_names
+from penstock.spark.messages.keys import KeyGroup, first_value, groups
 from penstock.spark.pieces import numbers, reported
 from penstock.spark.tables.columns import wider
 from penstock.spark.tables.reading import widened
 from penstock.spark.topic.parse import LEAF_MESSAGES, lines_of_objects
-from penstock.spark.topic.reading import read_messages
+from penstock.spark.topic.reading import read_messages, read_whole
 from penstock.spark.topic.rowshape import FieldType
 from penstock.spark.topic.times import NotCleanError
 from penstock.storage.filesystem import OsFileSystem
@@ -39,6 +47,8 @@ if TYPE_CHECKING:
     from penstock.indexing.engine import DataFile
     from penstock.indexing.spec import DataSchema
     from penstock.indexing.spec.rows.dimensions import DimensionType
+    from penstock.spark.messages.formats import BesideColumns, TextFormat
+    from penstock.spark.topic.records import Records
     from penstock.spark.topic.splits import Split
 
 _CUT_INTO: Final = 8
@@ -56,23 +66,23 @@ _DIMENSION_TYPES: Final[dict[str, DimensionType]] = {
 class LookWork:
     """Splits whose columns are asked for, one for each piece of work.
 
-    `columns` are those of delimited text, with `separator` between them; none: messages are JSON.
+    With `beside` the columns beside the values of records are among them.
     """
 
     splits: tuple[Split, ...]
-    columns: tuple[str, ...] = ()
-    separator: str = ","
+    format: TextFormat
+    beside: BesideColumns | None = None
 
     def look(self, number: int) -> Found:
         """Return the columns of the messages of one split."""
         found: Found = {}
-        for messages in read_messages(OsFileSystem(), self.splits[number]):
-            if self.columns:
-                typed = typed_columns(lines_of(messages), self.columns, self.separator)
-                merge_found(found, {name: type_of(type_) for name, type_ in typed.items()})
-            else:
-                for columns in json_columns(messages):
-                    merge_found(found, columns)
+        if self.beside is None:
+            for messages in read_messages(OsFileSystem(), self.splits[number]):
+                _look_at(messages, self.format, found)
+            return found
+        for records in read_whole(OsFileSystem(), self.splits[number], topic=""):
+            _look_at(records.values.drop_null(), self.format, found)
+            merge_found(found, columns_beside(records, self.beside))
         return found
 
 
@@ -91,6 +101,26 @@ def found_in(texts: Iterable[str]) -> Found:
     return found
 
 
+def columns_beside(records: Records, names: BesideColumns) -> Found:
+    """Return the columns beside the values of records that one of them has."""
+    found: Found = {}
+    if records.headers is not None and names.encoding is not None:
+        headers = header_names(records.headers)
+        merge_found(found, {f"{names.header_prefix}{name}": "string" for name in headers})
+    times = records.times_ms
+    own: Found = {
+        names.time: "null" if times.null_count == len(times) else "long",
+        names.topic: "string",
+        names.partition: "long",
+        names.offset: "long",
+    }
+    merge_found(found, own)
+    if records.keys is not None and names.key_format is not None:
+        for group in groups(records.keys, names.key_format):
+            merge_found(found, {names.key: _type_of_keys(group, names.key_format)})
+    return found
+
+
 def json_columns(messages: pa.BinaryArray) -> Iterator[Found]:
     """Yield what Arrow finds in JSON objects; what is none has no columns.
 
@@ -106,6 +136,29 @@ def json_columns(messages: pa.BinaryArray) -> Iterator[Found]:
         step = max(LEAF_MESSAGES, -(-len(messages) // _CUT_INTO))
         for start in range(0, len(messages), step):
             yield from json_columns(messages.slice(start, step))
+
+
+def _look_at(messages: pa.BinaryArray, format_: TextFormat, found: Found) -> None:
+    if not len(messages):
+        return
+    if format_.columns:
+        typed = typed_columns(lines_of(messages), format_.columns, format_.separator)
+        merge_found(found, {name: type_of(type_) for name, type_ in typed.items()})
+        return
+    for columns in json_columns(messages):
+        merge_found(found, columns)
+
+
+def _type_of_keys(group: KeyGroup, format_: TextFormat) -> FoundType:
+    seen: Found = {}
+    if group.name is not None:
+        _look_at(group.keys, format_, seen)
+        return seen.get(group.name, "null")
+    for key in group.keys.to_pylist():
+        value = first_value(key, "")
+        if not isinstance(value, str):
+            merge_found(seen, {name: type_of_value(inner) for name, inner in value.items()})
+    return seen.get("", "null")
 
 
 def _whole(messages: pa.BinaryArray) -> Found:

@@ -64,13 +64,22 @@ def row_of(message: bytes, shape: RowShape) -> list[Value]:
     """
     if not message:
         raise UnparseableError("not JSON but empty: in Kafka, a record without a value")
+    return row_of_object(object_of(message), shape)
+
+
+def object_of(message: bytes) -> Mapping[str, Json]:
+    """Return the JSON object that a message is.
+
+    Raises:
+        UnparseableError: It is none.
+    """
     try:
         value: Json = orjson.loads(message)
     except orjson.JSONDecodeError as error:
         raise UnparseableError(f"not JSON: {error}") from None
     if not isinstance(value, Mapping):
         raise UnparseableError(f"not a JSON object but {_kind(value)}")
-    return row_of_object(value, shape)
+    return value
 
 
 def row_of_object(value: Mapping[str, Json], shape: RowShape) -> list[Value]:
@@ -171,10 +180,10 @@ def _boolean(value: Json) -> bool | None:
     return None
 
 
-def _time_of(value: Json, time: TimeField) -> int:
+def _time_of(value: Json, time: TimeField) -> int | None:
     if value is None or value == "":
-        if time.missing_ms is None:
-            raise UnparseableError(f"no time: field {time.name!r} is missing or null")
+        if time.missing_ms is None and not time.optional:
+            raise UnparseableError(time.why_none)
         return time.missing_ms
     ms = _instant(value, time)
     if not START_OF_TIME_MS <= ms < END_OF_TIME_MS:

@@ -185,7 +185,7 @@ class MessageParser:
             millis = to_millis(_column(table, time.name), time.format)
             if time.missing_ms is not None:
                 millis = pc.fill_null(millis, time.missing_ms)
-            keep, outside = check_times(millis, time.name, str(time.format))
+            keep, outside = check_times(millis, time)
             bad = tuple(BadMessage(base + index, reason) for index, reason in outside)
             columns.append(as_times(millis))
         for name, type_ in self._shape.fields:

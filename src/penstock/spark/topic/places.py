@@ -9,6 +9,7 @@ place that the range was given with, so half a line is never taken for one.
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penstock.indexing.engine import StreamRange
+    from penstock.indexing.source.kafka import Beside
     from penstock.storage.filesystem import FileSystem
 
 _LINES: Final = "lines:"
@@ -58,8 +60,19 @@ def has_secrets(source: SourceRange) -> bool:
     return bool(source.properties)
 
 
-def read_place(fs: FileSystem, source: SourceRange, block_bytes: int) -> Iterator[MessageSlice]:
+@dataclass(frozen=True, slots=True)
+class RecordSlice(MessageSlice):
+    """Whole records of Kafka; a message that is null is a record without a value."""
+
+    beside: Beside
+
+
+def read_place(
+    fs: FileSystem, source: SourceRange, block_bytes: int, *, whole: bool = False
+) -> Iterator[MessageSlice]:
     """Yield the records of a range, wherever they are, in slices of about `block_bytes`.
+
+    With `whole` those of Kafka come as `RecordSlice`.
 
     Raises:
         NotFound: The folder, file or topic is not there, or does not hold the range any more.
@@ -72,21 +85,28 @@ def read_place(fs: FileSystem, source: SourceRange, block_bytes: int) -> Iterato
         )
         return
     if source.folder.startswith(_KAFKA):
-        yield from _read_kafka(source, block_bytes)
+        yield from _read_kafka(source, block_bytes, whole=whole)
         return
     yield from _read_lines(fs, source, block_bytes)
 
 
-def _read_kafka(source: SourceRange, block_bytes: int) -> Iterator[MessageSlice]:
+def _read_kafka(source: SourceRange, block_bytes: int, *, whole: bool) -> Iterator[MessageSlice]:
     # Imported here: it costs memory that workers which read no Kafka do without.
     from penstock.indexing.source import KafkaClients  # noqa: PLC0415
     from penstock.indexing.source.kafka import read_records  # noqa: PLC0415
 
     topic = source.folder.removeprefix(_KAFKA)
     wanted = KafkaRange(source.partition, topic, source.start, source.end, source.properties)
-    for batch in read_records(KafkaClients(), wanted, SystemClock(), batch_bytes=block_bytes):
+    for batch in read_records(
+        KafkaClients(), wanted, SystemClock(), batch_bytes=block_bytes, whole=whole
+    ):
+        at = 0
         for base, values in batch.runs():
-            yield MessageSlice(base, values, 0)
+            if batch.beside is None:
+                yield MessageSlice(base, values, 0)
+            else:
+                yield RecordSlice(base, values, 0, batch.beside.slice(at, len(values)))
+            at += len(values)
 
 
 def _read_lines(fs: FileSystem, source: SourceRange, block_bytes: int) -> Iterator[MessageSlice]:

@@ -18,6 +18,7 @@ from penstock.core.errors import CorruptData, NotFound
 from penstock.spark.topic.badfiles import BadFileWriter, BadRecord, bad_file_name
 from penstock.spark.topic.parse import BadMessage, BatchParser
 from penstock.spark.topic.places import is_folder, read_place
+from penstock.spark.topic.records import RecordParser, Records, whole_records
 from penstock.spark.topic.splits import SourceRange
 from penstock.spark.topic.tallies import note_bytes
 from penstock.storage.filesystem import FileSystem
@@ -109,8 +110,18 @@ def read_messages(fs: FileSystem, split: Iterable[SourceRange]) -> Iterator[pa.B
             yield _joined(batch)
 
 
+def read_whole(fs: FileSystem, split: Iterable[SourceRange], topic: str) -> Iterator[Records]:
+    """Yield the records with all that they have, in batches of a size that parses well."""
+    for source in split:
+        for batch in _gather(read_place(fs, source, BATCH_BYTES, whole=True)):
+            yield whole_records(batch, _joined(batch), topic, source.partition)
+
+
 def read_parsed(
-    fs: FileSystem, split: Iterable[SourceRange], parser: BatchParser, policy: BadMessagePolicy
+    fs: FileSystem,
+    split: Iterable[SourceRange],
+    parser: BatchParser | RecordParser,
+    policy: BadMessagePolicy,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of the messages; bad ones go where the policy says.
 
@@ -134,15 +145,21 @@ def read_parsed(
 def _parsed(
     fs: FileSystem,
     source: SourceRange,
-    parser: BatchParser,
+    parser: BatchParser | RecordParser,
     policy: BadMessagePolicy,
     writer: BadFileWriter | None,
 ) -> Iterator[pa.RecordBatch]:
     size = 0
-    for batch in _gather(read_place(fs, source, BATCH_BYTES)):
+    whole = isinstance(parser, RecordParser)
+    for batch in _gather(read_place(fs, source, BATCH_BYTES, whole=whole)):
         size += sum(_payload_bytes(piece.messages) for piece in batch)
         messages = _joined(batch)
-        parsed = parser.parse(messages)
+        if isinstance(parser, RecordParser):
+            parsed = parser.parse_records(
+                whole_records(batch, messages, policy.topic, source.partition)
+            )
+        else:
+            parsed = parser.parse(messages)
         if parsed.bad:
             records = _records(batch, messages, parsed.bad)
             if writer is not None:
@@ -191,7 +208,8 @@ def _records(
     places = np.searchsorted(starts, [b.index for b in bad], side="right") - 1
     for found, place in zip(bad, places.tolist(), strict=True):
         offset = batch[place].base_offset + found.index - int(starts[place])
-        yield BadRecord(offset, found.reason, messages[found.index].as_py())
+        # A record without a value has no bytes to keep.
+        yield BadRecord(offset, found.reason, messages[found.index].as_py() or b"")
 
 
 def _refusal(record: BadRecord, source: SourceRange, topic: str) -> CorruptData:

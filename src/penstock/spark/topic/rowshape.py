@@ -84,11 +84,20 @@ def time_format(text: str) -> TimeFormat | TimePattern:
 
 @dataclass(frozen=True, slots=True)
 class TimeField:
-    """Where the time of a message is; `missing_ms` stands in when it has none."""
+    """Where the time of a message is; `missing_ms` stands in when it has none.
+
+    One that is `optional` is null then, if there is no `missing_ms`: it comes from elsewhere.
+    """
 
     name: str
     format: TimeFormat | TimePattern = TimeFormat.AUTO
     missing_ms: int | None = None
+    optional: bool = False
+
+    @property
+    def why_none(self) -> str:
+        """Why a message without a time makes no row."""
+        return f"no time: field {self.name!r} is missing or null"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +136,7 @@ class RowShape:
             "name": self.time.name,
             "format": str(self.time.format),
             "missing_ms": self.time.missing_ms,
+            "optional": self.time.optional,
         }
         return json.dumps({"fields": self.fields, "time": time})
 
@@ -143,6 +153,7 @@ class RowShape:
                 str(raw["time"]["name"]),
                 time_format(str(raw["time"]["format"])),
                 raw["time"]["missing_ms"],
+                raw["time"]["optional"],
             )
             return cls(tuple((str(n), FieldType(t)) for n, t in raw["fields"]), time)
         except (ValueError, KeyError, TypeError) as error:

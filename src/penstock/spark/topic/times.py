@@ -15,7 +15,7 @@ from penstock.core.errors import InvalidRequest
 from penstock.core.instants import END_OF_TIME_MS, START_OF_TIME_MS
 from penstock.core.timepatterns import TimePattern
 from penstock.spark.topic.patterntimes import by_pattern
-from penstock.spark.topic.rowshape import TIME_TYPE, TimeFormat
+from penstock.spark.topic.rowshape import TIME_TYPE, TimeField, TimeFormat
 
 WHOLE: Final = "^-?[0-9]+$"
 # Arrow units per JSON number: multiply, then divide by this to get milliseconds.
@@ -55,13 +55,14 @@ def to_millis(column: pa.Array, format_: TimeFormat | TimePattern) -> pa.Array:
     return column if divide == 1 else _floor_divide(column, divide)
 
 
-def check_times(
-    millis: pa.Array, name: str, format_: str
-) -> tuple[pa.Array, tuple[tuple[int, str], ...]]:
-    """Return which rows have a time within the calendar; (index, reason) of the others."""
+def check_times(millis: pa.Array, time: TimeField) -> tuple[pa.Array, tuple[tuple[int, str], ...]]:
+    """Return which rows have a time within the calendar; (index, reason) of the others.
+
+    A row may have none if the time is optional.
+    """
     inside = pc.and_(
         pc.greater_equal(millis, START_OF_TIME_MS), pc.less(millis, END_OF_TIME_MS)
-    ).fill_null(False)  # noqa: FBT003 - the value to fill in
+    ).fill_null(time.optional)
     if pc.all(inside).as_py():
         return inside, ()
     outside = np.flatnonzero(~inside.to_numpy(zero_copy_only=False))
@@ -69,10 +70,10 @@ def check_times(
     for index in outside.tolist():
         value = millis[index].as_py()
         reason = (
-            f"no time: field {name!r} is missing or null"
+            time.why_none
             if value is None
-            else f"time in field {name!r} lies outside the years 0001 to 9999:"
-            f" is its unit {format_}?"
+            else f"time in field {time.name!r} lies outside the years 0001 to 9999:"
+            f" is its unit {time.format}?"
         )
         bad.append((index, reason))
     return inside, tuple(bad)

@@ -12,10 +12,11 @@ from penstock.indexing.source.kafka.cluster import (
     Records,
     TopicShape,
 )
-from penstock.indexing.source.kafka.reading import RecordBatch, read_records
+from penstock.indexing.source.kafka.reading import Beside, RecordBatch, read_records
 from penstock.indexing.source.kafka.supplier import KafkaSupplier
 
 __all__ = [
+    "Beside",
     "Connect",
     "KafkaAdmin",
     "KafkaLog",

@@ -31,12 +31,16 @@ class Records:
     """Records of one partition in order, with their offsets; a value of None was sent as one.
 
     `end` is where the partition ended when that was found out: nothing lies between the records
-    and it, and it holds nothing behind it yet.
+    and it, and it holds nothing behind it yet. The rest is there for each record where whole ones
+    were asked for: keys, times in epoch milliseconds (negative: none), and headers, if any.
     """
 
     offsets: Sequence[int] = ()
     values: Sequence[bytes | None] = ()
     end: int | None = None
+    keys: Sequence[bytes | None] = ()
+    times_ms: Sequence[int] = ()
+    headers: Sequence[Sequence[tuple[str, bytes | None]] | None] = ()
 
 
 class KafkaAdmin(Protocol):
@@ -90,6 +94,11 @@ class Connect(Protocol):
         """
         ...
 
-    def log(self, settings: Settings, topic: str, partition: int, start: int) -> KafkaLog:
-        """Return a client that reads a partition from an offset on. Raises as `admin`."""
+    def log(
+        self, settings: Settings, topic: str, partition: int, start: int, *, whole: bool = False
+    ) -> KafkaLog:
+        """Return a client that reads a partition from an offset on. Raises as `admin`.
+
+        With `whole` it gives what records have beside their values, too, which costs time.
+        """
         ...

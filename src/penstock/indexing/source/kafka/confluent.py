@@ -6,6 +6,7 @@ The one module that imports it. Translates its errors; they name brokers and top
 from __future__ import annotations
 
 import logging
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 try:
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from penstock.indexing.kafkasettings import Settings
 
 T = TypeVar("T")
+_Headers = list[tuple[str, bytes | None]] | None
 
 _log = logging.getLogger(__name__)
 
@@ -121,7 +123,10 @@ class ConfluentAdmin:
 class ConfluentLog:
     """Reads one partition. See `KafkaLog`."""
 
-    def __init__(self, settings: Settings, topic: str, partition: int, start: int) -> None:
+    def __init__(
+        self, settings: Settings, topic: str, partition: int, start: int, *, whole: bool = False
+    ) -> None:
+        self._whole = whole
         self._place = f"topic {topic}, partition {partition}"
         self._next = start
         config: dict[str, str | int | bool] = {
@@ -152,7 +157,19 @@ class ConfluentLog:
         offsets = cast("list[int]", list(map(Message.offset, messages)))
         if offsets:
             self._next = offsets[-1] + 1
-        return Records(offsets, list(map(Message.value, messages)), end)
+        values = list(map(Message.value, messages))
+        if not self._whole:
+            return Records(offsets, values, end)
+        return Records(
+            offsets,
+            values,
+            end,
+            keys=list(map(Message.key, messages)),
+            # Each is told as (kind of time, time).
+            times_ms=list(map(itemgetter(1), map(Message.timestamp, messages))),
+            # Its type is that of what is sent, too.
+            headers=cast("list[_Headers]", list(map(Message.headers, messages))),
+        )
 
     def _heard(self, events: list[Message]) -> int | None:
         """Return the end of the partition if one of these says so; raise what cannot be mended."""

@@ -8,7 +8,8 @@ Owns which records belong to a range, and when all of it was read. Invariants:
   found there: a read that merely waits too long is an error, never a short range.
 
 A record without a value (a tombstone) comes as an empty message, which makes no row: whoever counts
-what could not be parsed counts it, so that no record vanishes without a count.
+what could not be parsed counts it, so that no record vanishes without a count. Among whole records
+it comes as null: there is a row in what it has beside it.
 """
 
 from __future__ import annotations
@@ -36,12 +37,36 @@ _WAIT_S: Final = 0.1
 _STALL_S: Final = 30.0
 
 
+_HEADERS: Final = pa.map_(pa.string(), pa.binary())
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What records have beside their values; null where one has none.
+
+    Times are epoch milliseconds. A header's name is text, its value any bytes.
+    """
+
+    times_ms: pa.Int64Array
+    keys: pa.BinaryArray
+    headers: pa.MapArray
+
+    def slice(self, start: int, count: int) -> Beside:
+        """Return that of some records."""
+        return Beside(
+            self.times_ms.slice(start, count),
+            self.keys.slice(start, count),
+            self.headers.slice(start, count),
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class RecordBatch:
-    """Values of records whose offsets grow, with gaps or without."""
+    """Values of records whose offsets grow, with gaps or without; of whole records the rest too."""
 
     offsets: np.ndarray[tuple[int], np.dtype[np.int64]]
     values: pa.BinaryArray
+    beside: Beside | None = None
 
     def runs(self) -> Iterator[tuple[int, pa.BinaryArray]]:
         """Yield the parts without a gap: (first offset, values)."""
@@ -51,17 +76,23 @@ class RecordBatch:
 
 
 def read_records(
-    connect: Connect, wanted: KafkaRange, clock: Clock, *, batch_bytes: int = 8 << 20
+    connect: Connect,
+    wanted: KafkaRange,
+    clock: Clock,
+    *,
+    batch_bytes: int = 8 << 20,
+    whole: bool = False,
 ) -> Iterator[RecordBatch]:
-    """Yield the records of a range in batches of about `batch_bytes`.
+    """Yield the records of a range in batches of about `batch_bytes`, their values or all of them.
 
     Raises:
         OffsetsGoneError: The partition does not hold the range any more.
         Unavailable: The cluster does not send what it has told of.
     """
-    log = connect.log(wanted.properties, wanted.topic, wanted.partition, wanted.start)
+    start = wanted.start
+    log = connect.log(wanted.properties, wanted.topic, wanted.partition, start, whole=whole)
     try:
-        at, most = wanted.start, _FIRST_RECORDS
+        at, most = start, _FIRST_RECORDS
         moved_s = clock.monotonic_s()
         while at < wanted.end:
             # No more than is wanted: who asks for more waits for them.
@@ -70,7 +101,7 @@ def read_records(
             if taken.offsets:
                 _check_order(wanted, at, taken)
                 count = bisect_left(taken.offsets, wanted.end)
-                batch = _batch(taken, count)
+                batch = _batch(taken, count, whole=whole)
                 at = taken.offsets[-1] + 1
                 if len(batch.offsets):
                     yield batch
@@ -97,12 +128,26 @@ def _check_order(wanted: KafkaRange, at: int, taken: Records) -> None:
         raise CorruptData(place, taken.offsets[0], f"offsets go back from {at}: its log was cut")
 
 
-def _batch(taken: Records, count: int) -> RecordBatch:
+def _batch(taken: Records, count: int, *, whole: bool) -> RecordBatch:
     offsets = np.array(taken.offsets[:count], np.int64)
     values = pa.array(taken.values[:count], pa.binary())
-    return RecordBatch(offsets, values.fill_null(b"") if values.null_count else values)
+    if not whole:
+        return RecordBatch(offsets, values.fill_null(b"") if values.null_count else values)
+    times_ms = np.array(taken.times_ms[:count], np.int64)
+    return RecordBatch(
+        offsets,
+        values,
+        Beside(
+            pa.array(times_ms, mask=times_ms < 0),
+            pa.array(taken.keys[:count], pa.binary()),
+            pa.array(taken.headers[:count], _HEADERS),
+        ),
+    )
 
 
 def _next_count(batch: RecordBatch, batch_bytes: int) -> int:
-    mean = max(1, int(batch.values.nbytes) // len(batch.offsets))
+    size = int(batch.values.nbytes)
+    if batch.beside is not None:
+        size += int(batch.beside.keys.nbytes) + int(batch.beside.headers.nbytes)
+    mean = max(1, size // len(batch.offsets))
     return max(1, min(_RECORDS_MAX, batch_bytes // mean))

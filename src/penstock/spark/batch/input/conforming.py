@@ -103,7 +103,7 @@ def _as_a_whole(
     if shape.time is not None:
         column = batch.column(shape.time.name) if shape.time.name in names else None
         millis = _times(column, batch.num_rows, shape)
-        keep, bad = check_times(millis, shape.time.name, str(shape.time.format))
+        keep, bad = check_times(millis, shape.time)
         columns.append(as_times(millis))
     for name, type_ in shape.fields:
         if name in names:

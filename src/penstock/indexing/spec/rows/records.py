@@ -1,0 +1,118 @@
+"""How the records of a stream are written: ``ioConfig.inputFormat`` of a supervisor.
+
+Owns the format `kafka`: a record's key, headers, time, topic, partition and offset as columns
+beside those of its value. Formats of the value itself are those of files (`spec.inputs`), of which
+`mistakes_in_message` refuses what a single message cannot have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Final, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from penstock.indexing.spec.inputs import (
+    REFUSED_FORMATS,
+    AvroFormat,
+    CsvFormat,
+    InputFormat,
+    JsonFormat,
+    OrcFormat,
+    ParquetFormat,
+    TsvFormat,
+)
+from penstock.indexing.spec.model import SpecModel, mistakes, refusing
+
+_Found = list[tuple[tuple[str | int, ...], object, str]]
+_MESSAGE_FORMATS: Final = ("json", "csv", "tsv")
+_Name = Annotated[str, Field(min_length=1)]
+
+
+def _upper(value: object) -> object:
+    return value.upper() if isinstance(value, str) else value
+
+
+class HeaderFormat(SpecModel):
+    """Headers whose values are text."""
+
+    type: Literal["string"] = "string"
+    encoding: Annotated[
+        Literal["UTF-8", "UTF-16", "UTF-16BE", "UTF-16LE", "ISO-8859-1", "US-ASCII"],
+        BeforeValidator(_upper),
+    ] = "UTF-8"
+
+
+class KafkaFormat(SpecModel):
+    """Whole records: the columns of the value, and beside them what else a record has.
+
+    What the value has itself wins over a column beside it of the same name. A record without a
+    value becomes a row of the columns beside it.
+    """
+
+    type: Literal["kafka"]
+    value_format: InputFormat
+    header_format: HeaderFormat | None = None
+    header_column_prefix: str = "kafka.header."
+    key_format: InputFormat | None = None
+    key_column_name: _Name = "kafka.key"
+    timestamp_column_name: _Name = "kafka.timestamp"
+    topic_column_name: _Name = "kafka.topic"
+    partition_column_name: _Name = "kafka.partition"
+    offset_column_name: _Name = "kafka.offset"
+
+    unsupported: ClassVar[Mapping[str, str]] = {
+        "headerLabelPrefix": "its name is headerColumnPrefix now"
+    }
+
+    @model_validator(mode="after")
+    def _check_together(self) -> KafkaFormat:
+        found: _Found = []
+        for name, format_ in (("valueFormat", self.value_format), ("keyFormat", self.key_format)):
+            if format_ is not None:
+                found += [((name, *at), v, why) for at, v, why in mistakes_in_message(format_)]
+        seen: dict[str, str] = {}
+        for field, name in self._columns():
+            if (other := seen.setdefault(name.lower(), field)) != field:
+                text = f"{name!r} is the column of {other} already: each needs one of its own"
+                found.append(((field,), name, text))
+        if found:
+            raise mistakes("KafkaFormat", found)
+        return self
+
+    def _columns(self) -> tuple[tuple[str, str], ...]:
+        return (
+            ("timestampColumnName", self.timestamp_column_name),
+            ("topicColumnName", self.topic_column_name),
+            ("partitionColumnName", self.partition_column_name),
+            ("offsetColumnName", self.offset_column_name),
+            ("keyColumnName", self.key_column_name),
+        )
+
+
+StreamFormat = Annotated[
+    JsonFormat | CsvFormat | TsvFormat | KafkaFormat | ParquetFormat | OrcFormat | AvroFormat,
+    Field(discriminator="type"),
+    refusing({k: v for k, v in REFUSED_FORMATS.items() if k != "kafka"}, default="json"),
+]
+"""What a stream's spec may name; `mistakes_in_message` says which of files no stream has."""
+
+
+def mistakes_in_message(format_: InputFormat) -> _Found:
+    """Return what a format has that a message cannot: it is one row by itself.
+
+    Nothing comes before the first. Each is (place within the format, value, what is wrong).
+    """
+    if format_.type not in _MESSAGE_FORMATS:
+        known = ", ".join(_MESSAGE_FORMATS)
+        text = f"a stream's messages are {known}, not {format_.type}: read it in a batch task"
+        return [(("type",), format_.type, text)]
+    found: _Found = []
+    if isinstance(format_, CsvFormat | TsvFormat):
+        if format_.has_header:
+            text = "a message has no header: leave it out, and list the columns in columns"
+            found.append((("findColumnsFromHeader",), True, text))
+        if format_.skip_header_rows:
+            text = "each message is one row, with nothing before it: leave it out"
+            found.append((("skipHeaderRows",), format_.skip_header_rows, text))
+    return found

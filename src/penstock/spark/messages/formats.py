@@ -1,0 +1,90 @@
+"""How a stream's text is written, and what is beside it: plain data for Spark's workers.
+
+Owns the step from the formats of a spec to that data, so that workers need no models of specs, and
+the choice of a parser, for the values of messages and for the keys of records.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.spark.batch.input.delimited import DelimitedParser
+from penstock.spark.messages.delimited import DelimitedMessages
+from penstock.spark.topic.parse import BatchParser, MessageParser
+
+if TYPE_CHECKING:
+    from penstock.indexing.spec import InputFormat
+    from penstock.indexing.spec.rows.records import KafkaFormat
+    from penstock.spark.topic.rowshape import RowShape
+
+
+@dataclass(frozen=True, slots=True)
+class TextFormat:
+    """JSON objects, or with `columns` lines of values of these, with `separator` between them."""
+
+    columns: tuple[str, ...] = ()
+    separator: str = ","
+    list_delimiter: str | None = None
+
+    def parser(self, shape: RowShape) -> BatchParser:
+        """Return a parser of messages of one shape."""
+        if not self.columns:
+            return MessageParser(shape)
+        lines = DelimitedParser(shape, self.columns, self.separator, self.list_delimiter)
+        return DelimitedMessages(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class BesideColumns:
+    """Names of the columns beside those of values, and how what is in them is written.
+
+    Headers are read if `encoding` is given, keys if `key_format` is.
+    """
+
+    time: str
+    topic: str
+    partition: str
+    offset: str
+    key: str
+    key_format: TextFormat | None = None
+    header_prefix: str = ""
+    encoding: str | None = None
+
+    def has(self, name: str) -> bool:
+        """Whether a column of this name may be found beside values."""
+        if name in {self.time, self.topic, self.partition, self.offset}:
+            return True
+        return self.header_of(name) is not None or (
+            name == self.key and self.key_format is not None
+        )
+
+    def header_of(self, name: str) -> str | None:
+        """Return the header that a column of this name is of; None: it is of none."""
+        if self.encoding is None or not name.startswith(self.header_prefix):
+            return None
+        return name.removeprefix(self.header_prefix)
+
+
+def text_format(format_: InputFormat | None) -> TextFormat:
+    """Return how text of a format of a spec is written; without one it is JSON."""
+    # mypy follows comparisons with one text alone.
+    if format_ is None or not (format_.type == "csv" or format_.type == "tsv"):  # noqa: PLR1714
+        return TextFormat()
+    return TextFormat(format_.columns, format_.separator, format_.list_delimiter)
+
+
+def beside_columns(format_: KafkaFormat | None) -> BesideColumns | None:
+    """Return the columns beside values of a format of a spec; None: there are none."""
+    if format_ is None:
+        return None
+    return BesideColumns(
+        format_.timestamp_column_name,
+        format_.topic_column_name,
+        format_.partition_column_name,
+        format_.offset_column_name,
+        format_.key_column_name,
+        None if format_.key_format is None else text_format(format_.key_format),
+        format_.header_column_prefix,
+        None if format_.header_format is None else format_.header_format.encoding,
+    )

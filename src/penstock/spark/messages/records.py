@@ -1,0 +1,186 @@
+"""Whole records to typed rows: the columns of their values, and those of what is beside them.
+
+What a value has itself wins over what is beside it under the same name; where it has nothing, or
+null, that takes its place, the row's time included. A record without a value is a row of what is
+beside it. All of it is done by columns, as the parsing of values is. Pure.
+
+Invariant: every record becomes exactly one row, or one `BadMessage` with its index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.spark.batch.input.conforming import conformed
+from penstock.spark.messages.headers import header_texts, header_values
+from penstock.spark.messages.keys import KeyReader
+from penstock.spark.topic.parse import BadMessage, Parsed
+from penstock.spark.topic.rowshape import TIME_COLUMN, FieldType, RowShape
+from penstock.spark.topic.times import as_times
+
+if TYPE_CHECKING:
+    from penstock.spark.messages.formats import BesideColumns, TextFormat
+    from penstock.spark.topic.records import Records
+
+_Places = npt.NDArray[np.int64]
+
+
+class RecordRows:
+    """Parses batches of records of one shape. For one thread at a time.
+
+    Args:
+        shape: The rows to make.
+        value_format: How values are written.
+        columns: What is beside them.
+    """
+
+    def __init__(self, shape: RowShape, value_format: TextFormat, columns: BesideColumns) -> None:
+        time = shape.time
+        assert time is not None, "rows of streams have a time"
+        self._shape = shape
+        self._time = time
+        self._columns = columns
+        self._has_time = columns.has(time.name)
+        # It is missing only if there is none beside the value either.
+        value_time = replace(time, missing_ms=None, optional=True) if self._has_time else time
+        self._values = value_format.parser(replace(shape, time=value_time))
+        self._beside = RowShape(
+            tuple((name, type_) for name, type_ in shape.fields if columns.has(name)),
+            value_time if self._has_time else None,
+        )
+
+    def parse_records(self, records: Records) -> Parsed:
+        """Return the rows and the bad records of a batch."""
+        bad: dict[int, str] = {}
+        rows, places = self._rows_of_values(records, bad)
+        rows, places = self._with_beside(rows, places, records, bad)
+        rows = self._timed(rows, places, bad)
+        return Parsed(rows, tuple(BadMessage(at, bad[at]) for at in sorted(bad)))
+
+    def _rows_of_values(
+        self, records: Records, bad: dict[int, str]
+    ) -> tuple[pa.RecordBatch, _Places]:
+        """Return the rows of the values, and the places of their records."""
+        values = records.values
+        there = np.arange(len(values))
+        if values.null_count:
+            there = np.flatnonzero(values.is_valid())
+            values = values.drop_null()
+        parsed = self._values.parse(values)
+        bad.update((int(there[one.index]), one.reason) for one in parsed.bad)
+        if len(there) == len(records):
+            return parsed.rows, _without(there, (one.index for one in parsed.bad))
+        row = np.full(len(records), -1)
+        row[_without(there, (one.index for one in parsed.bad))] = np.arange(parsed.rows.num_rows)
+        places = _without(np.arange(len(records)), bad)
+        wanted = row[places]
+        return parsed.rows.take(pa.array(wanted, mask=wanted < 0)), places
+
+    def _with_beside(
+        self, rows: pa.RecordBatch, places: _Places, records: Records, bad: dict[int, str]
+    ) -> tuple[pa.RecordBatch, _Places]:
+        """Return the rows with what is beside their values, where these have nothing."""
+        names = [name for name, _ in self._beside.fields]
+        if not names and not self._has_time:
+            return rows, places
+        if len(places) < len(records):
+            records = records.take(pa.array(places))
+        wrong: dict[int, str] = {}
+        found = {name: self._column(name, records, rows, wrong) for name in names}
+        if self._has_time and self._time.name not in found:
+            found[self._time.name] = self._column(self._time.name, records, rows, wrong)
+        raw = pa.RecordBatch.from_arrays(list(found.values()), names=list(found))
+        if wrong:
+            kept = _without(np.arange(len(places)), wrong)
+            bad.update((int(places[at]), reason) for at, reason in wrong.items())
+            raw, rows = raw.take(pa.array(kept)), rows.take(pa.array(kept))
+            places = places[kept]
+        beside, more = conformed(raw, self._beside)
+        if more:
+            kept = _without(np.arange(len(places)), (index for index, _ in more))
+            bad.update((int(places[index]), reason) for index, reason in more)
+            rows, places = rows.take(pa.array(kept)), places[kept]
+        return self._filled(rows, beside), places
+
+    def _column(
+        self, name: str, records: Records, rows: pa.RecordBatch, wrong: dict[int, str]
+    ) -> pa.Array:
+        """Return what is beside the values under a name, but where the values have it themselves.
+
+        Headers come first, as in Druid, then what every record has, then the key.
+        """
+        shown = TIME_COLUMN if name not in rows.schema.names else name
+        open_ = rows.column(shown).is_null()
+        column: pa.Array | None = None
+        header, encoding = self._columns.header_of(name), self._columns.encoding
+        if header is not None and encoding is not None and records.headers is not None:
+            values = pc.if_else(open_, header_values(records.headers, header), None)
+            column, bad = header_texts(values, header, encoding)
+            _note(wrong, bad)
+        own = self._own(name, records)
+        if own is None and name == self._columns.key:
+            own = self._key(name, records, open_, wrong)
+        if own is None:
+            own = pa.nulls(len(records))
+        elif name != self._columns.key:
+            own = pc.if_else(open_, own, None)
+        if column is None:
+            return own
+        return pc.coalesce(column, own.cast(pa.string()))
+
+    def _own(self, name: str, records: Records) -> pa.Array | None:
+        columns = self._columns
+        if name == columns.time:
+            return records.times_ms
+        if name == columns.topic:
+            return pa.repeat(records.topic, len(records))
+        if name == columns.partition:
+            return pa.repeat(records.partition, len(records))
+        return records.offsets if name == columns.offset else None
+
+    def _key(
+        self, name: str, records: Records, open_: pa.BooleanArray, wrong: dict[int, str]
+    ) -> pa.Array | None:
+        if records.keys is None or self._columns.key_format is None:
+            return None
+        type_ = dict(self._beside.fields).get(name, FieldType.STRING)
+        keys = pc.if_else(open_, records.keys, None)
+        column, bad = KeyReader(self._columns.key_format, name, type_).read(keys)
+        _note(wrong, bad)
+        return column
+
+    def _filled(self, rows: pa.RecordBatch, beside: pa.RecordBatch) -> pa.RecordBatch:
+        known = set(beside.schema.names)
+        columns = [
+            pc.coalesce(column, beside.column(field.name)) if field.name in known else column
+            for field, column in zip(rows.schema, rows.columns, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self._shape.arrow_schema)
+
+    def _timed(self, rows: pa.RecordBatch, places: _Places, bad: dict[int, str]) -> pa.RecordBatch:
+        """Return the rows that have a time, or that for those that have none."""
+        times = rows.column(TIME_COLUMN)
+        if not times.null_count:
+            return rows
+        if self._time.missing_ms is not None:
+            missing = as_times(pa.array([self._time.missing_ms], pa.int64()))[0]
+            return rows.set_column(0, rows.schema.field(0), pc.fill_null(times, missing))
+        without = np.flatnonzero(times.is_null())
+        bad.update((int(places[at]), self._time.why_none) for at in without)
+        return rows.filter(times.is_valid())
+
+
+def _note(wrong: dict[int, str], bad: Iterable[BadMessage]) -> None:
+    for one in bad:
+        wrong.setdefault(one.index, one.reason)
+
+
+def _without(places: _Places, indices: Iterable[int]) -> _Places:
+    return np.delete(places, list(indices))

@@ -1,0 +1,92 @@
+"""Whole records of a stream partition: their values, and what they have beside them, as columns.
+
+Owns the step from slices to such columns, wherever the records are. A message of a topic of
+Penstock's own has the time at which it was appended, and neither key nor headers. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.spark.topic.parse import Parsed
+from penstock.spark.topic.places import RecordSlice
+
+if TYPE_CHECKING:
+    from penstock.storage.logreader import MessageSlice
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Records of one stream partition, in order.
+
+    A value that is null was sent as none. Times are epoch milliseconds, null where there is none;
+    without `keys` or `headers` no record has any.
+    """
+
+    topic: str
+    partition: int
+    values: pa.BinaryArray
+    offsets: pa.Int64Array
+    times_ms: pa.Int64Array
+    keys: pa.BinaryArray | None = None
+    headers: pa.MapArray | None = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def take(self, places: pa.Int64Array) -> Records:
+        """Return the records at these places."""
+        return Records(
+            self.topic,
+            self.partition,
+            self.values.take(places),
+            self.offsets.take(places),
+            self.times_ms.take(places),
+            None if self.keys is None else self.keys.take(places),
+            None if self.headers is None else self.headers.take(places),
+        )
+
+
+@runtime_checkable
+class RecordParser(Protocol):
+    """Makes rows of whole records. For one thread at a time."""
+
+    def parse_records(self, records: Records) -> Parsed:
+        """Return the rows and the bad records of a batch."""
+        ...
+
+
+def whole_records(
+    slices: Sequence[MessageSlice], values: pa.BinaryArray, topic: str, partition: int
+) -> Records:
+    """Return the records of slices, of which there is one at least.
+
+    Args:
+        slices: All of them from one place; between them offsets may be missing.
+        values: Their messages, joined.
+        topic: Where they are from.
+        partition: Where they are from.
+    """
+    counts = np.array([len(piece.messages) for piece in slices])
+    # Each slice's first offset, less the number of records before the slice.
+    firsts = np.array([piece.base_offset for piece in slices], np.int64)
+    shifts = firsts - np.concatenate([[0], np.cumsum(counts)[:-1]])
+    offsets = pa.array(np.repeat(shifts, counts) + np.arange(len(values)))
+    of_kafka = [piece.beside for piece in slices if isinstance(piece, RecordSlice)]
+    if of_kafka:
+        return Records(
+            topic,
+            partition,
+            values,
+            offsets,
+            pa.concat_arrays([beside.times_ms for beside in of_kafka]),
+            pa.concat_arrays([beside.keys for beside in of_kafka]),
+            pa.concat_arrays([beside.headers for beside in of_kafka]),
+        )
+    appended = np.array([piece.append_time_ms for piece in slices], np.int64)
+    return Records(topic, partition, values, offsets, pa.array(np.repeat(appended, counts)))
