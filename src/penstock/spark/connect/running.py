@@ -34,9 +34,10 @@ class Running:
         self._operations: set[str] = set()  # of Spark, which were interrupted
 
     def stop(self, reason: str) -> None:
-        """Interrupt what runs; the caller tells the reason."""
-        self.stopped = self.stopped or reason
-        self._interrupt()
+        """Interrupt what runs; the caller tells the reason, of which the first one counts."""
+        if not self.stopped:  # else it is interrupted again and again until it ends
+            self.stopped = reason
+            self._interrupt()
 
     def end(self) -> None:
         """Say that the call has ended; of one that was stopped, later work of Spark is ended."""
