@@ -273,6 +273,16 @@ def test_the_command_of_the_server(tmp_path: Path) -> None:
     assert "spark.connect.grpc.binding.address 127.0.0.1\n" in conf
 
 
+def test_options_of_the_jvm_win_over_those_made_for_it(tmp_path: Path) -> None:
+    mine = ("-Xmx7m", "-XX:SharedArchiveFile=mine.jsa", "-Xlog:cds=info")
+    argv = prepare(server_options(tmp_path, java_options=mine), os.environ).argv
+    for option in mine:
+        name = option.partition("=")[0] if "=" in option else option[:4]
+        assert [one for one in argv if one.startswith(name)][-1] == option
+    made = next(at for at, one in enumerate(argv) if one.startswith("-XX:ArchiveClassesAtExit="))
+    assert made < argv.index(mine[0])
+
+
 def test_masters_get_retries_only_where_they_have_none() -> None:
     assert with_retries("local[*]") == "local[*, 4]"
     assert with_retries("local") == "local[1, 4]"

@@ -28,7 +28,8 @@ def archive_options(folder: Path, pair: str) -> list[str]:
 
     Args:
         folder: The cache folder, shared by all data folders of the user.
-        pair: What the archive depends on: versions and the class path.
+        pair: What the archive depends on: versions and the class path. Options of the JVM are no
+            part of it: most fit any archive, and the JVM starts without one that does not fit.
     """
     name = f"classes-{hashlib.sha256(pair.encode()).hexdigest()[:16]}.jsa"
     archive = folder / name
