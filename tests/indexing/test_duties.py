@@ -289,6 +289,16 @@ def test_nothing_is_kept_of_what_is_not_compacted_any_more(world: BatchWorld) ->
     assert submitting.run_all() == [day(2)], "its failures are forgotten, too"
 
 
+def test_who_only_asks_for_plans_keeps_nothing_of_what_is_gone_either(world: BatchWorld) -> None:
+    configure(world)
+    duty = Submitting(world).duty
+    assert duty.plans(CompactionConfigs.read(world.store), ["d"])["d"].due
+    CompactionConfigs.drop(world.store, ["d"])
+    assert duty.plans(CompactionConfigs.read(world.store), []) == {}
+    gc.collect()
+    assert not [one for one in gc.get_objects() if isinstance(one, CompactionUnits)]
+
+
 def test_a_failure_long_ago_counts_no_more(world: BatchWorld) -> None:
     configure(world)
     submitting = Submitting(world, slots=1)
@@ -324,23 +334,48 @@ def test_what_is_left_open_does_not_matter(world: BatchWorld) -> None:
 # Rounds
 
 
-def test_a_round_that_failed_is_not_tried_again_after_the_term() -> None:
-    class Failing:
-        name, interval_ms, runs = "failing", 1_000, 0
+class Failing:
+    """A duty that fails while it is told to."""
 
-        def run(self) -> None:
-            self.runs += 1
+    name, runs, fails = "failing", 0, True
+
+    def __init__(self, interval_ms: int) -> None:
+        self.interval_ms = interval_ms
+
+    def run(self) -> None:
+        self.runs += 1
+        if self.fails:
             raise Unavailable("nobody answers")
 
-    clock, lanes, duty = VirtualClock(), StepLanes(), Failing()
+
+def test_a_round_that_failed_is_not_tried_again_after_the_term() -> None:
+    clock, lanes, duty = VirtualClock(), StepLanes(), Failing(60_000)
     processor = MailboxProcessor(name="overlord", clock=clock)
     rounds = DutyRounds([duty], lanes, processor)
 
     rounds.start()
-    settle(processor, clock, 1, lanes)
+    settle(processor, clock, 60, lanes)
     assert duty.runs == 1
     settle(processor, clock, 60, lanes)
     assert duty.runs == 2
     rounds.stop()
     settle(processor, clock, 3_600, lanes)
     assert duty.runs == 2
+
+
+@pytest.mark.parametrize(("interval_ms", "again_s"), [(3_000, 30), (600_000, 600)])
+def test_what_is_due_often_is_tried_again_soon(interval_ms: int, again_s: int) -> None:
+    """However long nobody answered: who changed a rule waits for what follows from it."""
+    clock, lanes, duty = VirtualClock(), StepLanes(), Failing(interval_ms)
+    processor = MailboxProcessor(name="overlord", clock=clock)
+    rounds = DutyRounds([duty], lanes, processor)
+    rounds.start()
+    settle(processor, clock, interval_ms // 1_000, lanes)
+    assert duty.runs == 1
+    settle(processor, clock, min(interval_ms // 1_000, 60), lanes)
+    assert duty.runs == 2
+    settle(processor, clock, 3_600, lanes)
+    duty.fails, failed = False, duty.runs
+    settle(processor, clock, again_s, lanes)
+    assert duty.runs > failed
+    rounds.stop()

@@ -36,6 +36,7 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 _ANSWER_S: Final = 30.0
+_RETRY_MS: Final = 60_000
 
 
 class Duty(Protocol):
@@ -130,7 +131,7 @@ class DutyRounds:
                     duty.name,
                     lanes,
                     processor,
-                    retry=Retry(60_000, 600_000),
+                    retry=_retry(duty.interval_ms),
                     on_failure=partial(_failed, duty.name),
                 ),
             )
@@ -162,6 +163,12 @@ class DutyRounds:
     def _round(self, duty: Duty) -> None:
         if not self._stopped:
             duty.run()
+
+
+def _retry(interval_ms: int) -> Retry:
+    """Return when what failed is tried again: soon where it is due often, for someone waits."""
+    first_ms = min(interval_ms, _RETRY_MS)
+    return Retry(first_ms, 10 * first_ms)
 
 
 def _failed(name: str, error: Exception) -> None:
