@@ -555,6 +555,16 @@ def test_the_prompt_goes_on_after_errors_and_interrupts(
     assert run(["sql", "SELECT 1"]) == exitcodes.INTERRUPTED
     assert capsys.readouterr().err == "penstock: stopped\n"
 
+    insert = "INSERT INTO t SELECT 1 PARTITIONED BY ALL"
+    server.answers[f"{sql}/task"] = (200, {"taskId": "x"})
+    monkeypatch.setattr("penstock.services.cli.sql.follow", interrupted)
+    goes_on = "penstock: task x goes on; to stop it: penstock task shutdown x\n"
+    typed[:] = [f"{insert};", "\\q"]
+    assert run(["sql"]) == exitcodes.OK
+    assert capsys.readouterr().err == goes_on
+    assert run(["sql", insert]) == exitcodes.INTERRUPTED
+    assert capsys.readouterr().err == goes_on
+
 
 def test_with_a_url_the_api_is_asked_for_the_broker(server: FakeServer, capsys: Capture) -> None:
     server.answers["/status"] = (200, {"version": "1", "broker_http": server.url, "services": []})

@@ -49,8 +49,6 @@ class _Wanted:
 # Whether a statement becomes a task is for the server to say; this spares queries a question.
 _WRITES = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*(?:INSERT|REPLACE)\b", re.IGNORECASE | re.DOTALL)
 
-# The connection is closed by then, and with it the server stops the query.
-_STOPPED = "penstock: stopped"
 _RESULT_FORMATS = {Format.CSV: "csv", Format.JSON: "object", Format.JSONL: "objectLines"}
 
 
@@ -92,12 +90,7 @@ def sql(
     text = statement if statement is not None else read_text(file or Path("-"))
     if context and not _WRITES.match(_bare(text)):
         raise InvalidRequest("--context is what a task is told, and a query has none: leave it out")
-    try:
-        _run(api, text, chosen)
-    except KeyboardInterrupt:
-        if not _WRITES.match(_bare(text)):  # of a task its own words tell
-            warn(_STOPPED)
-        raise
+    _run(api, text, chosen)
 
 
 def _context(given: Sequence[str]) -> dict[str, object]:
@@ -127,6 +120,15 @@ def _run(api: JsonClient, text: str, wanted: _Wanted) -> None:
         as_json = output in (Format.JSON, Format.JSONL)
         _write(api, statement, wanted.context, as_json=as_json)
         return
+    try:
+        _query(api, statement, output)
+    except KeyboardInterrupt:
+        # The connection is closed by now, and with it the server stops the query.
+        warn("penstock: stopped")
+        raise
+
+
+def _query(api: JsonClient, statement: str, output: Format) -> None:
     if output is Format.TABLE:
         found = ask(api, statement)
         numeric = [
@@ -157,7 +159,11 @@ def _write(
     task_id = str(part(answer, "taskId"))
     if not as_json:
         say(f"task {task_id} is submitted")
-    follow(task_id, as_json=as_json)
+    try:
+        follow(task_id, as_json=as_json)
+    except KeyboardInterrupt:
+        warn(f"penstock: task {task_id} goes on; to stop it: penstock task shutdown {task_id}")
+        raise
 
 
 def _cell(value: object) -> str:
@@ -212,7 +218,7 @@ def _attempt(
     except PenstockError as error:
         warn(f"penstock: {error}")
     except KeyboardInterrupt:
-        warn(_STOPPED)
+        pass  # what it means for the statement is said
 
 
 def _command(api: JsonClient, line: str, wanted: _Wanted) -> None:
