@@ -10,9 +10,9 @@ asked by connecting to its port. The end of a child arrives as SIGCHLD. So nothi
 the JVM's port until it is open, and then, every few seconds, whether it is still alive.
 
 Invariants: a child that ends while nobody asked for it is started again, with the same sockets; so
-is one that hangs, where a pulse tells; children end when this process ends, however it ends; they
-are stopped stage by stage, those of one beside each other, each with its own time limit, and killed
-when that is over.
+is one that hangs, where a pulse tells, or is in trouble; children end when this process ends,
+however it ends; they are stopped stage by stage, those of one beside each other, each with its own
+time limit, and killed when that is over.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class Launcher:
             if child.process is None and child.life.due(now_s):
                 self._start(child)
         self._probe_ports()
-        self._end_hung()
+        self._end_troubled()
         self._wait(_PORT_PROBE_S if self._probing() else _IDLE_WAIT_S)
         self._reap()
         if not self._was_ready:
@@ -246,7 +246,7 @@ class Launcher:
                 if probe.connect_ex(("127.0.0.1", port)) == 0:
                     self._mark_ready(child)
 
-    def _end_hung(self) -> None:
+    def _end_troubled(self) -> None:
         for child in self._children:
             if child.process is None or child.process.poll() is not None:
                 continue
