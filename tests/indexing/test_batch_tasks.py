@@ -644,6 +644,21 @@ def test_bad_rows_are_counted_sampled_and_bounded(world: BatchWorld) -> None:
     assert task.report().row_stats["buildSegments"]["unparseable"] == 3  # type: ignore[index,call-overload]
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_log_tells_bad_rows_if_the_spec_says_so(
+    world: BatchWorld, caplog: pytest.LogCaptureFixture, fails: bool
+) -> None:
+    rows = "\n".join([lines(*ABC), *["nonsense"] * 120])
+    tuning = {"maxParseExceptions": 5 if fails else 200}
+    world.run(index(rows, tuning=tuning))
+    assert "cannot be parsed: inline" not in caplog.text
+    result = world.run(index(rows, tuning=tuning | {"logParseExceptions": True}))
+    assert (result.state is TaskState.FAILED) is fails
+    told = [one.getMessage() for one in caplog.records if "be parsed: " in one.getMessage()]
+    assert told[0] == "cannot be parsed: inline:4: not a JSON object with a time: 'nonsense'"
+    assert (len(told), told[-1]) == (101, "cannot be parsed: 20 more like these")
+
+
 @pytest.mark.parametrize("mode", ["append", "legacy", "replace"])
 def test_an_input_without_a_row_that_parses_changes_nothing(world: BatchWorld, mode: str) -> None:
     world.run(index(lines(*ABC)))

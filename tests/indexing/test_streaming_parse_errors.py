@@ -83,6 +83,21 @@ def test_none_are_kept_unless_asked_for(tmp_path):
     task.metadata.close()
 
 
+def test_the_log_tells_them_if_the_spec_says_so(tmp_path, caplog):
+    for tells in (False, True):
+        (folder := tmp_path / str(tells)).mkdir()
+        task = world(folder, log_parse_exceptions=tells)
+        task.broker.add("flights", 0, [event(0), b"broken\nline", *[b"broken"] * 120])
+        task.run(lambda task=task: task.report().persisted[0] == 122)
+        assert task.ask(task.task.report()).unparseable == ()
+        task.metadata.close()
+        told = [one.getMessage() for one in caplog.records if "be parsed" in one.getMessage()]
+        assert bool(told) is tells
+    # A line each, however the message is written, and a bound for each batch.
+    assert "offset 1 of partition 0: not a JSON object with a time: 'broken\\nline'" in told[0]
+    assert (len(told), told[-1]) == (101, "cannot be parsed: 21 more like these")
+
+
 def test_averages_forget_what_is_long_ago():
     meters = MovingAverages(0.0)
     for second in range(1, 3601):

@@ -43,6 +43,7 @@ from penstock.indexing.engine import RowCounts
 from penstock.indexing.ports import TaskState
 from penstock.indexing.spec.context import IngestionMode
 from penstock.indexing.task import TaskResult
+from penstock.indexing.task.parsing import LOGGED_MAX, tell
 from penstock.indexing.worker.peontask import IngestionState
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
     from penstock.core.errors import Unavailable
     from penstock.core.intervals import Interval
+    from penstock.indexing.batch.engine import ParseError
     from penstock.indexing.batch.job import Job
     from penstock.indexing.batch.ports import BatchPorts
     from penstock.indexing.task.folder import TaskFolder
@@ -202,6 +204,7 @@ class IngestTask:
         except Unparseable as error:
             # Its report shows what the task failed for, as of one that bears it.
             samples = error.samples[: job.parse_errors_saved]
+            _tell(job, error.samples, error.count)
             self._progress.wrote(RowCounts(unparseable=error.count), samples)
             raise
 
@@ -219,11 +222,14 @@ class IngestTask:
                     spec.datasource, spec.id, ports.new_token()
                 ),
                 parse_errors_max=job.parse_errors_max,
-                parse_errors_saved=max(1, job.parse_errors_saved),
+                parse_errors_saved=max(
+                    LOGGED_MAX if job.tells_parse_errors else 1, job.parse_errors_saved
+                ),
                 combines=job.combines,
             ),
             self._progress,
         )
+        _tell(job, result.parse_errors, result.counts.unparseable)
         errors = result.parse_errors[: job.parse_errors_saved]
         return Written.of(dataclasses.replace(result, parse_errors=errors))
 
@@ -326,3 +332,9 @@ class IngestTask:
             return
         # The files are the janitor's: a peon that dies here asks once more, and may be heard then.
         raise Conflict(f"its segments were not published: {outcome.reason}")
+
+
+def _tell(job: Job, errors: Sequence[ParseError], count: int) -> None:
+    """Write into the log which rows could not be parsed, if the spec says so."""
+    if job.tells_parse_errors:
+        tell([f"{one.place}: {one.reason}: {one.row!r}" for one in errors[:LOGGED_MAX]], count)

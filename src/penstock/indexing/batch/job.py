@@ -52,6 +52,7 @@ class Job:
         parse_errors_max: With more unparseable rows the task fails; None: any number, but not
             all rows of an input.
         parse_errors_saved: How many samples the report has.
+        tells_parse_errors: Whether the log tells them, too.
         combines: The names of the metrics that the input's rows have already.
         rollup: How rows are rolled up, as segments keep it; None: as the schema says.
     """
@@ -64,6 +65,7 @@ class Job:
     compaction_state: Mapping[str, object] | None = None
     parse_errors_max: int | None = None
     parse_errors_saved: int = 0
+    tells_parse_errors: bool = False
     combines: frozenset[str] = frozenset()
     rollup: Mapping[str, object] | None = None
 
@@ -111,6 +113,7 @@ def index_job(spec: IndexParallelSpec, segments_of: Callable[[DruidInput], Segme
         compaction_state=state if spec.settings.store_compaction_state else None,
         parse_errors_max=spec.tuning.parse_errors_max,
         parse_errors_saved=spec.tuning.max_saved_parse_exceptions,
+        tells_parse_errors=spec.tuning.log_parse_exceptions,
     )
 
 

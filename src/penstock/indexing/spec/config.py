@@ -409,6 +409,7 @@ class TuningConfig(SpecModel):
     skip_sequence_number_availability_check: Flag = Field(
         default=False, exclude_if=lambda value: value is False
     )
+    log_parse_exceptions: Flag = Field(default=False, exclude_if=lambda value: value is False)
 
     unsupported: ClassVar[Mapping[str, str]] = {
         "partitionsSpec": "set maxRowsPerSegment and maxTotalRows",
@@ -427,7 +428,6 @@ class TuningConfig(SpecModel):
             "indexSpec",
             "indexSpecForIntermediatePersists",
             "intermediatePersistPeriod",
-            "logParseExceptions",
             "maxBytesInMemory",
             "maxColumnsToMerge",
             "maxPendingPersists",

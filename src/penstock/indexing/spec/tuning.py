@@ -30,7 +30,6 @@ _ONLY_OURS: Final = frozenset(
         "chatHandlerTimeout",
         "indexSpec",
         "indexSpecForIntermediatePersists",
-        "logParseExceptions",
         "maxBytesInMemory",
         "maxColumnsToMerge",
         "maxNumConcurrentSubTasks",
@@ -60,6 +59,7 @@ class BatchTuning(SpecModel):
     report_parse_exceptions: Flag = False
     max_parse_exceptions: Count | None = Field(default=None, ge=0)
     max_saved_parse_exceptions: Count = Field(default=0, ge=0, le=10_000)
+    log_parse_exceptions: Flag = False
     max_allowed_lock_count: Count = Field(default=-1, ge=-1)
 
     unsupported: ClassVar[Mapping[str, str]] = {

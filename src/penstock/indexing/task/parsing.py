@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import itertools
+import logging
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
@@ -18,10 +19,15 @@ from penstock.core.errors import InvalidRequest
 from penstock.indexing.task.deadletters import read_letters
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from penstock.indexing.spec import TuningConfig
     from penstock.storage.filesystem import FileSystem
+
+_log = logging.getLogger(__name__)
+
+LOGGED_MAX: Final = 100
+"""So many unparseable rows of one batch, or of one job, are told in the log."""
 
 _ROW_CHARACTERS_MAX: Final = 1_000
 
@@ -39,17 +45,33 @@ class ParseErrors:
     def __init__(self, tuning: TuningConfig) -> None:
         self._most = tuning.parse_errors_max
         self._saved: deque[Sample] = deque(maxlen=tuning.max_saved_parse_exceptions)
+        self._tells = tuning.log_parse_exceptions
         # One is always wanted for the error of a task that fails because of it.
-        self.wanted = max(tuning.max_saved_parse_exceptions, int(self._most is not None))
+        least = LOGGED_MAX if self._tells else int(self._most is not None)
+        self.wanted = max(tuning.max_saved_parse_exceptions, least)
 
     @property
     def saved(self) -> tuple[Sample, ...]:
         """The newest ones, as many as the spec wants to see."""
         return tuple(self._saved)
 
-    def keep(self, samples: Iterable[Sample]) -> None:
-        """Show these too."""
+    def keep(self, samples: Sequence[Sample], count: int) -> None:
+        """Show these too, and tell them in the log if the spec says so.
+
+        Args:
+            samples: Messages of one batch, as many as are wanted.
+            count: How many could not be parsed in it.
+        """
         self._saved.extend(samples)
+        if self._tells:
+            tell(
+                [
+                    f"offset {one['offset']} of partition {one['partition']}: {one['reason']}:"
+                    f" {one['input']!r}"
+                    for one in samples[:LOGGED_MAX]
+                ],
+                count,
+            )
 
     def refusal(self, count: int, samples: tuple[Sample, ...]) -> InvalidRequest | None:
         """Return the error that ends the task if it has met too many, else None.
@@ -69,6 +91,19 @@ class ParseErrors:
             f"{count} messages could not be parsed, and maxParseExceptions allows {self._most}"
             f"{where}. Mend what sends them, or allow more; nothing of this batch was kept"
         )
+
+
+def tell(rows: Sequence[str], count: int) -> None:
+    """Write into the log which rows could not be parsed.
+
+    Args:
+        rows: Place, reason and text of each, `LOGGED_MAX` at most.
+        count: How many there are.
+    """
+    for row in rows:
+        _log.warning("cannot be parsed: %s", row)
+    if count > len(rows):
+        _log.warning("cannot be parsed: %d more like these", count - len(rows))
 
 
 def samples(fs: FileSystem, paths: Iterable[str], most: int) -> tuple[Sample, ...]:

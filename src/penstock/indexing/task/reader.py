@@ -266,7 +266,7 @@ class Reader:
     def _commit(self, batch: Batch, result: _Persisted) -> None:
         state = self._context.state
         unparseable = state.counts.unparseable + result.counts.unparseable
-        self.parse_errors.keep(result.samples)
+        self.parse_errors.keep(result.samples, result.counts.unparseable)
         refusal = self.parse_errors.refusal(unparseable, result.samples)
         if refusal is not None:
             self.refused = RowCounts(unparseable=result.counts.unparseable)

@@ -189,6 +189,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "BatchTuning.maxParseExceptions": "so many rows may be unparseable; any number when left out,"
     " but not all",
     "maxSavedParseExceptions": "so many of them are told in the task's report",
+    "logParseExceptions": "the task's log tells them: the first 100 of a batch, and how many more",
     "repartitionTransitionDuration": "so long after new stream partitions tasks go on as they are",
     # batch
     "inputSource": "where rows come from",
