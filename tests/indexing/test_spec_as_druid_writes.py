@@ -150,6 +150,33 @@ def test_what_compacts_is_taken_as_druid_writes_it() -> None:
 
 
 @pytest.mark.parametrize(
+    ("place", "value", "hint"),
+    [
+        ("maxRowsInMemory", "many", "a whole number"),
+        ("maxBytesInMemory", 1.5, "a whole number"),
+        ("pushTimeout", True, "a whole number"),
+        ("skipBytesInMemoryOverheadCheck", "maybe", "true or false"),
+        ("chatHandlerTimeout", "ten seconds", "a duration"),
+        ("indexSpec", "roaring", "an object"),
+        ("partitionsSpec.maxTotalRows", [], "a whole number"),
+    ],
+)
+def test_what_changes_nothing_is_told_where_it_is_mistyped(
+    place: str, value: object, hint: str
+) -> None:
+    at = f"spec.tuningConfig.{place}"
+    found = mistakes(changed(index_parallel(), at, value))
+    assert list(found) == [at]
+    assert hint in found[at]
+    # As text Druid takes them, too; and null says nothing.
+    for taken in ({"maxRowsInMemory": "150000", "maxBytesInMemory": -1}, {"indexSpec": None}):
+        spec = index_parallel()
+        for name, good in taken.items():
+            spec = changed(spec, f"spec.tuningConfig.{name}", good)
+        parse_batch_task(json.dumps(spec))
+
+
+@pytest.mark.parametrize(
     "partitions",
     [
         {

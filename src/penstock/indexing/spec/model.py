@@ -7,6 +7,7 @@ are listed in the model, so that the reference page can print them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import ClassVar, Final
@@ -15,9 +16,58 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic_core import InitErrorDetails, PydanticCustomError, ValidationError
 
+from penstock.core.durations import parse_duration
 from penstock.core.errors import InvalidRequest
 
 _NOTHING: Final[tuple[object, ...]] = (None, [])
+
+# What the values are of fields that change nothing. A mistyped one is a slip, or was meant for
+# another field, and nothing else would ever show it.
+_NUMBERS: Final = frozenset(
+    {
+        "awaitSegmentAvailabilityTimeoutMillis",
+        "chatHandlerNumRetries",
+        "chatRetries",
+        "chatThreads",
+        "handoffConditionTimeout",
+        "maxBytesInMemory",
+        "maxColumnsToMerge",
+        "maxNumConcurrentSubTasks",
+        "maxNumSegmentsToMerge",
+        "maxPendingPersists",
+        "maxRetry",
+        "maxRowsInMemory",
+        "maxTotalRows",
+        "numPersistThreads",
+        "pollTimeout",
+        "pushTimeout",
+        "taskStatusCheckPeriodMs",
+        "totalNumMergeTasks",
+        "workerThreads",
+    }
+)
+_FLAGS: Final = frozenset(
+    {"assumeGrouped", "createBitmapIndex", "emitTimeLagMetrics", "skipBytesInMemoryOverheadCheck"}
+)
+_DURATIONS: Final = frozenset(
+    {
+        "chatHandlerTimeout",
+        "httpTimeout",
+        "intermediatePersistPeriod",
+        "offsetFetchPeriod",
+        "shutdownTimeout",
+    }
+)
+_OBJECTS: Final = frozenset(
+    {
+        "appendableIndexSpec",
+        "configOverrides",
+        "indexSpec",
+        "indexSpecForIntermediatePersists",
+        "splitHintSpec",
+    }
+)
+_NUMBER: Final = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 
 
 class SpecModel(BaseModel):
@@ -41,7 +91,7 @@ class SpecModel(BaseModel):
     """Fields of Druid that say what another one says: it may stand for it, or be the same."""
 
     without_effect: ClassVar[frozenset[str]] = frozenset()
-    """Fields of Druid that may be there and change nothing."""
+    """Fields of Druid that may be there and change nothing; a mistyped one is told."""
 
     kind_field: ClassVar[str] = "type"
     """The field by which one of several models is chosen, where the model is one of several."""
@@ -56,6 +106,7 @@ class SpecModel(BaseModel):
         """
         if not isinstance(data, dict):
             return data
+        cls._check_what_changes_nothing(data)
         return {
             name: value
             for name, value in cls._without_repeated(data).items()
@@ -63,6 +114,16 @@ class SpecModel(BaseModel):
             and (value is not None or not cls._optional(name))
             and (name not in cls.unsupported or not cls._says_nothing(name, value))
         }
+
+    @classmethod
+    def _check_what_changes_nothing(cls, data: dict[str, object]) -> None:
+        found: list[tuple[tuple[str | int, ...], object, str]] = [
+            ((name,), data[name], text)
+            for name in sorted(cls.without_effect & data.keys())
+            if (text := _mistake_where_nothing_changes(name, data[name]))
+        ]
+        if found:
+            raise mistakes(cls.__name__, found)
 
     @classmethod
     def _without_repeated(cls, data: dict[str, object]) -> dict[str, object]:
@@ -133,3 +194,35 @@ def refusing(
         return value | {field: default} if kind is None and default is not None else value
 
     return BeforeValidator(check)
+
+
+def _mistake_where_nothing_changes(name: str, value: object) -> str:
+    """Return what is wrong with the value of a field without effect; empty: nothing."""
+    if value is None:
+        return ""
+    if name in _NUMBERS and not _is_number(value):
+        return "must be a whole number"
+    # Druid takes numbers and flags as text, too.
+    if name in _FLAGS and str(value).lower() not in {"true", "false", "0", "1"}:
+        return "must be true or false"
+    if name in _DURATIONS and not _is_duration(value):
+        return 'write a duration, such as "PT30S"'
+    if name in _OBJECTS and not isinstance(value, dict):
+        return "must be an object"
+    return ""
+
+
+def _is_number(value: object) -> bool:
+    if isinstance(value, str):
+        return _NUMBER.fullmatch(value) is not None
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_duration(value: object) -> bool:
+    if not isinstance(value, str) and not _is_number(value):
+        return False
+    try:
+        parse_duration(str(value))
+    except InvalidRequest:
+        return False
+    return True
