@@ -6,6 +6,8 @@ import asyncio
 import json
 import re
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -37,6 +39,17 @@ class FakeSql:
     def __init__(self) -> None:
         self.error: PenstockError | None = None
         self.queries: list[SqlQuery] = []
+        self.registered_ids: set[str] = set()
+        self.came: asyncio.Queue[str] = asyncio.Queue()
+
+    @contextmanager
+    def registered(self, query: SqlQuery) -> Iterator[Callable[[], SqlResult]]:
+        self.registered_ids.add(query.query_id)
+        self.came.put_nowait(query.query_id)
+        try:
+            yield lambda: self.query(query)
+        finally:
+            self.registered_ids.remove(query.query_id)
 
     def query(self, query: SqlQuery) -> SqlResult:
         self.queries.append(query)
@@ -45,7 +58,7 @@ class FakeSql:
         return SqlResult(pa.table({"sql": [query.sql]}), ("string",), truncated=False)
 
     def cancel(self, query_id: str) -> bool:
-        return query_id == "known"
+        return query_id in self.registered_ids
 
 
 class Rig:
@@ -182,11 +195,6 @@ async def test_failures_have_a_status_each(
     assert answer.json()["errorMessage"] == str(error)
 
 
-async def test_queries_are_cancelled_by_id(rig: Rig) -> None:
-    assert (await rig.ask("DELETE", f"{SQL}/known")).status_code == 202
-    assert (await rig.ask("DELETE", f"{SQL}/unknown")).status_code == 404
-
-
 async def ask_and_leave(rig: Rig, leave: threading.Event) -> int:
     """Ask a query whose client goes away when `leave` is set; return the status of the answer."""
     body = b'{"query": "SELECT 1", "context": {"sqlQueryId": "mine"}}'
@@ -239,7 +247,8 @@ async def test_queries_that_hang_keep_nobody_from_the_rest(rig: Rig) -> None:
         ]
         assert await asyncio.to_thread(hanging.all_turns_taken.wait, 10)
         async with asyncio.timeout(10):
-            assert (await rig.ask("DELETE", f"{SQL}/known")).status_code == 202
+            assert (await rig.ask("DELETE", f"{SQL}/{hanging.running[0]}")).status_code == 202
+            assert (await rig.ask("DELETE", f"{SQL}/unknown")).status_code == 404
             assert (await rig.ask("GET", "/metrics")).status_code == 200
         assert len(hanging.running) == RUNNING_MAX
     finally:
@@ -262,6 +271,31 @@ async def test_a_query_whose_client_went_away_before_its_turn_never_runs(rig: Ri
         hanging.let_go.set()
     for one in asked:
         await one
+    assert "mine" not in hanging.running
+
+
+async def test_a_query_that_is_cancelled_before_its_turn_never_runs(rig: Rig) -> None:
+    hanging = Hanging(rig)
+    mine = {"query": "SELECT 1", "context": {"sqlQueryId": "mine"}}
+    try:
+        asked = [
+            asyncio.create_task(rig.ask("POST", SQL, json={"query": "SELECT 1"}))
+            for _ in range(RUNNING_MAX)
+        ]
+        assert await asyncio.to_thread(hanging.all_turns_taken.wait, 10)
+        waits = asyncio.create_task(rig.ask("POST", SQL, json=mine))
+        async with asyncio.timeout(10):
+            while await rig.sql.came.get() != "mine":
+                pass
+            assert (await rig.ask("DELETE", f"{SQL}/mine")).status_code == 202
+            answer = await waits
+        assert answer.status_code == 500
+        assert answer.json()["errorMessage"] == "the query did not begin: it was cancelled"
+        assert (await rig.ask("DELETE", f"{SQL}/mine")).status_code == 404
+    finally:
+        hanging.let_go.set()
+    for one in asked:
+        assert (await one).status_code == 200
     assert "mine" not in hanging.running
 
 

@@ -426,6 +426,20 @@ def test_cancelling_ends_one_query_alone(sessions: SparkSessions) -> None:
         service.close()
 
 
+def test_a_query_may_be_cancelled_before_it_runs(sessions: SparkSessions) -> None:
+    service = SqlService(sessions, FixedTables({}), SystemClock())
+    try:
+        with service.registered(SqlQuery(ENDLESS, query_id="mine")) as run:
+            with pytest.raises(Conflict, match="a query with the id 'mine' is running"):
+                service.query(SqlQuery("SELECT 1", query_id="mine"))
+            assert service.cancel("mine")
+            with pytest.raises(EngineFailure, match="the query did not end: it was cancelled"):
+                run()
+        assert not service.cancel("mine")
+    finally:
+        service.close()
+
+
 def test_a_stop_lets_queries_end_then_ends_those_that_do_not_and_refuses_new_ones(
     sessions: SparkSessions,
 ) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Final, Protocol
 
 import orjson
@@ -20,6 +21,7 @@ from starlette.routing import BaseRoute, Route
 
 from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
 from penstock.core.sqltext import tokens
+from penstock.indexing.engine import EngineFailure
 from penstock.services.api.asgi import JsonResponse
 from penstock.services.api.indexer.answers import typed_error
 from penstock.services.api.indexer.sqltask import refuse_writes
@@ -60,12 +62,12 @@ _PARAMETER_TYPES: Final[Mapping[str, tuple[type, ...]]] = {
 class SqlPort(Protocol):
     """What answers queries: `penstock.spark.sql.service.SqlService`."""
 
-    def query(self, query: SqlQuery) -> SqlResult:
-        """Run one query."""
+    def registered(self, query: SqlQuery) -> AbstractContextManager[Callable[[], SqlResult]]:
+        """Give what runs a query, which can be cancelled from now on."""
         ...
 
     def cancel(self, query_id: str) -> bool:
-        """Cancel a running query; False when no query of that id runs."""
+        """Cancel a query that is registered; False when none of that id is."""
         ...
 
 
@@ -88,6 +90,7 @@ class SqlRoutes:
     ) -> None:
         self._service = service
         self._slots = asyncio.Semaphore(RUNNING_MAX)
+        self._waiting: dict[str, asyncio.Task[SqlResult] | None] = {}  # for their turns
         self._emitter = emitter
         self._monotonic_s = monotonic_s
         self._seconds = metrics.histogram("penstock_sql_seconds", "Time to the answer of a query")
@@ -132,19 +135,34 @@ class SqlRoutes:
             await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
             if not answer.done():
                 logger.info("the client of query %s went away", query.query_id)
-                if not await run_in_threadpool(self._service.cancel, query.query_id):
-                    answer.cancel()  # it still waits for its turn
+                await self._end(query.query_id)
             return await answer
         except asyncio.CancelledError:
             if not answer.cancelled():
                 raise
-            raise Unavailable("the client went away before the query began") from None
+            if gone.done():
+                raise Unavailable("the client went away before the query began") from None
+            raise EngineFailure("the query did not begin: it was cancelled") from None
         finally:
             gone.cancel()
 
     async def _in_turn(self, query: SqlQuery) -> SqlResult:
-        async with self._slots:
-            return await run_in_threadpool(self._service.query, query)
+        # Before anything that takes time: whoever gave the id may cancel it at once.
+        with self._service.registered(query) as run:
+            self._waiting[query.query_id] = asyncio.current_task()
+            try:
+                async with self._slots:
+                    del self._waiting[query.query_id]
+                    return await run_in_threadpool(run)
+            finally:
+                self._waiting.pop(query.query_id, None)
+
+    async def _end(self, query_id: str) -> bool:
+        """End a query that runs or waits for its turn; False when there is none of that id."""
+        waiting = self._waiting.get(query_id)
+        if waiting is not None:
+            return waiting.cancel()
+        return await run_in_threadpool(self._service.cancel, query_id)
 
     def _emit(self, query_id: str, started_s: float, *, success: bool) -> None:
         took_ms = (self._monotonic_s() - started_s) * 1_000
@@ -152,8 +170,8 @@ class SqlRoutes:
         self._emitter.emit(MetricEvent("sqlQuery/time", took_ms, dimensions))
 
     async def cancel(self, request: Request) -> Response:
-        """Cancel a running query."""
-        found = await run_in_threadpool(self._service.cancel, request.path_params["query_id"])
+        """Cancel a query that runs or waits for its turn."""
+        found = await self._end(request.path_params["query_id"])
         return Response(status_code=202 if found else 404)
 
 

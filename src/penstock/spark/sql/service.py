@@ -16,7 +16,7 @@ import itertools
 import re
 import threading
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -127,32 +127,34 @@ class SqlService:
             EngineUnavailable: Spark was lost, or `finish` was called; ask again.
             EngineFailure: The query failed while it ran, took too long or was cancelled.
         """
-        is_query = check_reads_only(query.sql)
-        timeout_ms = min(query.timeout_ms or self._options.timeout_ms, self._options.timeout_ms)
-        until_s = self._clock.monotonic_s() + timeout_ms / 1000
-        too_long = f"it took longer than {timeout_ms} ms; ask for less, or for more time"
-        with self._register(query.query_id) as running:
-            for attempt in range(1, _TRIES + 1):
-                left_s = until_s - self._clock.monotonic_s()
-                with running.limited(left_s, too_long):
-                    try:
-                        return self._run(query, running, is_query=is_query)
-                    except EngineUnavailable as error:
-                        if running.stopped:
-                            raise
-                        # A session that ended by itself is back at once; a lost JVM is not.
-                        if attempt == _TRIES:
-                            missing = _MISSING_PATH.search(_said(error))
-                            if missing:
-                                raise self._damaged(missing[1], "is missing") from error
-                            # It had not begun, or what it reads is gone: no matter of memory.
-                            if running.session is None or _FILE_GONE.search(_said(error)):
-                                raise
-                            raise EngineUnavailable(f"{error}; {_IF_AGAIN}") from error
-        raise AssertionError("the last try returns or raises")
+        with self.registered(query) as run:
+            return run()
+
+    @contextlib.contextmanager
+    def registered(self, query: SqlQuery) -> Iterator[Callable[[], SqlResult]]:
+        """Give what runs a query, once; it can be cancelled from now on, before it runs, too.
+
+        Its time begins when it runs. What runs it raises as `query` does.
+
+        Raises:
+            Conflict: A query of the same id is there.
+            EngineUnavailable: `finish` was called; ask again.
+        """
+        query_id = query.query_id or uuid.uuid4().hex
+        running = Running()
+        if self._running.setdefault(query_id, running) is not running:
+            raise Conflict(f"a query with the id {query_id!r} is running: use another id")
+        try:
+            # Looked at once it is registered: what sees no end coming, `finish` sees and stops.
+            if self._is_finishing:
+                raise EngineUnavailable(_STOPPED)
+            yield lambda: self._answer(query, running)
+        finally:
+            del self._running[query_id]
+            running.end()
 
     def cancel(self, query_id: str) -> bool:
-        """Cancel a running query; False when no query of that id runs."""
+        """Cancel a query that is registered; False when none of that id is."""
         running = self._running.get(query_id)
         if running is None:
             return False
@@ -174,6 +176,30 @@ class SqlService:
     def close(self) -> None:
         """End the Spark session."""
         self._sessions.close()
+
+    def _answer(self, query: SqlQuery, running: Running) -> SqlResult:
+        is_query = check_reads_only(query.sql)
+        timeout_ms = min(query.timeout_ms or self._options.timeout_ms, self._options.timeout_ms)
+        until_s = self._clock.monotonic_s() + timeout_ms / 1000
+        too_long = f"it took longer than {timeout_ms} ms; ask for less, or for more time"
+        for attempt in range(1, _TRIES + 1):
+            left_s = until_s - self._clock.monotonic_s()
+            with running.limited(left_s, too_long):
+                try:
+                    return self._run(query, running, is_query=is_query)
+                except EngineUnavailable as error:
+                    if running.stopped:
+                        raise
+                    # A session that ended by itself is back at once; a lost JVM is not.
+                    if attempt == _TRIES:
+                        missing = _MISSING_PATH.search(_said(error))
+                        if missing:
+                            raise self._damaged(missing[1], "is missing") from error
+                        # It had not begun, or what it reads is gone: no matter of memory.
+                        if running.session is None or _FILE_GONE.search(_said(error)):
+                            raise
+                        raise EngineUnavailable(f"{error}; {_IF_AGAIN}") from error
+        raise AssertionError("the last try returns or raises")
 
     def _run(self, query: SqlQuery, running: Running, *, is_query: bool) -> SqlResult:
         try:
@@ -239,21 +265,6 @@ class SqlService:
         where = re.search(r"line (\d+),? pos(?:ition)? (\d+)", text)
         place = f" (line {where[1]}, column {int(where[2]) + 1})" if where else ""
         return f"{first}{place}. Datasources with data: {known}"
-
-    @contextlib.contextmanager
-    def _register(self, query_id: str) -> Iterator[Running]:
-        query_id = query_id or uuid.uuid4().hex
-        running = Running()
-        if self._running.setdefault(query_id, running) is not running:
-            raise Conflict(f"a query with the id {query_id!r} is running: use another id")
-        try:
-            # Looked at once it is registered: what sees no end coming, `finish` sees and stops.
-            if self._is_finishing:
-                raise EngineUnavailable(_STOPPED)
-            yield running
-        finally:
-            del self._running[query_id]
-            running.end()
 
 
 def _said(error: BaseException) -> str:
