@@ -213,7 +213,7 @@ MISTAKES = [
     (
         f"{DS}.transformSpec",
         {"filter": {"type": "selectr"}},
-        f"{DS}.transformSpec.filter",
+        f"{DS}.transformSpec.filter.type",
         'did you mean "selector"?',
     ),
     (
@@ -251,7 +251,7 @@ MISTAKES = [
     (
         f"{IO}.autoScalerConfig",
         {"autoScalerStrategy": "cost"},
-        f"{IO}.autoScalerConfig",
+        f"{IO}.autoScalerConfig.autoScalerStrategy",
         'did you mean "costBased"?',
     ),
     (

@@ -92,6 +92,9 @@ def test_time_chunks_are_listed_and_apart() -> None:
     assert "leave it out" in both["segmentGranularity"]
 
 
+    wrong = {"segmentGranularity": "day", "queryGranularity": "month"}
+    told = refused(intervals=[day(1, 3), day(3, 4)], **wrong)
+    assert told.keys() == {"intervals", "segmentGranularity", "queryGranularity"}
 @pytest.mark.parametrize(
     ("interval", "query", "fits"),
     [

@@ -256,7 +256,8 @@ INTERVALS = "spec.dataSchema.granularitySpec.intervals"
             "s3 or s3a",
         ),
         ({f"{IO}.inputSource": {"type": "s3"}}, f"{IO}.inputSource.uris", "exactly one"),
-        ({f"{IO}.inputSource": {"type": "inlnie"}}, f"{IO}.inputSource", 'mean "inline"'),
+        ({f"{IO}.inputSource": {"type": "inlnie"}}, f"{IO}.inputSource.type", 'mean "inline"'),
+        ({f"{IO}.inputSource": {"data": "x"}}, f"{IO}.inputSource.type", "is required, one of "),
         ({f"{IO}.inputFormat": {"type": "csv"}}, f"{IO}.inputFormat.columns", "name the columns"),
         (
             {f"{IO}.inputFormat": {"type": "tsv", "columns": ["a", "a"]}},

@@ -46,6 +46,7 @@ METRICS = [
     {"type": "longSum", "name": "delays", "fieldName": "delay"},
     {"type": "HLLSketchBuild", "name": "planes", "fieldName": "plane"},
 ]
+TWICE = [METRICS[0], METRICS[0]]
 
 
 def stream(*projections, **schema):
@@ -108,6 +109,7 @@ def test_what_druid_takes_is_taken(projection):
     ("projection", "place", "message"),
     [
         (changed(type="table"), ".type", 'only "aggregate" is supported yet, not "table"'),
+        (changed(type="aggregat"), ".type", 'not "aggregat": did you mean "aggregate"?'),
         (changed(name=""), ".name", "must not be empty"),
         (
             changed(virtualColumn=[]),
@@ -188,11 +190,26 @@ def test_what_druid_takes_is_taken(projection):
             ".filter",
             "there is no column 'carier'",
         ),
+        (
+            changed(filter={"type": "columnComparison", "dimensions": ["carrier", "n", "carier"]}),
+            ".filter",
+            "there is no column 'carier'",
+        ),
     ],
 )
 def test_a_mistake_is_told_with_its_place(projection, place, message):
     found = mistakes(projection)
     assert message in found[f"[0]{place}"]
+
+
+def test_they_are_looked_at_though_the_schema_is_wrong_elsewhere():
+    with pytest.raises(SpecError) as caught:
+        parse_supervisor_spec(stream(changed(groupingColumns=["carier"]), metricsSpec=TWICE))
+    schema = "spec.dataSchema"
+    assert [one.place.removeprefix(schema) for one in caught.value.mistakes] == [
+        ".metricsSpec[1].name",
+        ".projections[0].groupingColumns[0].name",
+    ]
 
 
 def test_names_are_there_once():

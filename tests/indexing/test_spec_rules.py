@@ -89,7 +89,7 @@ def test_rules_survive_their_json():
 @pytest.mark.parametrize(
     ("rule", "place", "hint"),
     [
-        ({"type": "loadByPeriot"}, "rules[0]", 'did you mean "loadByPeriod"'),
+        ({"type": "loadByPeriot"}, "rules[0].type", 'did you mean "loadByPeriod"'),
         ({"type": "loadByPeriod"}, "rules[0].period", "is required"),
         ({"type": "loadByPeriod", "period": "1 month"}, "rules[0].period", "P1M"),
         (

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Annotated, Final, Union, get_args, get_origin
 
 from pydantic import ValidationError
+from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails
 
 from penstock.core.errors import InvalidRequest
@@ -105,8 +106,15 @@ def spec_error(error: ValidationError, model: type[SpecModel]) -> SpecError:
             rest += 1  # To look for the name that was meant takes long.
             continue
         at = _walk(model, details["loc"])
-        found.setdefault(Mistake(at.place, _message(details, at)))
+        found.setdefault(Mistake(_place(details, at), _message(details, at)))
     return SpecError(tuple(found), rest)
+
+
+def _place(details: ErrorDetails, at: _At) -> str:
+    """Return where a mistake is: of a wrong kind at its field, where pydantic tells the object."""
+    if details["type"] not in {"union_tag_invalid", "union_tag_not_found"}:
+        return at.place
+    return f"{at.place}.{at.kind}" if at.place else at.kind
 
 
 def _is_long_enough(details: ErrorDetails) -> bool:
@@ -120,7 +128,8 @@ class _At:
 
     place: str
     parent: type[SpecModel] | None
-    types: tuple[str, ...] = ()  # what its `type` may be, where that decides the rest
+    types: tuple[str, ...] = ()  # what its kind may be, where that decides the rest
+    kind: str = "type"  # the field that says which kind it is
     is_scalar: bool = False
 
 
@@ -146,7 +155,9 @@ def _walk(model: type[SpecModel], loc: tuple[int | str, ...]) -> _At:
             else None
         )
         candidates = _models_in(field.annotation) if field is not None else ()
-    return _At(place, parent, types=tuple(name for one in candidates for name in _tags(one)))
+    types = tuple(name for one in candidates for name in _tags(one))
+    kind = candidates[0].kind_field if candidates else SpecModel.kind_field
+    return _At(place, parent, types, to_camel(kind))
 
 
 def _models_in(annotation: object) -> tuple[type[SpecModel], ...]:
@@ -201,7 +212,7 @@ def _message(details: ErrorDetails, at: _At) -> str:
         tag = next((details["input"][name] for name in names if name in details["input"]), None)
         return _not_one_of(tag, shown(tag, ()), str(context["expected_tags"]))
     if kind == "union_tag_not_found":
-        return f"needs a type, one of {', '.join(at.types)}"
+        return f"is required, one of {', '.join(at.types)}"
     return f"{_WORDS.get(kind, 'cannot be what it is')}, not {given}"
 
 
@@ -216,10 +227,10 @@ def _not_one_of(given: object, text: str, expected: str) -> str:
     if expected in {"True", "False", "1"}:
         return f"only {expected.lower()} is supported yet, not {text}"
     names = [name.strip(" '") for name in expected.replace(" or ", ", ").split(",")]
-    if len(names) == 1:
-        return f'only "{names[0]}" is supported yet, not {text}'
     near = _nearest(given, names) if isinstance(given, str) else None
     hint = f': did you mean "{near}"?' if near else ""
+    if len(names) == 1:
+        return f'only "{names[0]}" is supported yet, not {text}{hint}'
     return f"{text} is not one of {', '.join(names)}{hint}"
 
 

@@ -28,6 +28,7 @@ from penstock.indexing.spec.rows.projections import (
 from penstock.indexing.spec.rows.timestamps import TimestampSpec
 from penstock.indexing.spec.scalars import TIME_COLUMN, DatasourceName, ExpressionText
 
+_Found = list[tuple[tuple[str | int, ...], object, str]]
 _DISCOVERING: Final = ("includeAllDimensions", "useSchemaDiscovery")
 
 
@@ -103,8 +104,13 @@ class DataSchema(SpecModel):
         return data | {"dimensionsSpec": dimensions | {"dimensionExclusions": []}}
 
     @model_validator(mode="after")
-    def _check_names(self) -> DataSchema:
-        found: list[tuple[tuple[str | int, ...], object, str]] = []
+    def _check_together(self) -> DataSchema:
+        if found := [*self._mistakes_in_names(), *self._mistakes_in_projections()]:
+            raise mistakes("DataSchema", found)
+        return self
+
+    def _mistakes_in_names(self) -> _Found:
+        found: _Found = []
         named: list[tuple[tuple[str | int, ...], str]] = [
             (("dimensionsSpec", "dimensions", i, "name"), d.name)
             for i, d in enumerate(self.dimensions)
@@ -122,20 +128,15 @@ class DataSchema(SpecModel):
                 where = ("transformSpec", "transforms", i, "name")
                 found.append((where, transform.name, f"{transform.name!r} is computed twice"))
             computed.add(transform.name)
-        if found:
-            raise mistakes("DataSchema", found)
-        return self
+        return found
 
-    @model_validator(mode="after")
-    def _check_projections(self) -> DataSchema:
+    def _mistakes_in_projections(self) -> _Found:
         base = BaseColumns(
             {dimension.name: dimension for dimension in self.dimensions},
             {metric.name: metric for metric in self.metrics},
             are_all=not self.dimensions_spec.discovers,
         )
-        if found := projection_mistakes(self.projections, base):
-            raise mistakes("DataSchema", found)
-        return self
+        return projection_mistakes(self.projections, base)
 
     @property
     def dimensions(self) -> tuple[Dimension, ...]:

@@ -124,57 +124,45 @@ class GranularitySpec(SpecModel):
     intervals: tuple[IntervalText, ...] | None = None
 
     @model_validator(mode="after")
-    def _take_chunks(self) -> GranularitySpec:
+    def _check_together(self) -> GranularitySpec:
         """Let the intervals of type arbitrary stand in the place of the segment granularity."""
-        if self.type == "uniform" or self.segment_granularity is None:
-            return self
+        is_listed = self.type == "arbitrary"
+        if found := self._mistakes_in_list() if is_listed else self._mistakes_in_nesting():
+            raise mistakes("GranularitySpec", found)
+        return self.model_copy(update={"segment_granularity": None}) if is_listed else self
+
+    def _mistakes_in_list(self) -> _Found:
+        """Time chunks that are listed are apart, and no bucket of time lies across an end."""
         found: _Found = []
-        if "segment_granularity" in self.model_fields_set:
+        if self.segment_granularity is not None and "segment_granularity" in self.model_fields_set:
             text = "type arbitrary has its intervals as time chunks: leave it out, or set uniform"
             found.append((("segmentGranularity",), self.segment_granularity, text))
         if not self.intervals:
             text = "is required with type arbitrary: its intervals are the time chunks"
-            found.append((("intervals",), self.intervals, text))
-        if found:
-            raise mistakes("GranularitySpec", found)
-        return self.model_copy(update={"segment_granularity": None})
-
-    @model_validator(mode="after")
-    def _check_chunks(self) -> GranularitySpec:
-        """Check time chunks that are listed: apart, and with no bucket of time across an end."""
-        if self.type == "uniform":
-            return self
-        found: _Found = []
+            return [*found, (("intervals",), self.intervals, text)]
+        chunks = [Interval.parse(text) for text in self.intervals]
         try:
-            chunks = self.chunks.given
+            Granularity.of_intervals(chunks)
         except InvalidRequest as error:
             text = f"{error}; with type arbitrary they are the time chunks: cut one of the two"
             found.append((("intervals",), None, text))
-            chunks = ()
         query = Granularity.parse(self.query_granularity)
         if (cut := next((one for one in chunks if not query.is_aligned(one)), None)) is not None:
             text = f"{query} does not fit into the time chunk {cut}: choose a finer one, or let it"
             text += " begin and end with a bucket"
             found.append((("queryGranularity",), self.query_granularity, text))
-        if found:
-            raise mistakes("GranularitySpec", found)
-        return self
+        return found
 
-    @model_validator(mode="after")
-    def _check_nesting(self) -> GranularitySpec:
-        if self.segment_granularity is None:
-            return self
-        segment = Granularity.parse(self.segment_granularity)
+    def _mistakes_in_nesting(self) -> _Found:
+        segment = self.chunks
         query = Granularity.parse(self.query_granularity)
         found: _Found = []
         if segment == Granularity.parse("none"):
             text = "none would make a segment for each millisecond: choose an hour or more"
             found.append((("segmentGranularity",), self.segment_granularity, text))
-        elif (wrong := nesting_mistake(query, segment)) is not None:
+        if wrong := nesting_mistake(query, segment):
             found.append((("queryGranularity",), self.query_granularity, wrong))
-        if found:
-            raise mistakes("GranularitySpec", found)
-        return self
+        return found
 
     @property
     def chunks(self) -> Granularity:

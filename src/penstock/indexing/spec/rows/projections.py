@@ -157,7 +157,7 @@ class Projection(SpecModel):
         circular = _circular(self.virtual_columns)
         for number, column in enumerate(self.virtual_columns):
             if column.name in circular:
-                text = f"{column.name!r} is computed from itself"
+                text = f"{column.name!r} is computed from itself, or from a column that is"
                 found.append((("virtualColumns", number), column.name, text))
         if found:
             raise mistakes("Projection", found)
@@ -193,7 +193,7 @@ def _of_different_names(projections: tuple[Projection, ...]) -> tuple[Projection
 
 Projections = Annotated[
     tuple[Projection, ...],
-    # Left out where there are none: names of streaming tasks follow from how a schema is written.
+    # Left out where there are none: earlier releases know no such field.
     Field(max_length=PROJECTIONS_MAX, exclude_if=lambda value: not value),
     AfterValidator(_of_different_names),
 ]
@@ -311,6 +311,8 @@ def _filtered_columns(node: JsonValue) -> Iterator[str]:
     for field in ("dimension", "column"):
         if isinstance(name := node.get(field), str):
             yield name
+    if isinstance(names := node.get("dimensions"), list):
+        yield from map(str, names)
     for field in ("field", "fields"):
         yield from _filtered_columns(node.get(field))
 
