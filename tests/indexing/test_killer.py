@@ -311,7 +311,8 @@ def test_a_lock_that_could_not_be_released_is_by_the_next_round(
     assert world.store.locks.every() == {}
 
 
-def test_many_go_in_portions(world: BatchWorld) -> None:
+def many_unused(world: BatchWorld) -> int:
+    """Have segments on 28 days that are due, more than two portions; return how many."""
     days = [(n % 28 + 1, f"v{n}", n) for n in range(450)]
     world.run(
         index(
@@ -325,11 +326,30 @@ def test_many_go_in_portions(world: BatchWorld) -> None:
     )
     world.store.segments.mark_unused_within("d", ETERNITY)
     wait(world)
+    return len(world.store.segments.every())
+
+
+def test_many_go_in_portions(world: BatchWorld) -> None:
+    count = many_unused(world)
     killing = Killing(world)
-    count = len(world.store.segments.every())
     assert count > 400
     assert killing.duty.kill() == KillReport(count, count)
     assert killing.duty.kill() == KillReport()
+
+
+def test_what_somebody_else_deletes_keeps_nothing_behind_it_waiting(world: BatchWorld) -> None:
+    """The first portion may be of a task that deletes for hours."""
+    count = many_unused(world)
+    other = LockTask("other", "other", "d", 25, embedded_killer=True)
+    world.lockboxes.add(other).result()
+    wish = other.request(Interval.parse(day(1, 20)), LockType.KILL)
+    world.lockboxes.acquire([wish]).result()
+    killing = Killing(world)
+    behind = sum(name >= day(21) for name in names(world))
+    assert killing.duty.kill() == KillReport(behind, behind)
+    world.lockboxes.remove(other).result()
+    left = count - behind
+    assert killing.duty.kill() == KillReport(left, left)
 
 
 def test_a_kill_task_is_no_embedded_killer(world: BatchWorld) -> None:

@@ -336,6 +336,12 @@ def test_used_and_unused(store, clock) -> None:
     assert store.segments.unused(changed_before_ms=marked_ms) == []
     found = store.segments.unused(changed_before_ms=clock.ms, datasource="d", interval=DAY)
     assert [row.id for row in found] == ["d_v1_0", "d_v1_1"]
+    first, rest = (
+        store.segments.unused(changed_before_ms=clock.ms, after=after, limit=1)
+        for after in (None, found[0])
+    )
+    assert [first, rest] == [found[:1], found[1:]]
+    assert store.segments.unused(changed_before_ms=clock.ms, after=found[1]) == []
     assert store.segments.unused(changed_before_ms=clock.ms, datasource="e") == []
     assert store.segments.unused(changed_before_ms=clock.ms, interval=Interval(0, 5)) == []
     assert store.segments.mark_used(["d_v1_0", "d_v1_2"]) == 1

@@ -239,7 +239,7 @@ class ActionHandler:
                     datasource=task.datasource,
                     interval=action.interval,
                     versions=action.versions,
-                    **({} if action.limit is None else {"limit": action.limit}),
+                    limit=action.limit,
                 )
                 return [segment_to_json(row) for row in unused]
             case MarkSegmentsAsUnused():

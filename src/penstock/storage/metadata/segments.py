@@ -8,9 +8,9 @@ Invariant: the file of a row that is there is never said to be free.
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from sqlalchemy import ColumnElement, Connection, bindparam, delete, select, true, update
+from sqlalchemy import ColumnElement, Connection, bindparam, delete, select, true, tuple_, update
 
 from penstock.core.intervals import ETERNITY, Interval, condensed
 from penstock.core.timeindex import TimeIndex
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
     from penstock.storage.metadata.database import Transactions
     from penstock.storage.metadata.rows import Killed, PendingRow, SegmentRow
+
+_UNUSED_LISTED: Final = 1_000
 
 
 class Segments:
@@ -209,7 +211,8 @@ class Segments:
         datasource: str | None = None,
         interval: Interval | None = None,
         versions: Sequence[str] | None = None,
-        limit: int = 1000,
+        after: SegmentRow | None = None,
+        limit: int | None = None,
     ) -> list[SegmentRow]:
         """Return segments that became unused before a time, the longest unused first.
 
@@ -218,15 +221,18 @@ class Segments:
             datasource: Only of this one.
             interval: Only those that lie within it.
             versions: Only of these.
-            limit: At most so many.
+            after: Only those that come after this one, which may be gone.
+            limit: At most so many; None: a thousand.
         """
         table = schema.segments
+        place = tuple_(table.c.used_changed_ms, table.c.id)
         query = (
             select(table)
             .where(~table.c.used, table.c.used_changed_ms < changed_before_ms)
+            .where(*([] if after is None else [place > (after.used_changed_ms, after.id)]))
             .where(*_within(datasource, interval, versions))
             .order_by(table.c.used_changed_ms, table.c.id)
-            .limit(limit)
+            .limit(_UNUSED_LISTED if limit is None else limit)
         )
         return self._database.read(lambda c: [segment_row(row) for row in c.execute(query)])
 

@@ -14,7 +14,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.intervals import condensed
+from penstock.core.intervals import apart, condensed
 from penstock.indexing.filekilling import delete_files
 from penstock.indexing.lockbox.model import Granted, LockTask, LockType
 from penstock.indexing.overlord.duties.duty import answered, before_all_tasks
@@ -23,6 +23,7 @@ from penstock.indexing.overlord.duties.janitor import CLOCKS_APART_MS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from penstock.core.intervals import Interval
     from penstock.indexing.filekilling import FileKiller
     from penstock.indexing.overlord.duties.duty import DutyTools
     from penstock.storage.metadata import SegmentRow
@@ -79,6 +80,8 @@ class KillerDuty:
         self.interval_ms = interval_ms
         # Whose locks are not known to be released.
         self._holders: dict[str, LockTask] = {}
+        # Where the next portion begins: what cannot be had now must not keep others waiting.
+        self._after: SegmentRow | None = None
 
     def run(self) -> None:
         """Do one round; what fails is left for the next. Raises as `kill`."""
@@ -102,29 +105,23 @@ class KillerDuty:
         done = KillReport()
         for _ in range(_PORTIONS_MAX):
             rows = self._metadata.segments.unused(
-                changed_before_ms=before_ms, limit=_PORTION_SEGMENTS
+                changed_before_ms=before_ms, after=self._after, limit=_PORTION_SEGMENTS
             )
-            killed = KillReport()
+            self._after = rows[-1] if len(rows) == _PORTION_SEGMENTS else None
             for datasource, found in _by_datasource(rows).items():
-                killed = killed.plus(self._kill_of(datasource, found, before_ms))
-            done = done.plus(killed)
-            # Of what could not be had now the next round sees whether it is still there.
-            if len(rows) < _PORTION_SEGMENTS or killed.segments < len(rows):
-                break
+                done = done.plus(self._kill_of(datasource, found, before_ms))
+            if self._after is None:
+                break  # What could not be had now is asked for again in the next round.
         return done
 
     def _kill_of(self, datasource: str, found: Sequence[SegmentRow], before_ms: int) -> KillReport:
         """Delete segments of a datasource, but for those where somebody else deletes."""
         name = f"killer_{datasource}_{self._tools.new_token()}"
         holder = LockTask(name, name, datasource, PRIORITY, embedded_killer=True)
-        lockboxes = self._tools.lockboxes
         self._holders[name] = holder
-        times = condensed(row.interval for row in found)
         try:
-            answered(lockboxes.add(holder))
-            asked = lockboxes.acquire([holder.request(time, LockType.KILL) for time in times])
-            outcomes = answered(asked)
-            had = [one.lock.interval for one in outcomes if isinstance(one, Granted)]
+            answered(self._tools.lockboxes.add(holder))
+            had = self._lock(holder, [row.interval for row in found])
             if not had:
                 return KillReport()
             ids = [row.id for row in found if any(map(row.interval.overlaps, had))]
@@ -136,6 +133,21 @@ class KillerDuty:
         events.measured("segment/killed/metadataStore/count", rows, dataSource=datasource)
         events.measured("segment/killed/deepStorage/count", files, dataSource=datasource)
         return KillReport(rows, files)
+
+    def _lock(self, holder: LockTask, intervals: Sequence[Interval]) -> list[Interval]:
+        """Lock what can be had: whole stretches, and time chunks of those where somebody deletes."""
+        stretches = condensed(intervals)
+        had = self._acquire(holder, stretches)
+        refused = [one for one in stretches if one not in had]
+        chunks = apart(one for one in intervals if any(map(one.overlaps, refused)))
+        return had + self._acquire(holder, chunks)
+
+    def _acquire(self, holder: LockTask, times: Sequence[Interval]) -> list[Interval]:
+        if not times:
+            return []
+        asked = [holder.request(time, LockType.KILL) for time in times]
+        outcomes = answered(self._tools.lockboxes.acquire(asked))
+        return [one.lock.interval for one in outcomes if isinstance(one, Granted)]
 
     def _release(self, holder: LockTask) -> None:
         answered(self._tools.lockboxes.remove(holder))
