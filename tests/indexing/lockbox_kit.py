@@ -139,6 +139,7 @@ class Story:
         type: LockType,  # noqa: A002 - as the model has it
         interval: Interval,
         partition: int | None = None,
+        version: str = "v",
     ) -> LockRequest:
         if partition is None:
             return self.tasks[name].request(interval, type)
@@ -146,7 +147,7 @@ class Story:
             interval,
             type,
             granularity=LockGranularity.SEGMENT,
-            version="v",
+            version=version,
             partition_number=partition,
         )
 
@@ -156,8 +157,9 @@ class Story:
         type: LockType = LockType.EXCLUSIVE,  # noqa: A002 - as the model has it
         interval: Interval = DAY,
         partition: int | None = None,
+        version: str = "v",
     ) -> Outcome:
-        answer = self.do(Acquire((self.request(name, type, interval, partition),)))
+        answer = self.do(Acquire((self.request(name, type, interval, partition, version),)))
         assert isinstance(answer, list)
         (outcome,) = answer
         return outcome
@@ -168,8 +170,9 @@ class Story:
         type: LockType = LockType.EXCLUSIVE,  # noqa: A002 - as the model has it
         interval: Interval = DAY,
         partition: int | None = None,
+        version: str = "v",
     ) -> str:
-        return word(self.ask(name, type, interval, partition))
+        return word(self.ask(name, type, interval, partition, version))
 
     def release(self, name: str, interval: Interval = DAY) -> None:
         self.do(Release(name, interval))

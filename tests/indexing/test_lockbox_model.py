@@ -66,6 +66,7 @@ class Held:
     priority: int
     tasks: list[str]
     revoked: bool = False
+    version: str | None = None  # of a segment's
 
 
 def both(a: LockType, at: Interval, b: LockType, bt: Interval) -> bool:
@@ -131,6 +132,7 @@ class Model:
             if (lock.type, lock.group, lock.partition)
             == (one.type, one.group, one.partition_number)
             and lock.interval.covers(one.interval)
+            and (lock.revoked or lock.version == one.version)
         ]
         if fits:
             own = [lock for lock in fits if one.task_id in lock.tasks]
@@ -147,6 +149,7 @@ class Model:
                 return "refused"
             best.tasks.append(one.task_id)
             self.drop_smaller(best, one.task_id)
+            self.drop_other_versions(best, one.task_id)
             return "new"
         bad = [
             lock
@@ -160,11 +163,27 @@ class Model:
             for lock in bad:
                 lock.revoked = True
         made = Held(
-            one.type, one.group, one.interval, one.partition_number, one.priority, [one.task_id]
+            *(one.type, one.group, one.interval, one.partition_number, one.priority),
+            tasks=[one.task_id],
+            version=one.version,
         )
         self.locks.append(made)
         self.drop_smaller(made, one.task_id)
+        self.drop_other_versions(made, one.task_id)
         return "new"
+
+    def drop_other_versions(self, new: Held, name: str) -> None:
+        for lock in self.locks:
+            if (
+                lock.partition is not None
+                and (lock.group, lock.interval, lock.partition)
+                == (new.group, new.interval, new.partition)
+                and lock.version != new.version
+                and not lock.revoked
+                and name in lock.tasks
+            ):
+                lock.tasks.remove(name)
+        self.locks = [lock for lock in self.locks if lock.tasks]
 
     def drop_smaller(self, larger: Held, name: str) -> None:
         if larger.type is APPEND:
@@ -181,7 +200,7 @@ class Model:
 
     def held(self) -> list[str]:
         return sorted(
-            f"{name} {lock.type} {lock.interval} {lock.partition} {lock.revoked}"
+            f"{name} {lock.type} {lock.interval} {lock.partition} {lock.version} {lock.revoked}"
             for lock in self.locks
             for name in lock.tasks
         )
@@ -190,6 +209,7 @@ class Model:
 def box_held(box: Lockbox) -> list[str]:
     return sorted(
         f"{row.task_id} {row.lock.type} {row.lock.interval} {row.lock.partition_number}"
+        f" {row.lock.version if row.lock.partition_number is not None else None}"
         f" {row.lock.revoked}"
         for row in box.locks()
     )
@@ -236,7 +256,7 @@ def acquires(draw: st.DrawFn) -> Acquire:
                 one.request(
                     interval,
                     granularity=LockGranularity.SEGMENT,
-                    version="v",
+                    version=draw(st.sampled_from(["v1", "v2"])),
                     partition_number=draw(st.integers(0, 2)),
                 )
             )

@@ -123,6 +123,28 @@ def test_locks_on_segments(story: Story) -> None:  # 16, 17
     story.check_stored()
 
 
+def test_a_lock_on_a_segment_is_for_one_version(story: Story) -> None:
+    """Of another version the task has nothing to do any more, but others of its group may have."""
+    story.add(task("t1", "g1"), task("t2", "g1"), task("t3", "g2"))
+    assert story.say("t1", partition=3, version="v1") == "new"
+    assert story.say("t1", partition=4, version="v1") == "new"
+    assert story.say("t2", partition=3, version="v1") == "new"
+    assert story.say("t1", partition=3, version="v2") == "new"
+    assert story.say("t1", partition=3, version="v2") == "same"
+    held = {(h.task_id, h.lock.version, h.lock.partition_number) for h in story.box.locks()}
+    assert held == {("t1", "v2", 3), ("t1", "v1", 4), ("t2", "v1", 3)}
+    assert story.say("t3", partition=3, version="v2") == "refused"
+    story.check_stored()
+
+
+def test_that_a_segment_was_taken_is_told_whatever_version_is_asked_for(story: Story) -> None:
+    story.add(task("t1", priority=10), task("t2", priority=20))
+    story.ask("t1", partition=3, version="v1")
+    story.ask("t2")
+    story.release("t2")
+    assert story.say("t1", partition=3, version="v2") == "revoked"
+
+
 @pytest.mark.parametrize("other", [EXCLUSIVE, SHARED, REPLACE, APPEND])
 @pytest.mark.parametrize("first", ["killer", "other"])
 @pytest.mark.parametrize("priority", [0, 90])

@@ -236,12 +236,11 @@ class Granting:
         self.freed += posse.tasks
         self.version_floor = raised_floor(self.version_floor, posse.lock.version)
 
-    def _drop_superseded(self, larger: Posse, task_id: str) -> None:
-        """Give back smaller APPEND locks: of two that fit, a later request would have to choose."""
-        if larger.lock.type is LockType.APPEND:
-            for posse in self.holdings.held_over(task_id, larger.lock.interval):
-                if supersedes(larger.lock, posse.lock):
-                    self._leave(posse, task_id)
+    def _drop_superseded(self, new: Posse, task_id: str) -> None:
+        """Give back what a task needs no more: of two that fit, a later request had to choose."""
+        for posse in list(self.holdings.concerning(new.lock)):
+            if task_id in posse.tasks and supersedes(new.lock, posse.lock):
+                self._leave(posse, task_id)
 
 
 def _best(posses: list[Posse], task_id: str) -> Posse | None:

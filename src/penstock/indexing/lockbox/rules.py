@@ -29,14 +29,23 @@ def concerns(lock: TaskLock, request: LockRequest) -> bool:
 
 
 def reusable(lock: TaskLock, request: LockRequest) -> bool:
-    """Tell whether who asks has this lock already, by its group."""
+    """Tell whether who asks has this lock already, by its group.
+
+    A lock on a segment is for one version; but that it was revoked is told whatever that is.
+    """
     return (
         lock.type is request.type
         and lock.granularity is request.granularity
         and lock.group == request.group
         and lock.partition_number == request.partition_number
         and lock.interval.covers(request.interval)
+        and (lock.revoked or not _is_of_another_version(lock, request))
     )
+
+
+def _is_of_another_version(lock: TaskLock, other: TaskLock | LockRequest) -> bool:
+    is_on_segment = lock.granularity is LockGranularity.SEGMENT
+    return is_on_segment and other.version not in (None, lock.version)
 
 
 def coexist(type_a: LockType, interval_a: Interval, type_b: LockType, interval_b: Interval) -> bool:
@@ -56,15 +65,20 @@ def coexist(type_a: LockType, interval_a: Interval, type_b: LockType, interval_b
 
 
 def supersedes(lock: TaskLock, other: TaskLock) -> bool:
-    """Tell whether one APPEND lock makes a smaller one of the same task needless.
+    """Tell whether a lock makes another one of the same task needless.
 
-    A revoked one is never needless: its task must learn of it.
+    An APPEND lock does so with a smaller one, and one on a segment with that on the same number of
+    another version, as whose part the task publishes nothing any more. A revoked one is never
+    needless: its task must learn of it.
     """
+    if lock.group != other.group or lock.granularity is not other.granularity or other.revoked:
+        return False
+    if lock.granularity is LockGranularity.SEGMENT:
+        is_same_number = lock.partition_number == other.partition_number
+        is_same_place = is_same_number and lock.interval == other.interval
+        return is_same_place and _is_of_another_version(lock, other)
     return (
         lock.type is other.type is LockType.APPEND
-        and lock.granularity is other.granularity is LockGranularity.TIME_CHUNK
-        and lock.group == other.group
-        and not other.revoked
         and lock.version >= other.version
         and lock.interval != other.interval
         and lock.interval.covers(other.interval)

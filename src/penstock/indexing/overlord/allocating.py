@@ -215,16 +215,14 @@ class Allocating:
         requests = segment_requests(
             task, ((row.interval, row.version, row.partition_number) for row in given)
         )
-        outcomes = self._lockboxes.acquire(requests, together=True).result()
-        held = [_version(task, outcome) for outcome in outcomes]
+        for outcome in self._lockboxes.acquire(requests, together=True).result():
+            _version(task, outcome)
         # With the locks nobody replaces the time chunks any more: these places are the last ones.
         again = self._allocate(task, action, chunks, versions)
         stale: set[Interval] = set()
         if not action.rewrites:
-            # A lock is for a version; a place of the next one may have the same number, and one of
-            # an earlier ask, which nobody heard the end of, may be of another one.
+            # A lock is for a version; of the next one it is of no use.
             stale = {b.interval for a, b in zip(again, rows, strict=True) if b and a != b}
-            stale |= {b.interval for b, one in zip(given, held, strict=True) if b.version != one}
             for future in [self._lockboxes.release(lock_task(task), chunk) for chunk in stale]:
                 future.result()
         return [
