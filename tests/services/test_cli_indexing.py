@@ -249,6 +249,7 @@ def test_a_supervisor_that_compacts_is_shown(tmp_path: Path, capsys: Capture) ->
     out(capsys, "compaction", "remove", "wbe")
     out(capsys, "supervisor", "suspend", name)
     assert "suspended" in out(capsys, "supervisor", "history", name)
+    assert "SUSPENDED" in out(capsys, "compaction", "status", "web")
     for asked in (["reset", name, "-y"], ["lag", name], ["handoff", name]):
         assert "reads no stream" in out(capsys, "supervisor", *asked, code=exitcodes.USAGE)
     out(capsys, "compaction", "remove", "web")

@@ -65,9 +65,11 @@ def test_its_status_is_druids_snapshot(api: Api) -> None:
     assert api.post(f"{ONE}/suspend").json()["suspended"] is True
     payload = api.get(f"{ONE}/status").json()["payload"]
     assert (payload["scheduleStatus"], payload["state"]) == ("NOT_ENABLED", "SUSPENDED")
-    assert payload["segmentCountAwaitingCompaction"] == 0
+    # What waits for it to be resumed is shown.
+    assert payload["segmentCountAwaitingCompaction"] == payload["segmentCountSkipped"] == 1
     (shown,) = api.get(f"{P}/compaction/status/datasources").json()["latestStatus"]
     assert shown["scheduleStatus"] == "NOT_ENABLED"
+    assert shown.items() <= payload.items()
     assert api.get(f"{ONE}/health").status_code == 200
     pending = api.post(f"{P}/compaction/simulate", json={}).json()["compactionStates"]["PENDING"]
     assert pending["rows"] == []

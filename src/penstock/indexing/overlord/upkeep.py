@@ -14,7 +14,7 @@ from penstock.core.intervals import format_time
 from penstock.indexing.overlord.duties.compaction import CompactionConfigs, CompactionDuty
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from concurrent.futures import Future
 
     from penstock.core.intervals import Interval
@@ -86,8 +86,14 @@ class Upkeep:
             created_before_ms=min(allocated.end_ms, now_ms),
         )
 
-    def compaction_plans(self, configs: CompactionConfigs) -> Mapping[str, CompactionPlan]:
+    def compaction_plans(
+        self, configs: CompactionConfigs, of: Collection[str] | None = None
+    ) -> Mapping[str, CompactionPlan]:
         """Return what automatic compaction would do under these configurations. Blocks.
+
+        Args:
+            configs: The configurations, all of them: of others it forgets what it knows.
+            of: The datasources, suspended or not; None: all that are compacted.
 
         Raises:
             Unavailable: The metadata store does not answer.
@@ -96,4 +102,4 @@ class Upkeep:
         with self._mutex:
             if self._planner is None or self._planner[0] is not term:
                 self._planner = (term, CompactionDuty(term.tools))
-            return self._planner[1].plans(configs)
+            return self._planner[1].plans(configs, of)

@@ -194,9 +194,17 @@ class CompactionDuty:
             if not self._is_left_alone(config.data_source, interval):
                 free -= self._submit(config, interval)
 
-    def plans(self, configs: CompactionConfigs) -> dict[str, CompactionPlan]:
-        """Return what each datasource needs that is to be compacted."""
-        active = configs.active
+    def plans(
+        self, configs: CompactionConfigs, of: Collection[str] | None = None
+    ) -> dict[str, CompactionPlan]:
+        """Return what datasources need, by name.
+
+        Args:
+            configs: The configurations.
+            of: The datasources, suspended or not; None: all that are compacted.
+        """
+        self._forget(configs.datasources)
+        wanted = configs.active if of is None else {name: configs.datasources[name] for name in of}
         policies = [
             LockPolicy(
                 config.data_source,
@@ -205,13 +213,13 @@ class CompactionDuty:
                     with_defaults(config.task_context, self._tools.task_context)
                 ),
             )
-            for config in active.values()
+            for config in wanted.values()
         ]
         locked = answered(self._tools.lockboxes.locked_intervals(policies))
         # What did not change since the last round is not read again.
         return {
             name: plan_compaction(config, self._units_of(config), locked.get(name, ()))
-            for name, config in active.items()
+            for name, config in wanted.items()
         }
 
     def _units_of(self, config: CompactionConfig) -> Table:
@@ -250,13 +258,13 @@ class CompactionDuty:
             else:
                 self._failing.pop(place, None)
 
-    def _forget(self, active: Collection[str]) -> None:
+    def _forget(self, known: Collection[str]) -> None:
         """Keep nothing of datasources that are not compacted any more, nor of failures long ago."""
-        self._units = {name: units for name, units in self._units.items() if name in active}
+        self._units = {name: units for name, units in self._units.items() if name in known}
         self._failing = {
             (name, interval): failing
             for (name, interval), failing in self._failing.items()
-            if name in active and failing.rounds > -_ROUNDS_REMEMBERED
+            if name in known and failing.rounds > -_ROUNDS_REMEMBERED
         }
 
     def _is_left_alone(self, datasource: str, interval: Interval) -> bool:

@@ -53,7 +53,7 @@ class CompactionPlan:
     skipped: Tally
 
 
-NOTHING_TO_COMPACT: Final = CompactionPlan((), Tally(), Tally(), Tally())
+_NOTHING: Final = CompactionPlan((), Tally(), Tally(), Tally())
 
 
 def plan_compaction(
@@ -67,7 +67,7 @@ def plan_compaction(
         locked: Times that others work on, disjoint.
     """
     if not len(units):
-        return NOTHING_TO_COMPACT
+        return _NOTHING
     too_new_ms = start_of_period(config.skip_offset_from_latest, int(units["newest"].max()))
     skipped = (units["end"] > too_new_ms) | (units["bytes"] > config.input_segment_size_bytes)
     awaiting = units[~skipped & ~units["as_wanted"]]

@@ -18,11 +18,7 @@ from starlette.routing import BaseRoute, Route
 from penstock.core.errors import InvalidRequest, NotFound
 from penstock.indexing.overlord import Overlord
 from penstock.indexing.overlord.duties.compaction import AuditOf, CompactionConfigs
-from penstock.indexing.overlord.duties.compactionplan import (
-    NOTHING_TO_COMPACT,
-    CompactionPlan,
-    Tally,
-)
+from penstock.indexing.overlord.duties.compactionplan import CompactionPlan, Tally
 from penstock.indexing.spec.compaction import (
     CompactionConfig,
     parse_cluster_compaction,
@@ -140,8 +136,8 @@ class CompactionRoutes:
     def statuses(self, _request: Request) -> Response:
         """Show how far each configured datasource is."""
         configs = self._read()
-        plans = self._upkeep.compaction_plans(configs)
-        shown = [_status(name, plans.get(name)) for name in configs.datasources]
+        plans = self._upkeep.compaction_plans(configs, configs.datasources)
+        shown = [_status(name, configs, plan) for name, plan in plans.items()]
         return JsonResponse({"latestStatus": shown})
 
     def status(self, request: Request) -> Response:
@@ -199,13 +195,14 @@ def compaction_progress(upkeep: Upkeep, datasource: str) -> Mapping[str, object]
         Unavailable: The metadata store does not answer.
     """
     configs = CompactionConfigs.read(upkeep.metadata)
-    only = replace(configs, datasources={datasource: _of(configs, datasource)})
-    return _status(datasource, upkeep.compaction_plans(only).get(datasource))
+    _of(configs, datasource)
+    plans = upkeep.compaction_plans(configs, (datasource,))
+    return _status(datasource, configs, plans[datasource])
 
 
-def _status(name: str, plan: CompactionPlan | None) -> dict[str, object]:
-    status = "NOT_ENABLED" if plan is None else "RUNNING"  # None: it is suspended.
-    plan = plan or NOTHING_TO_COMPACT
+def _status(name: str, configs: CompactionConfigs, plan: CompactionPlan) -> dict[str, object]:
+    # One that is suspended has its numbers, too: what would be done is why one asks.
+    status = "NOT_ENABLED" if name in configs.suspended else "RUNNING"
     shown: dict[str, object] = {"dataSource": name, "scheduleStatus": status}
     for what in ("bytes", "segmentCount", "intervalCount"):
         for kind, tally in (

@@ -86,6 +86,7 @@ def status(
     rows = [
         {
             "datasource": one.get("dataSource"),
+            "state": "SUSPENDED" if one.get("scheduleStatus") == "NOT_ENABLED" else "RUNNING",
             "awaiting": one.get("segmentCountAwaitingCompaction"),
             "awaiting bytes": one.get("bytesAwaitingCompaction"),
             "compacted": one.get("segmentCountCompacted"),
