@@ -87,6 +87,17 @@ def test_rows_outside_of_the_intervals_are_thrown_away_and_counted(world: BatchW
     assert (counts["processed"], counts["thrownAway"]) == (2, 1)
 
 
+def test_the_report_tells_the_rows_that_were_written(world: BatchWorld) -> None:
+    """Of a rolled-up task they are fewer than those that were read; also after it was cut."""
+    spec = world.add(index(lines(*ABC), intervals=[day(1)]))
+    task = world.make(spec)
+    assert task.run().state is TaskState.SUCCESS
+    again = world.make(spec)
+    assert again.run().state is TaskState.SUCCESS
+    written = sum(segment.total_rows for segment in world.visible())
+    assert [one.report().more["rowsWritten"] for one in (task, again)] == [written, written]
+
+
 def test_a_task_without_rows_publishes_nothing_and_succeeds(world: BatchWorld) -> None:
     assert world.run(index("")).state is TaskState.SUCCESS
     assert world.rows() == []

@@ -264,9 +264,12 @@ def test_the_end_of_a_task_says_what_became_of_its_rows(
         ("some", {"processed": 7, "thrownAway": 3, "unparseable": 2}, ": 7 rows, 3 thrown away, "),
         ("none", {"processed": 0, "thrownAway": 4, "unparseable": 0}, ": 0 rows, 4 thrown away"),
     ):
+        ("rolled", {"processed": 9, "thrownAway": 1}, ": 9 rows rolled up into 4, 1 thrown away"),
         out(capsys, "task", "submit", written(tmp_path, noop(f"rows-{task}", "cli")))
         world.runs(f"rows-{task}")
-        report = {"ingestionStatsAndErrors": {"payload": {"rowStats": {"buildSegments": counts}}}}
+        rows = 4 if task == "rolled" else counts["processed"]
+        payload = {"rowStats": {"buildSegments": counts}, "rowsWritten": rows}
+        report = {"ingestionStatsAndErrors": {"payload": payload}}
         place = Path(world.peons[f"rows-{task}"].folder) / "attempt" / "1" / "report.json"
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(json.dumps(report))

@@ -178,7 +178,7 @@ class IngestTask:
             written = Written.find(self._folder, number, str(read))
             if written is None:
                 break
-            self._progress.wrote(written.counts, written.parse_errors)
+            self._progress.wrote(written.counts, written.parse_errors, written.rows)
         return publish
 
     def _write(self, number: int, job: Job) -> Written:
@@ -187,7 +187,7 @@ class IngestTask:
         if known is None:
             known = self._insist_on(number, job)
             known.keep(self._folder, number, read)
-        self._progress.wrote(known.counts, known.parse_errors)
+        self._progress.wrote(known.counts, known.parse_errors, known.rows)
         return known
 
     def _insist_on(self, number: int, job: Job) -> Written:

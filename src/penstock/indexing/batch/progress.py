@@ -29,6 +29,7 @@ class TaskProgress:
         self._counts = RowCounts()
         self._samples: tuple[ParseError, ...] = ()
         self._parts = (0, 0)
+        self._rows = 0
         self._segments = 0
         self._error = ""
         self._failed = (0, "")
@@ -45,10 +46,11 @@ class TaskProgress:
         """Say that a try of the work under way failed, and is made again."""
         self._failed = (self._failed[0] + 1, reason[:_REASON_CHARACTERS_MAX])
 
-    def wrote(self, counts: RowCounts, samples: Sequence[ParseError]) -> None:
-        """Add what one call of the engine counted; it succeeded at last."""
+    def wrote(self, counts: RowCounts, samples: Sequence[ParseError], rows: int = 0) -> None:
+        """Add what one call of the engine counted, and the rows of its files; it succeeded."""
         self._failed = (0, "")
         self._counts = self._counts.plus(counts)
+        self._rows += rows
         self._samples = (*self._samples, *samples)
 
     def published(self, segments: int) -> None:
@@ -71,6 +73,7 @@ class TaskProgress:
         more: dict[str, JsonValue] = {
             "partsDone": done,
             "partsTotal": total,
+            "rowsWritten": self._rows,
             "segmentsPublished": self._segments,
         }
         if failures:

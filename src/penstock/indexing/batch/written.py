@@ -55,6 +55,11 @@ class Written:
             result.parse_errors,
         )
 
+    @property
+    def rows(self) -> int:
+        """How many rows the files have: of rows that are rolled up fewer than were read."""
+        return sum(file.data.rows for file in self.files)
+
     def of_chunks(self, which: Callable[[Interval], bool]) -> Written:
         """Return the same, with the files of some time chunks alone."""
         return replace(self, files=tuple(f for f in self.files if which(f.data.interval)))

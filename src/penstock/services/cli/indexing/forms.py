@@ -178,7 +178,8 @@ def _counted(task_id: str) -> str:
         report = GIVEN.api().get(f"{INDEXER}/task/{named(task_id)}/reports")
     except PenstockError:  # There is none, or nobody has it any more: it succeeded all the same.
         return ""
-    phases = part(report, "ingestionStatsAndErrors", "payload", "rowStats")
+    payload = part(report, "ingestionStatsAndErrors", "payload")
+    phases, written = part(payload, "rowStats"), part(payload, "rowsWritten")
     counts: Counter[str] = Counter()
     for phase in phases.values() if isinstance(phases, dict) else ():
         counts.update({k: v for k, v in phase.items() if isinstance(v, int)})
@@ -186,7 +187,10 @@ def _counted(task_id: str) -> str:
     lost = [f"{counts[name]:,} {text}" for name, text in bad if counts[name]]
     if not counts["processed"] and not lost:
         return ""
-    shown = ", ".join([f": {counts['processed']:,} rows", *lost])
+    rows = f": {counts['processed']:,} rows"
+    if isinstance(written, int) and written != counts["processed"]:
+        rows += f" rolled up into {written:,}"
+    shown = ", ".join([rows, *lost])
     return f"{shown} (see penstock task report {task_id})" if counts["unparseable"] else shown
 
 
