@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 from batch_kit import START_MS, BatchWorld, day, index, lines
 
+from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Granularity, Interval
+from penstock.indexing.batch.engine import BatchRequest, CombinedInput, Partitioning
 from penstock.indexing.ports import TaskState
 from penstock.indexing.spec import SpecError, parse_data_schema, parse_supervisor
 from penstock.indexing.spec.batch import IndexParallelSpec, aligned, parse_batch_task
@@ -90,11 +92,11 @@ def test_time_chunks_are_listed_and_apart() -> None:
     assert f"{day(1, 3)} and {day(3, 4)} overlap" in overlapping
     both = refused(intervals=[day(1)], segmentGranularity="day")
     assert "leave it out" in both["segmentGranularity"]
-
-
     wrong = {"segmentGranularity": "day", "queryGranularity": "month"}
     told = refused(intervals=[day(1, 3), day(3, 4)], **wrong)
     assert told.keys() == {"intervals", "segmentGranularity", "queryGranularity"}
+
+
 @pytest.mark.parametrize(
     ("interval", "query", "fits"),
     [
@@ -139,6 +141,19 @@ def test_an_index_task_locks_its_chunks_and_no_more() -> None:
     assert [str(wish.interval) for wish in spec.lock_wishes()] == [noon, day(5, 9)]
     again = parse_batch_task(spec.to_json())
     assert again == spec
+
+
+def test_the_engine_is_never_asked_for_rows_between_the_chunks() -> None:
+    schema = parse_data_schema(schema_of(intervals=[day(1, 2), day(3), day(9)]))
+
+    def asked(*intervals: str) -> BatchRequest:
+        wanted = tuple(map(Interval.parse, intervals))
+        return BatchRequest("t", schema, CombinedInput(()), wanted, Partitioning(), "/out")
+
+    assert len(asked(day(2, 3), day(9)).intervals) == 2
+    for wrong in ([], [day(9, 10)], [day(1), day(5)]):
+        with pytest.raises(InvalidRequest, match="let the intervals lie within these chunks"):
+            asked(*wrong)
 
 
 def test_what_lies_between_chunks_is_not_widened() -> None:

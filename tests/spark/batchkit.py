@@ -123,7 +123,8 @@ def request(
     )
     spread = partitioning or Partitioning()
     names = metric_names(schema) if combines else frozenset[str]()
-    return BatchRequest("task", schema, given, (), spread, str(folder), bears, saved, names)
+    chunks = schema.segment_granularity.given
+    return BatchRequest("task", schema, given, chunks, spread, str(folder), bears, saved, names)
 
 
 def rows_of(result: BatchResult) -> list[dict[str, object]]:

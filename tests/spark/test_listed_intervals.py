@@ -7,7 +7,6 @@ touch apart, and what lies between them thrown away and counted.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -99,7 +98,7 @@ def test_rows_go_into_the_listed_chunks(
         "intervals": [str(one) for one in reversed(CHUNKS)],
     }
     asked = request(tmp_path, rows, parts, granularity, partitioning)
-    result = engine.write(replace(asked, intervals=tuple(CHUNKS)))
+    result = engine.write(asked)
     wanted = Counter(found for at in times if (found := chunk_of(at)) is not None)
     assert result.counts.processed == wanted.total()
     assert result.counts.thrown_away_early == len(times) - wanted.total()
@@ -138,7 +137,7 @@ def test_there_may_be_many_chunks(
         "intervals": [str(one) for one in chunks],
     }
     asked = request(tmp_path, rows, parts, granularity)
-    result = engine.write(replace(asked, intervals=tuple(chunks)))
+    result = engine.write(asked)
     times = [START_MS + at * 3_000 for at in range(5_000)]
     inside = [at for at in times if (at - START_MS) % 10_000 < 5_000 and at < chunks[-1].end_ms]
     assert result.counts.processed == len(inside)

@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from penstock.core.errors import InvalidRequest
+from penstock.core.intervals import condensed
 from penstock.indexing.engine import DataFile, EngineFailure, RowCounts
 
 if TYPE_CHECKING:
@@ -100,6 +102,9 @@ class BatchRequest:
 
     `combines`: the names of metrics that the input's rows have already (compaction): they are read
     from the columns of their own names and combined: counts are summed, sketches merged.
+
+    Raises:
+        InvalidRequest: The schema lists time chunks, and rows of other times would count, too.
     """
 
     task_id: str
@@ -111,6 +116,16 @@ class BatchRequest:
     parse_errors_max: int | None = None
     parse_errors_saved: int = 0
     combines: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        given = self.schema.segment_granularity.given
+        chunks, wanted = condensed(given), [one for one in self.intervals if not one.is_empty]
+        if given and (not wanted or condensed([*given, *wanted]) != chunks):
+            raise InvalidRequest(
+                "rows outside of the time chunks that are listed would be written: let the"
+                " intervals lie within these chunks",
+                place="intervals",
+            )
 
 
 @dataclass(frozen=True, slots=True)
