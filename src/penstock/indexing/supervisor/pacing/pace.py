@@ -10,6 +10,7 @@ import logging
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from penstock.indexing.ports import Effort
 from penstock.indexing.spec.config import AutoScalerConfig, CostAutoScalerConfig
 from penstock.indexing.supervisor.groups import GroupPhase
 from penstock.indexing.supervisor.pacing.costing import CostScaler, Load
@@ -20,7 +21,6 @@ from penstock.indexing.supervisor.updates import with_task_count
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from penstock.indexing.ports import Effort
     from penstock.indexing.supervisor.groups import TaskGroup
     from penstock.indexing.supervisor.standing import Standing
     from penstock.indexing.supervisor.state import SupervisorState
@@ -76,9 +76,9 @@ class Pace:
     def _efforts(self) -> str:
         """Say how hard the tasks work, as far as they have told it."""
         told = [effort for group in self._state.groups.values() if (effort := _effort(group))]
-        load = load_of(told, lag=0, partitions=1, groups=1)
-        idle = "how idle they are is not known" if load.idle is None else f"{load.idle:.0%} idle"
-        return f"tasks do {load.per_second:,.0f} a second, {idle}"
+        mean = _mean(told)
+        idle = "how idle they are is not known" if mean.idle is None else f"{mean.idle:.0%} idle"
+        return f"tasks do {mean.per_second:,.0f} a second, {idle}"
 
     def _decide(
         self, scaler: LagScaler | CostScaler, lag: Mapping[int, int], partitions: int, now_s: float
@@ -107,12 +107,14 @@ def load_of(efforts: Sequence[Effort], *, lag: int, partitions: int, groups: int
 
     How idle they are is known if it is of each of them.
     """
+    mean = _mean(efforts)
+    return Load(lag, partitions, groups, mean.per_second, mean.idle)
+
+
+def _mean(efforts: Sequence[Effort]) -> Effort:
     rates = [effort.per_second for effort in efforts if effort.per_second > 0]
     idle = [effort.idle for effort in efforts if effort.idle is not None]
-    return Load(
-        lag=lag,
-        partitions=partitions,
-        groups=groups,
+    return Effort(
         per_second=fmean(rates) if rates else 0.0,
         idle=fmean(idle) if idle and len(idle) == len(efforts) else None,
     )
