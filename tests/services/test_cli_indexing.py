@@ -247,9 +247,10 @@ def test_a_supervisor_that_compacts_is_shown(tmp_path: Path, capsys: Capture) ->
     assert run(["supervisor", "submit", written(tmp_path, other)]) == exitcodes.OK
     assert "is no datasource wbe" in capsys.readouterr().err
     out(capsys, "compaction", "remove", "wbe")
+    assert "RUNNING" in out(capsys, "compaction", "status", "web")
     out(capsys, "supervisor", "suspend", name)
-    assert "suspended" in out(capsys, "supervisor", "history", name)
     assert "SUSPENDED" in out(capsys, "compaction", "status", "web")
+    assert "suspended" in out(capsys, "supervisor", "history", name)
     for asked in (["reset", name, "-y"], ["lag", name], ["handoff", name]):
         assert "reads no stream" in out(capsys, "supervisor", *asked, code=exitcodes.USAGE)
     out(capsys, "compaction", "remove", "web")
@@ -263,8 +264,8 @@ def test_the_end_of_a_task_says_what_became_of_its_rows(
         ("all", {"processed": 1_200, "thrownAway": 0, "unparseable": 0}, ": 1,200 rows"),
         ("some", {"processed": 7, "thrownAway": 3, "unparseable": 2}, ": 7 rows, 3 thrown away, "),
         ("none", {"processed": 0, "thrownAway": 4, "unparseable": 0}, ": 0 rows, 4 thrown away"),
-    ):
         ("rolled", {"processed": 9, "thrownAway": 1}, ": 9 rows rolled up into 4, 1 thrown away"),
+    ):
         out(capsys, "task", "submit", written(tmp_path, noop(f"rows-{task}", "cli")))
         world.runs(f"rows-{task}")
         rows = 4 if task == "rolled" else counts["processed"]
