@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.core.clock import SystemClock
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penstock.indexing.engine import StreamRange
-    from penstock.indexing.source.kafka import Beside
+    from penstock.indexing.source.kafka import Beside, RecordBatch
     from penstock.storage.filesystem import FileSystem
 
 _LINES: Final = "lines:"
@@ -61,18 +62,16 @@ def has_secrets(source: SourceRange) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordSlice(MessageSlice):
-    """Whole records of Kafka; a message that is null is a record without a value."""
+class RecordSlice:
+    """Whole records of Kafka, whose offsets may have gaps; null where one has no value."""
 
+    offsets: npt.NDArray[np.int64]
+    messages: pa.BinaryArray
     beside: Beside
 
 
-def read_place(
-    fs: FileSystem, source: SourceRange, block_bytes: int, *, whole: bool = False
-) -> Iterator[MessageSlice]:
+def read_place(fs: FileSystem, source: SourceRange, block_bytes: int) -> Iterator[MessageSlice]:
     """Yield the records of a range, wherever they are, in slices of about `block_bytes`.
-
-    With `whole` those of Kafka come as `RecordSlice`.
 
     Raises:
         NotFound: The folder, file or topic is not there, or does not hold the range any more.
@@ -85,28 +84,38 @@ def read_place(
         )
         return
     if source.folder.startswith(_KAFKA):
-        yield from _read_kafka(source, block_bytes, whole=whole)
+        for batch in _read_kafka(source, block_bytes, whole=False):
+            for base, values in batch.runs():
+                yield MessageSlice(base, values, 0)
         return
     yield from _read_lines(fs, source, block_bytes)
 
 
-def _read_kafka(source: SourceRange, block_bytes: int, *, whole: bool) -> Iterator[MessageSlice]:
+def read_whole_place(
+    fs: FileSystem, source: SourceRange, block_bytes: int
+) -> Iterator[MessageSlice | RecordSlice]:
+    """Yield the records of a range, those of Kafka with all that they have. Raises as `read_place`.
+
+    All slices are of one kind.
+    """
+    if not source.folder.startswith(_KAFKA):
+        yield from read_place(fs, source, block_bytes)
+        return
+    for batch in _read_kafka(source, block_bytes, whole=True):
+        assert batch.beside is not None, "whole records were asked for"
+        yield RecordSlice(batch.offsets, batch.values, batch.beside)
+
+
+def _read_kafka(source: SourceRange, block_bytes: int, *, whole: bool) -> Iterator[RecordBatch]:
     # Imported here: it costs memory that workers which read no Kafka do without.
     from penstock.indexing.source import KafkaClients  # noqa: PLC0415
     from penstock.indexing.source.kafka import read_records  # noqa: PLC0415
 
     topic = source.folder.removeprefix(_KAFKA)
     wanted = KafkaRange(source.partition, topic, source.start, source.end, source.properties)
-    for batch in read_records(
+    yield from read_records(
         KafkaClients(), wanted, SystemClock(), batch_bytes=block_bytes, whole=whole
-    ):
-        at = 0
-        for base, values in batch.runs():
-            if batch.beside is None:
-                yield MessageSlice(base, values, 0)
-            else:
-                yield RecordSlice(base, values, 0, batch.beside.slice(at, len(values)))
-            at += len(values)
+    )
 
 
 def _read_lines(fs: FileSystem, source: SourceRange, block_bytes: int) -> Iterator[MessageSlice]:

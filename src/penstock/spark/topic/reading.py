@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -17,13 +17,15 @@ import pyarrow as pa
 from penstock.core.errors import CorruptData, NotFound
 from penstock.spark.topic.badfiles import BadFileWriter, BadRecord, bad_file_name
 from penstock.spark.topic.parse import BadMessage, BatchParser
-from penstock.spark.topic.places import is_folder, read_place
+from penstock.spark.topic.places import RecordSlice, is_folder, read_place, read_whole_place
 from penstock.spark.topic.records import RecordParser, Records, whole_records
 from penstock.spark.topic.splits import SourceRange
 from penstock.spark.topic.tallies import note_bytes
 from penstock.storage.filesystem import FileSystem
 from penstock.storage.logfiles import index_of_file, list_log_files, log_file_name
 from penstock.storage.logreader import MessageSlice
+
+_Slice = TypeVar("_Slice", MessageSlice, MessageSlice | RecordSlice)
 
 RAW_SCHEMA: Final = pa.schema(
     [
@@ -56,6 +58,18 @@ class BadMessagePolicy:
     drop: bool = False
     topic: str = ""
     tally_folder: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """What became of a batch: its rows, its bad messages if it has any, and how many bytes it had.
+
+    Those are bytes of messages alone, whatever else records have.
+    """
+
+    rows: pa.RecordBatch
+    bad: Iterator[BadRecord] | None
+    size: int
 
 
 def sized(fs: FileSystem, source: SourceRange) -> SourceRange:
@@ -113,8 +127,8 @@ def read_messages(fs: FileSystem, split: Iterable[SourceRange]) -> Iterator[pa.B
 def read_whole(fs: FileSystem, split: Iterable[SourceRange], topic: str) -> Iterator[Records]:
     """Yield the records with all that they have, in batches of a size that parses well."""
     for source in split:
-        for batch in _gather(read_place(fs, source, BATCH_BYTES, whole=True)):
-            yield whole_records(batch, _joined(batch), topic, source.partition)
+        for batch in _gather(read_whole_place(fs, source, BATCH_BYTES)):
+            yield whole_records(batch, topic, source.partition)
 
 
 def read_parsed(
@@ -150,37 +164,48 @@ def _parsed(
     writer: BadFileWriter | None,
 ) -> Iterator[pa.RecordBatch]:
     size = 0
-    whole = isinstance(parser, RecordParser)
-    for batch in _gather(read_place(fs, source, BATCH_BYTES, whole=whole)):
-        size += sum(_payload_bytes(piece.messages) for piece in batch)
-        messages = _joined(batch)
-        if isinstance(parser, RecordParser):
-            parsed = parser.parse_records(
-                whole_records(batch, messages, policy.topic, source.partition)
-            )
-        else:
-            parsed = parser.parse(messages)
-        if parsed.bad:
-            records = _records(batch, messages, parsed.bad)
+    for batch in _batches(fs, source, parser, policy.topic):
+        size += batch.size
+        if batch.bad is not None:
             if writer is not None:
-                writer.write(records)
+                writer.write(batch.bad)
             elif not policy.drop:
-                raise _refusal(next(iter(records)), source, policy.topic)
-        if parsed.rows.num_rows:
-            yield parsed.rows
+                raise _refusal(next(batch.bad), source, policy.topic)
+        if batch.rows.num_rows:
+            yield batch.rows
     if writer is not None:
         writer.commit()
     if policy.tally_folder is not None:
         note_bytes(fs, policy.tally_folder, source, size)
 
 
-def _gather(slices: Iterable[MessageSlice]) -> Iterator[list[MessageSlice]]:
+def _batches(
+    fs: FileSystem, source: SourceRange, parser: BatchParser | RecordParser, topic: str
+) -> Iterator[_Batch]:
+    if isinstance(parser, RecordParser):
+        for records in read_whole(fs, [source], topic):
+            parsed = parser.parse_records(records)
+            bad = _bad_among(records, parsed.bad) if parsed.bad else None
+            yield _Batch(parsed.rows, bad, _payload_bytes(records.values))
+        return
+    for batch in _gather(read_place(fs, source, BATCH_BYTES)):
+        size = sum(_payload_bytes(piece.messages) for piece in batch)
+        messages = _joined(batch)
+        parsed = parser.parse(messages)
+        yield _Batch(
+            parsed.rows, _records(batch, messages, parsed.bad) if parsed.bad else None, size
+        )
+
+
+def _gather(slices: Iterable[_Slice]) -> Iterator[list[_Slice]]:
     """Group slices, which may be as small as one message, into batches of `BATCH_BYTES`."""
-    batch: list[MessageSlice] = []
+    batch: list[_Slice] = []
     size = 0
     for piece in slices:
         batch.append(piece)
         size += _payload_bytes(piece.messages)
+        if isinstance(piece, RecordSlice):
+            size += piece.beside.bytes
         if size >= BATCH_BYTES:
             yield batch
             batch, size = [], 0
@@ -208,8 +233,14 @@ def _records(
     places = np.searchsorted(starts, [b.index for b in bad], side="right") - 1
     for found, place in zip(bad, places.tolist(), strict=True):
         offset = batch[place].base_offset + found.index - int(starts[place])
-        # A record without a value has no bytes to keep.
-        yield BadRecord(offset, found.reason, messages[found.index].as_py() or b"")
+        yield BadRecord(offset, found.reason, messages[found.index].as_py())
+
+
+def _bad_among(records: Records, bad: Sequence[BadMessage]) -> Iterator[BadRecord]:
+    """Yield the bad ones of whole records; one without a value has no bytes to keep."""
+    for found in bad:
+        value = records.values[found.index].as_py() or b""
+        yield BadRecord(records.offsets[found.index].as_py(), found.reason, value)
 
 
 def _refusal(record: BadRecord, source: SourceRange, topic: str) -> CorruptData:

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.spark.topic.parse import Parsed
 from penstock.spark.topic.places import RecordSlice
-
-if TYPE_CHECKING:
-    from penstock.storage.logreader import MessageSlice
+from penstock.storage.logreader import MessageSlice
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,31 +60,32 @@ class RecordParser(Protocol):
 
 
 def whole_records(
-    slices: Sequence[MessageSlice], values: pa.BinaryArray, topic: str, partition: int
+    slices: Sequence[MessageSlice | RecordSlice], topic: str, partition: int
 ) -> Records:
-    """Return the records of slices, of which there is one at least.
+    """Return the records of slices of one kind, of which there is one at least.
 
     Args:
-        slices: All of them from one place; between them offsets may be missing.
-        values: Their messages, joined.
+        slices: They may be as small as one message, and offsets between them missing.
         topic: Where they are from.
         partition: Where they are from.
     """
-    counts = np.array([len(piece.messages) for piece in slices])
-    # Each slice's first offset, less the number of records before the slice.
-    firsts = np.array([piece.base_offset for piece in slices], np.int64)
-    shifts = firsts - np.concatenate([[0], np.cumsum(counts)[:-1]])
-    offsets = pa.array(np.repeat(shifts, counts) + np.arange(len(values)))
-    of_kafka = [piece.beside for piece in slices if isinstance(piece, RecordSlice)]
+    values = pa.concat_arrays([piece.messages for piece in slices])
+    of_kafka = [piece for piece in slices if isinstance(piece, RecordSlice)]
     if of_kafka:
         return Records(
             topic,
             partition,
             values,
-            offsets,
-            pa.concat_arrays([beside.times_ms for beside in of_kafka]),
-            pa.concat_arrays([beside.keys for beside in of_kafka]),
-            pa.concat_arrays([beside.headers for beside in of_kafka]),
+            pa.array(np.concatenate([piece.offsets for piece in of_kafka])),
+            pa.concat_arrays([piece.beside.times_ms for piece in of_kafka]),
+            pa.concat_arrays([piece.beside.keys for piece in of_kafka]),
+            pa.concat_arrays([piece.beside.headers for piece in of_kafka]),
         )
-    appended = np.array([piece.append_time_ms for piece in slices], np.int64)
+    messages = [piece for piece in slices if isinstance(piece, MessageSlice)]
+    counts = np.array([len(piece.messages) for piece in messages])
+    # Each slice's first offset, less the number of records before the slice.
+    firsts = np.array([piece.base_offset for piece in messages], np.int64)
+    shifts = firsts - np.concatenate([[0], np.cumsum(counts)[:-1]])
+    offsets = pa.array(np.repeat(shifts, counts) + np.arange(len(values)))
+    appended = np.array([piece.append_time_ms for piece in messages], np.int64)
     return Records(topic, partition, values, offsets, pa.array(np.repeat(appended, counts)))

@@ -51,13 +51,10 @@ class Beside:
     keys: pa.BinaryArray
     headers: pa.MapArray
 
-    def slice(self, start: int, count: int) -> Beside:
-        """Return that of some records."""
-        return Beside(
-            self.times_ms.slice(start, count),
-            self.keys.slice(start, count),
-            self.headers.slice(start, count),
-        )
+    @property
+    def bytes(self) -> int:
+        """How much memory it takes."""
+        return int(self.times_ms.nbytes) + int(self.keys.nbytes) + int(self.headers.nbytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +143,6 @@ def _batch(taken: Records, count: int, *, whole: bool) -> RecordBatch:
 
 
 def _next_count(batch: RecordBatch, batch_bytes: int) -> int:
-    size = int(batch.values.nbytes)
-    if batch.beside is not None:
-        size += int(batch.beside.keys.nbytes) + int(batch.beside.headers.nbytes)
+    size = int(batch.values.nbytes) + (0 if batch.beside is None else batch.beside.bytes)
     mean = max(1, size // len(batch.offsets))
     return max(1, min(_RECORDS_MAX, batch_bytes // mean))
