@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import orjson
 import pytest
-from indexing_kit import spec_json
+from indexing_kit import OneTask, event, spec_json
 
 from penstock.indexing.spec import SpecError, SupervisorSpec, parse_supervisor_spec
 from penstock.indexing.spec.batch import parse_batch_task
@@ -66,6 +67,15 @@ def test_a_task_knows_what_its_records_have_beside_their_values() -> None:
         spec_of({"type": "json"}), 0, {0: 0}, None, topic_id="", times=times, token="abcdefgh"
     )
     assert "recordFormat" not in plain.to_json()
+
+
+def test_a_task_asks_its_engine_for_the_columns_of_records(tmp_path: Path) -> None:
+    format_ = spec_of(DRUIDS).io.record_format
+    world = OneTask(tmp_path, record_format=format_)
+    world.broker.add("flights", 0, map(event, range(3)))
+    world.run(lambda: bool(world.engine.persists))
+    assert world.engine.persists[0].record_format == format_
+    world.metadata.close()
 
 
 def test_tasks_of_other_columns_are_other_tasks() -> None:
