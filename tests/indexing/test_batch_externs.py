@@ -153,8 +153,8 @@ def test_any_layout_is_a_table_or_is_refused(pieces: list[str]) -> None:
             "write FROM w, without EXTERN",
         ),
         (
-            f"TABLE(EXTERN('{{\"type\":\"sql\"}}', '{FORMAT}', '{COLUMNS}'))",
-            "inputSource.type: the type sql of Druid is not supported here",
+            f"TABLE(EXTERN('{{\"type\":\"delta\"}}', '{FORMAT}', '{COLUMNS}'))",
+            "inputSource.type: the type delta of Druid is not supported here",
         ),
         (
             f'TABLE(EXTERN(\'{{"type":"inline","type":"inline"}}\', \'{FORMAT}\', \'{COLUMNS}\'))',

@@ -15,7 +15,7 @@ from penstock.indexing.masking import MASK, masked, masked_url
 from penstock.indexing.spec import parse_supervisor
 from penstock.indexing.spec.batch import parse_batch_task
 from penstock.indexing.spec.errors import SpecError
-from penstock.indexing.spec.inputs import VARIABLE_PREFIX
+from penstock.indexing.spec.sources.secretvalues import VARIABLE_PREFIX
 from penstock.services.host.plan import child_environment
 
 

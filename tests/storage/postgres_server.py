@@ -1,4 +1,7 @@
-"""A private PostgreSQL for the tests: in a temporary folder, on a socket, as an ordinary user."""
+"""A private PostgreSQL for the tests: in a temporary folder, on a socket, as an ordinary user.
+
+With a port it listens on this host, too; there it asks for passwords.
+"""
 
 from __future__ import annotations
 
@@ -28,22 +31,20 @@ def find_binaries() -> Path | None:
 class PostgresServer:
     """A running server with one database, which is emptied for each test that wants it."""
 
-    def __init__(self, folder: Path) -> None:
-        self.url = f"postgresql+psycopg://penstock@/postgres?host={folder}"
-        self._folder = folder
+    def __init__(self, folder: Path, port: int | None = None) -> None:
+        more = "" if port is None else f"&port={port}"
+        self.url = f"postgresql+psycopg://penstock@/postgres?host={folder}{more}"
 
     def empty_database(self) -> str:
         """Return the URL of the database after everything in it was dropped."""
-        with psycopg.connect(
-            host=str(self._folder), user="penstock", dbname="postgres", autocommit=True
-        ) as connection:
+        with psycopg.connect(self.url.replace("+psycopg", ""), autocommit=True) as connection:
             connection.execute("DROP SCHEMA public CASCADE")
             connection.execute("CREATE SCHEMA public")
         return self.url
 
 
 @contextmanager
-def running_server(binaries: Path) -> Iterator[PostgresServer]:
+def running_server(binaries: Path, port: int | None = None) -> Iterator[PostgresServer]:
     # A short path: a socket's may have 107 bytes.
     folder = Path(tempfile.mkdtemp(prefix="pst-pg-", dir="/tmp"))
     as_user: list[str] = []
@@ -66,16 +67,18 @@ def running_server(binaries: Path) -> Iterator[PostgresServer]:
         assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
 
     data = str(folder / "data")
+    listens = "''" if port is None else f"127.0.0.1 -p {port}"
     options = (
-        f"-k {folder} -c listen_addresses='' -c fsync=off -c full_page_writes=off "
+        f"-k {folder} -c listen_addresses={listens} -c fsync=off -c full_page_writes=off "
         "-c max_connections=60 -c shared_buffers=16MB"
     )
     try:
-        run(str(binaries / "initdb"), "-D", data, "-A", "trust", "-U", "penstock", "--no-sync")
+        auth = ("--auth-local=trust", "--auth-host=scram-sha-256")
+        run(str(binaries / "initdb"), "-D", data, *auth, "-U", "penstock", "--no-sync")
         pg_ctl = str(binaries / "pg_ctl")
         run(pg_ctl, "-w", "-D", data, "-l", str(folder / "log"), "-o", options, "start")
         try:
-            yield PostgresServer(folder)
+            yield PostgresServer(folder, port)
         finally:
             run(pg_ctl, "-w", "-D", data, "-m", "immediate", "stop")
     finally:

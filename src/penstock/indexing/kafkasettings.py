@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import InvalidRequest
-from penstock.indexing.spec.inputs import EnvironmentSecret
+from penstock.indexing.spec.sources.secretvalues import EnvironmentSecret
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

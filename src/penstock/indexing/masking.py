@@ -32,12 +32,14 @@ HEADER_MASK_MEND: Final = (
     "is the mark that Penstock shows in place of a secret, not the secret: write the header again"
 )
 
-_SECRET_FIELDS: Final = frozenset({"httpAuthenticationPassword"})
+_SECRET_FIELDS: Final = frozenset({"httpAuthenticationPassword", "password"})
 # Objects that name what they hold freely; `properties` is a task's form of `consumerProperties`.
 _CLIENT_SETTINGS: Final = frozenset({"consumerProperties", "properties"})
 _SECRET_SETTINGS: Final = ("password", "secret", "key.pem", "oauthbearer.config")
 _HEADERS: Final = "requestHeaders"
-_HOLDERS: Final = _SECRET_FIELDS | _CLIENT_SETTINGS | {_HEADERS}
+# Of a database: a URL with a password in it is refused, and not told.
+_CONNECTION: Final = "connectorConfig"
+_HOLDERS: Final = _SECRET_FIELDS | _CLIENT_SETTINGS | {_HEADERS, _CONNECTION}
 _URLS: Final = frozenset({"uris", "prefixes", "paths"})
 # `storage://container@account/…` names a place before the @: of other schemes than HTTP only what
 # stands behind a colon there is a password.

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from penstock.indexing import kafkasettings
-from penstock.indexing.spec.inputs import EnvironmentSecret
 from penstock.indexing.spec.model import SpecModel
+from penstock.indexing.spec.sources.secretvalues import EnvironmentSecret
 
 if TYPE_CHECKING:
     from penstock.indexing.spec import IoConfig

@@ -8,7 +8,7 @@ its name only when it is whole, so attempts that repeat each other leave one fil
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -22,6 +22,8 @@ from penstock.storage.filesystem import translate_error
 
 # Small enough that the JVM can share a file among its cores.
 _ROW_GROUP_ROWS: Final = 256 * 1024
+# Large enough that Parquet packs well; who writes holds so much.
+_GROUP_BYTES: Final = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,27 @@ def write_table(rows: pa.Table, path: Path, level: int) -> None:
         use_dictionary=text or False,
         store_schema=False,
     )
+
+
+def write_groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema, path: Path) -> int:
+    """Write rows as they come, a group at a time; return how many there are.
+
+    What a field of the schema says of itself stays.
+    """
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    rows, held_bytes, held = 0, 0, list[pa.RecordBatch]()
+    with pq.ParquetWriter(path, schema, compression="zstd", compression_level=1) as writer:
+        for batch in batches:
+            held.append(batch)
+            held_bytes += batch.nbytes
+            rows += batch.num_rows
+            if held_bytes >= _GROUP_BYTES:
+                writer.write_table(pa.Table.from_batches(held))
+                held_bytes, held = 0, []
+        if held:
+            writer.write_table(pa.Table.from_batches(held))
+    return rows
 
 
 def write_run(

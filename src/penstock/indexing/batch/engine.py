@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ExternalInput:
-    """Files, URLs or inline text in a format."""
+    """Files, URLs or inline text in a format, or the rows of a database, which have none."""
 
     source: InputSource
-    format: InputFormat
+    format: InputFormat | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,7 +101,6 @@ def index_job(spec: IndexParallelSpec, segments_of: Callable[[DruidInput], Segme
         if isinstance(source, DruidInput):
             parts.append(segments_of(source))
         else:
-            assert spec.io.input_format is not None, "the spec has checked it"
             parts.append(ExternalInput(source, spec.io.input_format))
     state = compaction_state(spec.data_schema, spec.tuning.partitions)
     return Job(

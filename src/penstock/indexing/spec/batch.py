@@ -30,11 +30,10 @@ from penstock.indexing.spec.context import (
 from penstock.indexing.spec.errors import Mistake, SpecError, did_you_mean, shown
 from penstock.indexing.spec.filters import Filter
 from penstock.indexing.spec.inputs import (
-    DruidInput,
     ExternTable,
     InputFormat,
     InputSource,
-    input_sources,
+    wrong_format,
 )
 from penstock.indexing.spec.jsontext import read_model, read_object
 from penstock.indexing.spec.model import SpecModel, mistakes
@@ -177,13 +176,8 @@ class BatchIo(SpecModel):
         if self.append_to_existing and self.drop_existing:
             text = "cannot go with appendToExisting: a task adds to what is there, or replaces it"
             found.append((("dropExisting",), True, text))
-        external = [s for s in input_sources(self.input_source) if not isinstance(s, DruidInput)]
-        if external and self.input_format is None:
-            text = "is required: say how the rows are written"
-            found.append((("inputFormat",), None, text))
-        if not external and self.input_format is not None:
-            text = "leave it out: segments are Parquet files of ours"
-            found.append((("inputFormat",), self.input_format.type, text))
+        if (wrong := wrong_format(self.input_source, self.input_format)) is not None:
+            found.append((("inputFormat",), None, wrong))
         if found:
             raise mistakes("BatchIo", found)
         return self

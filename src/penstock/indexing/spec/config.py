@@ -12,7 +12,6 @@ from penstock.indexing.masking import MASK, MASK_MEND
 from penstock.indexing.spec.inputs import (
     CsvFormat,
     JsonFormat,
-    SecretSetting,
     TsvFormat,
 )
 from penstock.indexing.spec.model import SpecModel, mistakes, refusing
@@ -26,6 +25,7 @@ from penstock.indexing.spec.scalars import (
     TopicName,
     topic_mistake,
 )
+from penstock.indexing.spec.sources.secretvalues import SecretSetting
 
 __all__ = [
     "AutoScalerConfig",

@@ -27,10 +27,8 @@ from penstock.indexing.masking import (
 from penstock.indexing.spec.filters import Filter
 from penstock.indexing.spec.model import SpecModel, mistake, mistakes, refusing
 from penstock.indexing.spec.scalars import Count, Flag, IntervalText
-
-# A task reads only what was meant for it: other variables of its process hold the service's own
-# secrets, which a spec could otherwise send to any host.
-VARIABLE_PREFIX: Final = "PENSTOCK_INPUT_"
+from penstock.indexing.spec.sources.databases import DatabaseInput
+from penstock.indexing.spec.sources.secretvalues import EnvironmentSecret, Secret
 
 _SCHEMES: Final[Mapping[str, tuple[str, ...]]] = {
     "s3": ("s3", "s3a"),
@@ -42,54 +40,6 @@ _BUCKETS: Final = {"s3": "s3", "google": "gs", "azure": "az"}
 EXTERN_PREFIX: Final = "__penstock_extern_"
 _EXTERN_COLUMNS_MAX: Final = 10_000
 _SYSTEM_FIELDS: Final = {"systemFields": "the columns come from the rows alone: leave it out"}
-
-
-class EnvironmentSecret(SpecModel):
-    """A secret that stands in an environment variable of the process that reads."""
-
-    type: Literal["environment"] = "environment"
-    variable: str
-
-    @field_validator("variable")
-    @classmethod
-    def _check_variable(cls, name: str) -> str:
-        if not re.fullmatch(rf"{VARIABLE_PREFIX}[A-Za-z0-9_]+", name):
-            raise mistake(
-                f"is not for specs to read: name the variable {VARIABLE_PREFIX}…,"
-                " and set it where tasks run"
-            )
-        return name
-
-
-def _secret(value: object) -> object:
-    """Take a secret as Druid writes it, too. What is wrong with one is told without it."""
-    if isinstance(value, str):
-        return value
-    if not isinstance(value, dict):
-        raise mistake("must be text, or an object of type environment with the name of a variable")
-    kind = value.get("type", "default" if "password" in value else "environment")
-    fields = {"default": "password", "environment": "variable"}
-    if not isinstance(kind, str) or kind not in fields:
-        text = 'must be "environment", with a variable, or "default", with a password'
-        raise mistakes("secret", [(("type",), None, text)])
-    name = fields[kind]
-    found = [((other,), None, f"unknown field; there are type, {name}") for other in value]
-    found = [one for one in found if one[0][0] not in {"type", name}]
-    if not isinstance(value.get(name), str):
-        found.append(((name,), None, "must be text"))
-    if found:
-        raise mistakes("secret", [*found])
-    return value[name] if kind == "default" else EnvironmentSecret.model_validate(value)
-
-
-def _setting(value: object) -> object:
-    return value if isinstance(value, int) else _secret(value)
-
-
-Secret = Annotated[EnvironmentSecret | str, BeforeValidator(_secret)]
-"""A secret: itself, or where it is."""
-SecretSetting = Annotated[str | int | bool | EnvironmentSecret, BeforeValidator(_setting)]
-"""A setting that may be a secret."""
 
 
 class LocalInput(SpecModel):
@@ -276,13 +226,12 @@ class DruidInput(SpecModel):
 
 
 _REFUSED_SOURCES: Final[Mapping[str, str]] = {
-    "sql": "export the tables to files, such as Parquet, and read those",
     "iceberg": "read the table's Parquet files",
     "delta": "read the table's Parquet files",
 }
 
 SingleInput = Annotated[
-    LocalInput | HttpInput | InlineInput | StoredInput | DruidInput,
+    LocalInput | HttpInput | InlineInput | StoredInput | DruidInput | DatabaseInput,
     Field(discriminator="type"),
 ]
 
@@ -310,7 +259,13 @@ class CombiningInput(SpecModel):
 
 
 InputSource = Annotated[
-    LocalInput | HttpInput | InlineInput | StoredInput | DruidInput | CombiningInput,
+    LocalInput
+    | HttpInput
+    | InlineInput
+    | StoredInput
+    | DruidInput
+    | DatabaseInput
+    | CombiningInput,
     Field(discriminator="type"),
     refusing(_REFUSED_SOURCES),
 ]
@@ -487,10 +442,13 @@ class ExternColumn(SpecModel):
 
 
 class ExternTable(SpecModel):
-    """Files that a statement reads as a table of these columns: `TABLE(EXTERN(…))`."""
+    """Files that a statement reads as a table of these columns: `TABLE(EXTERN(…))`.
+
+    A database's rows are such a table, too; `inputFormat` is left out then.
+    """
 
     input_source: InputSource
-    input_format: InputFormat
+    input_format: InputFormat | None = None
     signature: tuple[ExternColumn, ...] = Field(min_length=1, max_length=_EXTERN_COLUMNS_MAX)
 
     @field_validator("input_source")
@@ -515,6 +473,21 @@ class ExternTable(SpecModel):
         if found:
             raise mistakes("signature", found)
         return value
+
+    @model_validator(mode="after")
+    def _check_format(self) -> ExternTable:
+        if (wrong := wrong_format(self.input_source, self.input_format)) is not None:
+            raise mistakes("ExternTable", [(("inputFormat",), None, wrong)])
+        return self
+
+
+def wrong_format(source: InputSource, given: InputFormat | None) -> str | None:
+    """Return what is wrong with the format of a source, which must be there or must not."""
+    if any(not isinstance(one, DruidInput | DatabaseInput) for one in input_sources(source)):
+        return "is required: say how the rows are written" if given is None else None
+    if given is None:
+        return None
+    return "leave it out: rows of datasources and of databases have their types"
 
 
 def extern_name(number: int) -> str:

@@ -19,7 +19,7 @@ import pyarrow as pa
 from penstock.core.intervals import ETERNITY
 from penstock.indexing.spec.inputs import extern_name
 from penstock.spark.batch.input.reading import InputWork, SplitReport, reports_of
-from penstock.spark.chunkfiles import write_whole
+from penstock.spark.chunkfiles import write_groups, write_whole
 from penstock.spark.expressions import quoted
 from penstock.spark.pieces import numbers, reported, run_pieces
 from penstock.spark.tables.model import TableFile
@@ -41,8 +41,6 @@ _TYPES: Final[Mapping[str, FieldType]] = {
     "array<long>": FieldType.LONGS,
     "array<double>": FieldType.DOUBLES,
 }
-# Large enough that Parquet packs well; a worker holds so much.
-_GROUP_BYTES: Final = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +79,7 @@ class StoreWork:
         def write(path: Path) -> None:
             nonlocal rows
             schema = self.reading.sources[0].shape.arrow_schema
-            rows = _write(self.reading.read(number), schema, path)
+            rows = write_groups(self.reading.read(number), schema, path)
 
         write_whole(target, write)
         return StoredPiece(str(target) if rows else "", rows)
@@ -121,22 +119,3 @@ def stored(
     files = tuple(TableFile(one.path, columns, ETERNITY) for one in made if one.rows)
     found = StoredTable(extern_name(number), columns, files)
     return found, reports_of(scratch, len(work.pieces))
-
-
-def _write(batches: Iterable[pa.RecordBatch], schema: pa.Schema, path: Path) -> int:
-    """Write rows as they come, a group at a time; return how many there are."""
-    # Imported here: 9 MB, of which only the workers that write have use.
-    import pyarrow.parquet as pq  # noqa: PLC0415
-
-    rows, held_bytes, held = 0, 0, list[pa.RecordBatch]()
-    with pq.ParquetWriter(path, schema, compression="zstd", compression_level=1) as writer:
-        for batch in batches:
-            held.append(batch)
-            held_bytes += batch.nbytes
-            rows += batch.num_rows
-            if held_bytes >= _GROUP_BYTES:
-                writer.write_table(pa.Table.from_batches(held))
-                held_bytes, held = 0, []
-        if held:
-            writer.write_table(pa.Table.from_batches(held))
-    return rows

@@ -13,8 +13,8 @@ class SparkBatchOptions:
     Attributes:
         split_bytes_min: Text files are not cut smaller than this.
         split_bytes_max: Nor larger: a worker holds the rows of its split.
-        line_bytes_max: A row of text that is longer is unparseable.
-        fetch_bytes_max: A file from HTTP may not be larger.
+        line_bytes_max: A row of text that is longer is unparseable; one of a database is refused.
+        fetch_bytes_max: A file from HTTP may not be larger, nor the rows of a statement.
         fetch_timeout_s: How long HTTP may be silent.
         parallelism: How much is done at once; this machine's cores when 0.
         compression_level: Level of zstd.

@@ -172,7 +172,9 @@ def _extern(sql: str, found: Sequence[Token], at: int) -> Extern:
     words.take(")")
     columns = _columns(words)
     for name in _ARGUMENTS:
-        if name not in arguments and not (name == "signature" and columns):
+        # Rows of a database have no format; that others must have one the table's own check tells.
+        may_lack = name == "inputFormat" and "inputSource" in arguments
+        if name not in arguments and not may_lack and not (name == "signature" and columns):
             mend = f"{_FORM}, or the columns behind it: (name VARCHAR, …)"
             raise InvalidRequest(f"EXTERN lacks its {name}, {where}: {mend}", place="query")
     if columns and "signature" in arguments:
@@ -322,6 +324,8 @@ def _placed(error: SpecError, arguments: Mapping[str, _Argument], where: str) ->
         argument = None if root is None else arguments.get(root)
         if argument is not None:
             mistake = Mistake(argument.place(one.place), f"{one.message}, {argument.where}")
+        elif root == "inputFormat":
+            mistake = Mistake(f"EXTERN, {one.place}", f"{one.message}, {where}")
         else:
             mistake = Mistake(f"EXTERN columns, {one.place}", f"{one.message}, {where}")
         found.append(mistake if one.place else one)

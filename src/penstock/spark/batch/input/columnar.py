@@ -17,6 +17,8 @@ from penstock.spark.batch.input.splits import InputFile, Source, Split
 from penstock.spark.topic.rowshape import RowShape
 
 BATCH_ROWS: Final = 64 * 1024
+FOUND_AS: Final = b"penstock.found_as"
+"""Key of a Parquet field that says what a column of text becomes where types are discovered."""
 
 
 def groups_of(file: InputFile, source: Source) -> int:

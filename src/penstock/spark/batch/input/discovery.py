@@ -21,7 +21,7 @@ from penstock.core.errors import InvalidRequest
 from penstock.indexing.spec import TIME_COLUMN, DataSchema, Dimension
 from penstock.indexing.spec.rows.dimensions import COLUMNS_MAX
 from penstock.spark.batch.input.avro import avro_columns
-from penstock.spark.batch.input.columnar import schema_of
+from penstock.spark.batch.input.columnar import FOUND_AS, schema_of
 from penstock.spark.batch.input.delimited import typed_columns
 from penstock.spark.batch.input.documents import read_text
 from penstock.spark.batch.input.lines import Lines
@@ -40,6 +40,7 @@ _log = logging.getLogger(__name__)
 # Columns beside those of users: on the way through Spark, and of kept times.
 _OUR_OWN: Final = "__penstock_"
 _NUMBERS: Final = frozenset({"long", "double"})
+_TOLD: Final[Mapping[str, FoundType]] = {"long": "long", "double": "double", "json": "json"}
 
 
 def discovered(
@@ -120,7 +121,7 @@ def _columns(split: Split, source: Source, line_bytes_max: int) -> Iterator[Foun
         yield dict(avro_columns(split.file))
         return
     if source.kind in {"parquet", "orc"}:
-        yield {field.name: type_of(field.type) for field in schema_of(split.file, source)}
+        yield {field.name: _told(field) for field in schema_of(split.file, source)}
         return
     skip = 0 if split.start else source.skip
     for lines in read_text(split, source, line_bytes_max=line_bytes_max):
@@ -133,6 +134,12 @@ def _columns(split: Split, source: Source, line_bytes_max: int) -> Iterator[Foun
             columns = split.file.columns or source.columns
             typed = typed_columns(kept, columns, source.separator)
             yield {name: type_of(type_) for name, type_ in typed.items()}
+
+
+def _told(field: pa.Field) -> FoundType:
+    """Return what a column says of itself, if it does: rows of a database have more types."""
+    told = (field.metadata or {}).get(FOUND_AS, b"").decode(errors="replace")
+    return _TOLD.get(told) or type_of(field.type)
 
 
 def _json_columns(lines: Lines) -> Found:

@@ -1,14 +1,14 @@
 """From the inputs of a request to files that workers can read.
 
-Owns which files an input stands for and what rows they make. Inline text and files from HTTP are
-put into the scratch folder first; everything else is read where it is.
+Owns which files an input stands for and what rows they make. Inline text, files from HTTP and rows
+of databases are put into the scratch folder first; everything else is read where it is.
 """
 
 from __future__ import annotations
 
 import fnmatch
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -25,7 +25,6 @@ from penstock.indexing.spec import TIME_COLUMN
 from penstock.indexing.spec.inputs import (
     AvroFormat,
     CsvFormat,
-    EnvironmentSecret,
     HttpInput,
     InlineInput,
     JsonFormat,
@@ -36,11 +35,14 @@ from penstock.indexing.spec.inputs import (
     TsvFormat,
     input_sources,
 )
+from penstock.indexing.spec.sources.databases import DatabaseInput
+from penstock.indexing.spec.sources.secretvalues import EnvironmentSecret
 from penstock.spark.batch.input.avro import check_installed
 from penstock.spark.batch.input.delimited import header_of
 from penstock.spark.batch.input.fetching import fetch
 from penstock.spark.batch.input.opening import UNUSABLE, codec_of, local_size, size_of
 from penstock.spark.batch.input.splits import InputFile, Source
+from penstock.spark.batch.input.statements import fetch_rows
 from penstock.spark.batch.options import SparkBatchOptions
 from penstock.spark.topic.rowshape import RowShape, TimeField, TimeFormat
 
@@ -108,10 +110,35 @@ class Finder:
             self._files.append(InputFile(data.path, data.path, data.bytes, number, clip=clip))
 
     def _add_external(self, wanted: ExternalInput) -> None:
-        number = len(self._sources)
-        source = _source(wanted.format, RowShape((), self.time))
-        self._sources.append(source)
+        files: list[SingleInput] = []
         for single in input_sources(wanted.source):
+            if isinstance(single, DatabaseInput):
+                self._add_database(single)
+            else:
+                files.append(single)
+        if files:
+            assert wanted.format is not None, "the spec has checked it"
+            self._add_files(files, wanted.format)
+
+    def _add_database(self, wanted: DatabaseInput) -> None:
+        number = len(self._sources)
+        self._sources.append(Source("parquet", RowShape((), self.time)))
+        connector = wanted.database.connector_config
+        for rows in fetch_rows(
+            wanted,
+            _secret(connector.password, self.options.environment),
+            self._new_file,
+            bytes_max=self.options.fetch_bytes_max,
+            row_bytes_max=self.options.line_bytes_max,
+            check=self.check,
+        ):
+            self._files.append(InputFile(str(rows.path), rows.shown, rows.size, number))
+
+    def _add_files(self, wanted: Sequence[SingleInput], format_: InputFormat) -> None:
+        number = len(self._sources)
+        source = _source(format_, RowShape((), self.time))
+        self._sources.append(source)
+        for single in wanted:
             found = list(self._files_of(single, number, is_text=source.kind in _TEXT_KINDS))
             if not found:
                 raise NotFound(f"the input {_shown(single)} has no files: correct its paths")

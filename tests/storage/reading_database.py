@@ -1,0 +1,68 @@
+"""A database that others keep, and that inputs of tasks read: reached by its port, by password."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+from postgres_server import running_server
+from pydantic import JsonValue
+
+PASSWORD = "hush + 'hush'"
+
+
+class ReadDatabase:
+    """A running server; `owner` makes what there is, `reader` is the user of inputs."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.owner = psycopg.connect(
+            host="127.0.0.1", port=port, user="owner", password=PASSWORD, dbname="shop",
+            autocommit=True,
+        )  # fmt: skip
+
+    @property
+    def url(self) -> str:
+        return f"jdbc:postgresql://127.0.0.1:{self.port}/shop"
+
+    def source(self, *sqls: str, **more: JsonValue) -> dict[str, JsonValue]:
+        """An `inputSource`; `more` is of its connector, but for foldCase."""
+        fold = {"foldCase": more.pop("foldCase")} if "foldCase" in more else {}
+        connector = {"connectURI": self.url, "user": "reader", "password": PASSWORD, **more}
+        database: JsonValue = {"type": "postgresql", "connectorConfig": connector}
+        return {"type": "sql", "database": database, "sqls": list(sqls), **fold}
+
+    def execute(self, sql: str) -> None:
+        self.owner.execute(sql.encode())
+
+    def running(self) -> list[str]:
+        """What inputs have the server do now."""
+        found = self.owner.execute(
+            "SELECT query FROM pg_stat_activity WHERE usename = 'reader' AND state = 'active'"
+        )
+        return [str(row[0]) for row in found]
+
+
+@contextmanager
+def running_database(binaries: Path) -> Iterator[ReadDatabase]:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    with running_server(binaries, port) as server:
+        url = server.url.replace("+psycopg", "")
+        with psycopg.connect(url, autocommit=True) as admin:
+            for role in ("owner", "reader"):
+                command = psycopg.sql.SQL("CREATE ROLE {} LOGIN CREATEROLE PASSWORD {}")
+                admin.execute(command.format(psycopg.sql.Identifier(role), PASSWORD))
+            admin.execute("GRANT pg_read_all_stats TO owner")
+            admin.execute("GRANT reader TO owner WITH ADMIN OPTION")
+            admin.execute("CREATE DATABASE shop OWNER owner")
+        made = ReadDatabase(port)
+        made.execute("ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO reader")
+        try:
+            yield made
+        finally:
+            made.owner.close()
