@@ -14,8 +14,8 @@ from penstock.segments.catalogue import Catalogue
 from penstock.segments.model import Segment, ShardSpec
 from penstock.segments.timeline import Chunk, Timeline
 from penstock.storage.metadata import AnnouncedFile, AnnouncedRow, SegmentRow, Snapshot
-from penstock.storage.metadata.chunks import Chunk as UsedChunk
-from penstock.storage.metadata.chunks import visible_chunks
+from penstock.storage.metadata.chunks.chunk import Chunk as UsedChunk
+from penstock.storage.metadata.chunks.chunk import visible_chunks
 from penstock.storage.metadata.rows import RootRange
 
 

@@ -20,7 +20,7 @@ from penstock.storage.metadata import (
     segment_id,
 )
 from penstock.storage.metadata.batches import ITEMS_PER_STATEMENT
-from penstock.storage.metadata.chunks import chunks_of, hull, visible_chunks
+from penstock.storage.metadata.chunks.chunk import chunks_of, hull, visible_chunks
 
 HOUR_MS = 3_600_000
 DAY = Interval(0, 24 * HOUR_MS)

@@ -15,7 +15,7 @@ from penstock.segments.catalogue import timeline_of
 from penstock.segments.model import Segment
 from penstock.segments.shardspec import ShardSpec
 from penstock.storage.metadata import AllocateRequest, PublishRequest, SegmentRow
-from penstock.storage.metadata.chunks import chunks_of
+from penstock.storage.metadata.chunks.chunk import chunks_of
 from penstock.storage.metadata.rows import RootRange
 
 DAY = Interval(0, 86_400_000)

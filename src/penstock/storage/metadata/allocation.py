@@ -19,14 +19,12 @@ from sqlalchemy import Connection, Select, bindparam, func, select
 from penstock.core.errors import Conflict
 from penstock.core.timeindex import TimeIndex
 from penstock.storage.metadata import schema
-from penstock.storage.metadata.chunks import (
-    NONE,
-    Chunk,
+from penstock.storage.metadata.chunks.chunk import NONE, Chunk, visible_chunks
+from penstock.storage.metadata.chunks.reading import (
     chunk_named,
     highest_minor,
     of_chunk,
     used_chunks,
-    visible_chunks,
 )
 from penstock.storage.metadata.killing import highest_killed
 from penstock.storage.metadata.places import insert_pending, pending_row

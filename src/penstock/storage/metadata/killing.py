@@ -14,7 +14,7 @@ from sqlalchemy import Connection, delete, or_, select, text
 
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.batches import batches
-from penstock.storage.metadata.chunks import chunk_named, of_chunk
+from penstock.storage.metadata.chunks.reading import chunk_named, of_chunk
 from penstock.storage.metadata.rows import OVERWRITE_START, Killed
 
 if TYPE_CHECKING:

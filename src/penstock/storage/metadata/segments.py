@@ -16,12 +16,9 @@ from penstock.core.intervals import ETERNITY, Interval, condensed
 from penstock.core.timeindex import TimeIndex
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.batches import batches
-from penstock.storage.metadata.chunks import (
-    overlapping,
-    shown_if_used,
-    used_chunks,
-    visible_chunks,
-)
+from penstock.storage.metadata.chunks.chunk import visible_chunks
+from penstock.storage.metadata.chunks.reading import overlapping, used_chunks
+from penstock.storage.metadata.chunks.returning import shown_if_used
 from penstock.storage.metadata.commits.upgrades import read_upgrades
 from penstock.storage.metadata.killing import kill
 from penstock.storage.metadata.places import pending_intervals, pending_row

@@ -15,7 +15,7 @@ from sqlalchemy import JSON, BigInteger, ColumnElement, Connection, cast, func, 
 from penstock.core.intervals import Interval, condensed
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.batches import batches
-from penstock.storage.metadata.chunks import overlapping
+from penstock.storage.metadata.chunks.reading import overlapping
 from penstock.storage.metadata.payloads import load_spec
 from penstock.storage.metadata.rows import (
     OVERWRITE_START,

@@ -19,13 +19,14 @@ from sqlalchemy import Connection, select
 from penstock.core.intervals import Interval, condensed
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.batches import batches
-from penstock.storage.metadata.chunks import used_chunks, visible_chunks
+from penstock.storage.metadata.chunks.chunk import visible_chunks
+from penstock.storage.metadata.chunks.reading import used_chunks
 from penstock.storage.metadata.rows import PublishOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from penstock.storage.metadata.chunks import Chunk
+    from penstock.storage.metadata.chunks.chunk import Chunk
     from penstock.storage.metadata.rows import PublishRequest, SegmentRow
 
 _NEXT: Final = (

@@ -15,7 +15,8 @@ from sqlalchemy import Connection, func, or_, select
 from penstock.core.timeindex import TimeIndex
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.batches import batches
-from penstock.storage.metadata.chunks import by_chunk, chunk_named, of_chunk
+from penstock.storage.metadata.chunks.chunk import by_chunk
+from penstock.storage.metadata.chunks.reading import chunk_named, of_chunk
 from penstock.storage.metadata.commits.segmentrows import (
     copy_of,
     shard_spec,

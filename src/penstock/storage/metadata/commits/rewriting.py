@@ -15,7 +15,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import InvalidRequest
-from penstock.storage.metadata.chunks import by_chunk, roots_of, rows_of_chunk
+from penstock.storage.metadata.chunks.chunk import by_chunk, roots_of
+from penstock.storage.metadata.chunks.reading import rows_of_chunk
 from penstock.storage.metadata.rows import PublishOutcome, RootRange
 
 if TYPE_CHECKING:

@@ -10,13 +10,8 @@ from sqlalchemy import Connection, bindparam, insert, select
 
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.batches import batches
-from penstock.storage.metadata.chunks import (
-    chunk_named,
-    chunks_of,
-    hull,
-    not_hidden,
-    of_chunk,
-)
+from penstock.storage.metadata.chunks.chunk import chunks_of, hull, not_hidden
+from penstock.storage.metadata.chunks.reading import chunk_named, of_chunk
 from penstock.storage.metadata.payloads import dump
 from penstock.storage.metadata.rows import SegmentRow, segment_id
 from penstock.storage.metadata.snapshots import read_revision
@@ -25,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from penstock.core.intervals import Interval
-    from penstock.storage.metadata.chunks import Chunk
+    from penstock.storage.metadata.chunks.chunk import Chunk
     from penstock.storage.metadata.rows import JsonObject
 
 # What the shard specs call the number of core partitions.

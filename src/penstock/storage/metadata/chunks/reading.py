@@ -1,0 +1,232 @@
+"""Chunks as the database has them: what overlaps an interval, summed up by it.
+
+Of segments it reads only what overlaps an interval; but of chunks in which segments rewrite others
+it reads each number, and of those that rewrite the payload, which says what they stand for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlalchemy import ColumnElement, Connection, Select, Table, bindparam, case, func, select
+
+from penstock.core.intervals import Interval
+from penstock.storage.metadata import schema
+from penstock.storage.metadata.batches import batches
+from penstock.storage.metadata.chunks.chunk import NONE, Chunk, roots_of
+from penstock.storage.metadata.payloads import load
+from penstock.storage.metadata.rows import OVERWRITE_START
+from penstock.storage.metadata.snapshots import segment_row
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from penstock.storage.metadata.rows import SegmentRow
+
+# No longer are hours, days, months and years: what is, is of all time or made by hand.
+_USUAL_MS = 366 * 86_400_000
+
+# Made once: to put a statement together takes longer than SQLite takes to answer it.
+_ROWS = schema.segments.c
+_LENGTH = _ROWS.end_ms - _ROWS.start_ms
+_LONGEST = (
+    select(_LENGTH).where(_ROWS.datasource == bindparam("of")).order_by(_LENGTH.desc()).limit(1)
+)
+_LONGEST_USUAL = _LONGEST.where(_LENGTH <= _USUAL_MS)
+_SUMS = select(
+    _ROWS.start_ms,
+    _ROWS.end_ms,
+    _ROWS.version,
+    func.max(_ROWS.core_partitions).label("core"),
+    func.sum(case((_ROWS.partition_number < _ROWS.core_partitions, 1), else_=0)).label(
+        "core_there"
+    ),
+    func.max(
+        case((_ROWS.partition_number < OVERWRITE_START, _ROWS.partition_number), else_=NONE)
+    ).label("root"),
+    func.max(
+        case((_ROWS.partition_number >= OVERWRITE_START, _ROWS.partition_number), else_=NONE)
+    ).label("overwrite"),
+).group_by(_ROWS.start_ms, _ROWS.end_ms, _ROWS.version)
+_USED = (
+    _ROWS.used,
+    _LENGTH <= _USUAL_MS,
+    _ROWS.datasource == bindparam("of"),
+    _ROWS.start_ms > bindparam("after_ms"),
+    _ROWS.start_ms < bindparam("to_ms"),
+    _ROWS.end_ms > bindparam("from_ms"),
+)
+_USED_SUMS = _SUMS.where(*_USED)
+
+
+def of_chunk(table: Table) -> list[ColumnElement[bool]]:
+    """Return the condition for what a table has of one chunk, which `chunk_named` names."""
+    return [
+        table.c.datasource == bindparam("of"),
+        table.c.start_ms == bindparam("from_ms"),
+        table.c.end_ms == bindparam("to_ms"),
+        table.c.version == bindparam("named"),
+    ]
+
+
+def chunk_named(datasource: str, interval: Interval, version: str) -> dict[str, str | int]:
+    """Return the parameters of `of_chunk`."""
+    return {
+        "of": datasource,
+        "from_ms": interval.start_ms,
+        "to_ms": interval.end_ms,
+        "named": version,
+    }
+
+
+_OF_CHUNK = select(schema.segments).where(*of_chunk(schema.segments))
+_REWRITING = select(_ROWS.partition_number, _ROWS.payload).where(
+    *of_chunk(schema.segments), _ROWS.partition_number >= OVERWRITE_START
+)
+
+
+def overlapping(
+    connection: Connection, datasource: str, interval: Interval
+) -> list[ColumnElement[bool]]:
+    """Return the condition for segments that overlap an interval, so that an index finds them.
+
+    What overlaps begins at most the length of the longest segment earlier. The database knows that
+    length from an index, so a long history is not looked through.
+    """
+    table = schema.segments
+    return [
+        table.c.datasource == datasource,
+        table.c.start_ms > interval.start_ms - _longest(connection, datasource),
+        table.c.start_ms < interval.end_ms,
+        table.c.end_ms > interval.start_ms,
+    ]
+
+
+def used_chunks(connection: Connection, datasource: str, interval: Interval) -> list[Chunk]:
+    """Return the chunks that overlap an interval, visible or not.
+
+    A history is not looked through for the sake of a segment of all time either.
+    """
+    table = schema.segments
+    longest = _longest(connection, datasource)
+    usual = longest
+    if longest > _USUAL_MS:
+        usual = connection.execute(_LONGEST_USUAL, {"of": datasource}).scalar() or 0
+    place: dict[str, str | int] = {
+        "of": datasource,
+        "after_ms": interval.start_ms - usual,
+        "from_ms": interval.start_ms,
+        "to_ms": interval.end_ms,
+    }
+    chunks = _chunks(connection, _USED_SUMS, _USED, place)
+    if longest == usual:
+        return chunks
+    # They are few, and their starts fewer. A chunk has one, so that none is read in two parts. Ids
+    # are asked for beside them as a database may think an index of starts alone the better one.
+    begins = select(table.c.start_ms, table.c.id).where(
+        table.c.datasource == datasource,
+        _LENGTH > _USUAL_MS,
+        table.c.start_ms < interval.end_ms,
+        table.c.end_ms > interval.start_ms,
+    )
+    found = {row.start_ms for row in connection.execute(begins)}
+    for starts in batches(sorted(found)):
+        long = [
+            table.c.used,
+            table.c.datasource == datasource,
+            table.c.start_ms.in_(starts),
+            table.c.end_ms > interval.start_ms,
+            _LENGTH > _USUAL_MS,
+        ]
+        chunks += read_chunks(connection, long)
+    return chunks
+
+
+def _longest(connection: Connection, datasource: str) -> int:
+    """Return the length of a datasource's longest segment."""
+    return connection.execute(_LONGEST, {"of": datasource}).scalar() or 0
+
+
+def read_chunks(connection: Connection, conditions: Sequence[ColumnElement[bool]]) -> list[Chunk]:
+    """Return the segments that satisfy the conditions, summed up by interval and version."""
+    return _chunks(connection, _SUMS.where(*conditions), conditions, {})
+
+
+def _chunks(
+    connection: Connection,
+    query: Select[int, int, str, int, int, int, int],
+    conditions: Sequence[ColumnElement[bool]],
+    parameters: Mapping[str, str | int],
+) -> list[Chunk]:
+    sums = [
+        (Interval(row.start_ms, row.end_ms), row.version, row)
+        for row in connection.execute(query, parameters).all()
+    ]
+    rewritten = {(interval, version) for interval, version, row in sums if row.overwrite != NONE}
+    # Mostly there are none, and the statement need not even be put together.
+    payloads = _payloads(connection, conditions, parameters, rewritten) if rewritten else {}
+    return [
+        _rewritten_chunk(interval, version, row.core, payloads[interval, version])
+        if row.overwrite != NONE
+        else Chunk(interval, version, row.core, row.core_there, highest_root=row.root)
+        for interval, version, row in sums
+    ]
+
+
+def _payloads(
+    connection: Connection,
+    conditions: Sequence[ColumnElement[bool]],
+    parameters: Mapping[str, str | int],
+    chunks: Collection[tuple[Interval, str]],
+) -> dict[tuple[Interval, str], dict[int, str]]:
+    """Return the numbers of chunks, each with its payload if it is of one that rewrites others."""
+    number = _ROWS.partition_number
+    query = select(
+        _ROWS.start_ms,
+        _ROWS.end_ms,
+        _ROWS.version,
+        number,
+        case((number >= OVERWRITE_START, _ROWS.payload), else_="{}").label("payload"),
+    ).where(*conditions)
+    found: dict[tuple[Interval, str], dict[int, str]] = {key: {} for key in chunks}
+    # By their start, as an index knows it; what else begins then is few.
+    for starts in batches(sorted({interval.start_ms for interval, _ in chunks})):
+        for row in connection.execute(query.where(_ROWS.start_ms.in_(starts)), parameters):
+            members = found.get((Interval(row.start_ms, row.end_ms), row.version))
+            if members is not None:
+                members[row.partition_number] = row.payload
+    return found
+
+
+def _rewritten_chunk(
+    interval: Interval, version: str, core_partitions: int, payloads: Mapping[int, str]
+) -> Chunk:
+    """Return a chunk in which segments rewrite others."""
+    return Chunk.of(
+        interval,
+        version,
+        payloads.keys(),
+        core_partitions,
+        {
+            number: roots_of(number, load(payload))
+            for number, payload in payloads.items()
+            if number >= OVERWRITE_START
+        },
+    )
+
+
+def rows_of_chunk(
+    connection: Connection, datasource: str, interval: Interval, version: str
+) -> list[SegmentRow]:
+    """Return every segment of a chunk, used or not."""
+    found = connection.execute(_OF_CHUNK, chunk_named(datasource, interval, version))
+    return [segment_row(row) for row in found]
+
+
+def highest_minor(connection: Connection, datasource: str, interval: Interval, version: str) -> int:
+    """Return the highest minor version of a chunk's segments, used or not; 0: none rewrites."""
+    found = connection.execute(_REWRITING, chunk_named(datasource, interval, version))
+    return max(
+        (roots_of(row.partition_number, load(row.payload)).minor_version for row in found),
+        default=0,
+    )

@@ -1,0 +1,107 @@
+"""What would be seen of unused segments if they were used again: what a user's mark brings back.
+
+Owns which of them stay unused, as with them in view rows would be seen twice, or nobody could read
+the datasource.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING
+
+from penstock.core.timeindex import TimeIndex
+from penstock.storage.metadata.chunks.chunk import (
+    NONE,
+    by_chunk,
+    chunks_of,
+    hull,
+    not_hidden,
+    roots_of,
+)
+from penstock.storage.metadata.chunks.reading import rows_of_chunk, used_chunks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from sqlalchemy import Connection
+
+    from penstock.core.intervals import Interval
+    from penstock.storage.metadata.rows import RootRange, SegmentRow
+
+
+def shown_if_used(connection: Connection, rows: Sequence[SegmentRow]) -> list[str]:
+    """Return the ids of unused rows that would be seen, in part at least, if all were used.
+
+    But for those whose time chunks overlap others of their version: see `_clashing`.
+    """
+    shown: list[str] = []
+    of_datasource: dict[str, list[SegmentRow]] = {}
+    for row in rows:
+        of_datasource.setdefault(row.datasource, []).append(row)
+    for datasource, asked in of_datasource.items():
+        around = hull(asked)
+        chunks = chunks_of(asked)
+        there = used_chunks(connection, datasource, around)
+        for key in _clashing(chunks, ((one.interval, one.version) for one in there)):
+            del chunks[key]
+        mine = [row for row in asked if (row.interval, row.version) in chunks]
+        rewritten = {key for key, chunk in chunks.items() if chunk.highest_overwrite != NONE}
+        for used in there:
+            key = used.interval, used.version
+            if key in chunks and used.highest_overwrite != NONE:
+                rewritten.add(key)
+            chunks[key] = used.joined(chunks[key]) if key in chunks else used
+        hidden: set[str] = set()
+        groups = by_chunk(mine)
+        for key in rewritten:
+            rows_there = [r for r in rows_of_chunk(connection, datasource, *key) if r.used]
+            wanted = groups[key]
+            hidden |= _rewritten(rows_there, wanted)
+            left = [row for row in wanted if row.id not in hidden]
+            chunks |= chunks_of([*rows_there, *left])
+        seen = {(chunk.interval, chunk.version) for chunk in not_hidden(chunks.values(), around)}
+        shown += [
+            row.id for row in mine if (row.interval, row.version) in seen and row.id not in hidden
+        ]
+    return shown
+
+
+def _clashing(
+    wanted: Iterable[tuple[Interval, str]], there: Iterable[tuple[Interval, str]]
+) -> list[tuple[Interval, str]]:
+    """Return which time chunks overlap others of their version: neither would hide the other.
+
+    With both in view nobody could read the datasource. Of two that are wanted the longer one may.
+    Appends have one version for all times, so a day and an hour of it may meet so. Places that are
+    not published yet do not count: their publish is refused instead (`commits.beside`).
+    """
+    at: defaultdict[str, TimeIndex[Interval]] = defaultdict(TimeIndex)
+    for interval, version in there:
+        at[version].add(interval, interval)
+    found = []
+    for interval, version in sorted(wanted, key=lambda one: (-one[0].length_ms, one)):
+        if any(other != interval for other in at[version].overlapping(interval)):
+            found.append((interval, version))
+        else:
+            at[version].add(interval, interval)
+    return found
+
+
+def _rewritten(used: Iterable[SegmentRow], wanted: Iterable[SegmentRow]) -> set[str]:
+    """Return the ids of those wanted back in one chunk whose root numbers others stand for.
+
+    Neither comes back what a newer group has rewritten in part, nor a group that rewrote a part of
+    what is used: rows would be seen twice.
+    """
+    kept = Counter(roots_of(row.partition_number, row.payload) for row in used)
+    asked: dict[RootRange, list[str]] = {}
+    for row in wanted:
+        asked.setdefault(roots_of(row.partition_number, row.payload), []).append(row.id)
+    standing = [roots for roots, count in kept.items() if count == roots.group_size]
+    hidden: set[str] = set()
+    for roots, ids in sorted(asked.items(), key=lambda one: one[0].minor_version, reverse=True):
+        if any(roots.overlaps(other) and not roots.overshadows(other) for other in standing):
+            hidden.update(ids)
+        elif kept[roots] + len(ids) == roots.group_size:
+            standing.append(roots)
+    return hidden
