@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from penstock.indexing.supervisor.groups import (
     GroupPhase,
     StartPlan,
     TaskGroup,
+    Turnover,
     find_gaps,
     first_offsets,
     plan_starts,
@@ -98,3 +100,50 @@ def test_the_first_look_decides_and_later_ones_begin_at_the_earliest():
     assert first_offsets(there, None, earliest=False) == {0: 8, 1: 9}
     assert first_offsets(there, None, earliest=True) == {0: 2, 1: 3}
     assert first_offsets(there, {0: 4}, earliest=False) == {1: 3}
+
+
+# replicas and their server priorities
+
+
+def replicated(*priorities, workers=None):
+    """A group with a replica of each priority, those of one priority further on one by one."""
+    task = make_task({0: 0}, base_sequence_name="B")
+    made = TaskGroup(task, GroupPhase.READING, 0)
+    for number, priority in enumerate(priorities):
+        changes = {"id": f"t{number}", "server_priority": priority}
+        replica = made.add(task.model_copy(update=changes), 0.0, 0)
+        replica.has_worker = workers is None or number in workers
+    return made
+
+
+def test_a_priority_that_no_replica_has_lacks_and_one_too_many_goes():
+    assert replicated(1, 0).turnover((1, 0)) == Turnover((), ())
+    assert replicated().turnover((1, 1, -2)) == Turnover((1, 1, -2), ())
+    assert replicated(1, 0).turnover((2, 1)) == Turnover((2,), ("t1",))
+    # Of equal ones the one with a worker stays.
+    assert replicated(0, 0, workers={1}).turnover((0,)) == Turnover((), ("t0",))
+
+
+def test_a_turnover_ends_the_work_if_nobody_who_has_a_worker_stays():
+    one = replicated(1, 0)
+    assert one.is_at_end_with(one.turnover((3, 2)))
+    assert not one.is_at_end_with(one.turnover((3, 1)))
+    # The one that is wanted has no worker yet, and may get none beside the other.
+    one = replicated(1, 0, workers={1})
+    assert one.is_at_end_with(one.turnover((1,)))
+    one = replicated(1, 0, workers=())
+    assert not one.is_at_end_with(one.turnover((2,)))
+
+
+priorities = st.lists(st.integers(-2, 2), max_size=10)
+
+
+@given(priorities, priorities, st.sets(st.integers(0, 9)))
+def test_a_turnover_is_no_larger_than_it_must_be(there, wanted, workers):
+    one = replicated(*there, workers=workers)
+    turnover = one.turnover(wanted)
+    gone = [one.replicas[task_id].task.server_priority for task_id in turnover.surplus]
+    after = Counter(there) - Counter(gone) + Counter(turnover.missing)
+    assert after == Counter(wanted)
+    assert not set(gone) & set(turnover.missing)
+    assert list(turnover.missing) == sorted(turnover.missing, reverse=True)

@@ -163,7 +163,13 @@ class ActionHandler:
         files = [_announced(file) for file in action.files]
         reading = None
         if isinstance(task, StreamTaskSpec):
-            reading = Reading(task.supervisor_id, action.start, action.end, action.topic_id)
+            reading = Reading(
+                task.supervisor_id,
+                action.start,
+                action.end,
+                action.topic_id,
+                priority=task.server_priority,
+            )
         return self._metadata.announce(
             task.id, task.datasource, action.sequence_name, files, reading
         )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Final, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from penstock.indexing.masking import MASK, MASK_MEND
 from penstock.indexing.spec.inputs import (
@@ -44,6 +45,27 @@ _Found = list[tuple[tuple[str | int, ...], object, str]]
 _DEAD_LETTER_SUFFIX: Final = ".dead-letter"
 _KAFKA_TOPIC: Final = re.compile(r"[.a-zA-Z0-9_-]{1,249}")
 _Fraction = Annotated[float, Field(ge=0, le=1)]
+_REPLICAS_MAX: Final = 10
+# What Java holds as an int, and each number written in one way.
+_SERVER_PRIORITY: Final = re.compile(r"0|-?[1-9][0-9]{0,8}")
+
+
+def _check_server_priorities(value: object) -> object:
+    """Refuse names that are no whole numbers, each in its place."""
+    if isinstance(value, dict):
+        text = 'must be a whole number of up to 9 digits: the priority of replicas, such as "1"'
+        names = (str(name) for name in value)
+        found: _Found = [((n,), n, text) for n in names if not _SERVER_PRIORITY.fullmatch(n)]
+        if found:
+            raise mistakes("serverPriorityToReplicas", found)
+    return value
+
+
+_PriorityCounts = Annotated[
+    dict[int, Annotated[Count, Field(ge=0)]],
+    Field(min_length=1),
+    BeforeValidator(_check_server_priorities),
+]
 
 
 class IdleConfig(SpecModel):
@@ -222,7 +244,8 @@ class IoConfig(SpecModel):
     filter: str | None = Field(default=None, min_length=1)
     input_format: StreamFormat = JsonFormat()
     task_count: Count = Field(default=1, ge=1, le=1000)
-    replicas: Count = Field(default=1, ge=1, le=10)
+    replicas: Count = Field(default=1, ge=1, le=_REPLICAS_MAX)
+    server_priority_to_replicas: _PriorityCounts | None = None
     task_duration: DurationMs = 3_600_000
     start_delay: DurationMs = 5_000
     period: DurationMs = 30_000
@@ -239,7 +262,6 @@ class IoConfig(SpecModel):
 
     unsupported: ClassVar[Mapping[str, str]] = {
         "lagAggregator": "set autoScalerConfig.lagAggregate",
-        "serverPriorityToReplicas": "set replicas",
         "skipOffsetGaps": "set tuningConfig.resetOffsetAutomatically",
         "stopTaskCountRatio": "set stopTaskCount",
         "topicPattern": "make a supervisor with topic for each of them",
@@ -275,9 +297,31 @@ class IoConfig(SpecModel):
         if self.bounded_stream_config is not None and self.scaler is not None:
             text = "a bounded stream keeps its tasks: leave out one of the two"
             found.append((("autoScalerConfig",), None, text))
+        found += self._mistakes_in_priorities()
         if found:
             raise mistakes("IoConfig", found)
         return self
+
+    @model_validator(mode="after")
+    def _count_replicas(self) -> IoConfig:
+        """Priorities of replicas say how many there are."""
+        if self.server_priority_to_replicas is None:
+            return self
+        count = sum(self.server_priority_to_replicas.values())
+        return self if count == self.replicas else self.model_copy(update={"replicas": count})
+
+    def _mistakes_in_priorities(self) -> _Found:
+        counts = self.server_priority_to_replicas
+        if counts is None:
+            return []
+        total = sum(counts.values())
+        if not 1 <= total <= _REPLICAS_MAX:
+            text = f"comes to {total} replicas in all, which must be 1 to {_REPLICAS_MAX}"
+            return [(("serverPriorityToReplicas",), None, text)]
+        if "replicas" in self.model_fields_set and self.replicas != total:
+            text = f"is {self.replicas}, and serverPriorityToReplicas comes to {total} in all:"
+            return [(("replicas",), self.replicas, f"{text} leave replicas out")]
+        return []
 
     def _mistakes_in_source(self) -> _Found:
         found: _Found = []
@@ -359,6 +403,14 @@ class IoConfig(SpecModel):
     def stream(self) -> str:
         """The name of what is read, for people: topic, or folder."""
         return self.topic or self.base_dir or ""
+
+    @property
+    def server_priorities(self) -> tuple[int, ...]:
+        """The priority of each replica of a group, the highest first; 0 where nothing is said."""
+        counts = self.server_priority_to_replicas
+        if counts is None:
+            return (0,) * self.replicas
+        return tuple(sorted(Counter(counts).elements(), reverse=True))
 
     @property
     def dead_letters(self) -> str:

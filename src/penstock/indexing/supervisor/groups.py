@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import operator
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -62,13 +63,19 @@ class Replica:
     asking: bool = False
     catching_up: bool = False
 
+    @property
+    def progress(self) -> tuple[bool, int]:
+        """How far it is, to be compared with other replicas of its group."""
+        return self.has_worker, sum(self.report.current.values()) if self.report else -1
+
 
 @dataclass(slots=True)
 class TaskGroup:
     """Tasks that do the same, and what is agreed with them.
 
     Attributes:
-        task: One of them, as it was made: all others differ only in name and first sequence.
+        task: One of them, as it was made: all others differ only in name, first sequence and
+            server priority.
         phase: How far it is.
         since_ms: Since when it reads.
         checkpoints: Where its sequences begin, by number.
@@ -173,8 +180,41 @@ class TaskGroup:
             first -= 1
         return {number: self.checkpoints[number] for number in range(first, self.newest + 1)}
 
+    def turnover(self, wanted: Iterable[int]) -> Turnover:
+        """Return what makes its replicas those that are wanted, each named by its priority.
+
+        Which priorities there are is told by the replicas alone: one that was lost before anybody
+        saw it lacks again. Of those of one priority the ones that are furthest stay.
+        """
+        missing, surplus = Counter(wanted), list[str]()
+        by_progress = sorted(self.replicas.items(), key=lambda one: one[1].progress, reverse=True)
+        for task_id, replica in by_progress:
+            if missing[replica.task.server_priority] > 0:
+                missing[replica.task.server_priority] -= 1
+            else:
+                surplus.append(task_id)
+        return Turnover(tuple(sorted(missing.elements(), reverse=True)), tuple(surplus))
+
+    def is_at_end_with(self, turnover: Turnover) -> bool:
+        """Whether a turnover would end its work: nobody who has a worker would stay."""
+        staying = (r for task_id, r in self.replicas.items() if task_id not in turnover.surplus)
+        return not self.is_unassigned and not any(replica.has_worker for replica in staying)
+
     def _begins_at(self, number: int, committed: Offsets) -> bool:
         return all(committed.get(p) == offset for p, offset in self.checkpoints[number].items())
+
+
+@dataclass(frozen=True, slots=True)
+class Turnover:
+    """Which replicas of a group are to come and to go.
+
+    Attributes:
+        missing: The server priorities that no replica has, the highest first.
+        surplus: The ids of the tasks that nobody wants any more.
+    """
+
+    missing: tuple[int, ...]
+    surplus: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

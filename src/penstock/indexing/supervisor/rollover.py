@@ -57,8 +57,14 @@ class RollOver:
                 room -= 1
 
     def is_stale(self, group: TaskGroup) -> bool:
-        """Whether a task of the present spec that reads the same would be called otherwise."""
-        return not is_made_by(self._state.spec, group.task)
+        """Whether its work is to end: the present spec wants another, or none of its replicas.
+
+        A task of the present spec that reads the same would be called otherwise; or each replica
+        that has a worker has a priority that nobody wants any more: successors have the others.
+        """
+        spec = self._state.spec
+        turnover = group.turnover(spec.io.server_priorities)
+        return not is_made_by(spec, group.task) or group.is_at_end_with(turnover)
 
     def _is_asked(self, group: TaskGroup) -> bool:
         return group.roll_asked or self.is_stale(group) or self._is_misfit(group)

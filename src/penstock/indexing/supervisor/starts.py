@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from penstock.indexing.batches import Available
-    from penstock.indexing.supervisor.groups import Replica, StartPlan, TaskGroup
+    from penstock.indexing.supervisor.groups import StartPlan, TaskGroup
     from penstock.indexing.supervisor.rollover import RollOver
     from penstock.indexing.supervisor.state import SupervisorState
     from penstock.indexing.supervisor.talk.dialogue import Dialogue
@@ -132,20 +132,22 @@ class Starts:
         self._add(task)
 
     def _add_replicas(self) -> None:
-        """Give each group that reads as many tasks as it should have, no more."""
+        """Give each group that reads the tasks that it should have, no more."""
         state = self._state
         for group in list(state.groups.values()):
             # One that was adopted says first which checkpoints it has.
             known = group.phase is GroupPhase.READING or group.is_unassigned
             if group.is_pending or group.is_repair or not known or not self._is_needed(group):
                 continue
-            for _ in range(state.spec.io.replicas - len(group.replicas)):
+            turnover = group.turnover(state.spec.io.server_priorities)
+            for priority in turnover.missing:
                 checkpoints = group.to_join(state.committed.offsets)
                 token = state.ports.new_token()
-                self._add(make_replica(group.task, checkpoints, token=token))
-            by_progress = sorted(group.replicas.items(), key=_progress, reverse=True)
-            for task_id, _ in by_progress[state.spec.io.replicas :]:
-                reason = "fewer replicas are wanted by now"
+                self._add(
+                    make_replica(group.task, checkpoints, token=token, server_priority=priority)
+                )
+            for task_id in turnover.surplus:
+                reason = "fewer replicas, or others, are wanted by now"
                 state.end_task(task_id, reason, TaskState.SUCCESS)
 
     def _is_needed(self, group: TaskGroup) -> bool:
@@ -178,8 +180,3 @@ class Starts:
                 f"topic {state.spec.io.stream}: {', '.join(missing)}. Was it emptied or made anew?"
                 " Reset the supervisor's offsets, or set resetOffsetAutomatically"
             )
-
-
-def _progress(item: tuple[str, Replica]) -> tuple[bool, int]:
-    _, replica = item
-    return replica.has_worker, sum(replica.report.current.values()) if replica.report else -1

@@ -133,6 +133,7 @@ def _task(standing: Standing, group: TaskGroup, replica: Replica) -> dict[str, o
         "startTime": format_time(replica.since_ms),
         "remainingSeconds": standing.remaining_s(group),
         "type": "PUBLISHING" if group.is_pending else "ACTIVE",
+        "serverPriority": replica.task.server_priority,
         "phase": report.phase.value if report is not None else "STARTING",
         "currentOffsets": offsets_to_json(current),
         "lag": {str(p): max(0, latest[p] - o) for p, o in sorted(current.items()) if p in latest},

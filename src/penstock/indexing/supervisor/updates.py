@@ -30,8 +30,9 @@ def update_action(old: SupervisorSpec, new: SupervisorSpec) -> UpdateAction:
     if _without_scaled_count(old) == _without_scaled_count(new):
         return UpdateAction.NONE
     same_work = base_sequence_name(old, {}) == base_sequence_name(new, {})
-    shares = (old.io.task_count, old.io.replicas) == (new.io.task_count, new.io.replicas)
-    if same_work and shares and old.suspended == new.suspended:
+    same_count = old.io.task_count == new.io.task_count
+    same_replicas = old.io.server_priorities == new.io.server_priorities
+    if same_work and same_count and same_replicas and old.suspended == new.suspended:
         return UpdateAction.RESTART_SUPERVISOR
     return UpdateAction.RESTART_SUPERVISOR_AND_TASKS
 

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, delete, insert, select
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.batches import batches
 from penstock.storage.metadata.payloads import dump
-from penstock.storage.metadata.shown import dump_reading
+from penstock.storage.metadata.shown import dump_reading, follow, load_reading
 from penstock.storage.metadata.snapshots import raise_revision, take_turn
 
 if TYPE_CHECKING:
@@ -40,7 +40,10 @@ def announce(
     allowed = not (
         is_complete(connection, task_id) or _is_published(connection, datasource, sequence_name)
     )
-    removed = connection.execute(delete(table).where(mine)).rowcount
+    query = delete(table).where(mine).returning(table.c.reading)
+    removed = connection.execute(query).scalars().all()
+    if reading is not None and removed:
+        reading = follow(reading, load_reading(removed[0]))
     rows = [
         {
             "task_id": task_id,

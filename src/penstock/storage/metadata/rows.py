@@ -316,12 +316,16 @@ class Reading:
         start: Where the sequence begins.
         end: Up to where its files reach.
         topic_id: The topic that the offsets are of; an empty one is any.
+        priority: Of replicas that keep up, one with the highest is shown.
+        before: Up to where they reached before the newest of them came; empty is not known.
     """
 
     supervisor_id: str
     start: Offsets
     end: Offsets
     topic_id: str = ""
+    priority: int = 0
+    before: Offsets = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,17 @@ Invariants:
 
 - of the offsets of one supervisor and topic each is in one chosen announcement at most;
 - none is chosen whose offsets are committed already: its events are in segments;
-- nothing else is left out, but replicas that fall behind.
+- nothing else is left out, but replicas that fall behind, and what one of a higher priority has
+  not announced yet.
+
+A replica keeps up with another if it reaches as far as that one did before its newest announcement.
+So a higher priority costs the events of one announcement at most, which come with the next one;
+and a replica that stands still is shown no more once another has announced twice.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, cast
 
 from penstock.storage.metadata.payloads import dump, load
@@ -38,6 +43,20 @@ class Candidate:
         """How many rows its files have."""
         return sum(row.file.rows for row in self.rows)
 
+    @property
+    def priority(self) -> int:
+        """The priority of its task."""
+        return self.reading.priority if self.reading is not None else 0
+
+    def keeps_up_with(self, other: Candidate) -> bool:
+        """Whether it lacks no more than the newest announcement of another replica."""
+        if self is other:
+            return True
+        if self.reading is None or other.reading is None:
+            return False
+        wanted, reached = other.reading.before or other.reading.end, self.reading.end
+        return all(reached.get(p, 0) >= offset for p, offset in wanted.items())
+
 
 def choose(
     sequences: Sequence[Sequence[Candidate]], committed: Mapping[str, CommittedRow]
@@ -54,12 +73,22 @@ def choose(
     # which there mostly is another replica that has not.
     numbers = sorted(range(len(sequences)), key=lambda n: _begin(sequences[n][0]), reverse=True)
     for number in numbers:
-        by_progress = sorted(sequences[number], key=lambda one: one.row_count, reverse=True)
-        for candidate in by_progress:
+        left = sorted(sequences[number], key=lambda one: one.row_count, reverse=True)
+        while left:
+            candidate = _preferred(left)
             if _take(candidate.reading, committed, taken):
                 chosen[number] = candidate
                 break
+            left.remove(candidate)
     return [chosen[number] for number in sorted(chosen)]
+
+
+def follow(reading: Reading, last: Reading | None) -> Reading:
+    """Return a reading that knows up to where the one before it of its task has reached."""
+    if last is None or differ(last.topic_id, reading.topic_id):
+        return reading
+    is_further = dict(last.end) != dict(reading.end)
+    return replace(reading, before=last.end if is_further else last.before)
 
 
 def differ(one: str, other: str) -> bool:
@@ -72,9 +101,16 @@ def dump_reading(reading: Reading | None) -> str:
     if reading is None:
         return ""
     ranges = {str(p): [start, reading.end[p]] for p, start in reading.start.items()}
-    return dump(
-        {"supervisor": reading.supervisor_id, "topicId": reading.topic_id, "offsets": ranges}
-    )
+    found: dict[str, object] = {
+        "supervisor": reading.supervisor_id,
+        "topicId": reading.topic_id,
+        "offsets": ranges,
+    }
+    if reading.before:
+        found["before"] = {str(p): offset for p, offset in reading.before.items()}
+    if reading.priority:
+        found["priority"] = reading.priority
+    return dump(found)
 
 
 def load_reading(text: str) -> Reading | None:
@@ -83,12 +119,22 @@ def load_reading(text: str) -> Reading | None:
         return None
     found = load(text)
     ranges = cast("dict[str, list[int]]", found["offsets"])
+    before = cast("dict[str, int]", found.get("before", {}))
     return Reading(
         str(found["supervisor"]),
         {int(p): start for p, (start, _) in ranges.items()},
         {int(p): end for p, (_, end) in ranges.items()},
         str(found["topicId"]),
+        cast("int", found.get("priority", 0)),
+        {int(p): offset for p, offset in before.items()},
     )
+
+
+def _preferred(by_progress: Sequence[Candidate]) -> Candidate:
+    """Return the one of the highest priority that keeps up; of those that have it, the furthest."""
+    furthest = by_progress[0]
+    keeping_up = (one for one in by_progress if one.keeps_up_with(furthest))
+    return max(keeping_up, key=lambda one: one.priority)
 
 
 def _begin(candidate: Candidate) -> int:

@@ -60,6 +60,7 @@ WHIMS: Final = (
     "message windows",
     "scaling by cost",
     "leaders come and go",
+    "server priorities",
 )
 """What users may want beyond events and tasks; a run has few of them."""
 

@@ -17,7 +17,7 @@ from penstock.testing.simulation.whims import Whims, days_interval
 from penstock.testing.simulation.world import DAY_MS, DAYS, START_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from concurrent.futures import Future
 
     from pydantic import JsonValue
@@ -63,6 +63,15 @@ _SCALER: Final[Mapping[str, JsonValue]] = {
     "minScaleUpDelay": 4_000,
     "minScaleDownDelay": 6_000,
 }
+
+# Replicas by their priorities, of which some are others' with one more, one less, or another one.
+_PRIORITIES: Final[Sequence[Mapping[str, int]]] = (
+    {"0": 1, "1": 1},
+    {"1": 1},
+    {"1": 2},
+    {"-3": 1, "0": 0, "1": 1},
+    {"0": 1, "1": 2},
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +126,10 @@ class Users:
     _mixes_locks: bool = False
     _releases: dict[str, JsonValue] = field(default_factory=dict)
     _scaling: dict[str, JsonValue] = field(default_factory=dict)
+    _priorities: Mapping[str, int] = field(default_factory=dict)
     _compacts_some: bool = False
     _locks_segments: bool = False
+    _replicas: int = 1
     _sent: int = 0
     _written: int = _BATCH_EVENTS
 
@@ -137,6 +148,8 @@ class Users:
             self._releases = {"releaseLocksOnHandoff": True}
         if self.cluster.world.chance.whim("scaling by cost"):
             self._scaling = {"autoScalerConfig": dict(_SCALER)}
+        if self.cluster.world.chance.whim("server priorities"):
+            self._prioritize()
         self._compacts_some = self.cluster.world.chance.whim("minor compactions")
         self._locks_segments = self.cluster.world.chance.whim("locks of segments")
         if self.cluster.world.chance.whim("message windows"):
@@ -188,11 +201,18 @@ class Users:
                 self.places[event] = (partition, len(self.events[partition]))
             self.events[partition].append(event)
 
+    @property
+    def priorities(self) -> list[int]:
+        """The priorities that the replicas of each group are to have, as last submitted."""
+        counts = self._priorities or {"0": self._replicas}
+        return [int(priority) for priority, count in counts.items() for _ in range(count)]
+
     def want_supervisor(
         self, task_duration_s: int = 10, *, tasks: int = 0, replicas: int = 0
     ) -> None:
         """Submit the supervisor's spec, to whoever leads."""
         spec = self.spec(task_duration_s, tasks, replicas)
+        self._replicas = replicas or self.wishes.replicas
         self.ask(lambda leader: leader.overlord.supervisor_desk.submit(spec))
 
     def spec(
@@ -211,7 +231,7 @@ class Users:
                     "startDelay": "PT1S",
                     "completionTimeout": "PT2M",
                     "taskCount": tasks or self.wishes.tasks,
-                    "replicas": replicas or self.wishes.replicas,
+                    **self._replication(replicas),
                     **self._windows(),
                     **self._scaling,
                 },
@@ -219,6 +239,15 @@ class Users:
             },
             "context": {"useConcurrentLocks": True} if self.wishes.concurrent else {},
         }
+
+    def _replication(self, replicas: int) -> dict[str, JsonValue]:
+        if self._priorities:
+            return {"serverPriorityToReplicas": dict(self._priorities)}
+        return {"replicas": replicas or self.wishes.replicas}
+
+    def _prioritize(self) -> None:
+        """Want replicas of other priorities from now on."""
+        self._priorities = self.cluster.world.chance.of("server priorities").choice(_PRIORITIES)
 
     def _windows(self) -> dict[str, JsonValue]:
         """Return what is late and early, so that no clock of the world can make a difference."""
@@ -292,6 +321,8 @@ class Users:
                 self.ask(lambda leader: leader.overlord.supervisor_desk.terminate(DATASOURCE))
                 world.after(8.0, self.want_supervisor)
             case "change":
+                if self._priorities:
+                    self._prioritize()
                 self.want_supervisor(world.chance.of("users").randrange(5, 20))
             case _:
                 active = sorted(row.id for row in self.cluster.truth.tasks.list(active=True))

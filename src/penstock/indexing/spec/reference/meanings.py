@@ -125,6 +125,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "encoding": "of the values",
     "taskCount": "task groups; stream partition *p* is read by group *p* mod `taskCount`",
     "replicas": "tasks in a group that do the same, so that one may be lost",
+    "serverPriorityToReplicas": "how many replicas have which priority: of those that keep up,"
+    " queries read one of the highest. `replicas` is their sum, and may be left out",
     "taskDuration": "so long a task reads before it publishes and another follows it",
     "startDelay": "before the supervisor looks for the first time",
     "IoConfig.period": "how often the supervisor looks at least",

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.core.errors import PenstockError
 from penstock.indexing.overlord.duties.compaction import TASK_PREFIX
 from penstock.indexing.ports import TaskState
+from penstock.indexing.taskspec import TASK_TYPE
 from penstock.segments.catalogue import Catalogue
 from penstock.testing.engine import read_rows
 from penstock.testing.simulation.checking.ledger import Change, Ledger, few
@@ -155,6 +156,16 @@ class Checker:
         )
         self._require(found == self._read, f"{found} were counted, and {self._read} were read")
         self._check_nothing_left()
+
+    def replicas_are_as_asked(self) -> bool:
+        """Tell whether there are groups of streaming tasks, each with the replicas asked for."""
+        found: dict[object, list[object]] = {}
+        for row in self.cluster.truth.tasks.list(active=True):
+            if row.type == TASK_TYPE:
+                priority = row.payload.get("serverPriority", 0)
+                found.setdefault(row.payload["baseSequenceName"], []).append(priority)
+        wanted = Counter[object](self.users.priorities)
+        return bool(found) and all(Counter(group) == wanted for group in found.values())
 
     def left(self) -> Iterator[str]:
         """Yield what is left behind that must not stay; what is cheap to see first."""
