@@ -17,6 +17,7 @@ ALL = (
     "connections",
     "ingest",
     "indexing",
+    "published",
     "latency",
     "recovery",
     "flow",
