@@ -83,3 +83,22 @@ def test_a_nested_value_that_cannot_be_json_costs_its_row_alone() -> None:
     rows, bad = conformed(batch, SHAPE)
     assert [index for index, _ in bad] == [1]
     assert rows.column("x").to_pylist() == ['{"span":null}']
+
+
+@pytest.mark.parametrize("type_", [FieldType.LONG, FieldType.DOUBLE])
+@pytest.mark.parametrize("zone", [None, "UTC"])
+@pytest.mark.parametrize("time", ["t", "x"])
+def test_a_time_is_the_same_number_beside_a_value_that_does_not_fit(
+    type_: FieldType, zone: str | None, time: str
+) -> None:
+    """Such a value has the batch read row by row, which made text of times."""
+    shape = RowShape((("x", type_), ("y", FieldType.LONG)), TimeField(time))
+    times = pa.array([1_500_999, None], pa.int64()).cast(pa.timestamp("us", zone))
+    first = pa.array([5_000_000, 6_000_000], pa.int64()).cast(pa.timestamp("us", zone))
+    clean = pa.record_batch({"t": first, "x": times.fill_null(first[1]), "y": [1, 2]})
+    odd = pa.record_batch({"t": first, "x": times.fill_null(first[1]), "y": ["1", "z"]})
+    rows, bad = conformed(clean, shape)
+    row, odd_ones = conformed(odd, shape)
+    assert (bad, row.to_pylist()) == ((), rows.slice(0, 1).to_pylist())
+    assert rows.column("x").to_pylist() == [1_500, 6_000]
+    assert [index for index, _ in odd_ones] == [1]

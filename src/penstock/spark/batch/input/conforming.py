@@ -11,7 +11,7 @@ import base64
 import datetime as dt
 import decimal
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, cast
 
@@ -26,6 +26,7 @@ from penstock.spark.topic.times import NotCleanError, as_times, check_times, to_
 Bad = tuple[tuple[int, str], ...]
 
 _INT64: Final = (-(2**63), 2**63 - 1)
+_NUMBERS: Final = frozenset({FieldType.LONG, FieldType.DOUBLE, FieldType.FLOAT})
 
 
 def empty_rows(shape: RowShape) -> pa.RecordBatch:
@@ -46,10 +47,15 @@ def conformed(
         if shape.time is not None and shape.time.name in names:
             wanted.append(shape.time.name)
         names_once = list(dict.fromkeys(wanted))
-        read = [_decoded(batch.column(name)) for name in names_once]
+        numbers = {name for name, type_ in shape.fields if type_ in _NUMBERS}
+        read = [
+            _in_millis(column) if name in numbers else column
+            for name in names_once
+            for column in (_decoded(batch.column(name)),)
+        ]
         # Without columns Arrow forgets how many rows there are.
         objects = _objects(read, names_once) if read else [{}] * batch.num_rows
-        return rows_of_objects(objects, _as_plain(shape, batch.schema))
+        return rows_of_objects(objects, _as_plain(shape, batch.schema, numbers))
 
 
 def _objects(
@@ -114,14 +120,19 @@ def _as_a_whole(
     return (rows.filter(keep) if bad else rows), bad
 
 
-def _as_plain(shape: RowShape, schema: pa.Schema) -> RowShape:
-    """Return the shape for rows that `_plain` made: times that were typed are ISO text there."""
+def _as_plain(shape: RowShape, schema: pa.Schema, numbers: Collection[str]) -> RowShape:
+    """Return the shape for rows that `_plain` made: times that were typed are ISO text there.
+
+    But for those that are wanted as `numbers`, too: they are milliseconds.
+    """
     if shape.time is None or shape.time.name not in schema.names:
         return shape
     kind = schema.field(shape.time.name).type
     if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
         return shape
-    return replace(shape, time=replace(shape.time, format=TimeFormat.ISO))
+    is_number = pa.types.is_timestamp(kind) and shape.time.name in numbers
+    format_ = TimeFormat.MILLIS if is_number else TimeFormat.ISO
+    return replace(shape, time=replace(shape.time, format=format_))
 
 
 def _times(column: pa.Array | None, count: int, shape: RowShape) -> pa.Array:
@@ -202,11 +213,7 @@ def _cast(column: pa.Array, type_: FieldType, *, binary_as_string: bool) -> pa.A
             return _cast(pa.array(texts, pa.string()), type_, binary_as_string=False)
         return _cast(_tried(column, pa.string()), type_, binary_as_string=False)
     if pa.types.is_timestamp(kind) and type_ is not FieldType.STRING:
-        return _cast(
-            column.cast(pa.timestamp("ms", kind.tz), safe=False).cast(pa.int64()),
-            type_,
-            binary_as_string=False,
-        )
+        return _cast(_in_millis(column), type_, binary_as_string=False)
     if type_ is FieldType.STRING:
         if pa.types.is_timestamp(kind) or pa.types.is_floating(kind):
             # Arrow writes both in ways of its own.
@@ -220,6 +227,13 @@ def _cast(column: pa.Array, type_: FieldType, *, binary_as_string: bool) -> pa.A
     if type_ in {FieldType.DOUBLE, FieldType.FLOAT} and not pa.types.is_boolean(kind):
         return column.cast(type_.arrow, safe=False)
     return _tried(column, type_.arrow)
+
+
+def _in_millis(column: pa.Array) -> pa.Array:
+    """Return times as numbers, which is what they are where no text is asked for."""
+    if not pa.types.is_timestamp(column.type):
+        return column
+    return column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(pa.int64())
 
 
 def _tried(column: pa.Array, type_: pa.DataType) -> pa.Array:
