@@ -62,6 +62,17 @@ def from_http(**more: object) -> dict[str, object]:
     }
 
 
+def from_database(**more: object) -> dict[str, object]:
+    task = from_http()
+    url = "jdbc:postgresql://h:5432/shop?sslmode=require"
+    connector = {"connectURI": url, "user": "ann", "password": "hush", **more}
+    database = {"type": "postgresql", "connectorConfig": connector}
+    io = cast("dict[str, dict[str, object]]", task["spec"])["ioConfig"]
+    io["inputSource"] = {"type": "sql", "database": database, "sqls": ["SELECT 1 AS time"]}
+    del io["inputFormat"]
+    return task
+
+
 def from_kafka(**more: object) -> dict[str, object]:
     spec = supervisor_spec()
     inner = spec["spec"]
@@ -124,6 +135,21 @@ def test_a_statement_is_kept_without_its_secrets_beside_its_files(world: Overlor
     again = world.api.post("/druid/indexer/v1/task", json=shown[0].json()["payload"] | {"id": "t2"})
     assert again.status_code == 400
     assert "externs[0].inputSource" in again.text
+
+
+def test_a_task_of_a_database_is_shown_without_its_password(world: OverlordWorld) -> None:
+    for name, password in (("t1", "hush"), ("t2", WRITTEN)):
+        task = from_database(password=password) | {"id": name}
+        assert world.api.post("/druid/indexer/v1/task", json=task).status_code == 200
+        shown = [world.api.get(f"/druid/indexer/v1/{path}") for path in (f"task/{name}", "tasks")]
+        assert not any("hush" in one.text for one in shown)
+        assert "jdbc:postgresql://h:5432/shop?sslmode=require" in shown[0].text
+        row = world.metadata.tasks.get(name)
+        assert row is not None
+        assert "hush" in str(row.payload), "the next overlord needs it"
+        again = world.api.post("/druid/indexer/v1/task", json=shown[0].json()["payload"])
+        assert again.status_code == 400
+        assert "write the secret again" in again.text
 
 
 def test_a_supervisor_is_shown_without_its_secrets_wherever_it_is_shown(world) -> None:
@@ -264,9 +290,14 @@ def test_a_secret_in_a_wrong_place_is_not_told(secret: dict[str, JsonValue]) -> 
     task["context"] = {"priority": 1, "useConcurrentLocks": True, "tags": {}}
     spec = cast("dict[str, JsonValue]", task["spec"])
     spec["tuningConfig"] = {"type": "index_parallel", **settings}
+    database = from_database(password="ours")
     told = [
         refusal(parse, put(given, way, secret))
-        for given, parse in ((task, parse_batch_task), (from_kafka(), parse_supervisor))
+        for given, parse in (
+            (task, parse_batch_task),
+            (database, parse_batch_task),
+            (from_kafka(), parse_supervisor),
+        )
         for way in ways(given)
     ]
     assert [text for text in told if "hush" in text] == []
@@ -289,6 +320,26 @@ def test_a_secret_in_a_wrong_place_is_not_told(secret: dict[str, JsonValue]) -> 
 def test_a_secret_beside_its_place_is_not_told(place: str, value: object, said: str) -> None:
     given: dict[str, object] = {"requestHeaders": {}, "uris": ["https://h/"]}
     told = refusal(parse_batch_task, from_http(**given | {place: value}))
+    assert said in told
+    assert "hush" not in told
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "said"),
+    [
+        ("connectURI", "jdbc:postgresql://ann:hush@h/shop", "no user and no password"),
+        ("connectURI", "jdbc:postgresql://h/shop?password=hush", "no password"),
+        ("connectURI", "postgresql://ann:hush@h/shop", "write jdbc:postgresql://"),
+        ("connectURI", {"url": "hush"}, "must be text, not an object"),
+        ("passwort", "hush", "unknown field"),
+        ("password", {"variable": "hush"}, "is not for specs to read"),
+        ("user", ["hush"], "must be text, not a list"),
+    ],
+)
+def test_a_secret_of_a_database_beside_its_place_is_not_told(
+    place: str, value: object, said: str
+) -> None:
+    told = refusal(parse_batch_task, from_database(**{place: value}))
     assert said in told
     assert "hush" not in told
 
