@@ -272,6 +272,16 @@ def test_a_start_may_be_named_by_its_other_name_alone() -> None:
     assert parse_supervisor_spec({"type": "kafka", "spec": spec}).io.use_earliest_offset
 
 
+def test_a_handoff_before_a_task_ends_is_told_with_what_else_no_stream_has() -> None:
+    schema = "spec.dataSchema.granularitySpec.intervals"
+    period = "spec.tuningConfig.intermediateHandoffPeriod"
+    whole = plain_supervisor()
+    for twin in ("dataSchema", "tuningConfig"):
+        del whole[twin]
+    wrong = changed(changed(whole, period, "PT1M"), schema, ["2013/2014"])
+    assert mistakes(wrong).keys() == {schema, period}
+
+
 @pytest.mark.parametrize("period", ["P2147483647D", "P106751991167D", "PT1H", "P30D", None])
 def test_a_handoff_that_never_comes_before_a_task_ends_is_taken(period: object) -> None:
     whole = plain_supervisor()

@@ -12,7 +12,7 @@ from typing import ClassVar, Final, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from penstock.indexing.spec.model import SpecModel, mistake, mistakes
+from penstock.indexing.spec.model import Found, SpecModel, mistake, mistakes
 from penstock.indexing.spec.scalars import TIME_COLUMN, ColumnName, Count, Flag
 
 AggregatorType = Literal[
@@ -152,7 +152,7 @@ class Aggregator(SpecModel):
 
     @model_validator(mode="after")
     def _check_fields(self) -> Aggregator:
-        found: list[tuple[tuple[str | int, ...], object, str]] = []
+        found: Found = []
         if self.type == "count" and self.field_name is not None:
             found.append((("fieldName",), self.field_name, "leave it out: count counts the rows"))
         if self.type == "cardinality":

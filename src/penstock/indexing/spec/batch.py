@@ -36,7 +36,7 @@ from penstock.indexing.spec.inputs import (
     wrong_format,
 )
 from penstock.indexing.spec.jsontext import read_model, read_object
-from penstock.indexing.spec.model import SpecModel, mistakes
+from penstock.indexing.spec.model import Found, SpecModel, mistakes
 from penstock.indexing.spec.partitions import DynamicPartitions, SingleDimensionPartitions
 from penstock.indexing.spec.rows.dimensions import DimensionsSpec
 from penstock.indexing.spec.rows.granularities import AnyGranularity
@@ -56,8 +56,6 @@ from penstock.indexing.spec.schema import DataSchema
 from penstock.indexing.spec.text.clauses import overwrite_clause
 from penstock.indexing.spec.text.twins import without_twins
 from penstock.indexing.spec.tuning import BatchTuning
-
-_Found = list[tuple[tuple[str | int, ...], object, str]]
 
 _EXTERNS_MAX: Final = 100
 _RESOURCE: Final = {"resource": "its availability group follows from its id"}
@@ -172,7 +170,7 @@ class BatchIo(SpecModel):
 
     @model_validator(mode="after")
     def _check_together(self) -> BatchIo:
-        found: _Found = []
+        found: Found = []
         if self.append_to_existing and self.drop_existing:
             text = "cannot go with appendToExisting: a task adds to what is there, or replaces it"
             found.append((("dropExisting",), True, text))
@@ -192,7 +190,7 @@ class BatchIngestion(SpecModel):
 
     @model_validator(mode="after")
     def _check_together(self) -> BatchIngestion:
-        found: _Found = []
+        found: Found = []
         perfect = self.tuning_config.partitions.is_perfect
         if self.io_config.append_to_existing and perfect:
             text = "appendToExisting adds segments one by one: only dynamic can do that"
@@ -206,13 +204,13 @@ class BatchIngestion(SpecModel):
             raise mistakes("BatchIngestion", found)
         return self
 
-    def _absent_partition_dimensions(self) -> _Found:
+    def _absent_partition_dimensions(self) -> Found:
         """By a column that no row has nothing can be cut; by a metric, keys would be torn apart."""
         partitions = self.tuning_config.partitions
         if isinstance(partitions, DynamicPartitions) or self.data_schema.dimensions_spec.discovers:
             return []
         known = {TIME_COLUMN, *(d.name for d in self.data_schema.dimensions)}
-        found: _Found = []
+        found: Found = []
         for number, name in enumerate(partitions.partition_dimensions):
             if name in known:
                 continue
@@ -347,7 +345,7 @@ class MinorInput(SpecModel):
     @model_validator(mode="after")
     def _check_inside(self) -> MinorInput:
         whole = Interval.parse(self.interval)
-        found: _Found = [
+        found: Found = [
             (("segments", number, "itvl"), one.itvl, f"lies not within the interval {whole}")
             for number, one in enumerate(self.segments)
             if not whole.covers(Interval.parse(one.itvl))
@@ -412,7 +410,7 @@ class CompactSpec(_BatchTask):
 
     @model_validator(mode="after")
     def _check_together(self) -> CompactSpec:
-        found: _Found = []
+        found: Found = []
         interval, granularity = self.interval, self.segment_granularity
         if (
             interval is not None
@@ -580,7 +578,7 @@ class SqlIngestSpec(_BatchTask):
 
     @model_validator(mode="after")
     def _check_together(self) -> SqlIngestSpec:
-        found: _Found = []
+        found: Found = []
         granularity = self.segment_granularity
         if self.overwrite is not None and not self.overwrite:
             found.append((("overwrite",), [], "list the intervals to replace"))

@@ -15,7 +15,7 @@ from penstock.indexing.spec.inputs import (
     JsonFormat,
     TsvFormat,
 )
-from penstock.indexing.spec.model import SpecModel, mistakes, refusing
+from penstock.indexing.spec.model import Found, SpecModel, mistakes, refusing
 from penstock.indexing.spec.rows.records import KafkaFormat, StreamFormat, mistakes_in_message
 from penstock.indexing.spec.scalars import (
     CappedDurationMs,
@@ -41,7 +41,6 @@ __all__ = [
 
 StreamType = Literal["penstock", "kafka", "folder"]
 
-_Found = list[tuple[tuple[str | int, ...], object, str]]
 _DEAD_LETTER_SUFFIX: Final = ".dead-letter"
 _KAFKA_TOPIC: Final = re.compile(r"[.a-zA-Z0-9_-]{1,249}")
 _Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -55,7 +54,7 @@ def _check_server_priorities(value: object) -> object:
     if isinstance(value, dict):
         text = 'must be a whole number of up to 9 digits: the priority of replicas, such as "1"'
         names = (str(name) for name in value)
-        found: _Found = [((n,), n, text) for n in names if not _SERVER_PRIORITY.fullmatch(n)]
+        found: Found = [((n,), n, text) for n in names if not _SERVER_PRIORITY.fullmatch(n)]
         if found:
             raise mistakes("serverPriorityToReplicas", found)
     return value
@@ -85,7 +84,7 @@ class _ScalerBounds(SpecModel):
 
     kind_field: ClassVar[str] = "auto_scaler_strategy"
 
-    def _mistakes_in_bounds(self) -> _Found:
+    def _mistakes_in_bounds(self) -> Found:
         least, most, start = self.task_count_min, self.task_count_max, self.task_count_start
         if least > most:
             return [(("taskCountMin",), least, f"must be at most taskCountMax, {most}")]
@@ -217,7 +216,7 @@ class BoundedStreamConfig(SpecModel):
 
     @model_validator(mode="after")
     def _check_together(self) -> BoundedStreamConfig:
-        found: _Found = []
+        found: Found = []
         starts, ends = self.start_sequence_numbers, self.end_sequence_numbers
         for name in sorted(starts.keys() ^ ends.keys()):
             other = "endSequenceNumbers" if name in starts else "startSequenceNumbers"
@@ -310,7 +309,7 @@ class IoConfig(SpecModel):
         count = sum(self.server_priority_to_replicas.values())
         return self if count == self.replicas else self.model_copy(update={"replicas": count})
 
-    def _mistakes_in_priorities(self) -> _Found:
+    def _mistakes_in_priorities(self) -> Found:
         counts = self.server_priority_to_replicas
         if counts is None:
             return []
@@ -323,8 +322,8 @@ class IoConfig(SpecModel):
             return [(("replicas",), self.replicas, f"{text} leave replicas out")]
         return []
 
-    def _mistakes_in_source(self) -> _Found:
-        found: _Found = []
+    def _mistakes_in_source(self) -> Found:
+        found: Found = []
         fields = {
             "topic": self.topic or None,
             "consumerProperties": self.consumer_properties,
@@ -361,7 +360,7 @@ class IoConfig(SpecModel):
         )
         return found
 
-    def _mistakes_in_format(self) -> _Found:
+    def _mistakes_in_format(self) -> Found:
         format_ = self.input_format
         if not isinstance(format_, KafkaFormat):
             return [(("inputFormat", *at), v, why) for at, v, why in mistakes_in_message(format_)]
@@ -393,7 +392,7 @@ class IoConfig(SpecModel):
 
     @property
     def delimited(self) -> CsvFormat | TsvFormat | None:
-        """How messages, or values of records, of delimited text are written; None: they are JSON."""
+        """How messages, or values of records, are written as delimited text; None: as JSON."""
         format_: StreamFormat = self.input_format
         if isinstance(format_, KafkaFormat):
             format_ = format_.value_format
@@ -495,7 +494,7 @@ class TuningConfig(SpecModel):
 
     @model_validator(mode="after")
     def _check_together(self) -> TuningConfig:
-        found: _Found = []
+        found: Found = []
         if self.report_parse_exceptions and self.max_parse_exceptions:
             text = "reportParseExceptions allows none: leave one of the two out"
             found.append((("maxParseExceptions",), self.max_parse_exceptions, text))

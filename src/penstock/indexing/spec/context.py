@@ -14,7 +14,7 @@ from pydantic import AfterValidator, JsonValue, TypeAdapter, ValidationError
 
 from penstock.core.durations import MAX_DURATION_MS
 from penstock.core.errors import InvalidRequest
-from penstock.indexing.spec.model import mistakes
+from penstock.indexing.spec.model import Found, mistakes
 
 T = TypeVar("T")
 
@@ -130,7 +130,7 @@ def uses_concurrent_locks(context: Mapping[str, object]) -> bool:
 
 
 def _check_context(context: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    found: list[tuple[tuple[str | int, ...], object, str]] = []
+    found: Found = []
     for name, value in context.items():
         if value is None:
             continue  # As everywhere, it counts as absent.

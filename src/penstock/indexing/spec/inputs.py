@@ -25,7 +25,7 @@ from penstock.indexing.masking import (
     masked_url,
 )
 from penstock.indexing.spec.filters import Filter
-from penstock.indexing.spec.model import SpecModel, mistake, mistakes, refusing
+from penstock.indexing.spec.model import Found, SpecModel, mistake, mistakes, refusing
 from penstock.indexing.spec.scalars import Count, Flag, IntervalText
 from penstock.indexing.spec.sources.databases import DatabaseInput
 from penstock.indexing.spec.sources.secretvalues import EnvironmentSecret, Secret
@@ -64,7 +64,7 @@ class LocalInput(SpecModel):
             raise mistakes("LocalInput", [(("filter",), self.filter, text)])
         # Tasks and Spark's workers have folders of their own: each would look elsewhere.
         text = "is a relative path, and tasks run in folders of their own: write it from / on"
-        relative: list[tuple[tuple[str | int, ...], object, str]] = [
+        relative: Found = [
             (place, path, text)
             for place, path in (
                 (("baseDir",), self.base_dir),
@@ -164,7 +164,7 @@ class StoredInput(SpecModel):
     @model_validator(mode="after")
     def _check_together(self) -> StoredInput:
         given = [n for n in ("uris", "prefixes", "objects", "paths") if getattr(self, n)]
-        found: list[tuple[tuple[str | int, ...], object, str]] = []
+        found: Found = []
         if len(given) != 1:
             text = "give exactly one of uris, prefixes, objects and paths"
             found.append(((given[1] if given else "uris",), given, text))
@@ -244,7 +244,7 @@ class CombiningInput(SpecModel):
 
     @model_validator(mode="after")
     def _check_together(self) -> CombiningInput:
-        found: list[tuple[tuple[str | int, ...], object, str]] = []
+        found: Found = []
         for number, one in enumerate(self.delegates):
             if not isinstance(one, DruidInput):
                 continue
@@ -462,7 +462,7 @@ class ExternTable(SpecModel):
     @field_validator("signature")
     @classmethod
     def _check_names(cls, value: tuple[ExternColumn, ...]) -> tuple[ExternColumn, ...]:
-        found: list[tuple[tuple[str | int, ...], object, str]] = []
+        found: Found = []
         seen: dict[str, str] = {}
         for number, column in enumerate(value):
             folded = column.name.lower()
@@ -501,7 +501,7 @@ def input_sources(source: InputSource) -> tuple[SingleInput, ...]:
 
 
 def _check_columns(columns: tuple[str, ...], *, header: bool) -> None:
-    found: list[tuple[tuple[str | int, ...], object, str]] = []
+    found: Found = []
     if not columns and not header:
         text = "name the columns, or set findColumnsFromHeader"
         found.append((("columns",), None, text))

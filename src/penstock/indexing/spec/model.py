@@ -21,6 +21,9 @@ from penstock.core.errors import InvalidRequest
 
 _NOTHING: Final[tuple[object, ...]] = (None, [])
 
+Found = list[tuple[tuple[str | int, ...], object, str]]
+"""Mistakes of one model: (place within it, value, message) each."""
+
 # What the values are of fields that change nothing. A mistyped one is a slip, or was meant for
 # another field, and nothing else would ever show it.
 _NUMBERS: Final = frozenset(
@@ -117,7 +120,7 @@ class SpecModel(BaseModel):
 
     @classmethod
     def _check_what_changes_nothing(cls, data: dict[str, object]) -> None:
-        found: list[tuple[tuple[str | int, ...], object, str]] = [
+        found: Found = [
             ((name,), data[name], text)
             for name in sorted(cls.without_effect & data.keys())
             if (text := _mistake_where_nothing_changes(name, data[name]))
@@ -127,7 +130,7 @@ class SpecModel(BaseModel):
 
     @classmethod
     def _without_repeated(cls, data: dict[str, object]) -> dict[str, object]:
-        found: list[tuple[tuple[str | int, ...], object, str]] = []
+        found: Found = []
         kept = {name: value for name, value in data.items() if name not in cls.repeated}
         for name, other in cls.repeated.items():
             if (value := data.get(name)) is None:
@@ -165,8 +168,8 @@ def as_mistake() -> Iterator[None]:
         raise mistake(str(error)) from error
 
 
-def mistakes(title: str, found: list[tuple[tuple[str | int, ...], object, str]]) -> ValidationError:
-    """Return several errors of one model: (place within the model, value, message) each."""
+def mistakes(title: str, found: Found) -> ValidationError:
+    """Return several errors of one model, named for pydantic."""
     return ValidationError.from_exception_data(
         title,
         [InitErrorDetails(type=mistake(text), loc=loc, input=value) for loc, value, text in found],

@@ -17,7 +17,7 @@ from penstock.core.intervals import Granularity
 from penstock.indexing.spec.aggregators import Aggregator, field_of
 from penstock.indexing.spec.druidexpr import as_spark_sql
 from penstock.indexing.spec.filters import Filter
-from penstock.indexing.spec.model import SpecModel, mistakes
+from penstock.indexing.spec.model import Found, SpecModel, mistakes
 from penstock.indexing.spec.rows.dimensions import Dimension, DimensionsSpec
 from penstock.indexing.spec.rows.granularities import GranularitySpec, granularity_json
 from penstock.indexing.spec.rows.projections import (
@@ -28,7 +28,6 @@ from penstock.indexing.spec.rows.projections import (
 from penstock.indexing.spec.rows.timestamps import TimestampSpec
 from penstock.indexing.spec.scalars import TIME_COLUMN, DatasourceName, ExpressionText
 
-_Found = list[tuple[tuple[str | int, ...], object, str]]
 _DISCOVERING: Final = ("includeAllDimensions", "useSchemaDiscovery")
 
 
@@ -109,8 +108,8 @@ class DataSchema(SpecModel):
             raise mistakes("DataSchema", found)
         return self
 
-    def _mistakes_in_names(self) -> _Found:
-        found: _Found = []
+    def _mistakes_in_names(self) -> Found:
+        found: Found = []
         named: list[tuple[tuple[str | int, ...], str]] = [
             (("dimensionsSpec", "dimensions", i, "name"), d.name)
             for i, d in enumerate(self.dimensions)
@@ -130,7 +129,7 @@ class DataSchema(SpecModel):
             computed.add(transform.name)
         return found
 
-    def _mistakes_in_projections(self) -> _Found:
+    def _mistakes_in_projections(self) -> Found:
         base = BaseColumns(
             {dimension.name: dimension for dimension in self.dimensions},
             {metric.name: metric for metric in self.metrics},

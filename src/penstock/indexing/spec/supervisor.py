@@ -20,7 +20,7 @@ from penstock.indexing.spec.context import (
     read_context,
 )
 from penstock.indexing.spec.jsontext import read_model, read_object
-from penstock.indexing.spec.model import SpecModel, mistakes
+from penstock.indexing.spec.model import Found, SpecModel, mistakes
 from penstock.indexing.spec.scalars import DatasourceName, Flag
 from penstock.indexing.spec.schema import DataSchema
 from penstock.indexing.spec.text.twins import without_twins
@@ -49,8 +49,19 @@ class IngestionSpec(SpecModel):
         return data
 
     @model_validator(mode="after")
-    def _check_for_streams(self) -> IngestionSpec:
-        found: list[tuple[tuple[str | int, ...], object, str]] = []
+    def _check_together(self) -> IngestionSpec:
+        found = [*self._mistakes_in_schema(), *self._mistakes_in_time()]
+        found += self._mistakes_in_handoffs()
+        if found:
+            raise mistakes("IngestionSpec", found)
+        if self.tuning_config.intermediate_handoff_period is None:
+            return self
+        # It is never reached: a task has ended before.
+        told = self.tuning_config.model_copy(update={"intermediate_handoff_period": None})
+        return self.model_copy(update={"tuning_config": told})
+
+    def _mistakes_in_schema(self) -> Found:
+        found: Found = []
         for number, metric in enumerate(self.data_schema.metrics):
             if metric.reads_sketches:
                 text = f"a stream's messages hold no sketches, which {metric.type} reads: {_BATCH}"
@@ -62,12 +73,9 @@ class IngestionSpec(SpecModel):
         if self.data_schema.granularity_spec.intervals:
             text = "a stream takes every time; refuse late and early rows in ioConfig"
             found.append((("dataSchema", "granularitySpec", "intervals"), None, text))
-        found += self._mistakes_in_time()
-        if found:
-            raise mistakes("IngestionSpec", found)
-        return self
+        return found
 
-    def _mistakes_in_time(self) -> list[tuple[tuple[str | int, ...], object, str]]:
+    def _mistakes_in_time(self) -> Found:
         """A record's own time is a number, which as seconds or text would fit no message."""
         records, time = self.io_config.record_format, self.data_schema.timestamp_spec
         if records is None or time.column != records.timestamp_column_name:
@@ -77,18 +85,12 @@ class IngestionSpec(SpecModel):
         text = f"{time.column} counts milliseconds: write millis"
         return [(("dataSchema", "timestampSpec", "format"), time.format, text)]
 
-    @model_validator(mode="after")
-    def _check_handoffs(self) -> IngestionSpec:
+    def _mistakes_in_handoffs(self) -> Found:
         period = self.tuning_config.intermediate_handoff_period
-        if period is None:
-            return self
-        if period < self.io_config.task_duration:
-            text = "a task publishes when it ends: set ioConfig.taskDuration to this, or leave it"
-            text += " out"
-            place = ("tuningConfig", "intermediateHandoffPeriod")
-            raise mistakes("IngestionSpec", [(place, None, text)])
-        told = self.tuning_config.model_copy(update={"intermediate_handoff_period": None})
-        return self.model_copy(update={"tuning_config": told})
+        if period is None or period >= self.io_config.task_duration:
+            return []
+        text = "a task publishes when it ends: set ioConfig.taskDuration to this, or leave it out"
+        return [(("tuningConfig", "intermediateHandoffPeriod"), None, text)]
 
 
 class SupervisorSpec(SpecModel):
@@ -138,7 +140,7 @@ class SupervisorSpec(SpecModel):
 
     @model_validator(mode="after")
     def _check_types(self) -> SupervisorSpec:
-        found: list[tuple[tuple[str | int, ...], object, str]] = []
+        found: Found = []
         if self.io.type != self.type:
             text = f"must be {self.type}, as the supervisor's type"
             found.append((("spec", "ioConfig", "type"), self.io.type, text))

@@ -12,7 +12,7 @@ from typing import ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
 
-from penstock.indexing.spec.model import SpecModel, mistakes
+from penstock.indexing.spec.model import Found, SpecModel, mistakes
 from penstock.indexing.spec.partitions import (
     DynamicPartitions,
     PartitionsSpec,
@@ -71,7 +71,7 @@ class BatchTuning(SpecModel):
 
     @model_validator(mode="after")
     def _check_together(self) -> BatchTuning:
-        found: list[tuple[tuple[str | int, ...], object, str]] = []
+        found: Found = []
         if not self._is_of_partitions(self.max_rows_per_segment):
             text = "put it into partitionsSpec, which is there too"
             found.append((("maxRowsPerSegment",), self.max_rows_per_segment, text))

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from penstock.indexing.spec.model import SpecModel, mistakes
+from penstock.indexing.spec.model import Found, SpecModel, mistakes
 from penstock.indexing.spec.scalars import ColumnName, Count, Flag
 
 # A file holds statistics of each column; no table is that wide on purpose.
@@ -48,7 +48,7 @@ class Dimension(SpecModel):
     def _check_text(self) -> Dimension:
         if self.type == "string":
             return self
-        found: list[tuple[tuple[str | int, ...], object, str]] = []
+        found: Found = []
         if self.has_sets:
             text = f"only string dimensions have sets, not {self.type}: leave it out"
             found.append((("multiValueHandling",), self.multi_value_handling, text))
@@ -88,7 +88,7 @@ class DimensionsSpec(SpecModel):
 
     @model_validator(mode="after")
     def _check_exclusions(self) -> DimensionsSpec:
-        found: list[tuple[tuple[str | int, ...], object, str]] = []
+        found: Found = []
         if self.dimension_exclusions and not self.discovers:
             text = (
                 "has a meaning only when dimensions are found in the data:"

@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, PlainSerializer, model_validator
 from penstock.core.durations import format_duration
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Granularity, Interval
-from penstock.indexing.spec.model import SpecModel, as_mistake, mistakes
+from penstock.indexing.spec.model import Found, SpecModel, as_mistake, mistakes
 from penstock.indexing.spec.scalars import Flag, GranularityText, IntervalText
 
 _SAMPLE_STEP_MS: Final = 13 * 3_600_000
@@ -24,7 +24,6 @@ _SAMPLES: Final = 800
 # Of the years since 1970 as well: zones were shifted by other parts of an hour before.
 _COARSE_START_MS: Final = 13 * 60_000
 _COARSE_STEP_MS: Final = 97 * 24 * 3_600_000 + 7_000
-_Found = list[tuple[tuple[str | int, ...], object, str]]
 _FIELDS: Final = {
     "period": {"type", "period", "timeZone", "origin"},
     "duration": {"type", "duration", "origin"},
@@ -131,9 +130,9 @@ class GranularitySpec(SpecModel):
             raise mistakes("GranularitySpec", found)
         return self.model_copy(update={"segment_granularity": None}) if is_listed else self
 
-    def _mistakes_in_list(self) -> _Found:
+    def _mistakes_in_list(self) -> Found:
         """Time chunks that are listed are apart, and no bucket of time lies across an end."""
-        found: _Found = []
+        found: Found = []
         if self.segment_granularity is not None and "segment_granularity" in self.model_fields_set:
             text = "type arbitrary has its intervals as time chunks: leave it out, or set uniform"
             found.append((("segmentGranularity",), self.segment_granularity, text))
@@ -153,10 +152,10 @@ class GranularitySpec(SpecModel):
             found.append((("queryGranularity",), self.query_granularity, text))
         return found
 
-    def _mistakes_in_nesting(self) -> _Found:
+    def _mistakes_in_nesting(self) -> Found:
         segment = self.chunks
         query = Granularity.parse(self.query_granularity)
-        found: _Found = []
+        found: Found = []
         if segment == Granularity.parse("none"):
             text = "none would make a segment for each millisecond: choose an hour or more"
             found.append((("segmentGranularity",), self.segment_granularity, text))

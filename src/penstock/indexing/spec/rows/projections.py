@@ -20,7 +20,7 @@ from penstock.indexing.spec.aggregators import Aggregator
 from penstock.indexing.spec.druidexpr import Binary, Call, Expression, Name, Unary, parse
 from penstock.indexing.spec.errors import did_you_mean
 from penstock.indexing.spec.filters import Filter
-from penstock.indexing.spec.model import SpecModel, as_mistake, mistake, mistakes, refusing
+from penstock.indexing.spec.model import Found, SpecModel, as_mistake, mistake, mistakes, refusing
 from penstock.indexing.spec.rows.dimensions import COLUMNS_MAX, Dimension
 from penstock.indexing.spec.scalars import TIME_COLUMN, ColumnName, Flag
 
@@ -40,8 +40,6 @@ _REFUSED: Final = dict.fromkeys(
     ("mv-filtered", "mv-prefix-filtered", "mv-regex-filtered", "fallback"),
     "group by a column of the data, or by an expression",
 )
-
-_Found = list[tuple[tuple[str | int, ...], object, str]]
 
 
 def _column_type(text: str) -> str:
@@ -140,7 +138,7 @@ class Projection(SpecModel):
 
     @model_validator(mode="after")
     def _check_names(self) -> Projection:
-        found: _Found = []
+        found: Found = []
         if not self.grouping_columns and not self.aggregators:
             text = "must not be empty where aggregators is: it would hold nothing"
             found.append((("groupingColumns",), None, text))
@@ -180,7 +178,7 @@ class BaseColumns:
 
 
 def _of_different_names(projections: tuple[Projection, ...]) -> tuple[Projection, ...]:
-    found: _Found = []
+    found: Found = []
     first: dict[str, int] = {}
     for number, projection in enumerate(projections):
         if (at := first.setdefault(projection.name, number)) != number:
@@ -199,12 +197,12 @@ Projections = Annotated[
 ]
 
 
-def projection_mistakes(projections: Sequence[Projection], base: BaseColumns) -> _Found:
+def projection_mistakes(projections: Sequence[Projection], base: BaseColumns) -> Found:
     """Return which columns of projections a datasource has not, or has otherwise.
 
     Places begin with ``projections``.
     """
-    found: _Found = []
+    found: Found = []
     hints = _Hints()
     for number, projection in enumerate(projections):
         virtual = {column.name for column in projection.virtual_columns}

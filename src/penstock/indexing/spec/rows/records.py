@@ -22,9 +22,8 @@ from penstock.indexing.spec.inputs import (
     ParquetFormat,
     TsvFormat,
 )
-from penstock.indexing.spec.model import SpecModel, mistakes, refusing
+from penstock.indexing.spec.model import Found, SpecModel, mistakes, refusing
 
-_Found = list[tuple[tuple[str | int, ...], object, str]]
 _MESSAGE_FORMATS: Final = ("json", "csv", "tsv")
 _Name = Annotated[str, Field(min_length=1)]
 
@@ -67,7 +66,7 @@ class KafkaFormat(SpecModel):
 
     @model_validator(mode="after")
     def _check_together(self) -> KafkaFormat:
-        found: _Found = []
+        found: Found = []
         for name, format_ in (("valueFormat", self.value_format), ("keyFormat", self.key_format)):
             if format_ is not None:
                 found += [((name, *at), v, why) for at, v, why in mistakes_in_message(format_)]
@@ -98,7 +97,7 @@ StreamFormat = Annotated[
 """What a stream's spec may name; `mistakes_in_message` says which of files no stream has."""
 
 
-def mistakes_in_message(format_: InputFormat) -> _Found:
+def mistakes_in_message(format_: InputFormat) -> Found:
     """Return what a format has that a message cannot: it is one row by itself.
 
     Nothing comes before the first. Each is (place within the format, value, what is wrong).
@@ -107,7 +106,7 @@ def mistakes_in_message(format_: InputFormat) -> _Found:
         known = ", ".join(_MESSAGE_FORMATS)
         text = f"a stream's messages are {known}, not {format_.type}: read it in a batch task"
         return [(("type",), format_.type, text)]
-    found: _Found = []
+    found: Found = []
     if isinstance(format_, CsvFormat | TsvFormat):
         if format_.has_header:
             text = "a message has no header: leave it out, and list the columns in columns"

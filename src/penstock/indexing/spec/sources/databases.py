@@ -18,7 +18,7 @@ from pydantic import Field, field_validator
 from penstock.core.errors import InvalidRequest
 from penstock.indexing.masking import MASK, MASK_MEND, URL_MASK_MEND
 from penstock.indexing.spec.errors import did_you_mean
-from penstock.indexing.spec.model import SpecModel, as_mistake, mistake, mistakes, refusing
+from penstock.indexing.spec.model import Found, SpecModel, as_mistake, mistake, mistakes, refusing
 from penstock.indexing.spec.scalars import Flag
 from penstock.indexing.spec.sources.secretvalues import EnvironmentSecret, Secret
 from penstock.storage.databases.address import DatabaseAddress, TlsMode
@@ -177,7 +177,7 @@ class DatabaseInput(SpecModel):
     @field_validator("sqls")
     @classmethod
     def _check_sqls(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        found: list[tuple[tuple[str | int, ...], object, str]] = []
+        found: Found = []
         for number, sql in enumerate(value):
             if not sql.strip("; \t\r\n"):
                 found.append(((number,), None, "is empty: write a SELECT"))
