@@ -184,7 +184,7 @@ class CostScaler:
             if self._may_change(wanted, load, now_s):
                 return wanted
         if rolls and self._fewer is not None and self._fewer < load.groups:
-            # They end anyway: to be fewer afterwards stops nobody's work.
+            # It ends anyway, and mostly all of them do; one that began later ends with it.
             return self._fewer
         return None
 
