@@ -14,7 +14,7 @@ from penstock.indexing.lockbox.model import LockType
 from penstock.indexing.overlord.duties import janitor
 from penstock.indexing.overlord.term import ActionDesk
 from penstock.indexing.sequences import Sequences
-from penstock.indexing.supervisor import windows
+from penstock.indexing.supervisor import starts, windows
 from penstock.indexing.task.commit import Commit
 from penstock.indexing.taskspec import MessageTimes, TaskSpec
 from penstock.segments.localfiles import LocalFiles
@@ -22,7 +22,7 @@ from penstock.storage.metadata import killing
 from penstock.storage.metadata.commits import publish
 from penstock.storage.metadata.database import GuardedDatabase
 from penstock.storage.metadata.tables import tasks
-from penstock.testing.simulation import chance
+from penstock.testing.simulation import chance, run
 from penstock.testing.simulation.chance import Chance
 from penstock.testing.simulation.run import run_seed
 from penstock.testing.simulation.users import Wishes
@@ -210,3 +210,17 @@ def test_a_publish_of_a_task_that_has_ended(monkeypatch):
     wanting(monkeypatch, "calm hosts")
     likely(monkeypatch, "publish under way", 25)
     assert finds("published although its task has ended", range(9010, 9022), Wishes(every_s=0.5))
+
+
+def test_replicas_of_any_priority(monkeypatch):
+    sound = starts.make_replica
+
+    def make_replica(*given, server_priority, **more):
+        del server_priority
+        return sound(*given, server_priority=1, **more)
+
+    monkeypatch.setattr(starts, "make_replica", make_replica)
+    # Replicas come and go for as long as it is waited that they do not.
+    monkeypatch.setattr(run, "_DRAIN_S", 90.0)
+    wanting(monkeypatch, "server priorities", "calm hosts")
+    assert finds("have not the replicas asked for", range(9008, 9010), Wishes(batches=False))
