@@ -422,6 +422,51 @@ def test_supervisors(server: FakeServer, tmp_path: Path, capsys: Capture) -> Non
     assert json.loads(server.asked[-1][3]) == {"taskGroupIds": [1]}
 
 
+def test_a_supervisor_goes_on_where_it_is_told_to(server: FakeServer, capsys: Capture) -> None:
+    one = "/druid/indexer/v1/supervisor/x"
+    for verb in ("reset", "resetOffsets"):
+        server.answers[f"{one}/{verb}"] = (200, {"id": "x"})
+    assert run(["supervisor", "reset", "x", "-y"]) == exitcodes.OK
+    assert server.asked[-1][:2] == ("POST", f"{one}/reset")
+    assert run(["supervisor", "reset", "x", "--to", "0=12", "--to", "1=7", "-y"]) == exitcodes.OK
+    assert server.asked[-1][1] == f"{one}/resetOffsets"
+    assert json.loads(server.asked[-1][3])["partitions"]["partitionOffsetMap"] == {"0": 12, "1": 7}
+    told = len(server.asked)
+    for wrong in ("0", "a=1", "0=", "=1", "0=-1", "0=1.5", "0=" + "9" * 5000):
+        assert run(["supervisor", "reset", "x", "--to", wrong, "-y"]) == exitcodes.USAGE
+        assert "PARTITION=OFFSET" in capsys.readouterr().err
+    assert run(["supervisor", "reset", "x", "--to", "0=1", "--to", "00=2", "-y"]) == exitcodes.USAGE
+    assert "twice" in capsys.readouterr().err
+    assert run(["supervisor", "reset", "x", "--to", "0=1"]) == exitcodes.USAGE
+    assert "say --yes" in capsys.readouterr().err
+    assert len(server.asked) == told
+    other = {"id": "x", "backfillSupervisorId": "x_backfill_1"}
+    server.answers[f"{one}/resetToLatestAndBackfill"] = (200, other)
+    assert run(["supervisor", "backfill", "x"]) == exitcodes.OK
+    assert server.asked[-1][2] == {}
+    assert run(["supervisor", "backfill", "x", "--tasks", "3"]) == exitcodes.OK
+    assert server.asked[-1][2] == {"backfillTaskCount": ["3"]}
+    assert "x_backfill_1 reads those before them" in capsys.readouterr().out
+
+
+def test_what_tasks_have_counted_is_a_table(server: FakeServer, capsys: Capture) -> None:
+    path = "/druid/indexer/v1/supervisor/x/stats"
+    server.answers[path] = (200, {})
+    assert run(["supervisor", "stats", "x"]) == exitcodes.OK
+    assert "no task" in capsys.readouterr().out
+    totals = {"processed": 1_200, "processedBytes": 9_000, "thrownAway": 3, "unparseable": 2}
+    rates = {"1m": {"processed": 20.5}, "5m": {}, "15m": {}}
+    counted = {
+        "totals": {"buildSegments": totals},
+        "movingAverages": {"buildSegments": rates},
+    }
+    server.answers[path] = (200, {"1": {"index_x": counted}})
+    assert run(["supervisor", "stats", "x"]) == exitcodes.OK
+    said = capsys.readouterr().out.splitlines()
+    assert "thrown away" in said[0]
+    assert said[2].split() == ["1", "index_x", "1,200", "2", "3", "9,000", "20.5"]
+
+
 def test_a_handoff_is_followed_until_its_tasks_have_published(
     server: FakeServer, capsys: Capture
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
@@ -28,6 +29,7 @@ from penstock.services.cli.output import confirm, first_line, print_json, print_
 
 PREFIX = "/druid/indexer/v1/supervisor"
 _COMPACTS = f"{AUTOCOMPACT}__"
+_NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 supervisor_app = typer.Typer(
     help="Supervisors: topics into datasources.", no_args_is_help=True, rich_markup_mode=None
@@ -217,12 +219,89 @@ def terminate(name: Id) -> None:
 
 @supervisor_app.command()
 def reset(
-    name: Id, yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False
+    name: Id,
+    to: Annotated[
+        list[str] | None,
+        typer.Option("--to", help="Stream partition and offset, such as 0=1200; may be repeated."),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Forget how far the topic was read. Events may be indexed again, or left out."""
-    confirm(f"Forget the offsets of {name}?", yes=yes, loss="this may double or lose events")
-    _act(name, "reset")
+    """Forget how far the topic was read, or go on at given offsets of some stream partitions.
+
+    Events may be indexed again, or left out.
+    """
+    offsets = _offsets(to or [])
+    what = f"Forget the offsets of {name}?"
+    if offsets:
+        what = f"Have {name} go on at {_by_partition(offsets)}?"
+    confirm(what, yes=yes, loss="this may double or lose events")
+    if offsets:
+        _act(name, "resetOffsets", {"partitions": {"type": "end", "partitionOffsetMap": offsets}})
+    else:
+        _act(name, "reset")
     say(f"supervisor {name} is reset")
+
+
+def _offsets(given: list[str]) -> dict[str, int]:
+    """Read stream partitions with their offsets.
+
+    Raises:
+        InvalidRequest: One is none, or a stream partition stands there twice.
+    """
+    found: dict[str, int] = {}
+    for text in given:
+        partition, _, offset = text.partition("=")
+        if not all(_NUMBER.fullmatch(one) for one in (partition, offset)):
+            raise InvalidRequest(
+                f"{text!r} names no offset: write PARTITION=OFFSET, such as 0=1200", place="--to"
+            )
+        name = str(int(partition))
+        if name in found:
+            raise InvalidRequest(f"stream partition {name} stands there twice", place="--to")
+        found[name] = int(offset)
+    return found
+
+
+@supervisor_app.command()
+def backfill(
+    name: Id,
+    tasks: Annotated[
+        int | None, typer.Option("--tasks", min=1, help="Its tasks; as many when not given.")
+    ] = None,
+) -> None:
+    """Go on at the latest messages; another supervisor reads those before them, and then ends."""
+    path = f"{PREFIX}/{quote(name, safe='')}/resetToLatestAndBackfill"
+    query = {} if tasks is None else {"backfillTaskCount": tasks}
+    other = part(GIVEN.api().post(path, query=query), "backfillSupervisorId")
+    say(f"supervisor {name} goes on at the latest messages; {other} reads those before them")
+
+
+@supervisor_app.command()
+def stats(name: Id, as_json: Json = False) -> None:
+    """Show what a supervisor's tasks have counted, and how many messages a second they read."""
+    found = GIVEN.api().get(f"{PREFIX}/{quote(name, safe='')}/stats")
+    rows = [
+        {
+            "group": group,
+            "task": task,
+            **{
+                label: part(counted, "totals", "buildSegments", key)
+                for label, key in (
+                    ("processed", "processed"),
+                    ("unparseable", "unparseable"),
+                    ("thrown away", "thrownAway"),
+                    ("bytes", "processedBytes"),
+                )
+            },
+            "a second": part(counted, "movingAverages", "buildSegments", "1m", "processed"),
+        }
+        for group, tasks in (found.items() if isinstance(found, dict) else ())
+        for task, counted in tasks.items()
+    ]
+    if as_json:
+        print_json(found)
+    else:
+        print_rows(rows, as_json=False, empty="no task that runs has counted anything yet")
 
 
 @supervisor_app.command()
