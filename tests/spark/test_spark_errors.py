@@ -27,6 +27,7 @@ from penstock.indexing.engine import (
 )
 from penstock.spark.connect.server import SparkServer
 from penstock.spark.connect.session import (
+    SparkDiskFull,
     SparkRefusal,
     SparkSessionOptions,
     SparkSessions,
@@ -42,6 +43,7 @@ JOB = (
     " Lost task 1.3 in stage 0.0 (TID 4) (localhost executor driver): "
 )
 STACK_OF_JAVA = "\n\tat java.base/java.lang.ProcessBuilder$NullOutputStream.write(P.java:442)\n"
+BROADCAST = "[INTERNAL_ERROR_BROADCAST] Failed to get locally stored broadcast data:"
 PORT = "occurred while reading the port number from pyspark.daemon's stdout."
 STACK = "\n\tat org.apache.spark.A.b(A.scala:1)\n\nDriver stacktrace:"
 
@@ -76,7 +78,7 @@ def own_sessions(spark_server: SparkServer) -> Iterator[SparkSessions]:
         ("exit", EngineLost),
         ("unavailable", EngineUnavailable),
         ("refused", EngineUnavailable),
-        ("full", EngineUnavailable),
+        ("full", SparkDiskFull),
         ("raise", EngineFailure),
     ],
 )
@@ -91,6 +93,19 @@ def test_errors_of_workers(
     finally:
         cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
     assert type(refusal.value) is means
+
+
+@pytest.mark.spark
+def test_a_full_disk_ends_no_session(own_sessions: SparkSessions) -> None:
+    """Others have it, too, and what they do would have to be done again."""
+    before = own_sessions.get()
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    try:
+        with pytest.raises(SparkDiskFull), own_sessions.use() as spark:
+            spark.range(1).mapInArrow(functools.partial(fail, "full"), "a string").collect()
+    finally:
+        cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+    assert own_sessions.get() is before
 
 
 @pytest.mark.spark
@@ -135,6 +150,7 @@ def test_the_status_of_an_answer_decides(
         ("INVALID_HANDLE.OPERATION_ABANDONED", EngineLost),
         ("RETRIES_EXCEEDED", EngineLost),
         ("NO_ACTIVE_SESSION", EngineUnavailable),
+        ("INTERNAL_ERROR_BROADCAST", EngineUnavailable),
         ("CAST_INVALID_INPUT", SparkRefusal),
     ],
 )
@@ -155,7 +171,12 @@ def test_a_condition_decides(condition: str, means: type[PenstockError]) -> None
         (f"{JOB}org.apache.spark.SparkException: EOFException {PORT}{STACK}", EngineLost),
         (f"EOFException {PORT}", EngineLost),
         (f"{JOB}ExecutorLostFailure (executor 1 exited) Reason: killed", EngineLost),
-        (f"{JOB}java.io.IOException: No space left on device{STACK}", EngineUnavailable),
+        (f"{JOB}java.io.IOException: No space left on device{STACK}", SparkDiskFull),
+        (f"{BROADCAST} broadcast_9 SQLSTATE: XX000", EngineUnavailable),
+        (
+            f"{JOB}org.apache.spark.SparkException: {BROADCAST} broadcast_9{STACK}",
+            EngineUnavailable,
+        ),
         ("Job 3 cancelled because SparkContext was shut down", EngineLost),
         (f"{JOB}java.io.IOException: {ODD}{STACK}", EngineFailure),
         (f"{JOB}org.apache.spark.SparkRuntimeException: [USER] {ODD}{STACK}", EngineFailure),
@@ -169,6 +190,11 @@ def test_the_class_of_an_error_without_a_condition_decides(
     text: str, means: type[PenstockError]
 ) -> None:
     assert type(translate(SparkException(text))) is means
+
+
+def test_a_full_disk_is_told_as_such() -> None:
+    found = translate(SparkException(f"{JOB}java.io.IOException: No space left on device{STACK}"))
+    assert str(found) == "a disk that Spark writes to is full, free it: No space left on device"
 
 
 def test_an_error_of_a_killed_daemon_is_told_without_the_stack() -> None:

@@ -17,7 +17,7 @@ from penstock.core.clock import SystemClock
 from penstock.core.errors import Conflict, InvalidRequest
 from penstock.core.intervals import Interval
 from penstock.indexing.engine import EngineFailure, EngineUnavailable
-from penstock.spark.connect.session import SparkSessions
+from penstock.spark.connect.session import SparkDiskFull, SparkSessions
 from penstock.spark.sql.service import SqlOptions, SqlQuery, SqlResult, SqlService
 from penstock.spark.tables import Feeder, TableFile, Tables, TableSource
 
@@ -458,6 +458,27 @@ def test_a_stop_lets_queries_end_then_ends_those_that_do_not_and_refuses_new_one
         service.finish(60)  # nothing runs
     finally:
         service.close()
+
+
+class FullDisk(ToldTables):
+    """Fails as a query does whose rows have no room on Spark's disk."""
+
+    def tables(self) -> Tables:
+        super().tables()
+        raise SparkDiskFull("a disk that Spark writes to is full")
+
+
+def test_on_a_full_disk_a_query_is_not_tried_again(sessions: SparkSessions) -> None:
+    """It took as long once more, often beyond its time limit, and then nobody named the disk."""
+    tables = FullDisk()
+    service = SqlService(sessions, tables, SystemClock())
+    try:
+        with pytest.raises(SparkDiskFull, match=r"is full$"):
+            ask(service, "SELECT 1")
+    finally:
+        service.close()
+    assert tables.asked.acquire(blocking=False)
+    assert not tables.asked.acquire(blocking=False)
 
 
 # files that go away

@@ -41,8 +41,9 @@ CONNECT_TIMEOUT_S: Final = 2.0
 _WORKERS_APART: Final = "spark.sql.artifact.isolation.enabled"
 
 # Conditions, by their first part: another thread found the session lost, and closed it under this
-# one; Spark was there when the work began.
-_AWAY: Final = "NO_ACTIVE_SESSION"
+# one, or Spark had no room for what it sends to its workers; Spark was there when the work began.
+_NO_ROOM: Final = "INTERNAL_ERROR_BROADCAST"
+_AWAY: Final = frozenset({"NO_ACTIVE_SESSION", _NO_ROOM})
 _LOST: Final = frozenset({"INVALID_HANDLE", "RETRIES_EXCEEDED", "UNABLE_TO_ACQUIRE_MEMORY"})
 # Where no condition tells, the class of an error does. It is where the message begins, or that of a
 # cause: text of users is never looked at.
@@ -56,10 +57,14 @@ _BROKEN: Final = re.compile(
     r"|Cannot call methods on a stopped SparkContext"
     r"|SparkContext (?:was|has been) (?:shut ?down|stopped|cancelled))"
 )
-# What the workers read from does not answer, or a disk is full, which somebody has to free.
+# What the workers read from does not answer.
 _SILENT: Final = re.compile(
-    r"penstock\.core\.errors\.Unavailable: |ConnectionRefusedError: |OSError: \[Errno 28\]"
+    r"penstock\.core\.errors\.Unavailable: |ConnectionRefusedError: "
     r"|[\w.$]*ConnectException: |java\.net\.SocketException: "
+    rf"|(?:[\w.$]+: )?\[{_NO_ROOM}\] "
+)
+_FULL: Final = re.compile(
+    r"OSError: \[Errno 28\]"
     r"|java\.(?:io\.IOException|nio\.file\.FileSystemException): (?:/[^\n]*: )?No space left on"
 )
 _INPUT_SILENT: Final = re.compile(r"penstock\.indexing\.engine\.InputUnavailable: ")
@@ -125,6 +130,10 @@ class SparkRefusal(EngineFailure):
     """Spark refuses the query as it is written, or for the values that it meets."""
 
 
+class SparkDiskFull(EngineUnavailable):
+    """A disk that Spark writes to is full: until it is freed, another try fails as this one did."""
+
+
 class SparkSessions:
     """Gives the Spark session of this process. Any thread may ask.
 
@@ -169,7 +178,8 @@ class SparkSessions:
             ours = translate(error)
             if ours is None:
                 raise
-            if isinstance(ours, EngineUnavailable):
+            # Others use it, too: it is dropped when it may be lost, and not for want of room.
+            if isinstance(ours, EngineUnavailable) and not isinstance(ours, SparkDiskFull):
                 self.forget(session)
             raise ours from error
 
@@ -218,6 +228,8 @@ def translate(error: BaseException) -> PenstockError | None:
     trouble = _trouble_in_answer(error) or _trouble_in_text(condition, text)
     if trouble is InputUnavailable:
         return InputUnavailable(_first_lines(text))
+    if trouble is SparkDiskFull:
+        return SparkDiskFull(f"a disk that Spark writes to is full, free it: {_first_lines(text)}")
     if trouble is not None:
         return trouble(f"Spark was lost or cannot work now: {_first_lines(text)}")
     if condition:
@@ -243,8 +255,8 @@ def _trouble_in_answer(error: PySparkException) -> type[EngineUnavailable] | Non
 
 def _trouble_in_text(condition: str, text: str) -> type[EngineUnavailable] | None:
     name = condition.partition(".")[0]
-    if name in _LOST or name == _AWAY:
-        return EngineUnavailable if name == _AWAY else EngineLost
+    if name in _LOST or name in _AWAY:
+        return EngineUnavailable if name in _AWAY else EngineLost
     if name == "USER_RAISED_EXCEPTION":
         return None
     thrown = _REASON.sub(r"\1: ", text)
@@ -257,6 +269,8 @@ def _trouble_in_text(condition: str, text: str) -> type[EngineUnavailable] | Non
             return EngineLost
         if _INPUT_SILENT.match(thrown, at):
             return InputUnavailable
+        if _FULL.match(thrown, at):
+            return SparkDiskFull
         if _SILENT.match(thrown, at):
             return EngineUnavailable
     return None
@@ -382,6 +396,7 @@ __all__ = [
     "EngineFailure",
     "EngineLost",
     "EngineUnavailable",
+    "SparkDiskFull",
     "SparkRefusal",
     "SparkSessionOptions",
     "SparkSessions",

@@ -24,7 +24,7 @@ from penstock.core.clock import Clock
 from penstock.core.errors import Conflict, InvalidRequest, PenstockError
 from penstock.indexing.engine import EngineFailure, EngineUnavailable
 from penstock.spark.connect.running import Running
-from penstock.spark.connect.session import SparkRefusal, SparkSessions
+from penstock.spark.connect.session import SparkDiskFull, SparkRefusal, SparkSessions
 from penstock.spark.sql.dialect import in_spark
 from penstock.spark.sql.statement import check_reads_only
 from penstock.spark.tables import TableSource, what_comes
@@ -188,7 +188,8 @@ class SqlService:
                 try:
                     return self._run(query, running, is_query=is_query)
                 except EngineUnavailable as error:
-                    if running.stopped:
+                    # On a full disk another try would take as long to end in the same way.
+                    if running.stopped or isinstance(error, SparkDiskFull):
                         raise
                     # A session that ended by itself is back at once; a lost JVM is not.
                     if attempt == _TRIES:
