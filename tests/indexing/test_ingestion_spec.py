@@ -536,6 +536,14 @@ def test_what_a_source_needs_is_told(kind, io, where, hint):
     assert hint in told[f"spec.ioConfig.{where}"]
 
 
+def test_durations_are_looked_at_though_others_are_wrong():
+    raw = with_value(with_value(spec_json(), f"{IO}.period", "PT0S"), f"{IO}.taskDuration", "PT0S")
+    with pytest.raises(SpecError) as caught:
+        parse_supervisor_spec(with_value(raw, f"{IO}.taskCount", 0))
+    places = {mistake.place for mistake in caught.value.mistakes}
+    assert places == {f"{IO}.period", f"{IO}.taskDuration", f"{IO}.taskCount"}
+
+
 def test_the_scaler_says_how_many_tasks_there_are_at_first():
     scaler = {"enableTaskAutoScaler": True, "taskCountMin": 2, "taskCountMax": 8}
     assert make(autoScalerConfig=scaler).first_task_count == 2

@@ -22,6 +22,7 @@ from penstock.indexing.spec.scalars import (
     Count,
     DurationMs,
     Flag,
+    PositiveDurationMs,
     TimeText,
     TopicName,
     topic_mistake,
@@ -245,9 +246,9 @@ class IoConfig(SpecModel):
     task_count: Count = Field(default=1, ge=1, le=1000)
     replicas: Count = Field(default=1, ge=1, le=_REPLICAS_MAX)
     server_priority_to_replicas: _PriorityCounts | None = None
-    task_duration: DurationMs = 3_600_000
+    task_duration: PositiveDurationMs = 3_600_000
     start_delay: DurationMs = 5_000
-    period: DurationMs = 30_000
+    period: PositiveDurationMs = 30_000
     use_earliest_offset: Flag = False
     completion_timeout: DurationMs = 1_800_000
     late_message_rejection_period: DurationMs | None = None
@@ -290,9 +291,6 @@ class IoConfig(SpecModel):
         if self.source == "topic" and self.dead_letter_topic == self.topic:
             text = "must be another topic, or bad messages would come round again for ever"
             found.append((("deadLetterTopic",), self.dead_letter_topic, text))
-        for name, length_ms in (("taskDuration", self.task_duration), ("period", self.period)):
-            if length_ms < 1:
-                found.append(((name,), length_ms, "must be longer than nothing"))
         if self.bounded_stream_config is not None and self.scaler is not None:
             text = "a bounded stream keeps its tasks: leave out one of the two"
             found.append((("autoScalerConfig",), None, text))

@@ -41,6 +41,12 @@ def _duration(value: object) -> object:
     return ms
 
 
+def _longer_than_nothing(ms: int) -> int:
+    if ms < 1:
+        raise mistake("must be longer than nothing")
+    return ms
+
+
 def _capped_duration(value: object) -> object:
     """Druid writes the longest period of its own, 2147483647 days, for one that never ends."""
     days = _DAYS.fullmatch(value) if isinstance(value, str) else None
@@ -164,6 +170,7 @@ DurationMs = Annotated[
     BeforeValidator(_duration, json_schema_input_type=str | int),
     PlainSerializer(_in_seconds, when_used="json"),
 ]
+PositiveDurationMs = Annotated[DurationMs, AfterValidator(_longer_than_nothing)]
 CappedDurationMs = Annotated[
     int, BeforeValidator(_capped_duration, json_schema_input_type=str | int)
 ]
