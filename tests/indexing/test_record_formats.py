@@ -53,6 +53,26 @@ def test_a_format_of_druids_is_taken_with_its_defaults() -> None:
     assert plain.delimited is None
 
 
+def test_a_format_is_taken_as_druid_writes_it() -> None:
+    tsv = TSV | {"delimiter": "\t", "listDelimiter": None, "skipHeaderRows": 0}
+    written = {
+        "type": "kafka",
+        "headerFormat": None,
+        "keyFormat": tsv | {"tryParseNumbers": False},
+        "valueFormat": {"type": "json", "keepNullColumns": False, "useJsonNodeReader": False},
+        "headerColumnPrefix": "kafka.header.",
+        "keyColumnName": "kafka.key",
+        "timestampColumnName": "kafka.timestamp",
+        "topicColumnName": "kafka.topic",
+        "partitionColumnName": None,
+        "offsetColumnName": "kafka.offset",
+    }
+    format_ = spec_of(written).io.record_format
+    assert format_ is not None
+    assert format_.header_format is None
+    assert format_.partition_column_name == "kafka.partition"
+
+
 def test_a_task_knows_what_its_records_have_beside_their_values() -> None:
     spec = spec_of({**DRUIDS, "valueFormat": TSV})
     times = MessageTimes(None, None)

@@ -102,7 +102,13 @@ STREAM = {
         "ioConfig": {
             "topic": "flights-a",
             "consumerProperties": {"bootstrap.servers": "localhost:9092", "x": True},
-            "inputFormat": {"type": "json"},
+            "inputFormat": {
+                "type": "kafka",
+                "valueFormat": {"type": "json"},
+                "keyFormat": {"type": "tsv", "columns": ["k"]},
+                "headerFormat": {"type": "string", "encoding": "UTF-16"},
+                "topicColumnName": "t",
+            },
             "taskCount": 2,
             "replicas": 2,
             "taskDuration": "PT1H",
