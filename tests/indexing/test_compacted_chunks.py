@@ -93,3 +93,36 @@ def test_what_is_appended_meanwhile_goes_along(world: BatchWorld) -> None:
     assert [a for _, a, _ in appended] == ["a", "more", "more", "noon", "noon"]
     assert world.rows() == appended
     assert chunks(world) == [day(1, 2)]
+
+
+def test_a_segment_that_stays_beside_chunks_that_become_one_becomes_a_part_of_it(
+    world: BatchWorld,
+) -> None:
+    concurrent = {"useConcurrentLocks": True}
+    world.run(index(lines(*DAYS[:2])))
+    world.run(listed(7))
+    noon = str(NOON)
+    hour = {"segmentGranularity": "hour"}
+    data = f'{{"t": {NOON.start_ms}, "a": "stays", "n": 8}}'
+    world.run(index(data, mode="append", granularity=hour))
+    named = [
+        {"itvl": str(one.interval), "ver": one.version, "part": one.shard_spec.partition_number}
+        for one in world.visible()
+        if str(one.interval) in {day(1), noon} and one.shard_spec.partition_number == 0
+    ]
+    (before,) = {str(one.id) for one in world.visible() if one.shard_spec.partition_number == 1}
+    rows = world.rows()
+    given = {"type": "minor", "interval": day(1, 3), "segments": named}
+    task = {
+        "type": "compact",
+        "dataSource": "d",
+        "ioConfig": {"inputSpec": given, "dropExisting": True},
+        "context": concurrent,
+    }
+    result = world.run(task)
+    assert result.state is TaskState.SUCCESS, result.error
+    assert world.rows() == rows
+    whole = str(Interval(START_MS, NOON.end_ms))
+    assert chunks(world) == [whole, day(2)]
+    assert before not in {str(one.id) for one in world.visible()}
+    assert len([one for one in world.visible() if str(one.interval) == whole]) == 2
