@@ -13,6 +13,7 @@ from typing import Protocol
 from penstock.core.errors import PenstockError
 from penstock.core.metrics import Sample
 from penstock.indexing.spec.compaction import AUTOCOMPACT
+from penstock.services.answers import objects, whole
 from penstock.services.config import Address
 from penstock.services.httpclient import JsonClient
 from penstock.storage.metadata import CountsRow, Snapshot
@@ -99,11 +100,11 @@ class RouterMetrics:
 
     def of_broker(self) -> Iterator[Sample]:
         """Read the depth and the end of each stream partition."""
-        for topic in _objects(self._broker.get("/stats", {"format": "json"}), "topics"):
+        for topic in objects(self._broker.get("/stats", {"format": "json"}), "topics"):
             name = str(topic.get("topic_name"))
-            for part in _objects(topic, "partitions"):
+            for part in objects(topic, "partitions"):
                 labels = {"topic": name, "partition": str(part.get("partition"))}
-                latest, earliest = _number(part, "latest"), _number(part, "earliest")
+                latest, earliest = whole(part, "latest"), whole(part, "earliest")
                 yield _gauge(
                     "penstock_topic_messages", "Messages kept", latest - earliest, **labels
                 )
@@ -116,7 +117,7 @@ class RouterMetrics:
         )
         prefix = "/druid/indexer/v1"
         # One request and one query, however many supervisors there are.
-        supervisors = _list(overlord.get(f"{prefix}/supervisor", {"state": "true"}))
+        supervisors = objects(overlord.get(f"{prefix}/supervisor", {"state": "true"}))
         all_counts = self._store.all_counts() if supervisors else {}
         for one in supervisors:
             name = str(one.get("id"))
@@ -128,7 +129,7 @@ class RouterMetrics:
             )
             if one.get("type") == AUTOCOMPACT:  # It reads nothing.
                 continue
-            lag = _number(one, "aggregateLag")
+            lag = whole(one, "aggregateLag")
             yield _gauge("penstock_supervisor_lag", "Messages not read yet", lag, supervisor=name)
             counts = all_counts.get(name, CountsRow())
             for outcome in _OUTCOMES:
@@ -139,8 +140,8 @@ class RouterMetrics:
                     supervisor=name,
                     outcome=outcome,
                 )
-        running = _list(overlord.get(f"{prefix}/runningTasks"))
-        pending = _list(overlord.get(f"{prefix}/pendingTasks"))
+        running = objects(overlord.get(f"{prefix}/runningTasks"))
+        pending = objects(overlord.get(f"{prefix}/pendingTasks"))
         yield _gauge("penstock_tasks", "Tasks", len(running), status="running")
         yield _gauge("penstock_tasks", "Tasks", len(pending), status="pending")
 
@@ -150,19 +151,6 @@ def _sizes(snapshot: Snapshot) -> dict[str, tuple[int, int, int]]:
     found: dict[str, tuple[int, int, int]] = {}
     for row in snapshot.segments:
         count, rows, size = found.get(row.datasource, (0, 0, 0))
-        rows += _number(row.payload, "totalRows")
-        found[row.datasource] = (count + 1, rows, size + _number(row.payload, "size"))
+        rows += whole(row.payload, "totalRows")
+        found[row.datasource] = (count + 1, rows, size + whole(row.payload, "size"))
     return found
-
-
-def _list(value: object) -> list[dict[str, object]]:
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
-
-
-def _objects(value: object, name: str) -> list[dict[str, object]]:
-    return _list(value.get(name)) if isinstance(value, dict) else []
-
-
-def _number(value: object, name: str) -> int:
-    found = value.get(name) if isinstance(value, Mapping) else None
-    return found if isinstance(found, int) else 0

@@ -14,6 +14,7 @@ import typer
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import PenstockError
+from penstock.services.answers import objects
 from penstock.services.cli import exitcodes
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.output import print_json, print_rows, say
@@ -96,9 +97,7 @@ def status(as_json: Json = False) -> None:
     say(
         f"Penstock {answer.get('version')} at {GIVEN.api_url()}, broker {answer.get('broker_http')}"
     )
-    services = answer.get("services")
-    rows = [row for row in services if isinstance(row, dict)] if isinstance(services, list) else []
-    print_rows(rows, as_json=False, empty="no service has announced itself")
+    print_rows(objects(answer, "services"), as_json=False, empty="no service has announced itself")
 
 
 def doctor(data_dir: DataDir = None, as_json: Json = False) -> None:

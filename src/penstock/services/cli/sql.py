@@ -14,8 +14,9 @@ from typing import Annotated
 import typer
 
 from penstock.core.errors import InvalidRequest, PenstockError
+from penstock.services.answers import part
 from penstock.services.cli.context import GIVEN, QUERY_TIMEOUT_S
-from penstock.services.cli.indexing.forms import follow, part
+from penstock.services.cli.indexing.forms import follow
 from penstock.services.cli.output import cell, read_text, say, terminal_width, warn
 from penstock.services.cli.tables import print_table
 from penstock.services.httpclient import JsonClient, error_of_answer

@@ -9,6 +9,7 @@ import typer
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.instants import parse_time
+from penstock.services.answers import objects, whole
 from penstock.services.cli import peeking
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.output import confirm, print_json, print_rows, say
@@ -56,8 +57,7 @@ def create(
 
 def _topics(name: str | None = None) -> list[dict[str, object]]:
     stats = _broker().get("/stats", {"format": "json", "topic": name})
-    found = stats.get("topics") if isinstance(stats, dict) else None
-    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+    return objects(stats, "topics")
 
 
 @topic_app.command("list")
@@ -66,12 +66,12 @@ def list_topics(as_json: Json = False) -> None:
     rows = [
         {
             "topic": one.get("topic_name"),
-            "partitions": len(_list(one, "partitions")),
+            "partitions": len(objects(one, "partitions")),
             "messages": sum(
-                _number(part, "latest") - _number(part, "earliest")
-                for part in _list(one, "partitions")
+                whole(part, "latest") - whole(part, "earliest")
+                for part in objects(one, "partitions")
             ),
-            "channels": len(_list(one, "channels")),
+            "channels": len(objects(one, "channels")),
             "paused": bool(one.get("paused")),
         }
         for one in _topics()
@@ -81,22 +81,11 @@ def list_topics(as_json: Json = False) -> None:
     )
 
 
-def _list(of: Mapping[str, object], name: str) -> list[dict[str, object]]:
-    found = of.get(name)
-    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
-
-
-def _number(part: Mapping[str, object], name: str) -> int:
-    value = part.get(name)
-    return value if isinstance(value, int) else 0
-
-
 @topic_app.command()
 def stats(name: Topic, as_json: Json = False) -> None:
     """Show a topic's stream partitions and channels."""
     offsets = _broker().get("/offsets", {"topic": name})
-    found = offsets.get("partitions") if isinstance(offsets, dict) else None
-    parts = [part for part in found if isinstance(part, dict)] if isinstance(found, list) else []
+    parts = objects(offsets, "partitions")
     topics = _topics(name)
     if as_json:
         print_json({"offsets": offsets, "stats": topics})
@@ -107,13 +96,13 @@ def stats(name: Topic, as_json: Json = False) -> None:
                 "partition": part.get("partition"),
                 "earliest": part.get("earliest"),
                 "latest": part.get("latest"),
-                "messages": _number(part, "latest") - _number(part, "earliest"),
+                "messages": whole(part, "latest") - whole(part, "earliest"),
             }
             for part in parts
         ],
         as_json=False,
     )
-    channels = [_channel_row(one) for topic in topics for one in _list(topic, "channels")]
+    channels = [_channel_row(one) for topic in topics for one in objects(topic, "channels")]
     if channels:
         say("")
         print_rows(channels, as_json=False)
@@ -129,7 +118,7 @@ def _count_rows(topic: Mapping[str, object]) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = [
         {"of": "topic", "since the start": field.removeprefix("messages_"), "messages": count}
         for field in topic_fields
-        if (count := _number(topic, field))
+        if (count := whole(topic, field))
     ]
     fields = ("lost", "expired", "dead_lettered", "given_up", "shed")
     return rows + [
@@ -138,9 +127,9 @@ def _count_rows(topic: Mapping[str, object]) -> list[dict[str, object]]:
             "since the start": field.replace("_", " "),
             "messages": count,
         }
-        for channel in _list(topic, "channels")
+        for channel in objects(topic, "channels")
         for field in fields
-        if (count := _number(channel, f"messages_{field}"))
+        if (count := whole(channel, f"messages_{field}"))
     ]
 
 
@@ -154,7 +143,7 @@ def _channel_row(channel: Mapping[str, object]) -> dict[str, object]:
         "consumers": "client_count",
     }
     row: dict[str, object] = {"channel": channel.get("channel_name")}
-    row |= {shown: _number(channel, field) for shown, field in names.items()}
+    row |= {shown: whole(channel, field) for shown, field in names.items()}
     return row | {"paused": bool(channel.get("paused"))}
 
 
@@ -219,7 +208,7 @@ def replay(
     # With all of it, so that a mistake in it makes no channel.
     broker.request("POST", "/channel/create", query=query)
     answer = broker.request("POST", "/channel/seek", query=query)
-    rows = _list(answer, "partitions") if isinstance(answer, dict) else []
+    rows = objects(answer, "partitions")
     print_rows(rows, as_json=as_json)
 
 

@@ -21,6 +21,7 @@ from rich.text import Text
 
 from penstock.core.clock import Clock, SystemClock
 from penstock.core.errors import PenstockError, Unavailable
+from penstock.services.answers import objects, whole
 from penstock.services.demo.chaos import kill_one
 from penstock.services.demo.feeding import FOLDER_VARIABLE, REJECTED, TOPIC, Feeding
 from penstock.services.demo.flights import (
@@ -230,10 +231,10 @@ class Demo:
         except PenstockError:  # not there yet, or killed just now
             return
         if isinstance(found, dict):
-            segments = [one for one in found.get("segments", []) if isinstance(one, dict)]
+            segments = objects(found, "segments")
             now.segments = len(segments)
             before = now.queryable
-            now.committed = sum(one["totalRows"] for one in segments)
+            now.committed = sum(whole(one, "totalRows") for one in segments)
             now.announced = int(found.get("announcedRows", 0))
             if now.queryable > before:  # the rate is that of indexing, not of waiting for the rest
                 elapsed_s = self._clock.monotonic_s() - self._started_s - self._took[0][1]

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from penstock.services.answers import objects, part
+
 _MS_PER_S: Final = 1_000
 _PHASES: Final = {
     "STARTING": "a task that starts",
@@ -22,21 +24,16 @@ def flow_at_work(status: Mapping[str, object]) -> list[str]:
     """Return which components of a flow run, and for how long, out of its status."""
     return [
         f"{one.get('name')} of the flow, at work for {took_ms // _MS_PER_S} s"
-        for one in _objects(status.get("components"))
+        for one in objects(status, "components")
         if one.get("activeTasks") and isinstance(took_ms := one.get("longestActiveMs"), int)
     ]
 
 
 def tasks_at_work(status: Mapping[str, object]) -> list[str]:
     """Return what the tasks of a supervisor do, out of its status."""
-    payload = status.get("payload")
-    stands = payload if isinstance(payload, Mapping) else {}
-    tasks = [*_objects(stands.get("publishingTasks")), *_objects(stands.get("activeTasks"))]
+    payload = part(status, "payload")
+    tasks = [*objects(payload, "publishingTasks"), *objects(payload, "activeTasks")]
     if not tasks:
         return ["a task of the supervisor"]
     found = [_PHASES.get(str(one.get("phase"))) for one in tasks]
     return list(dict.fromkeys(text for text in found if text is not None))
-
-
-def _objects(value: object) -> list[Mapping[str, object]]:
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []

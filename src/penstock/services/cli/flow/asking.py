@@ -16,6 +16,7 @@ from typing import NoReturn
 import typer
 
 from penstock.flow.graph.places import Place, Problem
+from penstock.services.answers import objects, whole
 from penstock.services.cli import exitcodes
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.output import print_json, reading, warn
@@ -79,18 +80,6 @@ def ask_object(
     return answer if isinstance(answer, dict) else {}
 
 
-def objects(of: Mapping[str, object], name: str) -> list[Object]:
-    """Return the objects of a list in an answer."""
-    found = of.get(name)
-    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
-
-
-def whole(of: Mapping[str, object], name: str) -> int:
-    """Return a whole number of an answer; 0 if it is not there."""
-    found = of.get(name)
-    return found if isinstance(found, int) else 0
-
-
 class Refused(Exception):
     """The server does not take a flow: `problems` says why."""
 
@@ -126,7 +115,7 @@ def _problems(content: bytes) -> list[Problem]:
         answer = json.loads(content)
     except ValueError:
         return []
-    found = objects(answer, "problems") if isinstance(answer, dict) else []
+    found = objects(answer, "problems")
     return [
         Problem(
             Place(whole(one, "line"), whole(one, "column"), _text(one, "path"), _text(one, "file")),

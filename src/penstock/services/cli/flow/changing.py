@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from penstock.core.errors import InvalidRequest
+from penstock.services.answers import objects, whole
 from penstock.services.cli.flow.asking import (
     FlowDocument,
     Object,
@@ -18,8 +19,6 @@ from penstock.services.cli.flow.asking import (
     ask,
     ask_object,
     end_with,
-    objects,
-    whole,
 )
 from penstock.services.cli.output import print_json, say
 

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from penstock.core.errors import InvalidRequest, PenstockError
-from penstock.services.cli.flow.asking import Object, ask_object, objects, whole
+from penstock.services.answers import objects, whole
+from penstock.services.cli.flow.asking import Object, ask_object
 from penstock.services.cli.flow.running import connection_row, size
 from penstock.services.cli.output import confirm, print_json, print_rows, say
 

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from penstock.core.errors import NotFound
-from penstock.services.cli.flow.asking import Object, ask, ask_object, objects, whole
+from penstock.services.answers import objects, whole
+from penstock.services.cli.flow.asking import Object, ask, ask_object
 from penstock.services.cli.output import print_json, print_rows, say
 
 _Row = Mapping[str, object]

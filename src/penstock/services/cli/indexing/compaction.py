@@ -9,6 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from penstock.core.errors import InvalidRequest
+from penstock.services.answers import objects, part
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.indexing.forms import (
     INDEXER,
@@ -18,8 +19,6 @@ from penstock.services.cli.indexing.forms import (
     Wait,
     follow,
     named,
-    objects,
-    part,
     warn_of_no_data,
 )
 from penstock.services.cli.output import print_json, print_rows, read_text, say
@@ -77,7 +76,7 @@ def status(
     """Show how much is compacted, and how much is to be."""
     api = GIVEN.api()
     if datasource is None:
-        found = objects(part(api.get(f"{_BASE}/status/datasources"), "latestStatus"))
+        found = objects(api.get(f"{_BASE}/status/datasources"), "latestStatus")
     else:
         found = objects([api.get(f"{_BASE}/status/datasources/{named(datasource)}")])
     if as_json:

@@ -16,6 +16,7 @@ import typer
 
 from penstock.core.errors import NotFound, PenstockError, Unavailable
 from penstock.core.instants import format_time, parse_time
+from penstock.services.answers import objects, part
 from penstock.services.cli import exitcodes
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.output import first_line, print_json, say, warn
@@ -49,18 +50,6 @@ Interval = Annotated[
 def named(*parts: str) -> str:
     """Return parts of a path, escaped."""
     return "/".join(quote(part, safe="") for part in parts)
-
-
-def objects(value: object) -> list[dict[str, object]]:
-    """Return the objects of a list in an answer."""
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
-
-
-def part(value: object, *names: str) -> object:
-    """Return what is deep in an answer, None if it is not there."""
-    for name in names:
-        value = value.get(name) if isinstance(value, Mapping) else None
-    return value
 
 
 def compacts(supervisor: object) -> bool:
@@ -246,7 +235,7 @@ def _progress(api: JsonClient, task_id: str, status: Mapping[str, object]) -> tu
     """Return what a task is about, and how much of it is done of how much."""
     state = str(status.get("runnerStatusCode", "")).lower()
     if state != "running":
-        waits = objects(part(api.get(f"{INDEXER}/task/{named(task_id)}/why"), "waits"))
+        waits = objects(api.get(f"{INDEXER}/task/{named(task_id)}/why"), "waits")
         text = str(waits[0].get("text")) if waits else ""
         return (f"{state}: {text[:_WAIT_TEXT_LENGTH_MAX]}" if text else state), 0, 0
     try:

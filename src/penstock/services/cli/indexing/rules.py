@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 
 from penstock.core.errors import InvalidRequest
+from penstock.services.answers import objects, part
 from penstock.services.cli.context import GIVEN
-from penstock.services.cli.indexing.forms import COORDINATOR, Json, named, objects, part
+from penstock.services.cli.indexing.forms import COORDINATOR, Json, named
 from penstock.services.cli.output import print_json, print_rows, read_text, say
 
 rule_app = typer.Typer(help="Retention rules.", no_args_is_help=True, rich_markup_mode=None)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.core.errors import InvalidRequest, NotFound
+from penstock.services.answers import objects, part
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.indexing.forms import (
     COORDINATOR,
@@ -19,8 +20,6 @@ from penstock.services.cli.indexing.forms import (
     compacts,
     follow,
     named,
-    objects,
-    part,
 )
 from penstock.services.cli.output import confirm, print_rows, say
 

@@ -12,6 +12,7 @@ from urllib.parse import quote
 import typer
 
 from penstock.core.errors import InvalidRequest
+from penstock.services.answers import objects, part
 from penstock.services.cli import exitcodes
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.indexing.forms import (
@@ -19,8 +20,6 @@ from penstock.services.cli.indexing.forms import (
     Wait,
     awaited,
     compacts,
-    objects,
-    part,
     succeeded,
     tell_end,
     warn_of_no_data,
@@ -177,7 +176,7 @@ def lag(name: Id, as_json: Json = False) -> None:
     payload = _stream(name)
     latest, behind = part(payload, "latestOffsets"), part(payload, "minimumLag")
     read: dict[str, int] = {}
-    for task in objects(part(payload, "activeTasks")):
+    for task in objects(payload, "activeTasks"):
         offsets = part(task, "currentOffsets")
         for partition, offset in offsets.items() if isinstance(offsets, dict) else ():
             read[partition] = max(read.get(partition, 0), offset)  # of several replicas the first
@@ -352,7 +351,7 @@ def _stream(name: str) -> object:
 def _tasks_by_group(name: str) -> dict[int, list[str]]:
     """Return the ids of the tasks that read, by task group."""
     found: dict[int, list[str]] = {}
-    for task in objects(part(_stream(name), "activeTasks")):
+    for task in objects(_stream(name), "activeTasks"):
         group = task.get("groupId", 0)
         if isinstance(group, int):
             found.setdefault(group, []).append(str(task.get("id")))

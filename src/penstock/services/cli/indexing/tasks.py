@@ -9,6 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
+from penstock.services.answers import objects, part
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.indexing.forms import (
     INDEXER,
@@ -17,8 +18,6 @@ from penstock.services.cli.indexing.forms import (
     end_of,
     follow,
     named,
-    objects,
-    part,
     task_status,
     trouble,
 )
@@ -140,7 +139,7 @@ def why(task: TaskId, as_json: Json = False) -> None:
     if as_json:
         print_json(answer)
         return
-    waits = objects(part(answer, "waits"))
+    waits = objects(answer, "waits")
     if not waits:
         found = part(answer, "status")
         stands = end_of(task, found) or "it is running"

@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
+from penstock.services.answers import objects, part
 from penstock.services.cli.context import GIVEN
-from penstock.services.cli.indexing.forms import INDEXER, Json, named, objects, part
+from penstock.services.cli.indexing.forms import INDEXER, Json, named
 from penstock.services.cli.output import print_rows, say, without_empty
 
 worker_app = typer.Typer(help="Workers.", no_args_is_help=True, rich_markup_mode=None)
