@@ -23,6 +23,12 @@ from penstock.indexing.spec.errors import did_you_mean
 from penstock.indexing.supervisor.updates import UpdateAction, update_action
 from penstock.indexing.taskspec import base_sequence_name
 
+
+def aggregator(name, field, kind="longSum"):
+    """Return an aggregator of a field."""
+    return {"type": kind, "name": name, "fieldName": field}
+
+
 HOURLY = {
     "type": "aggregate",
     "name": "hourly",
@@ -38,13 +44,13 @@ HOURLY = {
         {"type": "long", "name": "__gran", "multiValueHandling": "SORTED_ARRAY"},
         {"type": "string", "name": "carrier", "createBitmapIndex": True},
     ],
-    "aggregators": [{"type": "longSum", "name": "n_sum", "fieldName": "n"}],
+    "aggregators": [aggregator("n_sum", "n")],
     "ordering": [{"columnName": "__gran", "order": "ascending"}],
 }
 METRICS = [
     {"type": "count", "name": "count"},
-    {"type": "longSum", "name": "delays", "fieldName": "delay"},
-    {"type": "HLLSketchBuild", "name": "planes", "fieldName": "plane"},
+    aggregator("delays", "delay"),
+    aggregator("planes", "plane", "HLLSketchBuild"),
 ]
 TWICE = [METRICS[0], METRICS[0]]
 
@@ -64,6 +70,15 @@ def mistakes(*projections, **schema):
 
 def changed(**more):
     return {**HOURLY, **more}
+
+
+def virtual(expressions):
+    """Return a projection with columns that are computed so."""
+    columns = [
+        {"type": "expression", "name": name, "expression": text}
+        for name, text in expressions.items()
+    ]
+    return changed(virtualColumns=columns, groupingColumns=["carrier"])
 
 
 def test_what_is_sent_is_given_back():
@@ -137,35 +152,23 @@ def test_what_druid_takes_is_taken(projection):
             "the column 'carrier' is there already, at groupingColumns[0]",
         ),
         (
-            changed(aggregators=[{"type": "longSum", "name": "carrier", "fieldName": "n"}]),
+            changed(aggregators=[aggregator("carrier", "n")]),
             ".aggregators[0]",
             "the column 'carrier' is there already, at groupingColumns[1]",
         ),
         (
-            changed(aggregators=[{"type": "longSum", "name": "m", "fieldName": "delay"}]),
+            changed(aggregators=[aggregator("m", "delay")]),
             ".aggregators[0].fieldName",
             "there is no column 'delay'; there are __gran, __time, carrier, n",
         ),
         (
-            changed(aggregators=[{"type": "longSu", "name": "m", "fieldName": "n"}]),
+            changed(aggregators=[aggregator("m", "n", "longSu")]),
             ".aggregators[0].type",
             'did you mean "longSum"?',
         ),
-        (
-            changed(virtualColumns=[{"type": "expression", "name": "v", "expression": "m + 1"}]),
-            ".virtualColumns[0].expression",
-            "there is no column 'm'",
-        ),
-        (
-            changed(virtualColumns=[{"type": "expression", "name": "v", "expression": "n +"}]),
-            ".virtualColumns[0].expression",
-            "expected a value",
-        ),
-        (
-            changed(virtualColumns=[{"type": "expression", "name": "v", "expression": "v + 1"}]),
-            ".virtualColumns[0]",
-            "'v' is computed from itself",
-        ),
+        (virtual({"v": "m + 1"}), ".virtualColumns[0].expression", "there is no column 'm'"),
+        (virtual({"v": "n +"}), ".virtualColumns[0].expression", "expected a value"),
+        (virtual({"v": "v + 1"}), ".virtualColumns[0]", "'v' is computed from itself"),
         (
             changed(virtualColumns=[HOURLY["virtualColumns"][0] | {"outputType": "INT"}]),
             ".virtualColumns[0].outputType",
@@ -219,18 +222,18 @@ def test_names_are_there_once():
 
 def test_metrics_are_summed_up_by_what_combines_them():
     combining = [
-        {"type": "longSum", "name": "count", "fieldName": "count"},
-        {"type": "longSum", "name": "delays", "fieldName": "delays"},
-        {"type": "HLLSketchMerge", "name": "planes", "fieldName": "planes"},
-        {"type": "doubleMax", "name": "greatest", "fieldName": "n"},
+        aggregator("count", "count"),
+        aggregator("delays", "delays"),
+        aggregator("planes", "planes", "HLLSketchMerge"),
+        aggregator("greatest", "n", "doubleMax"),
     ]
     rolled = {"metricsSpec": METRICS, "granularitySpec": {"rollup": True}}
     parse_supervisor_spec(stream(changed(aggregators=combining), **rolled))
     parse_supervisor_spec(stream(changed(aggregators=METRICS[:1]), **rolled))
     wrong = [
-        {"type": "longMax", "name": "count", "fieldName": "count"},
-        {"type": "longSum", "name": "delays", "fieldName": "n"},
-        {"type": "longSum", "name": "more", "fieldName": "delays"},
+        aggregator("count", "count", "longMax"),
+        aggregator("delays", "n"),
+        aggregator("more", "delays"),
     ]
     assert mistakes(changed(aggregators=wrong), **rolled) == {
         "[0].aggregators[0].name": "is a metric of the datasource: sum it up by longSum of"
@@ -240,14 +243,6 @@ def test_metrics_are_summed_up_by_what_combines_them():
         "[0].aggregators[2].fieldName": "'delays' is a metric, summed up under its own name alone:"
         " name this so, too",
     }
-
-
-def virtual(expressions):
-    columns = [
-        {"type": "expression", "name": name, "expression": text}
-        for name, text in expressions.items()
-    ]
-    return changed(virtualColumns=columns, groupingColumns=["carrier"])
 
 
 def test_only_columns_on_a_circle_and_what_reads_them_are_computed_from_themselves():
@@ -310,7 +305,7 @@ BY_A = {
     "type": "aggregate",
     "name": "by a",
     "groupingColumns": ["a"],
-    "aggregators": [{"type": "longSum", "name": "n_sum", "fieldName": "n"}],
+    "aggregators": [aggregator("n_sum", "n")],
 }
 
 
