@@ -25,8 +25,9 @@ from penstock.spark.topic.coerce import (
     row_of_object,
 )
 from penstock.spark.topic.parse import Parsed
-from penstock.spark.topic.records import Records
+from penstock.spark.topic.records import Records, whole_records
 from penstock.spark.topic.rowshape import TIME_COLUMN, FieldType, RowShape, TimeField
+from penstock.storage.logreader import MessageSlice
 
 JSON = TextFormat()
 COLUMNS = BesideColumns(
@@ -173,6 +174,25 @@ def test_rows_are_as_each_record_by_itself_has_them(given: list[Record], time: T
     assert [one.index for one in parsed.bad] == bad
     assert times_of(parsed) == [row[0] for row in rows]
     assert [list(row.values()) for row in rows_of(parsed)] == [row[1:] for row in rows]
+
+
+SLICES = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4), st.integers(0, 9)), min_size=1)
+
+
+@given(SLICES)
+def test_records_of_a_topic_know_their_offsets_across_gaps(
+    given: list[tuple[int, int, int]],
+) -> None:
+    slices, expected, at = [], [], 0
+    for gap, count, time_ms in given:
+        at += gap
+        slices.append(MessageSlice(at, pa.array([b"x"] * count, pa.binary()), time_ms))
+        expected += [(at + n, time_ms) for n in range(count)]
+        at += count
+    found = whole_records(slices, "things", 3)
+    places = zip(found.offsets.to_pylist(), found.times_ms.to_pylist(), strict=True)
+    assert list(places) == expected
+    assert len(found) == len(expected)
 
 
 def test_what_is_beside_values_becomes_columns() -> None:

@@ -125,17 +125,16 @@ class RecordRows:
             column, bad = header_texts(values, header, encoding)
             _note(wrong, bad)
         own = self._own(name, records)
-        if own is None and name == self._columns.key:
+        if own is not None:
+            own = pc.if_else(open_, own, None)
+        elif name == self._columns.key:
             own = self._key(name, records, open_, wrong)
         if own is None:
             own = pa.nulls(len(records))
-        elif name != self._columns.key:
-            own = pc.if_else(open_, own, None)
-        if column is None:
-            return own
-        return pc.coalesce(column, own.cast(pa.string()))
+        return own if column is None else pc.coalesce(column, own.cast(pa.string()))
 
     def _own(self, name: str, records: Records) -> pa.Array | None:
+        """Return what every record has under a name, if that is one of these."""
         columns = self._columns
         if name == columns.time:
             return records.times_ms
@@ -148,6 +147,7 @@ class RecordRows:
     def _key(
         self, name: str, records: Records, open_: pa.BooleanArray, wrong: dict[int, str]
     ) -> pa.Array | None:
+        """Return the keys' values where a row is open for one; None: there are no keys."""
         if records.keys is None or self._columns.key_format is None:
             return None
         type_ = dict(self._beside.fields).get(name, FieldType.STRING)
@@ -157,6 +157,7 @@ class RecordRows:
         return column
 
     def _filled(self, rows: pa.RecordBatch, beside: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows with what is beside them where they have nothing."""
         known = set(beside.schema.names)
         columns = [
             pc.coalesce(column, beside.column(field.name)) if field.name in known else column
