@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 
     from pydantic import JsonValue
 
+# A column that is computed, and a count: what rows may have beside such a dimension.
+COMPUTED: JsonValue = {"type": "expression", "name": "place", "expression": 'upper("place")'}
+COUNT: JsonValue = [{"type": "count", "name": "count"}]
+
 
 def schema_of(*dimensions: JsonValue, rollup: bool = False) -> dict[str, JsonValue]:
     return {

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from batchkit import external, inline, request, rows_of
-from foldkit import kept_of, schema_of
+from foldkit import COMPUTED, COUNT, kept_of, schema_of
 from hypothesis import given
 from hypothesis import strategies as st
 from streamkit import persist_request
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from penstock.spark.engine import SparkEngine
 
 TAGS: dict[str, JsonValue] = {"name": "tags", "multiValueHandling": "SORTED_SET"}
-COMPUTED: JsonValue = {"type": "expression", "name": "place", "expression": 'upper("place")'}
-COUNT: JsonValue = [{"type": "count", "name": "count"}]
 # What is sent, and what is kept of it.
 SENT: list[tuple[JsonValue, str | None]] = [
     (["b", "a", "b"], '["a","b"]'),
