@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from datafolder import DataFolder
-from postgres_server import find_binaries
+from postgres_server import require_binaries
 from reading_database import ReadDatabase, running_database
 from servers import Served, running_broker
 
@@ -130,10 +130,5 @@ def broker_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def database() -> Iterator[ReadDatabase]:
     """A database that inputs read."""
-    binaries = find_binaries()
-    if binaries is None:
-        if os.environ.get("CI"):
-            pytest.fail("PostgreSQL is not installed; inputs of databases must be tested on it")
-        pytest.skip("PostgreSQL is not installed: scripts/setup postgres")
-    with running_database(binaries) as made:
+    with running_database(require_binaries()) as made:
         yield made

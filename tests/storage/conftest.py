@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import pytest
-from postgres_server import PostgresServer, find_binaries, running_server
+from postgres_server import PostgresServer, require_binaries, running_server
 
 from penstock.storage.metadata import MetadataStore
 
@@ -39,12 +38,7 @@ def clock() -> HandClock:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
-    binaries = find_binaries()
-    if binaries is None:
-        if os.environ.get("CI"):
-            pytest.fail("PostgreSQL is not installed; the contract must be tested on it")
-        pytest.skip("PostgreSQL is not installed: scripts/setup postgres")
-    with running_server(binaries) as server:
+    with running_server(require_binaries()) as server:
         yield server
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pyspark
 import pytest
-from postgres_server import find_binaries, running_server
+from postgres_server import require_binaries, running_server
 from walking import ROOT, Walk, commands_of, in_a_process
 
 from penstock.core.clock import SystemClock
@@ -84,9 +84,7 @@ class Terminals:
 
 @pytest.fixture
 def terminals(tmp_path: Path) -> Iterator[tuple[Terminals, dict[str, str]]]:
-    binaries = find_binaries()
-    if binaries is None:
-        pytest.skip("no PostgreSQL server is installed")
+    binaries = require_binaries()
     if "JAVA_HOME" not in os.environ and shutil.which("java") is None:
         pytest.skip("no Java that Spark's own scripts find")
     s3 = free_port()

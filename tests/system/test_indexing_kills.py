@@ -30,7 +30,7 @@ from load_kit import (
     reindex,
     running_rig,
 )
-from postgres_server import PostgresServer, find_binaries, running_server
+from postgres_server import PostgresServer, require_binaries, running_server
 
 from penstock.broker.client import BrokerClient
 from penstock.services.sqlclient import ask
@@ -54,10 +54,7 @@ VICTIMS = (
 
 @pytest.fixture(scope="module")
 def database() -> Iterator[PostgresServer]:
-    binaries = find_binaries()
-    if binaries is None:
-        pytest.skip("no PostgreSQL server is installed")
-    with running_server(binaries) as server:
+    with running_server(require_binaries()) as server:
         yield server
 
 
