@@ -140,6 +140,8 @@ class FakeTask:
         return done(REPORT)
 
     def pause(self) -> Future[dict[int, int]]:
+        if self.refuse:
+            return failed(self.refuse)
         self.calls.append("pause")
         return done({0: 5, 1: 7})
 
@@ -170,8 +172,12 @@ def test_a_peon_is_steered_over_http(serve) -> None:
         task.refuse = error
         with pytest.raises(type(error), match=str(error)):
             client.set_end_offsets("a task", {0: 0}, finish=True)
+    with pytest.raises(Conflict, match="agreed"):
+        client.pause("a task")
     api = JsonClient(address.url, token=TOKEN)
     chat = "/druid/worker/v1/chat/a%20task"
+    # Druid's status for a task that only publishes any more.
+    assert api.relay("POST", f"{chat}/pause", b"", {})[0] == 409
     assert api.get(f"{chat}/offsets/current") == {"0": 5, "1": 7}
     assert api.get(f"{chat}/offsets/end") is None
     assert api.get(f"{chat}/time/start") == "2013-01-01T00:00:00.000Z"

@@ -30,13 +30,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from penstock.core.errors import InvalidRequest, NotFound
+from penstock.core.errors import Conflict, InvalidRequest, NotFound
 from penstock.core.intervals import format_time
 from penstock.indexing.ports import TaskReport
 from penstock.indexing.worker.peontask import PeonTask
 from penstock.services.api.asgi import JsonResponse, json_object
 from penstock.services.api.clients import offsets_of, report_to_json
 from penstock.services.api.futures import settled
+from penstock.services.errorcodes import status_and_code
 
 
 class TaskControl(Protocol):
@@ -166,9 +167,14 @@ class _Control:
         return JsonResponse(format_time(self._task.started_ms))
 
     def pause(self, request: Request) -> Response:
-        """Pause the task."""
+        """Pause the task; 409 where it only publishes any more."""
         self._check(request)
-        return JsonResponse({str(p): offset for p, offset in settled(self._task.pause()).items()})
+        try:
+            offsets = settled(self._task.pause())
+        except Conflict as error:
+            _, code = status_and_code(error)
+            return JsonResponse({"error": str(error), "errorCode": code}, 409)
+        return JsonResponse({str(p): offset for p, offset in offsets.items()})
 
     def resume(self, request: Request) -> Response:
         """Resume the task."""
