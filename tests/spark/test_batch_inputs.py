@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,16 +33,27 @@ from penstock.indexing.spec.inputs import InputSource, JsonFormat
 from penstock.spark.batch.engine import SparkBatchEngine
 from penstock.spark.batch.input.fetching import fetch
 from penstock.spark.connect.session import SparkSessions
-from penstock.spark.tables import TableFile
+from penstock.spark.tables import TableFile, Tables
 
 pytestmark = pytest.mark.spark
 
+# Sums that never end, in as many parts as there are cores, are to be sent to all workers.
+SUMS = "(SELECT sum(id % 7) FROM range(0, 1000000000000000, 1, 2) GROUP BY id % 3) AS sums (id)"
+ENDLESS = (
+    "SELECT /*+ BROADCAST(sums) */ current_timestamp() AS __time, string(id) AS name, id AS size"
+    f" FROM range(10) AS few JOIN {SUMS} USING (id)"
+)
 JANUARY = "__time >= TIMESTAMP '2013-01-01' AND __time < TIMESTAMP '2013-02-01'"
 ROWS = b'{"at":"2013-01-01","name":"a","size":1}\n{"at":"2013-01-02","name":"b_%","size":2}\n'
 
 
 def write(
-    engine: SparkBatchEngine, folder: Path, given: BatchInput, filter_: JsonValue = None
+    engine: SparkBatchEngine,
+    folder: Path,
+    given: BatchInput,
+    filter_: JsonValue = None,
+    *,
+    task: str = "task",
 ) -> BatchResult:
     schema = parse_data_schema(
         {
@@ -53,13 +66,55 @@ def write(
             "projections": [{"type": "aggregate", "name": "p", "groupingColumns": ["name"]}],
         }
     )
-    return engine.write(BatchRequest("task", schema, given, (), Partitioning(), str(folder)))
+    return engine.write(BatchRequest(task, schema, given, (), Partitioning(), str(folder)))
 
 
 def sizes(result: BatchResult) -> list[int]:
     return [
         row["size"] for file in result.files for row in pq.read_table(file.data.path).to_pylist()
     ]
+
+
+class ToldTables(GivenTables):
+    """No tables; tells a test of each query that asks for them, and so is about to be planned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = threading.Semaphore(0)
+
+    def tables(self) -> Tables:
+        self.asked.release()
+        return super().tables()
+
+
+def test_a_query_of_a_task_that_was_cancelled_gives_its_cores_back(
+    sessions: SparkSessions, tmp_path: Path
+) -> None:
+    """Spark begins some of it later; and its session, which knows it, is closed at its end."""
+    tables = ToldTables()
+    engines = [SparkBatchEngine(sessions, tables=tables) for _ in range(2)]
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            # Each a little later, so that planning is cut in many places.
+            for turn in range(8):
+                runs = [
+                    pool.submit(
+                        write, engine, tmp_path / f"{turn} {at}", SqlInput(ENDLESS), task=f"{turn}"
+                    )
+                    for at, engine in enumerate(engines)
+                ]
+                assert all(tables.asked.acquire(timeout=60) for _ in runs)
+                for _ in range(4 * turn):
+                    assert sessions.get().range(1).schema  # needs no core
+                for engine in engines:
+                    engine.cancel(f"{turn}")
+                for run in runs:
+                    with pytest.raises(EngineFailure, match="was cancelled"):
+                        run.result()
+                assert sessions.get().range(0, 100, 1, 2).count() == 100
+    finally:
+        for engine in engines:
+            engine.close()
 
 
 def external(**source: JsonValue) -> ExternalInput:

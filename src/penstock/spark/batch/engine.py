@@ -205,8 +205,11 @@ class SparkBatchEngine:
     @contextlib.contextmanager
     def session(self, running: Running) -> Iterator[SparkSession]:
         """Give the engine's Spark session to a block that can be cancelled."""
-        with self._sessions.use() as spark, running.tagged(spark):
-            yield spark
+        try:
+            with self._sessions.use() as spark, running.tagged(spark):
+                yield spark
+        finally:
+            running.settle()  # the process of a task ends soon after it
 
     def _scratch(self, folder: str) -> Path:
         name = f".scratch-{uuid.uuid4().hex}"

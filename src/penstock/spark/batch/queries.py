@@ -90,6 +90,7 @@ class QueryRows:
             first, _, rest = str(error).partition("\n")
             raise InvalidRequest(f"{first}. {hint}\n{rest}".rstrip()) from error
         finally:
+            running.settle()
             sessions.close()
 
 
