@@ -1,8 +1,11 @@
-"""A suspended supervisor without tasks costs next to nothing, and is awake at once when wanted."""
+"""A supervisor that has nothing to do costs little, and is awake at once when wanted."""
 
 from __future__ import annotations
 
-from story_kit import ask, feed, until
+from indexing_kit import spec_json
+from story_kit import ask, feed, running, until
+
+from penstock.indexing.supervisor import rollover
 
 
 def test_suspended_without_tasks_it_looks_once_in_a_period(make, monkeypatch):
@@ -45,3 +48,21 @@ def test_what_a_reset_wants_to_be_kept_is_held_at_once(make, monkeypatch):
     sim.run(10)
     assert held
     assert held[-1][0] == 1
+
+
+def test_a_group_is_held_against_a_spec_once(make, monkeypatch):
+    """A name is worked out of the whole spec, which took more than all else of a quiet round."""
+    sim = make(taskDuration="PT1H")
+    feed(sim, 6)
+    until(sim, lambda: sim.visible() == sim.good)
+    judged = []
+    is_made_by = rollover.is_made_by
+    monkeypatch.setattr(
+        rollover, "is_made_by", lambda *args: judged.append(args[1].id) or is_made_by(*args)
+    )
+    sim.run(60)
+    assert judged == []
+    (task,) = running(sim)
+    ask(sim, sim.overlord.supervisor_desk.submit(spec_json(taskDuration="PT2H")))
+    sim.run(60)
+    assert judged == [task]

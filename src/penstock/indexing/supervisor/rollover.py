@@ -31,6 +31,10 @@ class RollOver:
         self._state = state
         self._dialogue = dialogue
         self._first_seen_s: dict[int, float] = {}
+        # By which spec groups were judged, and those that it would make otherwise, by name: to work
+        # out a name takes longer than all else of a round in which nothing happens.
+        self._judge = state.spec
+        self._strange: dict[str, bool] = {}
 
     def advance(self) -> None:
         """Tell groups their end that are to end, and bring tasks in line with their replicas.
@@ -64,7 +68,18 @@ class RollOver:
         """
         spec = self._state.spec
         turnover = group.turnover(spec.io.server_priorities)
-        return not is_made_by(spec, group.task) or group.is_at_end_with(turnover)
+        return self._is_strange(group) or group.is_at_end_with(turnover)
+
+    def _is_strange(self, group: TaskGroup) -> bool:
+        spec = self._state.spec
+        if spec is not self._judge:
+            self._judge, self._strange = spec, {}
+        found = self._strange.get(group.name)
+        if found is None:
+            there = self._state.groups
+            self._strange = {name: one for name, one in self._strange.items() if name in there}
+            found = self._strange[group.name] = not is_made_by(spec, group.task)
+        return found
 
     def _is_asked(self, group: TaskGroup) -> bool:
         return group.roll_asked or self.is_stale(group) or self._is_misfit(group)
