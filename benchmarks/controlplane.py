@@ -1,7 +1,8 @@
 """The control plane's own cost: 10,000 tasks, 1,000 workers, 1,000 supervisors, 1,000,000 segments.
 
-Workers answer at once and do nothing, the topics are empty, the supervisors are suspended, and all
-runs on one thread on a virtual clock: what is measured is the overlord and its metadata in SQLite.
+Workers answer at once and do nothing, the topics are empty, and all runs on one thread on a virtual
+clock: what is measured is the overlord and its metadata in SQLite. The supervisors are suspended at
+first; in the end they are resumed, and each has a task that reads.
 `PENSTOCK_SCALE=0.1` takes a tenth of everything.
 """
 
@@ -21,6 +22,9 @@ from penstock.indexing.batches import Available, SeenTopic
 from penstock.indexing.overlord import Overlord, OverlordPorts
 from penstock.indexing.ports import (
     HistoryPlace,
+    TaskLocation,
+    TaskPhase,
+    TaskReport,
     TaskState,
     WorkerChanges,
     WorkerReport,
@@ -58,7 +62,8 @@ class IdleWorker:
         self.tasks: dict[str, TaskState] = {}
 
     def report(self) -> WorkerReport:
-        tasks = tuple(WorkerTask(task_id, state) for task_id, state in self.tasks.items())
+        place = TaskLocation("127.0.0.1", 1)
+        tasks = tuple(WorkerTask(task_id, state, place) for task_id, state in self.tasks.items())
         return WorkerReport(SLOTS, tasks)
 
     def changes(self, after: HistoryPlace, wait_ms: int) -> WorkerChanges:
@@ -70,6 +75,14 @@ class IdleWorker:
 
     def shutdown(self, task_id: str) -> None:
         self.tasks.pop(task_id, None)
+
+
+class ReadingPeons:
+    """Peons of streaming tasks that have read all there is: nothing."""
+
+    def report(self, task_id: str) -> TaskReport:
+        del task_id
+        return TaskReport(TaskPhase.READING, {0: 0}, {0: 0}, None, {0: {0: 0}}, {})
 
 
 class EmptyTopics:
@@ -94,7 +107,7 @@ class Plane:
         ports = OverlordPorts(
             metadata=self.metadata,
             broker=EmptyTopics(),
-            peons=None,  # type: ignore[arg-type]  # nobody asks a task here
+            peons=ReadingPeons(),
             workers=self,
             lanes=InlineLanes(),
             lock_lanes=InlineLanes(),
@@ -152,6 +165,8 @@ def measure(folder: Path, scale: float) -> list[Row]:
     timed("a quiet minute of all tasks", tasks, lambda: plane.go_on(60))
     timed("begin a term with all tasks", tasks, lambda: again(plane))
     timed("take the end of a task", tasks, lambda: end(plane))
+    timed("resume a supervisor and start its task", supervisors, lambda: resume(plane, supervisors))
+    timed("a quiet minute of a supervisor that works", supervisors, lambda: plane.go_on(60))
     memory_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     rows.append(Row("memory at most", memory_mb, "MB"))
     plane.metadata.close()
@@ -222,6 +237,13 @@ def end(plane: Plane) -> None:
         worker.tasks = dict.fromkeys(worker.tasks, TaskState.SUCCESS)
     plane.go_on(10)
     assert not plane.overlord.active_tasks()
+
+
+def resume(plane: Plane, count: int) -> None:
+    plane.overlord.supervisor_desk.suspend_all(suspended=False)
+    plane.go_on(20)
+    running = sum(len(worker.tasks) for worker in plane.members)
+    assert running == count, f"{running} tasks of {count} supervisors run"
 
 
 if __name__ == "__main__":
