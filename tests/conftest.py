@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -56,3 +57,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _lane(nodeid: str) -> str:
     folder = Path(nodeid.partition("::")[0]).parent.name
     return folder if folder in LANES else ""
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was imported and collected out of each later look for cycles: it stays anyway."""
+    gc.collect()
+    gc.freeze()
