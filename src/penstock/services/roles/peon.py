@@ -52,6 +52,7 @@ from penstock.services.httpserver import HttpServer
 from penstock.services.roles.peonevents import PeonEvents, task_dimensions
 from penstock.services.roles.processmetrics import process_metrics
 from penstock.spark.batch.engine import SparkBatchEngine
+from penstock.spark.batch.options import SparkBatchOptions
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
 from penstock.spark.engine import SparkEngine
 from penstock.spark.tables import TableSource
@@ -202,7 +203,9 @@ class PeonProcess:
         if self._sessions is None:
             raise InvalidRequest("the options of a peon must name a Spark server")
         tables = self._tables() if spec.type == "query_controller" else None
-        self._batch_engine = SparkBatchEngine(self._sessions, tables=tables)
+        # Where the variables are that specs name for secrets; it looks up no others.
+        reads = SparkBatchOptions(environment=os.environ)
+        self._batch_engine = SparkBatchEngine(self._sessions, reads, tables)
         return BatchPorts(
             engine=self._batch_engine,
             actions=self._actions(spec.id),
