@@ -351,6 +351,18 @@ def test_a_reading_that_is_stopped_ends_the_statement(
         pass
 
 
+def test_a_process_that_is_killed_ends_the_statement(
+    database: ReadDatabase, tmp_path: Path
+) -> None:
+    reading = subprocess.Popen(reader_of(database, "SELECT pg_sleep(600)", tmp_path))
+    while not any("pg_sleep" in one for one in database.running()):
+        assert reading.poll() is None
+    reading.kill()
+    reading.wait()
+    while database.running():
+        pass
+
+
 def test_too_much_is_refused_before_it_is_held(reading: Reading) -> None:
     many = "SELECT repeat('x', 1000) AS x, generate_series(1, 1000000000) AS n"
     with pytest.raises(InvalidRequest, match=f"more than {MIB} bytes: split the statement"):
@@ -359,9 +371,9 @@ def test_too_much_is_refused_before_it_is_held(reading: Reading) -> None:
         reading.tables("SELECT 1 AS x", "SELECT repeat('x', 1001) AS x", row_bytes_max=1000)
 
 
-def test_a_million_rows_are_held_a_part_at_a_time(database: ReadDatabase, tmp_path: Path) -> None:
-    sql = "SELECT md5('a') || repeat('x', 400) AS t, generate_series(1, 1000000) AS n"
-    script = tmp_path / "read.py"
+def reader_of(database: ReadDatabase, sql: str, folder: Path) -> list[str]:
+    """Return a command that reads a statement, and tells rows and how its memory grew in KiB."""
+    script = folder / "read.py"
     script.write_text(
         """
 import resource, sys
@@ -381,10 +393,14 @@ print(pq.ParquetFile(found.path).metadata.num_rows, after - before)
 """
     )
     source = orjson.dumps(database.source(sql)).decode()
+    return [sys.executable, str(script), source, str(folder)]
+
+
+def test_a_million_rows_are_held_a_part_at_a_time(database: ReadDatabase, tmp_path: Path) -> None:
+    sql = "SELECT md5('a') || repeat('x', 400) AS t, generate_series(1, 1000000) AS n"
     done = subprocess.run(
-        [sys.executable, str(script), source, str(tmp_path)],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        reader_of(database, sql, tmp_path), capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     rows, kib = map(int, done.stdout.split())
     assert rows == 1_000_000

@@ -48,6 +48,7 @@ Kind = Literal[
 
 BLOCK_BYTES: Final = 8 << 20
 _LOOK_EVERY_MS: Final = 200
+_GONE_AFTER: Final = "2s"
 _CANCEL_TIMEOUT_S: Final = 3.0
 _NETWORK_TIMEOUT_MS: Final = 60_000
 # So that a text means the same whoever the user is. Each is set for the transaction alone: a pool
@@ -154,8 +155,13 @@ class PostgresReader:
         if search_path is not None:
             wanted["search_path"] = search_path
         for name, value in wanted.items():
-            values = [name.encode(), value.encode()]
-            self._table(b"SELECT pg_catalog.set_config($1, $2, true)", values, place)
+            self._set(name, value, place)
+        # So that the server ends a statement when this process was killed. Not every one knows it.
+        self._query(b"SAVEPOINT settings", place)
+        with contextlib.suppress(InvalidRequest):
+            self._set("client_connection_check_interval", _GONE_AFTER, place)
+            return
+        self._query(b"ROLLBACK TO SAVEPOINT settings", place)
 
     def columns(self, sql: str, place: str) -> list[Column]:
         """Return the columns of a statement's rows.
@@ -259,6 +265,10 @@ class PostgresReader:
             tuple(found.get_value(row, at) or b"" for at in range(found.nfields))
             for row in range(found.ntuples)
         ]
+
+    def _set(self, name: str, value: str, place: str) -> None:
+        values = [name.encode(), value.encode()]
+        self._table(b"SELECT pg_catalog.set_config($1, $2, true)", values, place)
 
     def _query(self, command: bytes, place: str) -> None:
         self._pg.send_query(command)
