@@ -135,7 +135,7 @@ class KillerDuty:
         return KillReport(rows, files)
 
     def _lock(self, holder: LockTask, intervals: Sequence[Interval]) -> list[Interval]:
-        """Lock what can be had: whole stretches, and time chunks of those where somebody deletes."""
+        """Lock what can be had: stretches, and time chunks of those where somebody deletes."""
         stretches = condensed(intervals)
         had = self._acquire(holder, stretches)
         refused = [one for one in stretches if one not in had]
