@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -414,6 +415,10 @@ def test_supervisors(server: FakeServer, tmp_path: Path, capsys: Capture) -> Non
     said = capsys.readouterr().out
     assert "RUNNING" in said
     assert "0:12 1:7" in said
+    assert "priority" not in said
+    payload["activeTasks"][0]["serverPriority"] = -3
+    assert run(["supervisor", "status", "x"]) == exitcodes.OK
+    assert re.search(r" priority .*\n.*\n.* -3 ", capsys.readouterr().out)
     assert "error       2026  no topic\n" in said
     assert run(["supervisor", "submit", str(tmp_path)]) == exitcodes.USAGE
     assert "Is a directory" in capsys.readouterr().err

@@ -24,7 +24,15 @@ from penstock.services.cli.indexing.forms import (
     tell_end,
     warn_of_no_data,
 )
-from penstock.services.cli.output import confirm, first_line, print_json, print_rows, read_text, say
+from penstock.services.cli.output import (
+    confirm,
+    first_line,
+    print_json,
+    print_rows,
+    read_text,
+    say,
+    without_empty,
+)
 
 PREFIX = "/druid/indexer/v1/supervisor"
 _COMPACTS = f"{AUTOCOMPACT}__"
@@ -73,7 +81,6 @@ def submit(
 @supervisor_app.command("list")
 def list_supervisors(as_json: Json = False) -> None:
     """List the supervisors."""
-    found = GIVEN.api().get(PREFIX, {"state": "true"})
     rows = [
         {
             "id": one.get("id"),
@@ -82,8 +89,7 @@ def list_supervisors(as_json: Json = False) -> None:
             "healthy": one.get("healthy"),
             "suspended": one.get("suspended"),
         }
-        for one in (found if isinstance(found, list) else [])
-        if isinstance(one, dict)
+        for one in objects(GIVEN.api().get(PREFIX, {"state": "true"}))
     ]
     print_rows(rows, as_json=as_json, empty="no supervisors")
 
@@ -109,18 +115,20 @@ def status(name: Id, as_json: Json = False) -> None:
         say(f"{label:<12}{payload.get(key)}")
     for error in payload.get("recentErrors") or []:
         say(f"error       {error.get('timestamp')}  {first_line(error.get('exceptionMessage'))}")
-    tasks = [
+    tasks = objects(payload, "activeTasks") + objects(payload, "publishingTasks")
+    are_told_apart = any(task.get("serverPriority") for task in tasks)
+    rows = [
         {
             "task": task.get("id"),
             "type": task.get("type"),
+            "priority": task.get("serverPriority") if are_told_apart else None,
             "offsets": _by_partition(task.get("currentOffsets") or task.get("startingOffsets")),
             "lag": _by_partition(task.get("lag")),
             "remaining s": task.get("remainingSeconds"),
         }
-        for kind in ("activeTasks", "publishingTasks")
-        for task in payload.get(kind) or []
+        for task in tasks
     ]
-    print_rows(tasks, as_json=False, empty="no tasks")
+    print_rows(without_empty(rows, "priority"), as_json=False, empty="no tasks")
 
 
 def _show_compaction(payload: Mapping[str, object]) -> None:
