@@ -79,7 +79,7 @@ def choose(
             if _take(candidate.reading, committed, taken):
                 chosen[number] = candidate
                 break
-            left.remove(candidate)
+            left = [one for one in left if one is not candidate]
     return [chosen[number] for number in sorted(chosen)]
 
 
