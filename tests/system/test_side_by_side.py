@@ -162,7 +162,12 @@ def test_a_query_that_takes_all_memory_does_not_end_a_task(api: JsonClient, fold
             )
             return found
 
-        until("the end of the queries' Spark", lambda: children()["queries"]["restarts"] == 1)
+        def restarted() -> bool:
+            # Between its end and its start it is none of the children.
+            there = children().get("queries")
+            return there is not None and there["restarts"] == 1
+
+        until("the end of the queries' Spark", restarted)
         file.may_go_on.set()
         assert end_of(api, name) == "SUCCESS"
     assert children()["spark"]["restarts"] == 0
