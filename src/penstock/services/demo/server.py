@@ -48,7 +48,7 @@ def fresh_folder(path: Path) -> DataFolder:
 class DemoServer:
     """`penstock up` as a child process.
 
-    The condition's mutex guards the lines that the reading thread adds.
+    A thread reads what it prints, and adds each line in one step.
 
     Args:
         folder: Its data folder.
