@@ -78,6 +78,37 @@ def test_a_supervisor_from_its_spec_to_its_end(world: OverlordWorld, api: Api) -
     assert everything["flights"][1]["spec"]["suspended"] is False
 
 
+def test_server_priorities_of_replicas_are_given_back_and_shown(
+    world: OverlordWorld, api: Api
+) -> None:
+    spec = supervisor_spec()
+    io = spec["spec"]["ioConfig"]
+    wrong = api.post(S, json=spec | {"spec": spec["spec"] | {"ioConfig": io | prioritized({})}})
+    assert wrong.status_code == 400
+    assert "spec.ioConfig.serverPriorityToReplicas: must not be empty" in wrong.json()["error"]
+    io |= prioritized({"2": 1, "-1": 1})
+    assert api.post(S, json=spec).status_code == 200
+    given = api.get(f"{S}/flights").json()
+    assert given["spec"]["ioConfig"]["replicas"] == 2
+    assert given["spec"]["ioConfig"]["serverPriorityToReplicas"] == {"2": 1, "-1": 1}
+    again = api.post(f"{S}?skipRestartIfUnmodified=true", json=given).json()
+    assert again == {"id": "flights", "modified": False, "restarted": False}
+    world.until(lambda: len(shown_priorities(api)) == 2)
+    assert sorted(shown_priorities(api).values()) == [-1, 2]
+    for task_id, priority in shown_priorities(api).items():
+        payload = api.get(f"/druid/indexer/v1/task/{task_id}").json()["payload"]
+        assert payload["serverPriority"] == priority
+
+
+def prioritized(counts: Mapping[str, int]) -> dict[str, object]:
+    return {"serverPriorityToReplicas": dict(counts)}
+
+
+def shown_priorities(api: Api) -> dict[str, int]:
+    tasks = api.get(f"{S}/flights/status").json()["payload"]["activeTasks"]
+    return {task["id"]: task["serverPriority"] for task in tasks}
+
+
 def test_health_is_a_status_too(world: OverlordWorld, api: Api) -> None:
     api.post(S, json=supervisor_spec())
     world.until(lambda: bool(world.peons))
