@@ -76,6 +76,18 @@ BATCH = {
                         },
                     },
                     {"type": "s3", "uris": ["s3://bucket/x"], "objectGlob": "**.json"},
+                    {
+                        "type": "sql",
+                        "database": {
+                            "type": "postgresql",
+                            "connectorConfig": {
+                                "connectURI": "jdbc:postgresql://h:1/d?sslmode=require",
+                                "user": "me",
+                                "password": {"type": "default", "password": "x"},
+                            },
+                        },
+                        "sqls": ["SELECT 1"],
+                    },
                     {"type": "druid", "dataSource": "e", "interval": "2013/2014"},
                 ],
             },

@@ -28,8 +28,10 @@ _FORM: Final = "write jdbc:postgresql://host:5432/database"
 _SCHEME: Final = "jdbc:postgresql:"
 _PORT: Final = 5432
 _HOST: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*")
-_NAME: Final = re.compile(r"[^\x00-\x1f\x7f/]{1,255}")
-_TEXT: Final = re.compile(r"[^\x00-\x1f\x7f]{1,255}")
+_NAME: Final = re.compile(r"[^\x00-\x1f\x7f/\ud800-\udfff]{1,255}")
+_TEXT: Final = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,255}")
+# What no text of PostgreSQL can hold.
+_UNFIT: Final = re.compile(r"[\x00\ud800-\udfff]")
 _PARAMETERS: Final = ("ssl", "sslmode", "currentSchema", "ApplicationName", "connectTimeout")
 _CONNECT_TIMEOUT_MAX_S: Final = 600
 _REFUSED_DATABASES: Final[Mapping[str, str]] = {
@@ -137,8 +139,8 @@ class ConnectorConfig(SpecModel):
     @field_validator("user")
     @classmethod
     def _check_user(cls, value: str) -> str:
-        if "\x00" in value:
-            raise mistake("must hold no zero byte")
+        if _UNFIT.search(value):
+            raise mistake("must hold no zero byte, nor half of a character")
         return value
 
     @field_validator("password")
@@ -146,9 +148,9 @@ class ConnectorConfig(SpecModel):
     def _check_password(cls, value: EnvironmentSecret | str) -> EnvironmentSecret | str:
         if value == MASK:
             raise mistake(MASK_MEND)
-        if isinstance(value, str) and (not value or "\x00" in value):
+        if isinstance(value, str) and (not value or _UNFIT.search(value)):
             # Without one a driver looks for those of the process: they are not for specs.
-            raise mistake("must be a text that is not empty, without zero bytes")
+            raise mistake("must be a text that is not empty, with no zero byte in it")
         return value
 
     @property
@@ -181,8 +183,9 @@ class DatabaseInput(SpecModel):
         for number, sql in enumerate(value):
             if not sql.strip("; \t\r\n"):
                 found.append(((number,), None, "is empty: write a SELECT"))
-            elif "\x00" in sql:
-                found.append(((number,), None, "must hold no zero byte"))
+            elif _UNFIT.search(sql):
+                text = "must hold no zero byte, nor half of a character"
+                found.append(((number,), None, text))
         if found:
             raise mistakes("sqls", found)
         return value
