@@ -28,6 +28,22 @@ def test_each_group_has_a_task_and_its_successor_goes_on_where_it_ends(make):
     assert offsets(sim) == {0: 10, 1: 10}
 
 
+def test_committed_offsets_are_read_when_they_move_not_in_each_round(make, monkeypatch):
+    sim = make()
+    feed(sim, 10)
+    until(sim, lambda: sim.published() == sim.good, 60)
+    reads, read = [], sim.metadata.committed
+    monkeypatch.setattr(sim.metadata, "committed", lambda id_: [reads.append(id_), read(id_)][1])
+    sim.run(60)
+    # A task that ends with nothing to publish leaves them where they are.
+    assert len(reads) <= 4
+    feed(sim, 10)
+    until(sim, lambda: sim.published() == sim.good, 60)
+    assert offsets(sim) == {0: 10, 1: 10}
+    sim.run(2)
+    assert status(sim)["committedOffsets"] == {"0": 10, "1": 10}
+
+
 def test_status_has_what_druids_has(make):
     sim = make()
     feed(sim, 10)

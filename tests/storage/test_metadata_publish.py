@@ -80,6 +80,31 @@ def test_offsets_move_only_from_where_the_sequence_began(store, committed, start
     assert store.counts("sup") == CountsRow()
 
 
+def test_whatever_may_have_moved_offsets_is_told_by_another_number(store) -> None:
+    seen = [store.last_move("sup")]
+
+    def moved() -> bool:
+        seen.append(store.last_move("sup"))
+        return seen[-1] not in seen[:-1]
+
+    store.begin_offsets("sup", {0: 0}, "topic1")
+    assert moved()
+    assert store.publish(stream({0: 0}, {0: 4}, segment(0), topic_id="topic1")).ok
+    assert moved()
+    store.move_offsets("sup", {0: 6})
+    assert moved()
+    assert store.begin_topic("sup", "topic1", "topic2", {0: 0})
+    assert moved()
+    store.reset_offsets("sup", {0: 1}, "topic2")
+    assert moved()
+    with pytest.raises(Conflict):
+        store.begin_offsets("sup", {1: 0}, "topic3")  # Whether it failed in time is not asked.
+    assert moved()
+    store.move_offsets("other", {0: 1})
+    assert store.committed("sup") is not None
+    assert store.last_move("sup") == seen[-1]
+
+
 def test_a_refused_publish_changes_nothing_visible(store) -> None:
     store.reset_offsets("sup", {0: 5})
     store.announce("t1", "d", "s0", [AnnouncedFile("/f", DAY, 3)])

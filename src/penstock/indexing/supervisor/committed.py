@@ -10,7 +10,7 @@ once.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.indexing.supervisor.groups import first_offsets
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from penstock.indexing.supervisor.groups import StartPlan
     from penstock.indexing.supervisor.streamwatch import StreamWatch
     from penstock.storage.metadata import MetadataStore
+
+_READ_EVERY_S: Final = 30.0
 
 
 class Committed:
@@ -39,6 +41,8 @@ class Committed:
         self._topic = topic
         self.offsets: dict[int, int] = {}
         self.topic_id = ""
+        self._seen = -1
+        self._read_again_s = 0.0
 
     @property
     def is_left_behind(self) -> bool:
@@ -52,11 +56,25 @@ class Committed:
             return {p: a.earliest for p, a in (self._topic.available or {}).items()}
         return self.offsets
 
+    def refresh(self, now_s: float) -> None:
+        """Read them again if they may be others by now: a round of each second asks for it.
+
+        That is after a write in this leader's term; and each half a minute, in case somebody writes
+        who must not.
+        """
+        moved = self._metadata.last_move(self._supervisor_id) != self._seen
+        if moved or now_s >= self._read_again_s:
+            self.read()
+            self._read_again_s = now_s + _READ_EVERY_S
+
     def read(self) -> None:
         """Read them again."""
+        # Before, not after: what is written while they are read is read at the next look.
+        seen = self._metadata.last_move(self._supervisor_id)
         found = self._metadata.committed(self._supervisor_id)
         self.offsets = {} if found is None else dict(found.offsets)
         self.topic_id = "" if found is None else found.topic_id
+        self._seen = seen
 
     def begin(self, *, earliest: bool) -> None:
         """Commit first offsets, where the topic has stream partitions without, and its id.

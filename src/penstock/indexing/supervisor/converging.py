@@ -61,7 +61,7 @@ class Convergence:
             self._roll_over.advance()
             end_late_comers(state)
             self._roll_over.end_overdue()
-            state.committed.read()
+            state.committed.refresh(state.ports.clock.monotonic_s())
             if state.committed.is_left_behind:
                 self._starts.leave_stream()
             else:

@@ -9,7 +9,8 @@ is asked again then says so (`already_published`), others say `Conflict` or do n
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+import itertools
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from penstock.core.clock import Clock, SystemClock
 from penstock.core.errors import Fenced
@@ -65,6 +66,8 @@ if TYPE_CHECKING:
         Term,
     )
 
+T = TypeVar("T")
+
 
 class MetadataStore:
     """All metadata of one Penstock, on SQLite or PostgreSQL; any thread, any number of processes.
@@ -96,6 +99,8 @@ class MetadataStore:
         self.rules = Rules(database)
         self.config = Config(database)
         self.audit = AuditLog(database)
+        self._offset_writes: dict[str, int] = {}
+        self._numbers = itertools.count(1)
 
     @classmethod
     def open(
@@ -174,7 +179,10 @@ class MetadataStore:
             Unavailable: The database does not answer. Ask again: if the first try went through,
                 the answer is `already_published`.
         """
-        return self._database.write(lambda c: publish(c, request, self._database.now_ms()))
+        return self._moving(
+            request.supervisor_id or "",
+            lambda c: publish(c, request, self._database.now_ms()),
+        )
 
     def allocate_segments(self, requests: Sequence[AllocateRequest]) -> list[PendingRow | None]:
         """Give each request a place of its own, the same one when asked again.
@@ -251,8 +259,9 @@ class MetadataStore:
             Conflict: The committed offsets are of a topic with another id.
         """
         first = CommittedRow(topic_id, offsets)
-        found = self._database.write(
-            lambda c: begin_offsets(c, supervisor_id, first, self._database.now_ms())
+        found = self._moving(
+            supervisor_id,
+            lambda c: begin_offsets(c, supervisor_id, first, self._database.now_ms()),
         )
         return dict(found.offsets)
 
@@ -265,8 +274,9 @@ class MetadataStore:
             False, and nothing changes, when the committed offsets are not of the topic `was`.
         """
         first = CommittedRow(topic_id, offsets)
-        return self._database.write(
-            lambda c: begin_topic(c, supervisor_id, was, first, self._database.now_ms())
+        return self._moving(
+            supervisor_id,
+            lambda c: begin_topic(c, supervisor_id, was, first, self._database.now_ms()),
         )
 
     def move_offsets(self, supervisor_id: str, offsets: Offsets) -> dict[int, int]:
@@ -274,8 +284,9 @@ class MetadataStore:
 
         Those of others stay as they are, also when tasks publish at this very moment.
         """
-        return self._database.write(
-            lambda c: move_offsets(c, supervisor_id, offsets, self._database.now_ms())
+        return self._moving(
+            supervisor_id,
+            lambda c: move_offsets(c, supervisor_id, offsets, self._database.now_ms()),
         )
 
     def reset_offsets(
@@ -283,9 +294,24 @@ class MetadataStore:
     ) -> None:
         """Set the committed offsets, and whose they are, whatever was there; None removes them."""
         wanted = None if offsets is None else CommittedRow(topic_id, offsets)
-        self._database.write(
-            lambda c: write_committed(c, supervisor_id, wanted, self._database.now_ms())
+        self._moving(
+            supervisor_id,
+            lambda c: write_committed(c, supervisor_id, wanted, self._database.now_ms()),
         )
+
+    def last_move(self, supervisor_id: str) -> int:
+        """Return a number that is another one after each write of the committed offsets by this.
+
+        After each that was tried, as it may have been committed though its answer is lost. While it
+        stays the same, a leader's offsets do too: nobody else may write them in its term.
+        """
+        return self._offset_writes.get(supervisor_id, 0)
+
+    def _moving(self, supervisor_id: str, write: Callable[[Connection], T]) -> T:
+        try:
+            return self._database.write(write)
+        finally:
+            self._offset_writes[supervisor_id] = next(self._numbers)
 
     def counts(self, supervisor_id: str) -> CountsRow:
         """Return the rows counted by all publishes of a supervisor."""
