@@ -281,7 +281,6 @@ def test_a_user_who_is_refused_is_told_without_the_password(
         ({"password": "other"}, "password authentication failed"),
         ({"user": "nobody"}, "password authentication failed"),
         ({"connectURI": reading.database.url.replace("/shop", "/absent")}, "does not exist"),
-        ({"connectURI": f"{reading.database.url}?sslmode=require"}, "does not support SSL"),
         ({"password": ""}, "is empty"),
     ):
         password = wrong.pop("password", PASSWORD)
@@ -324,6 +323,30 @@ def test_the_parameters_of_the_url_are_used(reading: Reading, database: ReadData
         assert named.to_pylist() == [{"a": "the shop"}]
     finally:
         database.execute("DROP SCHEMA other CASCADE")
+
+
+def test_tls_is_what_the_url_asks_for(
+    reading: Reading, database: ReadDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()"
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    def encrypted(query: str, host: str = "127.0.0.1") -> object:
+        url = f"{database.url.replace('127.0.0.1', host)}{query}"
+        (table,) = reading.tables(asked, connectURI=url)
+        return table.column("ssl").to_pylist()
+
+    assert encrypted("?sslmode=disable") == [False]
+    assert encrypted("?sslmode=require") == [True]
+    with pytest.raises(InvalidRequest, match=r"root certificate file .* does not exist"):
+        encrypted("?ssl=true")
+    authority = tmp_path / "authority.pem"
+    database.authority.cert_pem.write_to_path(str(authority))
+    monkeypatch.setenv("PGSSLROOTCERT", str(authority))
+    assert encrypted("?ssl=true") == [True]
+    assert encrypted("?sslmode=verify-ca", "localhost") == [True]
+    with pytest.raises(InvalidRequest, match="does not match host name"):
+        encrypted("?sslmode=verify-full", "localhost")
 
 
 class Stopped(NotFound):

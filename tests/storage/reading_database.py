@@ -1,13 +1,15 @@
-"""A database that others keep, and that inputs of tasks read: reached by its port, by password."""
+"""A database that others keep, and that inputs of tasks read: by its port, a password, and TLS."""
 
 from __future__ import annotations
 
+import base64
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
+import trustme
 from postgres_server import running_server
 from pydantic import JsonValue
 
@@ -17,8 +19,9 @@ PASSWORD = "hush + 'hush'"
 class ReadDatabase:
     """A running server; `owner` makes what there is, `reader` is the user of inputs."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, authority: trustme.CA) -> None:
         self.port = port
+        self.authority = authority
         self.owner = psycopg.connect(
             host="127.0.0.1", port=port, user="owner", password=PASSWORD, dbname="shop",
             autocommit=True,
@@ -46,6 +49,17 @@ class ReadDatabase:
         return [str(row[0]) for row in found]
 
 
+def encrypt(admin: psycopg.Connection, certificate: trustme.LeafCert) -> None:
+    """Have the server offer TLS; it writes the files itself, as they must be its own."""
+    chain = b"".join(blob.bytes() for blob in certificate.cert_chain_pems)
+    for name, pem in (("crt", chain), ("key", certificate.private_key_pem.bytes())):
+        command = psycopg.sql.SQL("COPY (SELECT {}) TO PROGRAM {}")
+        program = f"umask 077 && base64 -d > server.{name}"
+        admin.execute(command.format(base64.b64encode(pem).decode(), program))
+    admin.execute("ALTER SYSTEM SET ssl = on")
+    admin.execute("SELECT pg_reload_conf()")
+
+
 @contextmanager
 def running_database(binaries: Path) -> Iterator[ReadDatabase]:
     with socket.socket() as found:
@@ -60,7 +74,9 @@ def running_database(binaries: Path) -> Iterator[ReadDatabase]:
             admin.execute("GRANT pg_read_all_stats TO owner")
             admin.execute("GRANT reader TO owner WITH ADMIN OPTION")
             admin.execute("CREATE DATABASE shop OWNER owner")
-        made = ReadDatabase(port)
+            authority = trustme.CA()
+            encrypt(admin, authority.issue_cert("127.0.0.1"))
+        made = ReadDatabase(port, authority)
         made.execute("ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO reader")
         try:
             yield made
