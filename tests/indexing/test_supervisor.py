@@ -508,6 +508,7 @@ def test_tasks_wait_for_a_free_slot(make):
     ]
     (worker,) = ask(sim, sim.overlord.desk.workers())
     assert (worker.name, worker.capacity, len(worker.running)) == ("worker", 1, 1)
+    assert sorted(task["phase"] for task in status(sim)["activeTasks"]) == ["PENDING", "READING"]
 
 
 def test_actions_of_a_starting_overlord_are_told_to_come_again(make):

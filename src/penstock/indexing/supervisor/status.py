@@ -134,8 +134,12 @@ def _task(standing: Standing, group: TaskGroup, replica: Replica) -> dict[str, o
         "remainingSeconds": standing.remaining_s(group),
         "type": "PUBLISHING" if group.is_pending else "ACTIVE",
         "serverPriority": replica.task.server_priority,
-        "phase": report.phase.value if report is not None else "STARTING",
+        "phase": report.phase.value if report is not None else _phase_before_reports(replica),
         "currentOffsets": offsets_to_json(current),
         "lag": {str(p): max(0, latest[p] - o) for p, o in sorted(current.items()) if p in latest},
         "waitsFor": report.error if report is not None else "",
     }
+
+
+def _phase_before_reports(replica: Replica) -> str:
+    return "STARTING" if replica.has_worker else "PENDING"

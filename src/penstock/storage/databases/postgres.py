@@ -414,8 +414,10 @@ def _said(result: PGresult, place: str, sql: str) -> PenstockError:
     text = f"{place}: {said} ({where}{state})"
     if state.startswith(_TRY_AGAIN):
         return Unavailable(f"{text}: try again")
-    if state == "25006":
+    if state in {"25006", "0A000"}:
         return InvalidRequest(f"{text}: statements of an input only read: write a SELECT")
+    if state == "42601" and "multiple commands" in said:
+        return InvalidRequest(f"{text}: make each an entry of sqls")
     if state == "57014":
         return InvalidRequest(f"{text}: give its user a longer statement_timeout, or ask for less")
     if state == "42501":

@@ -120,7 +120,8 @@ def status(name: Id, as_json: Json = False) -> None:
     rows = [
         {
             "task": task.get("id"),
-            "type": task.get("type"),
+            # One that waits for a slot is active for the supervisor alone.
+            "type": "PENDING" if task.get("phase") == "PENDING" else task.get("type"),
             "priority": task.get("serverPriority") if are_told_apart else None,
             "offsets": _by_partition(task.get("currentOffsets") or task.get("startingOffsets")),
             "lag": _by_partition(task.get("lag")),
