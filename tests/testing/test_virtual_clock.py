@@ -119,3 +119,27 @@ def test_a_failure_tells_the_seed_and_the_steps() -> None:
     with pytest.raises(ZeroDivisionError) as caught:
         interleaver.run()
     assert any("seed 7" in note for note in caught.value.__notes__)
+
+
+def test_who_is_due_and_has_yet_to_wake_up_waits_no_more() -> None:
+    clock, may_wake = VirtualClock(), threading.Event()
+
+    class Slow(threading.Condition):
+        def wait(self, timeout: float | None = None) -> bool:
+            return super().wait(timeout) and may_wake.wait(10)
+
+    condition = Slow()
+
+    def wait() -> None:
+        with condition:
+            clock.wait(condition, 1.0)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    clock.wait_for_waiting(1)
+    clock.advance(0.5)
+    assert clock.waiting == 1
+    clock.advance(0.5)
+    assert clock.waiting == 0
+    may_wake.set()
+    thread.join(10)

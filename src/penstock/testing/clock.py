@@ -97,7 +97,7 @@ class VirtualClock:
     def waiting(self) -> int:
         """How many threads wait under this clock."""
         with self._changed:
-            return len(self._waiters)
+            return self._count()
 
     def wait_for_waiting(self, count: int, real_timeout_s: float = 10.0) -> None:
         """Wait, in the machine's time, until so many threads wait under this clock.
@@ -105,7 +105,7 @@ class VirtualClock:
         Raises:
             Unavailable: They did not within the real time.
         """
-        self.wait_until(lambda: len(self._waiters) >= count, real_timeout_s)
+        self.wait_until(lambda: self._count() >= count, real_timeout_s)
 
     def wait_until(self, condition: Callable[[], bool], real_timeout_s: float = 10.0) -> None:
         """Wait, in the machine's time, for what changes when threads begin or end waits.
@@ -116,6 +116,11 @@ class VirtualClock:
         with self._changed:
             if not self._changed.wait_for(condition, real_timeout_s):
                 raise Unavailable(
-                    f"after {real_timeout_s} s, {len(self._waiters)} threads wait under the "
+                    f"after {real_timeout_s} s, {self._count()} threads wait under the "
                     "virtual clock, and not what the test expects"
                 )
+
+    def _count(self) -> int:
+        """Return how many wait, without those whose time has come and that have yet to wake up."""
+        now_us = self._passed_us
+        return sum(at is None or at > now_us for at, _ in self._waiters)

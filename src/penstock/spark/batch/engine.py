@@ -202,6 +202,14 @@ class SparkBatchEngine:
         with self._queries.opened(query, externs, running) as found:
             yield found
 
+    def reach(self) -> None:
+        """Connect to Spark, before anything is fetched that would be of no use without it.
+
+        Raises:
+            EngineUnavailable: Spark cannot be reached.
+        """
+        self._sessions.get()
+
     @contextlib.contextmanager
     def session(self, running: Running) -> Iterator[SparkSession]:
         """Give the engine's Spark session to a block that can be cancelled."""
@@ -279,6 +287,8 @@ class _Call:
         """Read the external tables of a query; tell how many rows could not be, and which."""
         found: list[StoredTable] = []
         bad, errors = 0, list[ParseError]()
+        if tables:
+            self.engine.reach()
         for number, given in enumerate(tables, 1):
             # Reports are known by their place alone.
             scratch = self.scratch / f"extern-{number}"
@@ -298,6 +308,7 @@ class _Call:
         assert not isinstance(request.input, SqlInput)
         time = row_shape(request.schema).time
         assert time is not None
+        self.engine.reach()
         finder = Finder(time, self.scratch, options, self.running.check)
         found = finder.find(request.input)
         schema = request.schema
