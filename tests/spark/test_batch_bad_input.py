@@ -118,14 +118,24 @@ def test_a_store_that_breaks_off_is_no_damage_of_the_file(lost: OSError) -> None
         raise lost
 
 
-def test_a_scratch_folder_that_cannot_be_written_is_tried_again(tmp_path: Path) -> None:
+def test_a_scratch_folder_that_cannot_be_written_is_tried_again(
+    tmp_path: Path, sessions: SparkSessions
+) -> None:
     (tmp_path / "file").write_text("no folder")
-    engine = SparkBatchEngine(
-        SparkSessions(SparkSessionOptions("sc://localhost:1")),
-        SparkBatchOptions(scratch_folder=str(tmp_path / "file")),
-    )
+    engine = SparkBatchEngine(sessions, SparkBatchOptions(scratch_folder=str(tmp_path / "file")))
     with pytest.raises(EngineUnavailable, match=r"file/\.scratch-\w+ cannot be written.*its disk"):
         engine.write(request(tmp_path / "out", inline({"at": "2013-01-01"}), PARTS))
+    engine.close()
+
+
+def test_nothing_is_fetched_while_spark_is_not_there(tmp_path: Path) -> None:
+    engine = SparkBatchEngine(
+        SparkSessions(SparkSessionOptions("sc://localhost:1")),
+        SparkBatchOptions(scratch_folder=str(tmp_path / "scratch")),
+    )
+    with pytest.raises(EngineUnavailable, match="nothing answers at sc://localhost:1"):
+        engine.write(request(tmp_path / "out", inline({"at": "2013-01-01"}), PARTS))
+    assert not (tmp_path / "scratch").exists()
     engine.close()
 
 

@@ -158,7 +158,8 @@ def test_nothing_is_lost_or_doubled_when_it_is_killed(tmp_path: Path) -> None:
         service.process.wait()
         service.log.close()
     # What belongs to a commit that never was is thrown away; of what was committed nothing is lost.
-    assert set(service.found) <= {"content-orphaned", "swap-file-unknown"}
+    # A kill may also come amid a write, of which the first pages are there then.
+    assert set(service.found) <= {"content-orphaned", "swap-file-unknown", "journal-torn"}
     made, end = look(tmp_path / "data")
     assert made > 0
     assert end == {
