@@ -21,6 +21,7 @@ class Interrupted:
         self.by: list[threading.Thread] = []
         self.again = threading.Event()
 
+    # PySpark's names.
     def addTag(self, _tag: str) -> None: ...  # noqa: N802
 
     def removeTag(self, _tag: str) -> None: ...  # noqa: N802

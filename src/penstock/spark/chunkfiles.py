@@ -96,6 +96,7 @@ def write_groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema, path: Pat
 
     What a field of the schema says of itself stays.
     """
+    # Imported here: see `write_table`.
     import pyarrow.parquet as pq  # noqa: PLC0415
 
     rows, held_bytes, held = 0, 0, list[pa.RecordBatch]()

@@ -174,6 +174,7 @@ class _Copying:
 
     def _lists(self, column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
         """Turn JSON into lists; lines of it are read as a whole, as the rows were."""
+        # Imported here: only lists of databases need it in this process.
         import pyarrow.json as pj  # noqa: PLC0415
 
         lines = pc.binary_join_element_wise('{"v":', column.fill_null("null"), "}", "")
