@@ -12,7 +12,7 @@ from typing import ClassVar, Final, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from penstock.indexing.spec.model import Found, SpecModel, mistake, mistakes
+from penstock.indexing.spec.model import Found, Ignored, SpecModel, mistake, mistakes
 from penstock.indexing.spec.scalars import TIME_COLUMN, ColumnName, Count, Flag
 
 AggregatorType = Literal[
@@ -133,9 +133,16 @@ class Aggregator(SpecModel):
         "expression": "compute the column with a transform and name it in fieldName",
         "fieldNames": "its name is fields",
     }
-    without_effect: ClassVar[frozenset[str]] = frozenset(
-        {"errorBoundsStdDev", "maxStreamLength", "round", "shouldFinalize", "stringEncoding"}
-        | {"tgtHllType"}
+    without_effect: ClassVar[Mapping[str, Ignored]] = dict.fromkeys(
+        (
+            "errorBoundsStdDev",
+            "maxStreamLength",
+            "round",
+            "shouldFinalize",
+            "stringEncoding",
+            "tgtHllType",
+        ),
+        Ignored.ANY,
     )
 
     @field_validator("fields", mode="before")

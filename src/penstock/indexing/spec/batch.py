@@ -36,7 +36,7 @@ from penstock.indexing.spec.inputs import (
     wrong_format,
 )
 from penstock.indexing.spec.jsontext import read_model, read_object
-from penstock.indexing.spec.model import Found, SpecModel, mistakes
+from penstock.indexing.spec.model import Found, Ignored, SpecModel, mistakes
 from penstock.indexing.spec.partitions import DynamicPartitions, SingleDimensionPartitions
 from penstock.indexing.spec.rows.dimensions import DimensionsSpec
 from penstock.indexing.spec.rows.granularities import AnyGranularity
@@ -404,7 +404,7 @@ class CompactSpec(_BatchTask):
         "segments": 'set ioConfig: {"type": "compact", "inputSpec": {"type": "segments", …}}',
         "segmentGranularity": "it goes inside granularitySpec",
     }
-    without_effect: ClassVar[frozenset[str]] = frozenset({"compactionRunner"})
+    without_effect: ClassVar[Mapping[str, Ignored]] = {"compactionRunner": Ignored.ANY}
     default_priority: ClassVar[int] = COMPACTION_PRIORITY
     stores_compaction_state: ClassVar[bool] = True
 
@@ -541,8 +541,8 @@ class NoopSpec(_BatchTask):
     data_source: DatasourceName = "none"
     run_time: Count = Field(default=2_500, ge=0, le=86_400_000)
 
-    without_effect: ClassVar[frozenset[str]] = frozenset(
-        {"firehose", "isReadyResult", "isReadyTime"}
+    without_effect: ClassVar[Mapping[str, Ignored]] = dict.fromkeys(
+        ("firehose", "isReadyResult", "isReadyTime"), Ignored.ANY
     )
 
     @property

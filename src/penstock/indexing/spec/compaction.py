@@ -22,7 +22,7 @@ from penstock.indexing.spec.batch import (
 )
 from penstock.indexing.spec.context import COMPACTION_PRIORITY, Context, with_defaults
 from penstock.indexing.spec.jsontext import read_model
-from penstock.indexing.spec.model import SpecModel
+from penstock.indexing.spec.model import Ignored, SpecModel
 from penstock.indexing.spec.rows.dimensions import DimensionsSpec
 from penstock.indexing.spec.rows.projections import Projections
 from penstock.indexing.spec.scalars import Count, DatasourceName, Flag, OffsetText
@@ -70,7 +70,7 @@ class CompactionConfig(SpecModel):
         "type": "there is no catalog: say here what segments should look like, and leave it out",
     }
     nothing_said: ClassVar[Mapping[str, object]] = {"type": "inline"}
-    without_effect: ClassVar[frozenset[str]] = frozenset({"engine"})
+    without_effect: ClassVar[Mapping[str, Ignored]] = {"engine": Ignored.ANY}
 
     @property
     def tuning(self) -> BatchTuning:
@@ -147,9 +147,15 @@ class ClusterCompaction(SpecModel):
     compaction_task_slot_ratio: float = Field(default=0.1, ge=0, le=1)
     max_compaction_task_slots: Count = Field(default=_SLOTS_DEFAULT, ge=0)
 
-    without_effect: ClassVar[frozenset[str]] = frozenset(
-        {"engine", "useSupervisors", "compactionPolicy", "useAutoScaleSlots"}
-        | {"storeCompactionStatePerSegment"}
+    without_effect: ClassVar[Mapping[str, Ignored]] = dict.fromkeys(
+        (
+            "compactionPolicy",
+            "engine",
+            "storeCompactionStatePerSegment",
+            "useAutoScaleSlots",
+            "useSupervisors",
+        ),
+        Ignored.ANY,
     )
 
     def slots(self, capacity: int) -> int:

@@ -15,7 +15,7 @@ from penstock.indexing.spec.inputs import (
     JsonFormat,
     TsvFormat,
 )
-from penstock.indexing.spec.model import Found, SpecModel, mistakes, refusing
+from penstock.indexing.spec.model import Found, Ignored, SpecModel, mistakes, refusing
 from penstock.indexing.spec.rows.records import KafkaFormat, StreamFormat, mistakes_in_message
 from penstock.indexing.spec.scalars import (
     CappedDurationMs,
@@ -28,6 +28,7 @@ from penstock.indexing.spec.scalars import (
     topic_mistake,
 )
 from penstock.indexing.spec.sources.secretvalues import SecretSetting
+from penstock.indexing.spec.tuning import WITHOUT_EFFECT
 
 __all__ = [
     "AutoScalerConfig",
@@ -181,14 +182,15 @@ class CostAutoScalerConfig(_ScalerBounds):
         ),
     }
     # How much tasks can do and how idle they are is measured, never assumed.
-    without_effect: ClassVar[frozenset[str]] = frozenset(
-        {
+    without_effect: ClassVar[Mapping[str, Ignored]] = dict.fromkeys(
+        (
             "defaultProcessingRate",
             "metricsCollectionIntervalMillis",
             "minTriggerScaleActionFrequencyMillis",
             "scaleActionStartDelayMillis",
             "usePollIdleRatio",
-        }
+        ),
+        Ignored.ANY,
     )
 
     @model_validator(mode="after")
@@ -274,9 +276,12 @@ class IoConfig(SpecModel):
         "stream": "topic",
         "useEarliestSequenceNumber": "useEarliestOffset",
     }
-    without_effect: ClassVar[frozenset[str]] = frozenset(
-        {"pollTimeout", "configOverrides", "emitTimeLagMetrics", "multiTopic"}
-    )
+    without_effect: ClassVar[Mapping[str, Ignored]] = {
+        "pollTimeout": Ignored.NUMBER,
+        "emitTimeLagMetrics": Ignored.FLAG,
+        "configOverrides": Ignored.OBJECT,
+        "multiTopic": Ignored.ANY,
+    }
 
     @model_validator(mode="after")
     def _check_together(self) -> IoConfig:
@@ -463,32 +468,17 @@ class TuningConfig(SpecModel):
     unsupported: ClassVar[Mapping[str, str]] = {
         "partitionsSpec": "set maxRowsPerSegment and maxTotalRows",
     }
-    without_effect: ClassVar[frozenset[str]] = frozenset(
-        {
-            "appendableIndexSpec",
-            "basePersistDirectory",
-            "buildV9Directly",
-            "chatHandlerNumRetries",
-            "chatHandlerTimeout",
-            "chatRetries",
-            "chatThreads",
-            "handoffConditionTimeout",
-            "httpTimeout",
-            "indexSpec",
-            "indexSpecForIntermediatePersists",
-            "intermediatePersistPeriod",
-            "maxBytesInMemory",
-            "maxColumnsToMerge",
-            "maxPendingPersists",
-            "maxRowsInMemory",
-            "numPersistThreads",
-            "offsetFetchPeriod",
-            "segmentWriteOutMediumFactory",
-            "shutdownTimeout",
-            "skipBytesInMemoryOverheadCheck",
-            "workerThreads",
-        }
-    )
+    without_effect: ClassVar[Mapping[str, Ignored]] = {
+        **WITHOUT_EFFECT,
+        **dict.fromkeys(
+            ("chatRetries", "chatThreads", "handoffConditionTimeout", "workerThreads"),
+            Ignored.NUMBER,
+        ),
+        **dict.fromkeys(
+            ("httpTimeout", "intermediatePersistPeriod", "offsetFetchPeriod", "shutdownTimeout"),
+            Ignored.DURATION,
+        ),
+    }
 
     @model_validator(mode="after")
     def _check_together(self) -> TuningConfig:

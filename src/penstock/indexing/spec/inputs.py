@@ -25,7 +25,7 @@ from penstock.indexing.masking import (
     masked_url,
 )
 from penstock.indexing.spec.filters import Filter
-from penstock.indexing.spec.model import Found, SpecModel, mistake, mistakes, refusing
+from penstock.indexing.spec.model import Found, Ignored, SpecModel, mistake, mistakes, refusing
 from penstock.indexing.spec.scalars import Count, Flag, IntervalText
 from penstock.indexing.spec.sources.databases import DatabaseInput
 from penstock.indexing.spec.sources.secretvalues import EnvironmentSecret, Secret
@@ -286,7 +286,9 @@ class JsonFormat(SpecModel):
         "featureSpec": "leave it out",
     }
     nothing_said: ClassVar[Mapping[str, object]] = {"flattenSpec": _FLAT, "featureSpec": {}}
-    without_effect: ClassVar[frozenset[str]] = frozenset({"keepNullColumns", "useJsonNodeReader"})
+    without_effect: ClassVar[Mapping[str, Ignored]] = dict.fromkeys(
+        ("keepNullColumns", "useJsonNodeReader"), Ignored.ANY
+    )
 
 
 _DELIMITED_TEXT: Final[Mapping[str, str]] = {

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from enum import Enum
 from typing import ClassVar, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
@@ -24,52 +25,20 @@ _NOTHING: Final[tuple[object, ...]] = (None, [])
 Found = list[tuple[tuple[str | int, ...], object, str]]
 """Mistakes of one model: (place within it, value, message) each."""
 
-# What the values are of fields that change nothing. A mistyped one is a slip, or was meant for
-# another field, and nothing else would ever show it.
-_NUMBERS: Final = frozenset(
-    {
-        "awaitSegmentAvailabilityTimeoutMillis",
-        "chatHandlerNumRetries",
-        "chatRetries",
-        "chatThreads",
-        "handoffConditionTimeout",
-        "maxBytesInMemory",
-        "maxColumnsToMerge",
-        "maxNumConcurrentSubTasks",
-        "maxNumSegmentsToMerge",
-        "maxPendingPersists",
-        "maxRetry",
-        "maxRowsInMemory",
-        "maxTotalRows",
-        "numPersistThreads",
-        "pollTimeout",
-        "pushTimeout",
-        "taskStatusCheckPeriodMs",
-        "totalNumMergeTasks",
-        "workerThreads",
-    }
-)
-_FLAGS: Final = frozenset(
-    {"assumeGrouped", "createBitmapIndex", "emitTimeLagMetrics", "skipBytesInMemoryOverheadCheck"}
-)
-_DURATIONS: Final = frozenset(
-    {
-        "chatHandlerTimeout",
-        "httpTimeout",
-        "intermediatePersistPeriod",
-        "offsetFetchPeriod",
-        "shutdownTimeout",
-    }
-)
-_OBJECTS: Final = frozenset(
-    {
-        "appendableIndexSpec",
-        "configOverrides",
-        "indexSpec",
-        "indexSpecForIntermediatePersists",
-        "splitHintSpec",
-    }
-)
+
+class Ignored(Enum):
+    """What the values are of a field that changes nothing.
+
+    A mistyped one is a slip, or was meant for another field, and nothing else would ever show it.
+    """
+
+    NUMBER = "must be a whole number"
+    FLAG = "must be true or false"
+    DURATION = 'write a duration, such as "PT30S"'
+    OBJECT = "must be an object"
+    ANY = ""
+
+
 _NUMBER: Final = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 
 
@@ -93,7 +62,7 @@ class SpecModel(BaseModel):
     repeated: ClassVar[Mapping[str, str]] = {}
     """Fields of Druid that say what another one says: it may stand for it, or be the same."""
 
-    without_effect: ClassVar[frozenset[str]] = frozenset()
+    without_effect: ClassVar[Mapping[str, Ignored]] = {}
     """Fields of Druid that may be there and change nothing; a mistyped one is told."""
 
     kind_field: ClassVar[str] = "type"
@@ -121,9 +90,9 @@ class SpecModel(BaseModel):
     @classmethod
     def _check_what_changes_nothing(cls, data: dict[str, object]) -> None:
         found: Found = [
-            ((name,), data[name], text)
-            for name in sorted(cls.without_effect & data.keys())
-            if (text := _mistake_where_nothing_changes(name, data[name]))
+            ((name,), data[name], cls.without_effect[name].value)
+            for name in sorted(cls.without_effect.keys() & data.keys())
+            if not _fits(cls.without_effect[name], data[name])
         ]
         if found:
             raise mistakes(cls.__name__, found)
@@ -199,20 +168,20 @@ def refusing(
     return BeforeValidator(check)
 
 
-def _mistake_where_nothing_changes(name: str, value: object) -> str:
-    """Return what is wrong with the value of a field without effect; empty: nothing."""
-    if value is None:
-        return ""
-    if name in _NUMBERS and not _is_number(value):
-        return "must be a whole number"
-    # Druid takes numbers and flags as text, too.
-    if name in _FLAGS and str(value).lower() not in {"true", "false", "0", "1"}:
-        return "must be true or false"
-    if name in _DURATIONS and not _is_duration(value):
-        return 'write a duration, such as "PT30S"'
-    if name in _OBJECTS and not isinstance(value, dict):
-        return "must be an object"
-    return ""
+def _fits(kind: Ignored, value: object) -> bool:
+    match kind:
+        case _ if value is None:
+            return True
+        case Ignored.NUMBER:
+            return _is_number(value)
+        case Ignored.FLAG:  # Druid takes numbers and flags as text, too.
+            return str(value).lower() in {"true", "false", "0", "1"}
+        case Ignored.DURATION:
+            return _is_duration(value)
+        case Ignored.OBJECT:
+            return isinstance(value, dict)
+        case Ignored.ANY:
+            return True
 
 
 def _is_number(value: object) -> bool:

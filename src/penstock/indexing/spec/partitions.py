@@ -11,12 +11,12 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
 
-from penstock.indexing.spec.model import SpecModel, mistakes
+from penstock.indexing.spec.model import Ignored, SpecModel, mistakes
 from penstock.indexing.spec.scalars import Count
 
 ROWS_DEFAULT: Final = 5_000_000
 # Ranges are cut by a sample of the rows, whether these are rolled up already or not.
-_GROUPED: Final = frozenset({"assumeGrouped"})
+_GROUPED: Final[Mapping[str, Ignored]] = {"assumeGrouped": Ignored.FLAG}
 
 
 class DynamicPartitions(SpecModel):
@@ -26,7 +26,7 @@ class DynamicPartitions(SpecModel):
     max_rows_per_segment: Count = Field(default=ROWS_DEFAULT, ge=1)
 
     # Segments are published at the end of the task, however many rows they have together.
-    without_effect: ClassVar[frozenset[str]] = frozenset({"maxTotalRows"})
+    without_effect: ClassVar[Mapping[str, Ignored]] = {"maxTotalRows": Ignored.NUMBER}
 
     @property
     def is_perfect(self) -> bool:
@@ -81,7 +81,7 @@ class SingleDimensionPartitions(SpecModel):
     target_rows_per_segment: Count | None = Field(default=None, ge=1)
     max_rows_per_segment: Count | None = Field(default=None, ge=1)
 
-    without_effect: ClassVar[frozenset[str]] = _GROUPED
+    without_effect: ClassVar[Mapping[str, Ignored]] = _GROUPED
 
     @model_validator(mode="after")
     def _check_together(self) -> SingleDimensionPartitions:
@@ -112,7 +112,7 @@ class RangePartitions(SpecModel):
     target_rows_per_segment: Count | None = Field(default=None, ge=1)
     max_rows_per_segment: Count | None = Field(default=None, ge=1)
 
-    without_effect: ClassVar[frozenset[str]] = _GROUPED
+    without_effect: ClassVar[Mapping[str, Ignored]] = _GROUPED
 
     @model_validator(mode="after")
     def _check_together(self) -> RangePartitions:

@@ -12,7 +12,7 @@ from typing import ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
 
-from penstock.indexing.spec.model import Found, SpecModel, mistakes
+from penstock.indexing.spec.model import Found, Ignored, SpecModel, mistakes
 from penstock.indexing.spec.partitions import (
     DynamicPartitions,
     PartitionsSpec,
@@ -20,33 +20,28 @@ from penstock.indexing.spec.partitions import (
 )
 from penstock.indexing.spec.scalars import Count, Flag
 
-_ONLY_OURS: Final = frozenset(
-    {
-        "appendableIndexSpec",
-        "awaitSegmentAvailabilityTimeoutMillis",
-        "buildV9Directly",
-        "basePersistDirectory",
-        "chatHandlerNumRetries",
-        "chatHandlerTimeout",
-        "indexSpec",
-        "indexSpecForIntermediatePersists",
-        "maxBytesInMemory",
-        "maxColumnsToMerge",
-        "maxNumConcurrentSubTasks",
-        "maxNumSegmentsToMerge",
-        "maxPendingPersists",
-        "maxRetry",
-        "maxRowsInMemory",
-        "maxTotalRows",
-        "numPersistThreads",
-        "pushTimeout",
-        "segmentWriteOutMediumFactory",
-        "skipBytesInMemoryOverheadCheck",
-        "splitHintSpec",
-        "taskStatusCheckPeriodMs",
-        "totalNumMergeTasks",
-    }
-)
+WITHOUT_EFFECT: Final[Mapping[str, Ignored]] = {
+    **dict.fromkeys(
+        (
+            "chatHandlerNumRetries",
+            "maxBytesInMemory",
+            "maxColumnsToMerge",
+            "maxPendingPersists",
+            "maxRowsInMemory",
+            "numPersistThreads",
+        ),
+        Ignored.NUMBER,
+    ),
+    "skipBytesInMemoryOverheadCheck": Ignored.FLAG,
+    "chatHandlerTimeout": Ignored.DURATION,
+    **dict.fromkeys(
+        ("appendableIndexSpec", "indexSpec", "indexSpecForIntermediatePersists"), Ignored.OBJECT
+    ),
+    **dict.fromkeys(
+        ("basePersistDirectory", "buildV9Directly", "segmentWriteOutMediumFactory"), Ignored.ANY
+    ),
+}
+"""What batches and streams have of memory, threads and files that Penstock does not have."""
 
 
 class BatchTuning(SpecModel):
@@ -67,7 +62,23 @@ class BatchTuning(SpecModel):
         "partitionDimensions": 'set partitionsSpec: {"type": "hashed", "partitionDimensions": …}',
         "targetPartitionSize": "set maxRowsPerSegment in partitionsSpec",
     }
-    without_effect: ClassVar[frozenset[str]] = _ONLY_OURS
+    without_effect: ClassVar[Mapping[str, Ignored]] = {
+        **WITHOUT_EFFECT,
+        **dict.fromkeys(
+            (
+                "awaitSegmentAvailabilityTimeoutMillis",
+                "maxNumConcurrentSubTasks",
+                "maxNumSegmentsToMerge",
+                "maxRetry",
+                "maxTotalRows",
+                "pushTimeout",
+                "taskStatusCheckPeriodMs",
+                "totalNumMergeTasks",
+            ),
+            Ignored.NUMBER,
+        ),
+        "splitHintSpec": Ignored.OBJECT,
+    }
 
     @model_validator(mode="after")
     def _check_together(self) -> BatchTuning:

@@ -5,12 +5,13 @@ Owns the form alone; `penstock.indexing.overlord.runner.selection` acts on it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field, JsonValue
 
 from penstock.indexing.spec.jsontext import read_model
-from penstock.indexing.spec.model import SpecModel
+from penstock.indexing.spec.model import Ignored, SpecModel
 from penstock.indexing.spec.scalars import Flag
 
 CONFIG_NAME: Final = "worker.config"
@@ -64,7 +65,7 @@ class SelectStrategy(SpecModel):
     `equalDistribution` takes the one with most free slots, `fillCapacity` the one with most used.
     """
 
-    unsupported: ClassVar[dict[str, str]] = {
+    unsupported: ClassVar[Mapping[str, str]] = {
         "function": "a worker is not chosen by JavaScript: use a category spec or an affinity",
     }
 
@@ -92,10 +93,10 @@ class SelectStrategy(SpecModel):
 class WorkerConfig(SpecModel):
     """What operators may change about workers while the overlord runs."""
 
-    unsupported: ClassVar[dict[str, str]] = {
+    unsupported: ClassVar[Mapping[str, str]] = {
         "autoScaler": "workers are not started by the overlord: leave it out",
     }
-    without_effect: ClassVar[frozenset[str]] = frozenset({"type"})
+    without_effect: ClassVar[Mapping[str, Ignored]] = {"type": Ignored.ANY}
 
     select_strategy: SelectStrategy = SelectStrategy()
 

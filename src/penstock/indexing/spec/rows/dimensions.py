@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from penstock.indexing.spec.model import Found, SpecModel, mistakes
+from penstock.indexing.spec.model import Found, Ignored, SpecModel, mistakes
 from penstock.indexing.spec.scalars import ColumnName, Count, Flag
 
 # A file holds statistics of each column; no table is that wide on purpose.
@@ -33,7 +33,7 @@ class Dimension(SpecModel):
         default=None, ge=1, le=_CHARACTERS_MAX, exclude_if=lambda value: value is None
     )
 
-    without_effect: ClassVar[frozenset[str]] = frozenset({"createBitmapIndex"})
+    without_effect: ClassVar[Mapping[str, Ignored]] = {"createBitmapIndex": Ignored.FLAG}
 
     @field_validator("multi_value_handling", mode="before")
     @classmethod

@@ -20,7 +20,15 @@ from penstock.indexing.spec.aggregators import Aggregator
 from penstock.indexing.spec.druidexpr import Binary, Call, Expression, Name, Unary, parse
 from penstock.indexing.spec.errors import did_you_mean
 from penstock.indexing.spec.filters import Filter
-from penstock.indexing.spec.model import Found, SpecModel, as_mistake, mistake, mistakes, refusing
+from penstock.indexing.spec.model import (
+    Found,
+    Ignored,
+    SpecModel,
+    as_mistake,
+    mistake,
+    mistakes,
+    refusing,
+)
 from penstock.indexing.spec.rows.dimensions import COLUMNS_MAX, Dimension
 from penstock.indexing.spec.scalars import TIME_COLUMN, ColumnName, Flag
 
@@ -134,7 +142,7 @@ class Projection(SpecModel):
     aggregators: tuple[Aggregator, ...] = Field(default=(), max_length=COLUMNS_MAX)
 
     # It follows from the grouping columns; Druid writes it.
-    without_effect: ClassVar[frozenset[str]] = frozenset({"ordering"})
+    without_effect: ClassVar[Mapping[str, Ignored]] = {"ordering": Ignored.ANY}
 
     @model_validator(mode="after")
     def _check_names(self) -> Projection:

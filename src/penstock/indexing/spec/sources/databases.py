@@ -18,7 +18,15 @@ from pydantic import Field, field_validator
 from penstock.core.errors import InvalidRequest
 from penstock.indexing.masking import MASK, MASK_MEND, URL_MASK_MEND
 from penstock.indexing.spec.errors import did_you_mean
-from penstock.indexing.spec.model import Found, SpecModel, as_mistake, mistake, mistakes, refusing
+from penstock.indexing.spec.model import (
+    Found,
+    Ignored,
+    SpecModel,
+    as_mistake,
+    mistake,
+    mistakes,
+    refusing,
+)
 from penstock.indexing.spec.scalars import Flag
 from penstock.indexing.spec.sources.secretvalues import EnvironmentSecret, Secret
 from penstock.storage.databases.address import DatabaseAddress, TlsMode
@@ -127,7 +135,9 @@ class ConnectorConfig(SpecModel):
         "dbcp": "a task makes one connection, with no pool: leave it out"
     }
     nothing_said: ClassVar[Mapping[str, object]] = {"dbcp": {}}
-    without_effect: ClassVar[frozenset[str]] = frozenset({"createTables", "host", "port"})
+    without_effect: ClassVar[Mapping[str, Ignored]] = dict.fromkeys(
+        ("createTables", "host", "port"), Ignored.ANY
+    )
 
     @field_validator("connect_uri")
     @classmethod
@@ -165,7 +175,7 @@ class PostgresDatabase(SpecModel):
     type: Literal["postgresql"]
     connector_config: ConnectorConfig
 
-    without_effect: ClassVar[frozenset[str]] = frozenset({"driverClassName"})
+    without_effect: ClassVar[Mapping[str, Ignored]] = {"driverClassName": Ignored.ANY}
 
 
 class DatabaseInput(SpecModel):
