@@ -290,6 +290,21 @@ def test_a_user_who_is_refused_is_told_without_the_password(
         assert "the database 127.0.0.1:" in str(caught.value)
 
 
+def test_a_variable_of_the_process_neither_leads_elsewhere_nor_changes_what_is_read(
+    reading: Reading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = "SELECT current_setting('search_path') AS path"
+    before = reading.row(path)
+    for name, value in (
+        ("PGHOSTADDR", "127.0.0.9"),  # where the password would go
+        ("PGPORT", "1"),
+        ("PGOPTIONS", "-c search_path=pg_catalog"),
+        ("PGTARGETSESSIONATTRS", "standby"),
+    ):
+        monkeypatch.setenv(name, value)
+        assert reading.row(path) == before
+
+
 def test_a_server_that_is_not_there_may_come_back(reading: Reading) -> None:
     for url in ("jdbc:postgresql://127.0.0.1:1/shop", "jdbc:postgresql://absent.invalid/shop"):
         with pytest.raises(InputUnavailable, match="see to the server, or correct"):

@@ -7,8 +7,8 @@ rows as text while we take them, and neither side holds the result; what CSV can
 Invariants: the transaction is read-only, sees one state of the database, and is never committed.
 A statement is parsed by the server as the user wrote it, alone, before it becomes part of a COPY:
 what is two statements, or no query, ends there. Neither a variable nor a file of this process
-stands in for what the caller did not give: a password, a certificate, a ticket of Kerberos. A wait
-ends when the caller wants that, and then the server is told to stop.
+stands in for what the caller did not give: a password, a certificate, a ticket of Kerberos, another
+server or its settings. A wait ends when the caller wants that, and then the server is told to stop.
 """
 
 from __future__ import annotations
@@ -347,6 +347,10 @@ def _connected(
         return psycopg.connect(
             autocommit=True,
             host=address.host,
+            # Empty, so that no variable of the process says where else to connect, or how to read.
+            hostaddr="",
+            options="",
+            target_session_attrs="any",
             port=address.port,
             dbname=address.name,
             user=user,
