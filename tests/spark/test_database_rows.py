@@ -105,6 +105,8 @@ def things(database: ReadDatabase) -> Iterator[str]:
         ("'a, \"b\"\n''c'''", "a, \"b\"\n'c'", pa.string()),
         ("''", "", pa.string()),
         ("'é😀'::varchar", "é😀", pa.string()),
+        ("U&'\\FEFFa'", "\ufeffa", pa.string()),  # where text begins it could be a mark
+        ("U&'\\FEFF'", "\ufeff", pa.string()),
         ("'ab'::char(3)", "ab ", pa.string()),
         ("'t'", "t", pa.string()),
         ("date '2026-02-28'", dt.date(2026, 2, 28), pa.date32()),

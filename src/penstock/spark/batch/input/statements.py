@@ -13,6 +13,7 @@ becomes null that was not.
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -149,6 +150,9 @@ class _Copying:
 
         names = [f"c{number}" for number in range(len(columns))]
         plain = [pa.string() if pa.types.is_list(field.type) else field.type for field in schema]
+        if block.startswith(BOM_UTF8):
+            # Where a text begins, Arrow takes one away, which is a character of the value here.
+            block = bytearray(BOM_UTF8) + block
         try:
             read = pv.read_csv(
                 pa.BufferReader(block),
