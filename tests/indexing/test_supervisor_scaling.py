@@ -243,8 +243,14 @@ RESTS_BY_COST = {
 
 
 @pytest.mark.parametrize("scaler", [RESTS, RESTS_BY_COST], ids=["lag", "cost"])
-def test_a_change_that_could_not_be_stored_is_made_at_the_next_look(make, monkeypatch, scaler):
-    """The scaler would else rest from it for as long as from one that was made."""
+def test_a_change_that_could_not_be_stored_is_made_at_the_next_look(
+    make, monkeypatch, caplog, scaler
+):
+    """The scaler would else rest from it for as long as from one that was made; the log tells it.
+
+    That is once, when it is made.
+    """
+    caplog.set_level("INFO")
     store, refused = Supervisors.put, []
 
     def put(self, supervisor_id, payload, **more):
@@ -260,6 +266,7 @@ def test_a_change_that_could_not_be_stored_is_made_at_the_next_look(make, monkey
     feed(sim, 40)
     until(sim, lambda: counts(sim)[0] == 2)
     assert refused == [2, 2, 2]
+    assert caplog.text.count("2 groups instead of 1; in 2 partitions ") == 1
 
 
 def test_what_lies_before_is_left_to_another_supervisor(make):

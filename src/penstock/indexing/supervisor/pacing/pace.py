@@ -63,20 +63,25 @@ class Pace:
         wanted = self._decide(self._scaler, lag, len(latest), now_s)
         if wanted is not None:
             count = state.spec.io.task_count
-            _log.info(
-                "supervisor %s: %d groups instead of %d; in %d partitions %d messages wait; %s",
-                *(state.id, wanted, count, len(latest), sum(lag.values()), self._efforts()),
-            )
             spec = with_task_count(state.spec, wanted)
             state.ports.metadata.supervisors.put(state.id, spec.to_json())
             state.spec = spec
-            # Not before it is stored: it would rest from a change that was none.
+            # Not before it is stored: it would rest from a change that was none, and tell of it.
             self._scaler.changed(now_s)
+            _log.info(
+                "supervisor %s: %d groups instead of %d; in %d partitions %d messages wait; %s",
+                *(state.id, wanted, count, len(latest), sum(lag.values()), self._told()),
+            )
 
-    def _efforts(self) -> str:
+    def _reading(self) -> list[TaskGroup]:
+        return [g for g in self._state.groups.values() if g.phase is GroupPhase.READING]
+
+    def _efforts(self) -> list[Effort]:
+        return [told for group in self._reading() if (told := _effort(group)) is not None]
+
+    def _told(self) -> str:
         """Say how hard the tasks work, as far as they have told it."""
-        told = [effort for group in self._state.groups.values() if (effort := _effort(group))]
-        mean = _mean(told)
+        mean = _mean(self._efforts())
         idle = "how idle they are is not known" if mean.idle is None else f"{mean.idle:.0%} idle"
         return f"tasks do {mean.per_second:,.0f} a second, {idle}"
 
@@ -87,10 +92,9 @@ class Pace:
         if isinstance(scaler, LagScaler):
             scaler.observe(lag, now_s)
             return scaler.decide(count, partitions, now_s)
-        reading = [g for g in self._state.groups.values() if g.phase is GroupPhase.READING]
-        efforts = [effort for group in reading if (effort := _effort(group)) is not None]
-        load = load_of(efforts, lag=sum(lag.values()), partitions=partitions, groups=count)
-        rolls = any(self._standing.remaining_s(group) <= 0 for group in reading)
+        behind = sum(lag.values())
+        load = load_of(self._efforts(), lag=behind, partitions=partitions, groups=count)
+        rolls = any(self._standing.remaining_s(group) <= 0 for group in self._reading())
         return scaler.decide(load, now_s, rolls=rolls)
 
 
