@@ -96,6 +96,9 @@ def test_it_is_shown_what_a_standstill_waits_for() -> None:
     told = "waits for a task that publishes segments, a task that indexes on Spark"
     assert progress.line(1.0).endswith(told)
     assert tasks_at_work({"payload": {}}) == ["a task of the supervisor"]
+    for phase, told in (("PENDING", "has no slot yet"), ("STARTING", "starts")):
+        tasks = [{"phase": phase}]
+        assert tasks_at_work({"payload": {"activeTasks": tasks}}) == [f"a task that {told}"]
     progress.at_work = ()
     assert "waits" not in progress.line(1.0)
 

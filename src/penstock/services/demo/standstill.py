@@ -13,6 +13,7 @@ from penstock.services.answers import objects, part
 
 _MS_PER_S: Final = 1_000
 _PHASES: Final = {
+    "PENDING": "a task that has no slot yet",
     "STARTING": "a task that starts",
     "READING": "a task that indexes on Spark",
     "PAUSED": "a task that waits for its checkpoint",
