@@ -470,6 +470,10 @@ def test_what_tasks_have_counted_is_a_table(server: FakeServer, capsys: Capture)
     said = capsys.readouterr().out.splitlines()
     assert "thrown away" in said[0]
     assert said[2].split() == ["1", "index_x", "1,200", "2", "3", "9,000", "20.5"]
+    # Of a release that tells something else.
+    server.answers[path] = (200, {"1": {"index_x": None}, "2": ["index_y"]})
+    assert run(["supervisor", "stats", "x"]) == exitcodes.OK
+    assert capsys.readouterr().out.splitlines()[2].split()[:2] == ["1", "index_x"]
 
 
 def test_a_handoff_is_followed_until_its_tasks_have_published(
@@ -614,6 +618,10 @@ def test_the_prompt_goes_on_after_errors_and_interrupts(
     assert capsys.readouterr().err == goes_on
     assert run(["sql", insert]) == exitcodes.INTERRUPTED
     assert capsys.readouterr().err == goes_on
+
+    monkeypatch.setattr("penstock.services.httpclient.JsonClient.post", interrupted)
+    assert run(["sql", insert]) == exitcodes.INTERRUPTED
+    assert "its task may have been submitted: penstock task list" in capsys.readouterr().err
 
 
 def test_with_a_url_the_api_is_asked_for_the_broker(server: FakeServer, capsys: Capture) -> None:

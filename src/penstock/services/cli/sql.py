@@ -156,14 +156,18 @@ def _write(
     api: JsonClient, statement: str, context: Mapping[str, object], *, as_json: bool
 ) -> None:
     """Have a statement that writes run as a task, and follow it to its end."""
-    answer = api.post("/druid/v2/sql/task", {"query": statement, "context": dict(context)})
-    task_id = str(part(answer, "taskId"))
-    if not as_json:
-        say(f"task {task_id} is submitted")
+    task_id = ""
     try:
+        answer = api.post("/druid/v2/sql/task", {"query": statement, "context": dict(context)})
+        task_id = str(part(answer, "taskId"))
+        if not as_json:
+            say(f"task {task_id} is submitted")
         follow(task_id, as_json=as_json)
     except KeyboardInterrupt:
-        warn(f"penstock: task {task_id} goes on; to stop it: penstock task shutdown {task_id}")
+        if task_id:
+            warn(f"penstock: task {task_id} goes on; to stop it: penstock task shutdown {task_id}")
+        else:
+            warn("penstock: its task may have been submitted: penstock task list tells")
         raise
 
 
@@ -219,7 +223,7 @@ def _attempt(
     except PenstockError as error:
         warn(f"penstock: {error}")
     except KeyboardInterrupt:
-        pass  # what it means for the statement is said
+        pass  # What it means for a statement is said; nothing else changes anything.
 
 
 def _command(api: JsonClient, line: str, wanted: _Wanted) -> None:

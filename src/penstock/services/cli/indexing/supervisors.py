@@ -12,7 +12,7 @@ from urllib.parse import quote
 import typer
 
 from penstock.core.errors import InvalidRequest
-from penstock.services.answers import objects, part
+from penstock.services.answers import objects, part, whole
 from penstock.services.cli import exitcodes
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.indexing.forms import (
@@ -113,7 +113,7 @@ def status(name: Id, as_json: Json = False) -> None:
         ("lag", "aggregateLag"),
     ):
         say(f"{label:<12}{payload.get(key)}")
-    for error in payload.get("recentErrors") or []:
+    for error in objects(payload, "recentErrors"):
         say(f"error       {error.get('timestamp')}  {first_line(error.get('exceptionMessage'))}")
     tasks = objects(payload, "activeTasks") + objects(payload, "publishingTasks")
     are_told_apart = any(task.get("serverPriority") for task in tasks)
@@ -201,7 +201,7 @@ def lag(name: Id, as_json: Json = False) -> None:
     ]
     print_rows(rows, as_json=as_json, empty="no stream partition was seen yet")
     if not as_json:
-        say(f"{part(payload, 'aggregateLag') or 0:,} messages behind")
+        say(f"{whole(payload, 'aggregateLag'):,} messages behind")
 
 
 @supervisor_app.command()
@@ -304,7 +304,7 @@ def stats(name: Id, as_json: Json = False) -> None:
             "a second": part(counted, "movingAverages", "buildSegments", "1m", "processed"),
         }
         for group, tasks in (found.items() if isinstance(found, dict) else ())
-        for task, counted in tasks.items()
+        for task, counted in (tasks.items() if isinstance(tasks, dict) else ())
     ]
     if as_json:
         print_json(found)
