@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import orjson
 import pytest
-from postgres_server import find_binaries
+from postgres_server import require_binaries
 from pydantic import JsonValue
 from reading_database import PASSWORD, ReadDatabase, running_database
 from serving import serving
@@ -67,14 +67,9 @@ class Api:
 
 @pytest.fixture
 def api(tmp_path: Path) -> Iterator[Api]:
-    binaries = find_binaries()
-    if binaries is None:
-        if os.environ.get("CI"):
-            pytest.fail("PostgreSQL is not installed; inputs of databases must be tested on it")
-        pytest.skip("PostgreSQL is not installed: scripts/setup postgres")
     variables = {**os.environ, "PENSTOCK_INPUT_SHOP": PASSWORD}
     with (
-        running_database(binaries) as database,
+        running_database(require_binaries()) as database,
         serving(tmp_path / "data", variables) as server,
         httpx.Client(base_url=server.http, timeout=60) as client,
     ):
