@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from pydantic import JsonValue
 
 from penstock.core.errors import Unavailable
+from penstock.core.instants import format_time
 from penstock.core.intervals import Interval, condensed
 from penstock.indexing.batch.engine import SegmentInput
 from penstock.indexing.batch.insisting import LOSSES_MAX, Losses
@@ -522,6 +523,46 @@ def test_an_engine_that_is_not_there_is_waited_for_and_the_report_says_so(
     assert "failedTries" not in payload(task)
 
 
+def test_the_report_says_which_try_of_how_many_and_when_the_next_is(world: BatchWorld) -> None:
+    told: list[dict[str, JsonValue]] = []
+    began_ms: list[int] = []
+    spec = world.add(index(lines(*ABC)))
+    task = world.make(spec)
+
+    def silent(_moment: str) -> None:
+        began_ms.append(world.clock.now_ms())
+        told.append(payload(task))
+        if len(told) < 4:
+            raise InputUnavailable("https://u:hush@h.org/a?key=hush cannot be read" + "!" * 9_000)
+
+    world.engine.at = silent
+    assert task.run().state is TaskState.SUCCESS
+    assert [one.get("failedTries") for one in told[:4]] == [None, 1, 2, 3]
+    for number, one in enumerate(told[1:4], 1):
+        assert one["failedTriesMax"] == LOSSES_MAX
+        assert one["failedWork"] == "writing segments"
+        assert one["nextTry"] == format_time(began_ms[number])
+        assert "hush" not in str(one["lastFailure"])
+        assert len(str(one["lastFailure"])) == 2_000
+
+
+def test_the_report_says_that_the_overlord_does_not_answer(world: BatchWorld) -> None:
+    told: list[dict[str, JsonValue]] = []
+    spec = world.add(index(lines(*ABC)))
+    task = world.make(spec)
+
+    def refuse(_kind: str) -> None:
+        told.append(payload(task))
+        if len(told) < 3:
+            raise Unavailable("nobody is there")
+
+    world.at = refuse
+    assert task.run().state is TaskState.SUCCESS
+    assert [one.get("failedTries") for one in told[:3]] == [None, 1, 2]
+    assert "failedTries" not in payload(task)
+    assert (told[2]["lastFailure"], told[2]["failedTriesMax"]) == ("nobody is there", None)
+
+
 def test_work_that_breaks_the_engine_each_time_is_given_up(world: BatchWorld) -> None:
     began_s = []
 
@@ -602,15 +643,16 @@ def test_work_beside_such_work_is_not_given_up(seed: int, takes_s: int) -> None:
     # The guilty task breaks the engine after half a minute of work.
     kills_s = [30.0]
     for _ in range(LOSSES_MAX - 1):
-        kills_s.append(kills_s[-1] + guilty.pause_ms(lost) / 1000 + 30)
-    with pytest.raises(EngineFailure):
-        guilty.pause_ms(lost)
+        kills_s.append(kills_s[-1] + guilty.note(lost).pause_ms / 1000 + 30)
+    assert isinstance(guilty.note(lost).end, EngineFailure)
     begins_s = 0.0
     for kill_s in kills_s:
         if begins_s + takes_s <= kill_s:
             break
         if begins_s < kill_s:
-            begins_s = kill_s + innocent.pause_ms(lost) / 1000
+            setback = innocent.note(lost)
+            assert setback.end is None
+            begins_s = kill_s + setback.pause_ms / 1000
 
 
 def test_an_overlord_that_does_not_answer_is_asked_again(world: BatchWorld) -> None:

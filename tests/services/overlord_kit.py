@@ -25,6 +25,7 @@ from penstock.indexing.overlord import Overlord, OverlordOptions, OverlordPorts
 from penstock.indexing.overlord.taskqueue import TaskQueueOptions
 from penstock.indexing.ports import (
     HistoryPlace,
+    TaskLocation,
     TaskReport,
     TaskState,
     WorkerChanges,
@@ -97,6 +98,7 @@ class Topics:
             topic, {p: Available(f"{topic}/{p}", 0, end) for p, end in self.ends[topic].items()}
         )
 
+    def append_time_ms(self, topic: str, partition: int, offset: int) -> None: ...
     def set_cursor(self, topic: str, name: str, offsets: Mapping[int, int]) -> None: ...
     def drop_cursor(self, topic: str, name: str, partitions: Sequence[int]) -> None: ...
 
@@ -106,6 +108,10 @@ class SilentPeons:
 
     def __init__(self, reports: Mapping[str, TaskReport]) -> None:
         self._reports = reports
+
+    def within(self, answer_ms: int) -> SilentPeons:
+        del answer_ms
+        return self
 
     def report(self, task_id: str) -> TaskReport:
         if task_id in self._reports:
@@ -248,13 +254,18 @@ class OverlordWorld:
         self._beside = WorkerBeside(worker, logs)
         return worker
 
+    def _live_report(self, task_id: str, _location: TaskLocation) -> object:
+        if task_id not in self.live:
+            raise Unavailable(f"the peon of {task_id} does not answer")
+        return self.live[task_id]
+
     def make_app(self, token: str | None = None) -> Starlette:
         parts = OverlordParts(
             overlord=self.overlord,
             workers=self,
             address="http://overlord:8090",
             clock=self.clock,
-            live_report=lambda task_id, _location: self.live[task_id],
+            live_report=self._live_report,
             logs=self.log_store,
         )
         return application(overlord_routes(parts), token=token, body_bytes_max=ACTION_BYTES_MAX)

@@ -112,11 +112,20 @@ def test_a_task_is_submitted_explained_and_followed(
     said = out(capsys, "task", "report", "a")
     assert 'unparseable {"input": "zürich", "details": "no time"}' in said
     assert "maxSavedParseExceptions" not in said
-    lost = {"failedTries": 3, "lastFailure": "Spark was lost: OutOfMemoryError\n  at work"}
+    lost: dict[str, object] = {
+        "failedTries": 3,
+        "lastFailure": "Spark was lost: OutOfMemoryError\n  at work",
+    }
     world.live["a"] = {"ingestionStatsAndErrors": {"payload": lost}}
     failed = "3 tries of its work failed, at last: Spark was lost: OutOfMemoryError"
     assert f"it is running; {failed}\n" in out(capsys, "task", "why", "a")
     assert f"{failed}\n" in out(capsys, "task", "status", "a")
+    lost |= {"failedTriesMax": 20, "nextTry": "2026-11-22T16:00:00.000Z"}
+    failed = "3 of 20 tries of its work failed (the next is at 2026-11-22T16:00:00.000Z), at last"
+    assert failed in out(capsys, "task", "status", "a")
+    said = out(capsys, "task", "why", "a")
+    assert said.startswith("waits for retry: its next try of ")
+    assert "3 failed; with 20 it fails; at last: Spark was lost" in said
     world.end("a")
     assert "nothing; it succeeded at 20" in out(capsys, "task", "why", "a")
     assert "task a has ended already: it succeeded at 20" in out(capsys, "task", "stop", "a")
@@ -137,6 +146,29 @@ def test_a_task_is_submitted_explained_and_followed(
     assert f"waits for nothing; {told}" in out(capsys, "task", "why", "b")
     assert f"task b has ended already: {told}" in out(capsys, "task", "shutdown", "b")
     assert "\nb: shut down by a user" in out(capsys, "task", "list", "--datasource", "cli")
+
+
+def test_who_waits_for_a_task_is_told_once_that_it_tries_again(
+    world: OverlordWorld, tmp_path: Path, capsys: Capture
+) -> None:
+    asked: list[int] = []
+
+    class Failing(dict[str, object]):
+        """The report of a task that fails with each look, and then is ended."""
+
+        def __getitem__(self, _task: str) -> object:
+            asked.append(1)
+            if len(asked) == 5:
+                world.end("c")
+            lost = {"failedTries": len(asked), "lastFailure": "the database db:1/x is silent"}
+            return {"ingestionStatsAndErrors": {"payload": lost}}
+
+    out(capsys, "task", "submit", written(tmp_path, noop("c", "cli")))
+    world.runs("c")
+    world.live = Failing(c=None)
+    assert run(["task", "wait", "c"]) == exitcodes.OK
+    told = capsys.readouterr().err
+    assert told.count("task c tries again: the database db:1/x is silent\n") == 1
 
 
 def test_what_is_wrong_is_one_line(tmp_path: Path, capsys: Capture) -> None:

@@ -187,6 +187,32 @@ def test_why_a_task_waits_is_told(world: OverlordWorld, api: Api) -> None:
     world.end("holder")
 
 
+def test_why_says_of_a_running_task_that_it_tries_again(world: OverlordWorld, api: Api) -> None:
+    submit(api, noop("again"))
+    world.runs("again")
+    assert api.get(f"{P}/task/again/why").json()["waits"] == []  # its peon does not answer
+    told = {
+        "failedWork": "writing segments",
+        "failedTries": 4,
+        "failedTriesMax": 20,
+        "lastFailure": "the database db:5432/a cannot be opened",
+        "nextTry": "2026-11-22T16:00:00.000Z",
+    }
+    world.live["again"] = {"ingestionStatsAndErrors": {"payload": told}}
+    (wait,) = api.get(f"{P}/task/again/why").json()["waits"]
+    assert wait["kind"] == "retry"
+    assert wait["text"] == (
+        "its next try of writing segments, at 2026-11-22T16:00:00.000Z: 4 failed; with 20 it fails;"
+        " at last: the database db:5432/a cannot be opened"
+    )
+    told["failedTriesMax"] = None
+    (wait,) = api.get(f"{P}/task/again/why").json()["waits"]
+    assert "4 failed, and it goes on trying" in wait["text"]
+    world.live["again"] = {"ingestionStatsAndErrors": {"payload": {}}}
+    assert api.get(f"{P}/task/again/why").json()["waits"] == []
+    world.end("again")
+
+
 def test_workers_and_how_they_are_chosen(world: OverlordWorld, api: Api) -> None:
     world.until(lambda: bool(api.get(f"{P}/workers").json()))
     (found,) = api.get(f"{P}/workers").json()

@@ -49,7 +49,6 @@ from penstock.indexing.worker.peontask import IngestionState
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from penstock.core.errors import Unavailable
     from penstock.core.intervals import Interval
     from penstock.indexing.batch.engine import ParseError
     from penstock.indexing.batch.job import Job
@@ -98,8 +97,8 @@ class IngestTask:
         self._plan = plan
         self._folder = folder
         self._ports = ports
-        self._insistence = Insistence(ports.actions, ports.clock)
         self._progress = TaskProgress()
+        self._insistence = Insistence(ports.actions, ports.clock, told=self._progress.tries)
         self._locks = TaskLocks(
             *(spec, ports, self._insistence),
             visible=lambda intervals: self._reading.visible(spec.datasource, intervals),
@@ -192,14 +191,9 @@ class IngestTask:
 
     def _insist_on(self, number: int, job: Job) -> Written:
         losses = Losses(self._ports.chance, self._folder, number)
-
-        def failed(error: Unavailable) -> int:
-            self._progress.tried(str(error))
-            return losses.pause_ms(error)
-
         try:
             return self._insistence.call(
-                "writing segments", lambda: self._try_to_write(job), failed
+                "writing segments", lambda: self._try_to_write(job), losses.note
             )
         except Unparseable as error:
             # Its report shows what the task failed for, as of one that bears it.

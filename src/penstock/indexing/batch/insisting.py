@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.core.errors import PenstockError, Unavailable
@@ -41,6 +42,42 @@ class Stopped(PenstockError):
     """The task was told to stop; what it has done so far is kept in its folder."""
 
 
+@dataclass(frozen=True, slots=True)
+class Setback:
+    """What follows from a try that failed.
+
+    Attributes:
+        pause_ms: Least time until the next.
+        failures: How often it failed in this way; 0: nobody counts.
+        failures_max: So often it may; 0: any number of times.
+        end: Ends the work, if it failed too often.
+    """
+
+    pause_ms: int = 0
+    failures: int = 0
+    failures_max: int = 0
+    end: PenstockError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Work that is tried again, for who asks why a task does not get on.
+
+    Attributes:
+        what: The work.
+        reason: Why the last try failed.
+        failures: How many tries failed.
+        failures_max: With so many the task fails; 0: it tries for ever.
+        next_ms: When the next try is, in epoch milliseconds; None: there is none.
+    """
+
+    what: str
+    reason: str
+    failures: int
+    failures_max: int
+    next_ms: int | None
+
+
 class Losses:
     """How often one piece of work was tried in vain, and when to try again. One thread.
 
@@ -65,15 +102,15 @@ class Losses:
         kept = folder.read_json(self._file) or {}
         self._counts = {name: _count(kept.get(name)) for name in (_ENGINE, _INPUT)}
 
-    def pause_ms(self, error: Unavailable) -> int:
-        """Note why a try failed and return the least time until the next.
+    def note(self, error: Unavailable) -> Setback:
+        """Note why a try failed and return what follows.
 
-        Raises:
-            EngineFailure: The engine was lost too often, or the input did not answer as often.
+        The end is an `EngineFailure`: the engine was lost too often, or the input did not answer
+        as often.
         """
         kind = _kind_of(error)
         if kind is None:
-            return 0
+            return Setback()
         self._counts[kind] += 1
         try:
             self._folder.write_json(self._file, dict(self._counts))
@@ -81,9 +118,9 @@ class Losses:
             _log.warning("a peon that is started again will not know of this loss: %s", full)
         count = self._counts[kind]
         if count >= LOSSES_MAX:
-            raise EngineFailure(_given_up(kind, count, error)) from error
+            return Setback(0, count, LOSSES_MAX, EngineFailure(_given_up(kind, count, error)))
         _log.warning("the %s was lost for the %d. time: %s", kind, count, error)
-        return int(self._chance() * _LOST_PAUSES.delay_ms(count))
+        return Setback(int(self._chance() * _LOST_PAUSES.delay_ms(count)), count, LOSSES_MAX)
 
 
 def _kind_of(error: Unavailable) -> str | None:
@@ -118,12 +155,20 @@ class Insistence:
         actions: The overlord.
         clock: Measures the waits.
         retry: How long to wait when nobody answers.
+        told: Told of each try that failed, and by None that one did not after all.
     """
 
-    def __init__(self, actions: ActionClient, clock: Clock, retry: Retry | None = None) -> None:
+    def __init__(
+        self,
+        actions: ActionClient,
+        clock: Clock,
+        retry: Retry | None = None,
+        told: Callable[[Trouble | None], None] = lambda _trouble: None,
+    ) -> None:
         self._actions = actions
         self._clock = clock
         self._retry = retry or Retry(100, 10_000)
+        self._told = told
         self._changed = threading.Condition()
         self._stopped = False
 
@@ -146,33 +191,45 @@ class Insistence:
         self,
         what: str,
         work: Callable[[], T],
-        failed: Callable[[Unavailable], int] | None = None,
+        failed: Callable[[Unavailable], Setback] = lambda _error: Setback(),
     ) -> T:
         """Return what `work` returns, however long nobody answers.
 
         Args:
-            what: For logs.
+            what: For logs, and for who asks.
             work: What to do.
-            failed: Told of each `Unavailable`; returns the least pause in milliseconds, or raises
-                what ends the call.
+            failed: Told of each `Unavailable`; says what follows.
 
         Raises:
             Stopped: The task was stopped; `work` was not begun, or it failed.
-            PenstockError: Whatever else than `Unavailable` the work raises.
+            PenstockError: Whatever else than `Unavailable` the work raises, and what follows from
+                one that was one too many.
         """
         failures = 0
         while True:
             self.check()
             try:
-                return work()
+                done = work()
             except Unavailable as error:
                 self.check()
                 failures += 1
-                delay_ms = self._retry.delay_ms(failures)
-                if failed is not None:
-                    delay_ms = max(delay_ms, failed(error))
-                _log.info("%s: trying again in %d ms: %s", what, delay_ms, error)
+                delay_ms = self._set_back(what, failures, failed(error), error)
+            else:
+                if failures:
+                    self._told(None)
+                return done
             self.pause(delay_ms)
+
+    def _set_back(self, what: str, failures: int, after: Setback, error: Unavailable) -> int:
+        """Tell of a try that failed and return how long to wait; raise what ends the work."""
+        delay_ms = max(self._retry.delay_ms(failures), after.pause_ms)
+        next_ms = None if after.end is not None else self._clock.now_ms() + delay_ms
+        counted = after.failures or failures
+        self._told(Trouble(what, str(error), counted, after.failures_max, next_ms))
+        if after.end is not None:
+            raise after.end from error
+        _log.info("%s: trying again in %d ms: %s", what, delay_ms, error)
+        return delay_ms
 
     def check(self) -> None:
         """Raise `Stopped` if the task was stopped."""

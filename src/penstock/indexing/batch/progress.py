@@ -5,9 +5,12 @@ Each fact is one attribute that is replaced whole, so that no reader sees half o
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
+from penstock.core.instants import format_time
 from penstock.indexing.engine import RowCounts
+from penstock.indexing.masking import masked_url
 from penstock.indexing.worker.peontask import IngestionReport, IngestionState
 
 if TYPE_CHECKING:
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
     from penstock.indexing.batch.engine import ParseError
+    from penstock.indexing.batch.insisting import Trouble
 
 _PHASE = "buildSegments"
 _REASON_CHARACTERS_MAX = 2_000
@@ -32,7 +36,7 @@ class TaskProgress:
         self._rows = 0
         self._segments = 0
         self._error = ""
-        self._failed = (0, "")
+        self._trouble: Trouble | None = None
 
     def __call__(self, done: int, total: int) -> None:
         """The engine has finished so many parts of its work."""
@@ -42,13 +46,15 @@ class TaskProgress:
         """Say what the task is about."""
         self._state = state
 
-    def tried(self, reason: str) -> None:
-        """Say that a try of the work under way failed, and is made again."""
-        self._failed = (self._failed[0] + 1, reason[:_REASON_CHARACTERS_MAX])
+    def tries(self, trouble: Trouble | None) -> None:
+        """Say that a try of the work under way failed; None: it was done after all."""
+        if trouble is not None:
+            reason = masked_url(trouble.reason)[:_REASON_CHARACTERS_MAX]
+            trouble = dataclasses.replace(trouble, reason=reason)
+        self._trouble = trouble
 
     def wrote(self, counts: RowCounts, samples: Sequence[ParseError], rows: int = 0) -> None:
         """Add what one call of the engine counted, and the rows of its files; it succeeded."""
-        self._failed = (0, "")
         self._counts = self._counts.plus(counts)
         self._rows += rows
         self._samples = (*self._samples, *samples)
@@ -69,15 +75,14 @@ class TaskProgress:
             {"place": one.place, "input": one.row, "details": [one.reason]} for one in self._samples
         ]
         done, total = self._parts
-        failures, reason = self._failed
         more: dict[str, JsonValue] = {
             "partsDone": done,
             "partsTotal": total,
             "rowsWritten": self._rows,
             "segmentsPublished": self._segments,
         }
-        if failures:
-            more |= {"failedTries": failures, "lastFailure": reason}
+        if (trouble := self._trouble) is not None:
+            more |= _told(trouble)
         return IngestionReport(
             self._state,
             row_stats={
@@ -94,3 +99,14 @@ class TaskProgress:
             error=self._error,
             more=more,
         )
+
+
+def _told(trouble: Trouble) -> dict[str, JsonValue]:
+    next_ms = trouble.next_ms
+    return {
+        "failedWork": trouble.what,
+        "failedTries": trouble.failures,
+        "failedTriesMax": trouble.failures_max or None,
+        "lastFailure": trouble.reason,
+        "nextTry": None if next_ms is None else format_time(next_ms),
+    }

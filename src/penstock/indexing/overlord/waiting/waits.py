@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from penstock.indexing.lockbox.model import Refused
     from penstock.indexing.overlord.runner.explaining import SlotReason
 
-WaitKind: TypeAlias = Literal["locks", "line", "slots", "worker", "publish"]
+WaitKind: TypeAlias = Literal["locks", "line", "slots", "worker", "publish", "retry"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,8 @@ class Wait:
     Attributes:
         kind: `locks`: that others let go of locks. `line`: another task that wants the same locks
             and came first. `slots`: a worker with a free slot. `worker`: that its worker says that
-            it runs. `publish`: that an earlier sequence is published.
+            it runs. `publish`: that an earlier sequence is published. `retry`: the next try of work
+            that failed, as what it needs does not answer.
         text: It as a sentence.
         refused: The locks in the way, of `locks`.
         slots: What each worker has against it, of `slots`.

@@ -9,7 +9,9 @@ from starlette.routing import BaseRoute, Route
 
 from penstock.core.errors import InvalidRequest, NotFound, PenstockError
 from penstock.indexing.masking import masked
-from penstock.indexing.overlord import Overlord
+from penstock.indexing.overlord import Overlord, TaskView
+from penstock.indexing.overlord.taskindex import RunnerState
+from penstock.indexing.overlord.waiting.waits import Wait
 from penstock.services.api.asgi import (
     JSON_BYTES_MAX,
     JsonResponse,
@@ -19,7 +21,7 @@ from penstock.services.api.asgi import (
 )
 from penstock.services.api.clients import LOG_OFFSET_HEADER, LOG_SIZE_HEADER
 from penstock.services.api.futures import settled
-from penstock.services.api.indexer.answers import task_to_json, typed_error
+from penstock.services.api.indexer.answers import retry_of, task_to_json, typed_error
 from penstock.services.api.indexer.paths import ACTION_BYTES_MAX, PREFIX
 from penstock.services.api.indexer.taskfiles import TaskFiles
 
@@ -102,15 +104,24 @@ class TaskRoutes:
     def why(self, request: Request) -> Response:
         """Say what a task waits for: nothing, if it just runs or has ended."""
         view = self._overlord.task(_id(request))
-        waits = []
+        waits: list[Wait] = []
         if view.row.active:
             try:
-                waits = [wait.to_json() for wait in settled(self._desk.why(view.row.id))]
+                waits = settled(self._desk.why(view.row.id)) or self._retries(view)
             except NotFound:  # It has ended since.
                 view = self._overlord.task(view.row.id)
-        return JsonResponse(
-            {"task": view.row.id, "status": task_to_json(view), "waits": waits},
-        )
+        found = [wait.to_json() for wait in waits]
+        return JsonResponse({"task": view.row.id, "status": task_to_json(view), "waits": found})
+
+    def _retries(self, view: TaskView) -> list[Wait]:
+        """Return what a running task says itself that it waits for."""
+        if view.runner_state != RunnerState.RUNNING or view.location is None:
+            return []
+        try:
+            found = retry_of(self._files.report(view.row.id))
+        except PenstockError:  # It has only begun, or its peon is busy: there is nothing to tell.
+            return []
+        return [] if found is None else [found]
 
     def log(self, request: Request) -> Response:
         """Show a task's log, or what follows an offset; headers say where that is in all of it."""

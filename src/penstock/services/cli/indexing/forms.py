@@ -32,6 +32,7 @@ AUTOCOMPACT: Final = "autocompact"
 Show = Callable[[str, int, int], None]
 
 _WAITING: Final = ("pending", "waiting")
+_AGAIN: Final = ", try "
 _LOOKS_UNTOLD: Final = 2
 _WAIT_TEXT_LENGTH_MAX: Final = 200
 _ASK_EVERY_S: Final = 0.5
@@ -101,7 +102,10 @@ def trouble(api: JsonClient, task_id: str, status: object) -> str | None:
     if not isinstance(failures, int):
         return None
     reason = first_line(part(payload, "lastFailure"))
-    return f"{failures} tries of its work failed, at last: {reason}"
+    most, next_try = part(payload, "failedTriesMax"), part(payload, "nextTry")
+    count = f"{failures} of {most}" if isinstance(most, int) else str(failures)
+    again = f" (the next is at {next_try})" if isinstance(next_try, str) else ""
+    return f"{count} tries of its work failed{again}, at last: {reason}"
 
 
 def warn_of_no_data(api: JsonClient, datasource: str) -> None:
@@ -184,7 +188,7 @@ def _counted(task_id: str) -> str:
 
 
 class _WaitLines:
-    """Lines on standard error: what a task waits for that does not run yet, each reason once."""
+    """Lines on standard error: why a task does not get on, each reason once."""
 
     def __init__(self, task_id: str) -> None:
         self._task_id = task_id
@@ -192,9 +196,13 @@ class _WaitLines:
 
     def show(self, text: str, _done: int, _total: int) -> None:
         """Tell it at the third look: most waits are over by then."""
-        self._seen[text] += 1
-        if self._seen[text] == _LOOKS_UNTOLD + 1 and text.startswith(_WAITING):
-            warn(f"task {self._task_id} is {text}")
+        state, _, reason = text.partition(": ")
+        waits, again = state.startswith(_WAITING), _AGAIN in state
+        # Of many tries the number is another each time, and the reason the same.
+        key = reason if again else text
+        self._seen[key] += 1
+        if self._seen[key] == _LOOKS_UNTOLD + 1 and (waits or again):
+            warn(f"task {self._task_id} {f'tries again: {reason}' if again else f'is {text}'}")
 
 
 def _wait_with_bar(api: JsonClient, task_id: str) -> dict[str, object]:
@@ -248,7 +256,7 @@ def _progress(api: JsonClient, task_id: str, status: Mapping[str, object]) -> tu
     text = str(part(payload, "ingestionState") or state).lower().replace("_", " ")
     failures = part(payload, "failedTries")
     if isinstance(failures, int):
-        text += f", try {failures + 1}"
-    if isinstance(rows, int) and rows:
+        text += f"{_AGAIN}{failures + 1}: {first_line(part(payload, 'lastFailure'))}"
+    elif isinstance(rows, int) and rows:
         text += f", {rows:,} rows"
     return text, done if isinstance(done, int) else 0, total if isinstance(total, int) else 0
