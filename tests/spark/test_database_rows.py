@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -313,16 +315,40 @@ def test_a_server_that_is_not_there_may_come_back(reading: Reading) -> None:
             reading.tables("SELECT 1", connectURI=url)
 
 
-def test_a_connection_that_is_cut_is_tried_again(reading: Reading, database: ReadDatabase) -> None:
-    sql = "SELECT pg_terminate_backend(pg_backend_pid())"
+def test_a_server_that_ends_while_a_connection_is_made_may_come_back(reading: Reading) -> None:
+    def end(listening: socket.socket) -> None:
+        connection, _ = listening.accept()
+        with connection:
+            connection.recv(8)
+            connection.sendall(b"S")  # TLS may begin
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=end, args=[listening])
+        thread.start()
+        url = f"jdbc:postgresql://127.0.0.1:{listening.getsockname()[1]}/shop?sslmode=require"
+        with pytest.raises(InputUnavailable, match="see to the server"):
+            reading.tables("SELECT 1", connectURI=url)
+        thread.join()
+
+
+def test_a_connection_that_is_cut_is_tried_again(reading: Reading) -> None:
     with pytest.raises(InputUnavailable, match="try again"):
-        reading.tables(sql)
-    database.execute("ALTER ROLE reader SET statement_timeout = 50")
-    try:
-        with pytest.raises(InvalidRequest, match="a longer statement_timeout"):
-            reading.tables("SELECT pg_sleep(600)")
-    finally:
-        database.execute("ALTER ROLE reader RESET statement_timeout")
+        reading.tables("SELECT pg_terminate_backend(pg_backend_pid())")
+
+
+def test_a_limit_of_time_is_named(reading: Reading, database: ReadDatabase, things: str) -> None:
+    for name, sql in (
+        ("statement_timeout", "SELECT pg_sleep(600)"),
+        ("lock_timeout", f"SELECT * FROM {things}"),
+    ):
+        database.execute(f"ALTER ROLE reader SET {name} = 50")
+        try:
+            with database.owner.transaction():
+                database.execute(f"LOCK TABLE {things}")
+                with pytest.raises(InvalidRequest, match=f"a longer {name}"):
+                    reading.tables(sql)
+        finally:
+            database.execute(f"ALTER ROLE reader RESET {name}")
 
 
 def test_the_parameters_of_the_url_are_used(reading: Reading, database: ReadDatabase) -> None:

@@ -59,7 +59,12 @@ _SETTINGS: Final[Mapping[str, str]] = {
     "IntervalStyle": "iso_8601",
     "extra_float_digits": "1",
 }
-_TRY_AGAIN: Final = ("08", "40", "53", "57P", "58")
+_TRY_AGAIN: Final = ("08", "25P03", "40", "53", "57P", "58")
+_TIMEOUTS: Final[Mapping[str, str]] = {
+    "25P04": "transaction_timeout",
+    "55P03": "lock_timeout",
+    "57014": "statement_timeout",
+}
 # Said before a session begins, where libpq tells no code.
 _REFUSED: Final = (
     "authentication",
@@ -71,6 +76,8 @@ _REFUSED: Final = (
     "SSL error",
     "permission denied",
 )
+# An error of TLS, too, but of a server that ends.
+_CUT_OFF: Final = "unexpected eof"
 _BYTES: Final = 17
 _RECORD: Final = 2249
 # By the number that PostgreSQL gives to its own types, in every database.
@@ -370,7 +377,7 @@ def _connected(
         )
     except psycopg.Error as error:
         said = f"the database {address.shown} cannot be opened ({_line(error)})"
-        if any(word in said for word in _REFUSED):
+        if _CUT_OFF not in said and any(word in said for word in _REFUSED):
             mend = "mend user, password, database or sslmode, or let the server take them"
             raise InvalidRequest(f"{said}: {mend}") from None
         raise Unavailable(f"{said}: see to the server, or correct its host and port") from None
@@ -422,8 +429,8 @@ def _said(result: PGresult, place: str, sql: str) -> PenstockError:
         return InvalidRequest(f"{text}: statements of an input only read: write a SELECT")
     if state == "42601" and "multiple commands" in said:
         return InvalidRequest(f"{text}: make each an entry of sqls")
-    if state == "57014":
-        return InvalidRequest(f"{text}: give its user a longer statement_timeout, or ask for less")
+    if state in _TIMEOUTS:
+        return InvalidRequest(f"{text}: give its user a longer {_TIMEOUTS[state]}, or ask for less")
     if state == "42501":
         return InvalidRequest(f"{text}: let its user read that, or leave it out")
     return InvalidRequest(f"{text}: mend the statement, a SELECT, WITH, VALUES or TABLE")
