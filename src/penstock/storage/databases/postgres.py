@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import psycopg
 from psycopg.pq import DiagnosticField, ExecStatus, TransactionStatus
+from psycopg.sql import SQL, Identifier
 
 from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
 
@@ -215,14 +216,7 @@ class PostgresReader:
             InvalidRequest: It fails, or may not be done by a transaction that reads.
             Unavailable: As `columns`.
         """
-        names = [f"c{number}" for number in range(len(columns))]
-        asked = ", ".join(one.source.format(name) for one, name in zip(columns, names, strict=True))
-        # On lines of its own, as it may end with a comment. The server has parsed it by itself.
-        command = (
-            f"COPY (SELECT {asked} FROM (\n{_without_end(sql)}\n) AS q ({', '.join(names)}))"  # noqa: S608
-            " TO STDOUT (FORMAT csv)"
-        )
-        self._pg.send_query(command.encode())
+        self._pg.send_query(_copying(sql, columns))
         begun = self._result()
         if begun is None or begun.status != ExecStatus.COPY_OUT:
             self._checked(begun, place)
@@ -404,6 +398,18 @@ def _is_whole(modifier: int) -> bool:
         return False
     precision, scale = (modifier - 4) >> 16, (modifier - 4) & 0x7FF
     return scale == 0 and precision <= 18
+
+
+def _copying(statement: str, columns: Sequence[Column]) -> bytes:
+    """Return the command that writes a statement's rows, which the server has parsed by itself."""
+    names = [Identifier(f"c{number}") for number in range(len(columns))]
+    asked = [SQL(one.source).format(name) for one, name in zip(columns, names, strict=True)]
+    return (
+        # On lines of its own, as it may end with a comment.
+        SQL("COPY (SELECT {} FROM (\n{}\n) AS q ({})) TO STDOUT (FORMAT csv)")
+        .format(SQL(", ").join(asked), SQL(_without_end(statement)), SQL(", ").join(names))
+        .as_bytes()
+    )
 
 
 def _without_end(sql: str) -> str:
