@@ -42,7 +42,6 @@ from penstock.spark.batch.input.delimited import header_of
 from penstock.spark.batch.input.fetching import fetch
 from penstock.spark.batch.input.opening import UNUSABLE, codec_of, local_size, size_of
 from penstock.spark.batch.input.splits import InputFile, Source
-from penstock.spark.batch.input.statements import fetch_rows
 from penstock.spark.batch.options import SparkBatchOptions
 from penstock.spark.topic.rowshape import RowShape, TimeField, TimeFormat
 
@@ -121,6 +120,9 @@ class Finder:
             self._add_files(files, wanted.format)
 
     def _add_database(self, wanted: DatabaseInput) -> None:
+        # Imported here: it loads the driver of databases, which other inputs do without.
+        from penstock.spark.batch.input.statements import fetch_rows  # noqa: PLC0415
+
         number = len(self._sources)
         self._sources.append(Source("parquet", RowShape((), self.time)))
         connector = wanted.database.connector_config

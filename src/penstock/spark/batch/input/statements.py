@@ -4,7 +4,7 @@ Owns which column of Arrow a column of the database becomes: numbers, booleans a
 types; numbers of any length and JSON are text that says what it is, so that no digit is lost; lists
 are lists. The rest is the text that the database has for it. Rows come as CSV in blocks, which are
 turned into columns as a whole. The task's own process reads: no worker of Spark ever has the
-password.
+password. Only inputs of databases load this module: its driver takes 6 MB.
 
 Invariant: a value that its column cannot hold fails the request with the column's name; nothing
 becomes null that was not.
@@ -21,11 +21,14 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.csv as pv
+import pyarrow.json as pj
 
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.indexing.engine import InputUnavailable
 from penstock.spark.batch.input.columnar import FOUND_AS
 from penstock.spark.chunkfiles import write_groups
+from penstock.storage.databases.postgres import opened
 
 if TYPE_CHECKING:
     from penstock.indexing.spec.sources.databases import DatabaseInput
@@ -85,9 +88,6 @@ def fetch_rows(
             much, or what no column can hold.
         InputUnavailable: The database does not answer, or breaks off.
     """
-    # Imported here: only inputs of databases need the 6 MB of its driver.
-    from penstock.storage.databases.postgres import opened  # noqa: PLC0415
-
     connector = wanted.database.connector_config
     try:
         with opened(connector.address, connector.user, password, check) as reader:
@@ -145,9 +145,6 @@ class _Copying:
             yield from self._table(block, columns, schema).to_batches()
 
     def _table(self, block: bytearray, columns: Sequence[Column], schema: pa.Schema) -> pa.Table:
-        # Imported here: only inputs of databases need it in this process.
-        import pyarrow.csv as pv  # noqa: PLC0415
-
         names = [f"c{number}" for number in range(len(columns))]
         plain = [pa.string() if pa.types.is_list(field.type) else field.type for field in schema]
         if block.startswith(BOM_UTF8):
@@ -178,9 +175,6 @@ class _Copying:
 
     def _lists(self, column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
         """Turn JSON into lists; lines of it are read as a whole, as the rows were."""
-        # Imported here: only lists of databases need it in this process.
-        import pyarrow.json as pj  # noqa: PLC0415
-
         lines = pc.binary_join_element_wise('{"v":', column.fill_null("null"), "}", "")
         whole = pa.ListArray.from_arrays([0, len(lines)], lines.combine_chunks())
         text = pc.binary_join(whole, "\n")[0].as_buffer()
