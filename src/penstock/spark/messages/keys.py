@@ -85,14 +85,15 @@ def groups(keys: pa.BinaryArray, format_: TextFormat) -> Iterator[KeyGroup]:
     if format_.columns:
         yield KeyGroup(format_.columns[0], there, keys)
         return
-    names = pc.struct_field(pc.extract_regex(keys, _FIRST_NAME), "name")
+    names = pc.struct_field(pc.extract_regex(keys, _FIRST_NAME), "name").dictionary_encode()
+    numbers = names.indices.fill_null(-1).to_numpy()
     rest = np.ones(len(keys), np.bool_)
-    for raw in pc.unique(names).drop_null()[:_GROUPS_MAX]:
+    for number, raw in enumerate(names.dictionary[:_GROUPS_MAX].to_pylist()):
         try:
-            name = raw.as_py().decode()
+            name = raw.decode()
         except UnicodeDecodeError:
             continue
-        same = pc.fill_null(pc.equal(names, raw), False).to_numpy(zero_copy_only=False)  # noqa: FBT003 - the value to fill in
+        same = numbers == number
         places = np.flatnonzero(same)
         rest &= ~same
         yield KeyGroup(name, there[places], keys.take(pa.array(places)))
