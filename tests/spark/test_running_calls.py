@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -21,12 +22,16 @@ class Interrupted:
         self.by: list[threading.Thread] = []
         self.again = threading.Event()
 
-    # PySpark's names.
-    def addTag(self, _tag: str) -> None: ...  # noqa: N802
+    def session(self) -> SparkSession:
+        """Return what has as much of a session as a call needs."""
+        calls = {
+            "addTag": lambda _tag: None,
+            "removeTag": lambda _tag: None,
+            "interruptTag": self._interrupt,
+        }
+        return cast("SparkSession", SimpleNamespace(**calls))
 
-    def removeTag(self, _tag: str) -> None: ...  # noqa: N802
-
-    def interruptTag(self, _tag: str) -> list[str]:  # noqa: N802
+    def _interrupt(self, _tag: str) -> list[str]:
         if self.by:
             self.again.set()
         self.by.append(threading.current_thread())
@@ -35,7 +40,7 @@ class Interrupted:
 
 def test_a_call_is_interrupted_until_it_ends_once_at_a_time() -> None:
     running, spark = Running(), Interrupted()
-    with running.tagged(cast("SparkSession", spark)):
+    with running.tagged(spark.session()):
         running.stop("it was cancelled")
         assert spark.again.wait(30), "Spark forgets an interrupt of what it does not run yet"
         for _ in range(3):
