@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BeforeValidator, field_validator
 
-from penstock.indexing.spec.model import SpecModel, mistake, mistakes
+from penstock.indexing.spec.model import Found, SpecModel, mistake, mistakes
 
 # A task reads only what was meant for it: other variables of its process hold the service's own
 # secrets, which a spec could otherwise send to any host.
@@ -47,12 +47,15 @@ def _secret(value: object) -> object:
         text = 'must be "environment", with a variable, or "default", with a password'
         raise mistakes("secret", [(("type",), None, text)])
     name = fields[kind]
-    found = [((other,), None, f"unknown field; there are type, {name}") for other in value]
-    found = [one for one in found if one[0][0] not in {"type", name}]
+    found: Found = [
+        ((other,), None, f"unknown field; there are type, {name}")
+        for other in value
+        if other not in {"type", name}
+    ]
     if not isinstance(value.get(name), str):
         found.append(((name,), None, "must be text"))
     if found:
-        raise mistakes("secret", [*found])
+        raise mistakes("secret", found)
     return value[name] if kind == "default" else EnvironmentSecret.model_validate(value)
 
 
