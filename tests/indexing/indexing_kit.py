@@ -95,6 +95,8 @@ class FakeBroker:
     cursors: dict[tuple[str, str], dict[int, int]] = field(default_factory=dict)
     producers: dict[tuple[str, str], int] = field(default_factory=dict)
     message_bytes: int = 0
+    times_ms: dict[tuple[str, int, int], int] = field(default_factory=dict)
+    times_asked: int = 0
     down: bool = False
     lose_answers: Callable[[], bool] = lambda: False
     wait: Callable[[int], None] = lambda _wait_ms: None
@@ -137,6 +139,11 @@ class FakeBroker:
             for p, messages in enumerate(self.topics[topic])
         }
         return SeenTopic(now, partitions)
+
+    def append_time_ms(self, topic: str, partition: int, offset: int) -> int | None:
+        self._answer()
+        self.times_asked += 1
+        return self.times_ms.get((topic, partition, offset))
 
     def set_cursor(self, topic: str, name: str, offsets: Mapping[int, int]) -> None:
         self._answer()

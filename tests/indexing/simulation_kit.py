@@ -343,6 +343,10 @@ class Simulation:
     def workers(self):
         return self.sim_workers
 
+    def within(self, answer_ms):
+        self.answer_ms = answer_ms
+        return self
+
     def report(self, task_id):
         self._maybe_lost()
         return self._ask(task_id, lambda task: task.report())

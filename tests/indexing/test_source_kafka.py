@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
@@ -64,6 +65,54 @@ def records(connect, wanted, clock=None):
 
 def wanted(start, end, partition=0, topic="events"):
     return KafkaRange(partition, topic, start, end, (("bootstrap.servers", "k:9092"),))
+
+
+# How much time lies between records
+
+
+def test_the_time_between_records_is_that_of_the_records(cluster):
+    cluster.create("spans")
+    sent = [StandInRecord(b"x" * 5000, time_ms=1_600_000_000_000 + ms) for ms in (0, 40, 25, 700)]
+    cluster.add_whole("spans", 0, sent)
+    cluster.add_whole("spans", 1, sent[2:3])
+    source = real(cluster, "spans")
+    assert source.spans_ms({0: (0, 4), 1: (0, 1)}) == {0: 700, 1: 0}
+    assert source.spans_ms({0: (1, 3)}) == {0: 0}  # The later one says an earlier time.
+    assert source.spans_ms({0: (1, 4)}) == {0: 660}
+
+
+def test_a_mark_at_the_end_has_no_time_and_the_record_before_it_counts(standin):
+    records_ = {0: StandInRecord(b"a", time_ms=10), 1: StandInRecord(b"b", time_ms=35)}
+    standin.create("events", p0=records_).ends = {0: 3}
+    assert supplier(standin).spans_ms({0: (0, 3)}) == {0: 25}
+
+
+def test_what_says_no_time_or_is_gone_is_left_out(standin):
+    made = standin.create("events", p0={0: b"a"}, p1={5: StandInRecord(b"b", time_ms=1)})
+    made.begins = {1: 5}
+    assert supplier(standin).spans_ms({0: (0, 1), 1: (3, 6)}) == {}
+    standin.silent = True
+    assert supplier(standin).spans_ms({1: (5, 6)}) == {}
+
+
+def test_times_are_looked_for_no_longer_than_ten_seconds(standin):
+    standin.create("events", **{f"p{p}": {0: StandInRecord(b"a", time_ms=p)} for p in range(9)})
+    clock = Waiting()
+    source = supplier(Slow(standin, clock), clock=clock)
+    assert list(source.spans_ms(dict.fromkeys(range(9), (0, 1)))) == [0, 1, 2, 3, 4]
+
+
+@dataclass
+class Slow:
+    """A cluster that takes a second to connect to."""
+
+    standin: StandIn
+    clock: VirtualClock
+
+    def log(self, settings, *place, whole):
+        assert dict(settings)["max.partition.fetch.bytes"] == "1024"
+        self.clock.advance(1)
+        return self.standin.log(settings, *place, whole=whole)
 
 
 # Against librdkafka's own cluster

@@ -10,7 +10,7 @@ import pytest
 from penstock.indexing.spec.aggregators import AggregatorType
 from penstock.indexing.spec.druidexpr.functions import DRUIDS_ALONE, REFUSED
 from penstock.indexing.spec.model import SpecModel
-from penstock.indexing.spec.reference.meanings import MEANINGS, OURS
+from penstock.indexing.spec.reference.meanings import IGNORED, MEANINGS, OURS
 from penstock.indexing.spec.reference.page import meaning, models, reference_page
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -36,6 +36,8 @@ def test_nothing_is_described_that_is_not_there() -> None:
     known = names | {f"{model}.{alias}" for model, alias in fields}
     assert set(MEANINGS) - known == set()
     assert OURS - known == set()
+    ignored = {name for model in models() for name in model.without_effect}
+    assert set(IGNORED) - ignored == set()
 
 
 def test_the_guide_names_filters_metrics_and_functions() -> None:

@@ -84,7 +84,7 @@ class Overlord:
         self.ended: list[tuple[str, str]] = []
         self.notes: list[Exception] = []
         self.dialogue = Dialogue(
-            self,
+            lambda: self,
             Calls(self.lanes, self.processor),
             twins[0].clock,
             completion_timeout_ms=lambda: 1000,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,4 +58,20 @@ def test_what_is_seen_says_which_topic_it_is_of(url: str) -> None:
     assert new.is_another(old.id)
     assert not new.is_another("")
     assert list(new.partitions) == [0]
+    port._client().close()
+
+
+def test_when_a_message_came_is_known_while_it_is_kept(url: str) -> None:
+    port, before_ms = HttpBrokerPort(url), time.time_ns() // 1_000_000
+    assert port.append_time_ms("clicks", 0, 0) is None  # No such topic.
+    with BrokerClient(url) as client:
+        client.create_topic("clicks", 2)
+        client.publish("clicks", [b"a", b"b"], partition=1)
+        found = [port.append_time_ms("clicks", 1, offset) for offset in range(3)]
+        assert port.append_time_ms("clicks", 1, 9) is None
+    first, second, none = found
+    assert first is not None
+    assert second is not None
+    assert before_ms <= first <= second <= time.time_ns() // 1_000_000
+    assert none is None
     port._client().close()

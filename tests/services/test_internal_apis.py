@@ -40,6 +40,7 @@ from penstock.indexing.taskspec import StreamTaskSpec, TaskSpec, parse_task, par
 from penstock.indexing.worker.logstore import LogStore
 from penstock.indexing.worker.peontask import IngestionReport, IngestionState
 from penstock.indexing.worker.tasklogs import TaskLogs
+from penstock.services.api import peon
 from penstock.services.api.asgi import application
 from penstock.services.api.clients import (
     HttpActionClient,
@@ -193,6 +194,44 @@ def test_a_peon_is_steered_over_http(serve) -> None:
     assert stopped.is_set()
 
 
+def test_a_task_that_is_long_in_pausing_is_asked_again(serve, monkeypatch) -> None:
+    task, asked = FakeTask(), list[Future[dict[int, int]]]()
+    monkeypatch.setattr(peon, "PAUSE_ANSWER_S", 0.01)
+
+    def pause() -> Future[dict[int, int]]:
+        asked.append(done({0: 5}) if len(asked) == 2 else Future())
+        return asked[-1]
+
+    monkeypatch.setattr(task, "pause", pause)
+    address = serve(PeonRoutes("t", FakePeonTask(), lambda: None, task).routes())
+    location = TaskLocation(address.host, address.port)
+    assert HttpTaskClient(lambda _: location, TOKEN).pause("t") == {0: 5}
+    assert len(asked) == 3
+    # It will pause: nobody has taken that back.
+    assert not any(one.cancelled() for one in asked)
+    api = JsonClient(address.url, token=TOKEN)
+    assert api.relay("POST", "/druid/worker/v1/chat/t/pause", b"", {})[0] == 202
+    with pytest.raises(Unavailable, match="has not paused within 4 s"):
+        HttpTaskClient(lambda _: location, TOKEN).within(4_000).pause("t")
+    assert len(asked) == 6
+
+
+def test_an_answer_is_waited_for_as_long_as_is_said(serve) -> None:
+    answers = threading.Event()
+
+    def silent(_request: Request) -> Response:
+        answers.wait()
+        return Response(b"{}")
+
+    address = serve([Route("/{path:path}", silent)])
+    client = HttpTaskClient(lambda _: TaskLocation(address.host, address.port), TOKEN)
+    try:
+        with pytest.raises(NotReachable):
+            client.within(20).report("t")
+    finally:
+        answers.set()
+
+
 def test_a_task_of_any_kind_shows_its_report_and_no_offsets(serve) -> None:
     address = serve(PeonRoutes("t", FakePeonTask(), lambda: None).routes())
     api = JsonClient(address.url, token=TOKEN)
@@ -226,8 +265,8 @@ def test_something_else_at_an_address_is_nobody_there(serve, body) -> None:
         return Response(body, media_type="application/json")
 
     address = serve([Route("/{path:path}", answer, methods=["GET", "POST"])])
-    peon = HttpTaskClient(lambda _: TaskLocation(address.host, address.port), TOKEN)
-    for call in (HttpWorkerClient("w", address, TOKEN).report, lambda: peon.report("t")):
+    tasks = HttpTaskClient(lambda _: TaskLocation(address.host, address.port), TOKEN)
+    for call in (HttpWorkerClient("w", address, TOKEN).report, lambda: tasks.report("t")):
         with pytest.raises(Unavailable):
             call()
 

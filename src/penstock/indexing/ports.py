@@ -61,6 +61,14 @@ class BrokerPort(Protocol):
         """
         ...
 
+    def append_time_ms(self, topic: str, partition: int, offset: int) -> int | None:
+        """Return when a message was appended, in epoch milliseconds; None if it is not kept.
+
+        Raises:
+            Unavailable: The broker does not answer.
+        """
+        ...
+
     def set_cursor(self, topic: str, name: str, offsets: Offsets) -> None:
         """Keep messages from these offsets on, until the cursor moves or is dropped."""
         ...
@@ -183,6 +191,10 @@ class TaskReport:
 
 class TaskClient(Protocol):
     """The control API of running peons, as the overlord sees it."""
+
+    def within(self, answer_ms: int) -> TaskClient:
+        """Return the same tasks, whose answers are waited for so long."""
+        ...
 
     def report(self, task_id: str) -> TaskReport:
         """Return how a task stands.

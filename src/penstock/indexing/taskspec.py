@@ -239,7 +239,10 @@ def base_sequence_name(spec: SupervisorSpec, start_offsets: Offsets) -> str:
         [
             # Nothing is made of projections, so others make no other tasks.
             spec.data_schema.model_dump(mode="json", by_alias=True, exclude={"projections"}),
-            spec.tuning.model_dump(mode="json", by_alias=True),
+            # By what only the supervisor heeds, tasks do nothing otherwise.
+            spec.tuning.model_dump(
+                mode="json", by_alias=True, exclude={"offset_fetch_period", "http_timeout"}
+            ),
             io.stream,
             io.dead_letters,
             offsets_to_json(start_offsets),

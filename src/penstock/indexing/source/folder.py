@@ -27,7 +27,7 @@ from penstock.indexing.batches import Available, SeenTopic
 from penstock.indexing.engine import FileRange
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from penstock.core.clock import Clock
     from penstock.indexing.sequences import Offsets
@@ -117,6 +117,13 @@ class FolderSupplier:
             Unavailable: A file is not there as it was seen.
         """
         return tuple(self._range(p, start[p], end[p]) for p in sorted(start) if start[p] < end[p])
+
+    def spans_ms(
+        self,
+        ranges: Mapping[int, tuple[int, int]],  # noqa: ARG002 - of none of them
+    ) -> dict[int, int]:
+        """Return nothing: nobody knows when a line was written."""
+        return {}
 
     def hold(self, name: str, offsets: Offsets) -> None:
         """Do nothing: whoever deletes files does not ask."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from penstock.indexing.batches import SeenTopic
     from penstock.indexing.engine import StreamRange
@@ -54,6 +54,24 @@ class RecordSupplier(Protocol):
             start: First offset of each stream partition.
             end: Where each ends; not behind what `seen` says is there.
             seen: The last answer of `available`.
+        """
+        ...
+
+    def spans_ms(self, ranges: Mapping[int, tuple[int, int]]) -> dict[int, int]:
+        """Return how much time lies between the first and the last of some records.
+
+        It may be called from another thread than the rest. At most two records of a stream
+        partition are looked at.
+
+        Args:
+            ranges: The offsets [start, end) of each stream partition; none is empty.
+
+        Returns:
+            Milliseconds between the two moments at which they were appended, 0 or more, by stream
+            partition; without those whose times are not known.
+
+        Raises:
+            Unavailable: The source does not answer.
         """
         ...
 

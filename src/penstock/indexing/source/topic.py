@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from penstock.indexing.engine import TopicRange
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from penstock.indexing.batches import SeenTopic
     from penstock.indexing.ports import BrokerPort
@@ -39,6 +39,16 @@ class TopicSupplier:
             for p in sorted(start)
             if start[p] < end[p]
         )
+
+    def spans_ms(self, ranges: Mapping[int, tuple[int, int]]) -> dict[int, int]:
+        """Return how much time lies between the first and the last of some messages."""
+        found: dict[int, int] = {}
+        for p, (start, end) in ranges.items():
+            first = self._broker.append_time_ms(self.stream, p, start)
+            last = self._broker.append_time_ms(self.stream, p, end - 1)
+            if first is not None and last is not None:
+                found[p] = max(0, last - first)  # A clock may have been set back.
+        return found
 
     def hold(self, name: str, offsets: Offsets) -> None:
         """Keep messages from these offsets on."""

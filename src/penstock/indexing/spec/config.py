@@ -18,6 +18,7 @@ from penstock.indexing.spec.inputs import (
 from penstock.indexing.spec.model import Found, Ignored, SpecModel, mistakes, refusing
 from penstock.indexing.spec.rows.records import KafkaFormat, StreamFormat, mistakes_in_message
 from penstock.indexing.spec.scalars import (
+    AnswerTimeMs,
     CappedDurationMs,
     Count,
     DurationMs,
@@ -47,6 +48,7 @@ _DEAD_LETTER_SUFFIX: Final = ".dead-letter"
 _KAFKA_TOPIC: Final = re.compile(r"[.a-zA-Z0-9_-]{1,249}")
 _Fraction = Annotated[float, Field(ge=0, le=1)]
 _REPLICAS_MAX: Final = 10
+_TIME_LAG_EVERY_MS: Final = 30_000  # Druid's offsetFetchPeriod
 # What Java holds as an int, and each number written in one way.
 _SERVER_PRIORITY: Final = re.compile(r"0|-?[1-9][0-9]{0,8}")
 
@@ -261,6 +263,8 @@ class IoConfig(SpecModel):
     idle_config: IdleConfig | None = None
     auto_scaler_config: ScalerConfig | None = None
     bounded_stream_config: BoundedStreamConfig | None = None
+    # Left out while it is not set: supervisors of before are then as they were.
+    emit_time_lag_metrics: Flag = Field(default=False, exclude_if=lambda value: value is False)
 
     unsupported: ClassVar[Mapping[str, str]] = {
         "lagAggregator": "set autoScalerConfig.lagAggregate",
@@ -278,7 +282,6 @@ class IoConfig(SpecModel):
     }
     without_effect: ClassVar[Mapping[str, Ignored]] = {
         "pollTimeout": Ignored.NUMBER,
-        "emitTimeLagMetrics": Ignored.FLAG,
         "configOverrides": Ignored.OBJECT,
         "multiTopic": Ignored.ANY,
     }
@@ -464,6 +467,11 @@ class TuningConfig(SpecModel):
         default=False, exclude_if=lambda value: value is False
     )
     log_parse_exceptions: Flag = Field(default=False, exclude_if=lambda value: value is False)
+    # Of the supervisor alone: others make no other tasks.
+    offset_fetch_period: PositiveDurationMs | None = Field(
+        default=None, exclude_if=lambda value: value is None
+    )
+    http_timeout: AnswerTimeMs = 10_000
 
     unsupported: ClassVar[Mapping[str, str]] = {
         "partitionsSpec": "set maxRowsPerSegment and maxTotalRows",
@@ -474,10 +482,7 @@ class TuningConfig(SpecModel):
             ("chatRetries", "chatThreads", "handoffConditionTimeout", "workerThreads"),
             Ignored.NUMBER,
         ),
-        **dict.fromkeys(
-            ("httpTimeout", "intermediatePersistPeriod", "offsetFetchPeriod", "shutdownTimeout"),
-            Ignored.DURATION,
-        ),
+        **dict.fromkeys(("intermediatePersistPeriod", "shutdownTimeout"), Ignored.DURATION),
     }
 
     @model_validator(mode="after")
@@ -489,6 +494,11 @@ class TuningConfig(SpecModel):
         if found:
             raise mistakes("TuningConfig", found)
         return self
+
+    @property
+    def time_lag_every_ms(self) -> int:
+        """How often the lag in time is found out, which costs reads of the stream."""
+        return self.offset_fetch_period or _TIME_LAG_EVERY_MS
 
     @property
     def waits_for_messages(self) -> bool:

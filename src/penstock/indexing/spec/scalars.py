@@ -22,6 +22,7 @@ TIME_COLUMN: Final = "__time"
 # NSQ's rule, which the broker holds too; the longest topic leaves room for the dead-letter suffix.
 _TOPIC: Final = re.compile(r"[.a-zA-Z0-9_-]{1,64}")
 _DAYS: Final = re.compile(r"P0*([0-9]{1,18})D", re.ASCII)
+_ANSWER_MS_MAX: Final = 300_000
 _DAYS_DIGITS_MAX: Final = 6  # of 2,700 years
 # What a JSON reader in any language, and a column of any database, can hold.
 _MAX_COUNT: Final = 2**63 - 1
@@ -44,6 +45,13 @@ def _duration(value: object) -> object:
 def _longer_than_nothing(ms: int) -> int:
     if ms < 1:
         raise mistake("must be longer than nothing")
+    return ms
+
+
+def _answer_time(ms: int) -> int:
+    if ms > _ANSWER_MS_MAX:
+        seconds = _ANSWER_MS_MAX // 1000
+        raise mistake(f"must be at most PT{seconds}S: a task silent for longer counts as lost")
     return ms
 
 
@@ -171,6 +179,7 @@ DurationMs = Annotated[
     PlainSerializer(_in_seconds, when_used="json"),
 ]
 PositiveDurationMs = Annotated[DurationMs, AfterValidator(_longer_than_nothing)]
+AnswerTimeMs = Annotated[PositiveDurationMs, AfterValidator(_answer_time)]
 CappedDurationMs = Annotated[
     int, BeforeValidator(_capped_duration, json_schema_input_type=str | int)
 ]

@@ -56,17 +56,29 @@ class Standing:
 
     def lag(self) -> dict[int, int]:
         """Return how many messages of each stream partition are not persisted yet."""
+        return {p: end - start for p, (start, end) in self.unread().items()}
+
+    def time_lag_ms(self) -> dict[int, int] | None:
+        """Return the lag in time of the stream partitions for which it is known.
+
+        None: it is not known, or nobody wants it.
+        """
+        return self._state.time_lag_ms
+
+    def unread(self) -> dict[int, tuple[int, int]]:
+        """Return the offsets [start, end) of each stream partition that are not persisted yet."""
         state = self._state
         available = state.stream.available or {}
         if state.committed.is_left_behind:
             # Nothing of what is there now is read yet.
-            return {p: a.latest - a.earliest for p, a in available.items()}
+            return {p: (a.earliest, a.latest) for p, a in available.items()}
         current = dict(state.committed.offsets)
         for group in state.groups.values():
             for p, offset in group.persisted.items():
                 current[p] = max(offset, current.get(p, 0))
         return {
-            p: max(0, a.latest - current.get(p, a.latest)) for p, a in sorted(available.items())
+            p: (min(current.get(p, a.latest), a.latest), a.latest)
+            for p, a in sorted(available.items())
         }
 
     def groups(self) -> tuple[TaskGroup, ...]:

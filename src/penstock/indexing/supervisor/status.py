@@ -40,6 +40,7 @@ def supervisor_status(supervisor: Supervisor, now_ms: int) -> dict[str, object]:
             "aggregateLag": sum(lag.values()),
             "maxLag": max(lag.values(), default=0),
             "avgLag": sum(lag.values()) / len(lag) if lag else 0,
+            **_time_lag(standing),
             "offsetsLastUpdated": format_time(looked_ms) if looked_ms else None,
             "suspended": supervisor.spec.suspended,
             "healthy": standing.healthy,
@@ -63,6 +64,7 @@ def supervisor_summary(supervisor: Supervisor) -> dict[str, object]:
         "healthy": standing.healthy,
         "suspended": supervisor.spec.suspended,
         "aggregateLag": sum(standing.lag().values()),
+        **{name: ms for name, ms in _time_lag(standing).items() if name != "minimumLagMillis"},
     }
 
 
@@ -106,6 +108,18 @@ def supervisor_parse_errors(supervisor: Supervisor) -> dict[str, object]:
             by_task = found.setdefault(str(group.group_id), {})
             by_task[task_id] = [dict(sample) for sample in samples]
     return dict(found)
+
+
+def _time_lag(standing: Standing) -> dict[str, object]:
+    """Return the lag in milliseconds, as far as it is known; nothing where nobody wants it."""
+    found = standing.time_lag_ms()
+    if found is None:
+        return {}
+    return {
+        "minimumLagMillis": offsets_to_json(found),
+        "aggregateLagMillis": sum(found.values()),
+        "maxLagMillis": max(found.values(), default=0),
+    }
 
 
 def _coarse(state: str) -> str:

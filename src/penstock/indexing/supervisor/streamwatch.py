@@ -63,6 +63,11 @@ class StreamWatch:
         # A look that was under way at the loss may have begun before the task's last read.
         return self._seen is not None and self._seen_by > self._looks_at_loss
 
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether another look must say if messages are missing."""
+        return bool(self._doubts)
+
     def note_loss(self) -> None:
         """A task was lost, that may have read more than was seen."""
         self._looks_at_loss = self._looks_begun
@@ -110,6 +115,19 @@ class StreamWatch:
             failed(error)
 
         self._calls.call(self._lane, self._source.available, done, not_done)
+
+    def spans(
+        self,
+        ranges: Mapping[int, tuple[int, int]],
+        done: Callable[[Mapping[int, int]], None],
+        failed: Callable[[PenstockError], None],
+    ) -> None:
+        """Find out how much time lies between first and last records; see `RecordSupplier`.
+
+        The looks go on meanwhile.
+        """
+        source = self._source
+        self._calls.call(f"{self._lane}-times", lambda: source.spans_ms(ranges), done, failed)
 
     def sure(self, lacking: Iterable[Hashable]) -> set[Hashable]:
         """Return what of `lacking` is surely not there: it lacks since the look before the last.

@@ -35,6 +35,7 @@ from penstock.indexing.supervisor.health import Health
 from penstock.indexing.supervisor.offsets.moving import OffsetMoves
 from penstock.indexing.supervisor.pacing.looking import Looks
 from penstock.indexing.supervisor.pacing.pace import Pace
+from penstock.indexing.supervisor.pacing.timelag import TimeLag
 from penstock.indexing.supervisor.standing import Standing
 from penstock.indexing.supervisor.state import SupervisorState
 from penstock.indexing.supervisor.streamwatch import StreamWatch, cursor_name
@@ -89,7 +90,7 @@ class Supervisor:
             health=Health(supervisor_id, options.retry_delay_ms, options.retry_delay_max_ms),
         )
         self._dialogue = Dialogue(
-            ports.peons,
+            lambda: ports.peons.within(state.spec.tuning.http_timeout),
             calls,
             ports.clock,
             completion_timeout_ms=lambda: state.spec.io.completion_timeout,
@@ -104,6 +105,7 @@ class Supervisor:
             state,
             self._dialogue,
             Pace(state, self.standing),
+            TimeLag(state, self.standing),
             ended=self._convergence.advance,
         )
         self.offsets: Final = OffsetMoves(

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING
 from penstock.broker.client import BrokerClient
 from penstock.core.errors import NotFound
 from penstock.indexing.batches import Available, SeenTopic
+from penstock.services.answers import objects, whole
 
 if TYPE_CHECKING:
     from penstock.indexing.sequences import Offsets
 
 TIMEOUT_S = 15.0
 PRODUCER_NAME_CHARS = 40
+NANOSECONDS_PER_MS = 1_000_000
 
 
 class HttpBrokerPort:
@@ -44,6 +46,16 @@ class HttpBrokerPort:
                 for part in found.partitions
             },
         )
+
+    def append_time_ms(self, topic: str, partition: int, offset: int) -> int | None:
+        """Return when a message was appended, in epoch milliseconds; None if it is not kept."""
+        try:
+            found = self._client().peek(topic, partition=partition, offset=offset, count=1)
+        except NotFound:
+            return None
+        for message in objects(found, "messages"):
+            return whole(message, "timestamp") // NANOSECONDS_PER_MS
+        return None
 
     def set_cursor(self, topic: str, name: str, offsets: Offsets) -> None:
         """Keep messages from these offsets on."""

@@ -37,6 +37,8 @@ R = TypeVar("R")
 
 # Peons answer from memory; a pause may have to wait for what the mailbox does just now.
 PEON_TIMEOUT_S = 10.0
+# After so long a peon answers that it will pause.
+PAUSE_ANSWER_S = 2.0
 WORKER_TIMEOUT_S = 10.0
 ACTION_TIMEOUT_S = 60.0
 
@@ -120,13 +122,23 @@ class HttpTaskClient:
     Args:
         locate: Where a task's peon answers; None while nobody knows.
         token: Bearer token.
+        timeout_s: Limit for connecting and for each read.
     """
 
     def __init__(
-        self, locate: Callable[[str], TaskLocation | None], token: str | None = None
+        self,
+        locate: Callable[[str], TaskLocation | None],
+        token: str | None = None,
+        *,
+        timeout_s: float = PEON_TIMEOUT_S,
     ) -> None:
         self._locate = locate
         self._token = token
+        self._timeout_s = timeout_s
+
+    def within(self, answer_ms: int) -> HttpTaskClient:
+        """Return the same tasks, whose answers are waited for so long."""
+        return HttpTaskClient(self._locate, self._token, timeout_s=answer_ms / 1000)
 
     def report(self, task_id: str) -> TaskReport:
         """Return how a task stands."""
@@ -134,7 +146,14 @@ class HttpTaskClient:
 
     def pause(self, task_id: str) -> dict[int, int]:
         """Stop beginning to read; return the offsets at which it stands."""
-        answer = self._client(task_id).post(chat_path(task_id, "pause"))
+        client = self._client(task_id)
+        answer: object = ""
+        for _ in range(max(1, int(self._timeout_s / PAUSE_ANSWER_S))):
+            answer = client.post(chat_path(task_id, "pause"))
+            if not isinstance(answer, str):
+                break
+        else:
+            raise Unavailable(f"task {task_id} has not paused within {self._timeout_s:g} s")
         try:
             return offsets_of(answer)
         except (TypeError, ValueError) as error:
@@ -154,7 +173,7 @@ class HttpTaskClient:
         if location is None:
             raise Unavailable(f"nobody knows yet where task {task_id} runs")
         address = Address(location.host, location.port)
-        return JsonClient(f"http://{address}", token=self._token, timeout_s=PEON_TIMEOUT_S)
+        return JsonClient(f"http://{address}", token=self._token, timeout_s=self._timeout_s)
 
 
 def worker_report_to_json(report: WorkerReport) -> dict[str, object]:

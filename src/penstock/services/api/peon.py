@@ -10,6 +10,7 @@ Owns paths and shapes; the task is `penstock.indexing`'s, behind its mailbox. Be
     POST /stop               end the process     GET  /checkpoints      unpublished sequences
                                                  GET  /time/start       since when it runs
                                                  POST /pause            offsets where it stands
+                                                                        (202: not yet)
                                                  POST /resume
                                                  POST /offsets/end      agree on the end
 
@@ -21,7 +22,7 @@ their places.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Protocol
 
 from pydantic import JsonValue
@@ -35,7 +36,7 @@ from penstock.core.intervals import format_time
 from penstock.indexing.ports import TaskReport
 from penstock.indexing.worker.peontask import PeonTask
 from penstock.services.api.asgi import JsonResponse, json_object
-from penstock.services.api.clients import offsets_of, report_to_json
+from penstock.services.api.clients import PAUSE_ANSWER_S, offsets_of, report_to_json
 from penstock.services.api.futures import settled
 from penstock.services.errorcodes import status_and_code
 
@@ -167,10 +168,16 @@ class _Control:
         return JsonResponse(format_time(self._task.started_ms))
 
     def pause(self, request: Request) -> Response:
-        """Pause the task; 409 where it only publishes any more."""
+        """Pause the task; 409 where it only publishes any more.
+
+        202 after two seconds, with text instead of offsets: it will pause, ask again.
+        """
         self._check(request)
+        paused = self._task.pause()
+        if not wait([paused], PAUSE_ANSWER_S).done:
+            return JsonResponse("accepted, but the task has not paused yet: ask again", 202)
         try:
-            offsets = settled(self._task.pause())
+            offsets = settled(paused)
         except Conflict as error:
             _, code = status_and_code(error)
             return JsonResponse({"error": str(error), "errorCode": code}, 409)

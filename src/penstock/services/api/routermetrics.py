@@ -131,6 +131,13 @@ class RouterMetrics:
                 continue
             lag = whole(one, "aggregateLag")
             yield _gauge("penstock_supervisor_lag", "Messages not read yet", lag, supervisor=name)
+            if "maxLagMillis" in one:
+                yield _gauge(
+                    "penstock_supervisor_lag_seconds",
+                    "Time from the first message that is not read to the newest",
+                    whole(one, "maxLagMillis") / 1000,
+                    supervisor=name,
+                )
             counts = all_counts.get(name, CountsRow())
             for outcome in _OUTCOMES:
                 yield _gauge(

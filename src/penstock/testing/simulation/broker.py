@@ -74,6 +74,12 @@ class SimBroker:
         found = {p: Available(f"{topic}/{p}", 0, end) for p, end in held.lengths(topic).items()}
         return SeenTopic(topic, found)
 
+    def append_time_ms(self, topic: str, partition: int, offset: int) -> int | None:
+        """Return nothing: messages have no times here."""
+        del topic, partition, offset
+        self._reach()
+        return None
+
     def set_cursor(self, topic: str, name: str, offsets: Mapping[int, int]) -> None:
         """Hold messages back."""
         self._reach()

@@ -395,6 +395,11 @@ class _Peons:
         self._cluster = cluster
         self._caller = caller
 
+    def within(self, answer_ms: int) -> _Peons:
+        """Return itself: answers come at once or not at all."""
+        del answer_ms
+        return self
+
     def report(self, task_id: str) -> TaskReport:
         """Return how a task stands."""
         return self._ask(task_id, lambda task: task.report())

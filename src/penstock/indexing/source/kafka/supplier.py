@@ -14,6 +14,7 @@ from penstock.core.errors import PenstockError
 from penstock.indexing.batches import Available, SeenTopic
 from penstock.indexing.engine import KafkaRange
 from penstock.indexing.kafkasettings import resolved
+from penstock.indexing.source.kafka.cluster import OffsetsGoneError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,6 +28,10 @@ _POLL_S: Final = 0.25
 _BACKLOG_RECORDS: Final = 10_000
 _SAMPLE_RECORDS: Final = 500
 _SAMPLE_WAIT_S: Final = 2.0
+_SPANS_S: Final = 10.0
+_LAST_RECORDS: Final = 2
+# A client reads ahead what nobody asked for; one batch of records is the least that it gets.
+_FEW_RECORDS: Final = (("max.partition.fetch.bytes", "1024"), ("queued.min.messages", "1"))
 
 
 class KafkaSupplier:
@@ -98,6 +103,35 @@ class KafkaSupplier:
             for p in sorted(start)
             if start[p] < end[p]
         )
+
+    def spans_ms(self, ranges: Mapping[int, tuple[int, int]]) -> dict[int, int]:
+        """Return how much time lies between the first and the last of some records.
+
+        Partitions whose turn does not come within ten seconds are left out.
+        """
+        until_s = self._clock.monotonic_s() + _SPANS_S
+        found: dict[int, int] = {}
+        for p, (start, end) in sorted(ranges.items()):
+            if self._clock.monotonic_s() >= until_s:
+                break
+            first = self._times(p, start, 1)
+            # The last offset may be the mark that ends a transaction, which is no record.
+            last = self._times(p, max(start, end - _LAST_RECORDS), _LAST_RECORDS)
+            if first and last:
+                found[p] = max(0, last[-1] - first[0])
+        return found
+
+    def _times(self, partition: int, start: int, most: int) -> list[int]:
+        settings = resolved(self._given, self._environment)
+        log = self._connect.log(
+            (*settings, *_FEW_RECORDS), self.stream, partition, start, whole=True
+        )
+        try:
+            return [ms for ms in log.take(most, _SAMPLE_WAIT_S).times_ms if ms >= 0]
+        except OffsetsGoneError:
+            return []
+        finally:
+            log.close()
 
     def hold(self, name: str, offsets: Offsets) -> None:
         """Do nothing: Kafka deletes by its own rules."""

@@ -141,6 +141,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "idleConfig": "when a supervisor without work lets its tasks go",
     "autoScalerConfig": "how the number of groups follows the lag, or what it costs",
     "boundedStreamConfig": "read from here to there, and be done",
+    "emitTimeLagMetrics": "also find out how old what waits is: status and metrics tell the time"
+    " between the first message that is not read and the newest; of topics and of Kafka",
     "enabled": "whether it does",
     "inactiveAfterMillis": "so long without a new message makes the supervisor idle",
     "enableTaskAutoScaler": "whether it does",
@@ -181,6 +183,10 @@ MEANINGS: Final[Mapping[str, str]] = {
     "TuningConfig.maxTotalRows": "the same over all time chunks",
     "maxRowsPerPersist": "messages that one batch takes at most",
     "maxBytesPerPersist": "their bytes",
+    "offsetFetchPeriod": "how often the newest offsets are asked for: each second when left out,"
+    " and the lag in time each 30 s; after a loss, and for messages that lack, at once",
+    "httpTimeout": "a task's answer is waited for so long, up to 5 minutes, before it is asked"
+    " again",
     "releaseLocksOnHandoff": "locks of published rows go before the task ends",
     "skipSequenceNumberAvailabilityCheck": "tasks begin where messages are missing, and wait for"
     " them; with `resetOffsetAutomatically` it changes nothing",
@@ -305,3 +311,22 @@ OURS: Final = frozenset(
         "RuleList.rules",
     }
 )
+
+IGNORED: Final[Mapping[str, str]] = {
+    "maxRowsInMemory": "Druid counts rows after roll-up on a heap, and memory is Spark's here; for"
+    " smaller batches of a stream set `maxRowsPerPersist`",
+    "maxBytesInMemory": "as `maxRowsInMemory`; for smaller batches of a stream set"
+    " `maxBytesPerPersist`",
+    "intermediatePersistPeriod": "no rows wait in memory: a batch is persisted as soon as it is"
+    " read",
+    "chatRetries": "a task that does not answer is asked again each second, and counts as lost"
+    " after 5 minutes",
+    "chatThreads": "each task has a thread of its own for what it is asked",
+    "workerThreads": "each task has a thread of its own for what it is asked",
+    "shutdownTimeout": "nobody waits for a supervisor that ends: its tasks publish, each within"
+    " `completionTimeout`, and then it is gone",
+    "handoffConditionTimeout": "a task waits for no hand-off: segments can be queried as soon as"
+    " they are published",
+    "pollTimeout": "the client that reads waits for records, and hands them on as they come",
+}
+"""Why fields of Druid change nothing, where that is not plain, and what to set instead."""

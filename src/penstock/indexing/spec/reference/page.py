@@ -28,7 +28,7 @@ from penstock.indexing.spec.compaction import (
     CompactionSupervisorSpec,
 )
 from penstock.indexing.spec.model import SpecModel
-from penstock.indexing.spec.reference.meanings import MEANINGS, OURS
+from penstock.indexing.spec.reference.meanings import IGNORED, MEANINGS, OURS
 from penstock.indexing.spec.rules import RuleList
 from penstock.indexing.spec.supervisor import SupervisorSpec
 
@@ -111,6 +111,12 @@ def section(model: type[SpecModel]) -> str:
     if model.without_effect:
         names = ", ".join(f"`{name}`" for name in sorted(model.without_effect))
         lines += ["", f"May be there and change nothing: {names}."]
+        reasons = [
+            f"- `{name}`: {IGNORED[name]}"
+            for name in sorted(model.without_effect)
+            if name in IGNORED
+        ]
+        lines += ["", "Of these:", "", *reasons] if reasons else []
     if model.repeated:
         told = ", ".join(f"`{name}` for `{other}`" for name, other in model.repeated.items())
         lines += ["", f"May stand for another field, or say the same: {told}."]

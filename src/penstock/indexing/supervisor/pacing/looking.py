@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.indexing.supervisor.pacing.pace import Pace
+    from penstock.indexing.supervisor.pacing.timelag import TimeLag
     from penstock.indexing.supervisor.state import SupervisorState
     from penstock.indexing.supervisor.talk.dialogue import Dialogue
     from penstock.mailbox import Timer
@@ -27,6 +28,7 @@ class Looks:
         state: The supervisor.
         dialogue: Its talk with its tasks.
         pace: Weighs what was seen.
+        time_lag: Finds out how old what waits is.
         ended: Told at the end of each look, whether or not the stream was there.
     """
 
@@ -35,12 +37,15 @@ class Looks:
         state: SupervisorState,
         dialogue: Dialogue,
         pace: Pace,
+        time_lag: TimeLag,
         *,
         ended: Callable[[], None],
     ) -> None:
         self._state = state
         self._dialogue = dialogue
         self._pace = pace
+        self._time_lag = time_lag
+        self._fetch_from_s = 0.0
         self._ended = ended
         self._stopped = False
         self._rests_until_s = 0.0
@@ -65,8 +70,8 @@ class Looks:
             self._timer.cancel()
 
     def rest_no_more(self) -> None:
-        """Look soon, though there may be nothing to look after."""
-        self._rests_until_s = 0.0
+        """Look soon, though there may be nothing to look after, or the stream was seen lately."""
+        self._rests_until_s = self._fetch_from_s = 0.0
 
     @property
     def _is_idle(self) -> bool:
@@ -80,9 +85,25 @@ class Looks:
         if self._stopped or (self._is_idle and self._now_s() < self._rests_until_s):
             return
         self._state.begun = True
-        self._state.stream.look(self._seen, self._unseen)
+        if self._must_fetch():
+            self._state.stream.look(self._seen, self._unseen)
+        else:
+            self._ended()
         for group in self._state.groups.values():
             self._dialogue.ask(group)
+
+    def _must_fetch(self) -> bool:
+        """Whether to look at the stream: each time, if the spec names no `offsetFetchPeriod`.
+
+        What depends on a look, such as the successor of a task that was lost, does not wait for it.
+        """
+        stream = self._state.stream
+        return (
+            self._state.spec.tuning.offset_fetch_period is None
+            or stream.is_doubtful
+            or not stream.is_newer_than_losses
+            or self._now_s() >= self._fetch_from_s
+        )
 
     def _seen(self) -> None:
         if self._stopped:
@@ -95,9 +116,12 @@ class Looks:
             self._pace.weigh()
         except Unavailable as error:
             state.note(error)  # The next look weighs again.
+        self._time_lag.refresh()
         self._tell_vanished()
         self._ended()
-        self._rests_until_s = self._now_s() + state.spec.io.period / 1_000
+        now_s = self._now_s()
+        self._rests_until_s = now_s + state.spec.io.period / 1_000
+        self._fetch_from_s = now_s + (state.spec.tuning.offset_fetch_period or 0) / 1_000
         if not state.stopping:
             state.stream.hold(state.committed.to_keep, self._not_held)
 

@@ -35,7 +35,7 @@ class Dialogue:
     """The talk of one supervisor with its tasks.
 
     Args:
-        peons: The tasks.
+        peons: Gives the tasks, waited for as long as the spec says now.
         calls: Runs calls on lanes.
         clock: Time, for deadlines; not the wall clock's, which may jump.
         completion_timeout_ms: How long a group may publish, as the spec says now.
@@ -46,7 +46,7 @@ class Dialogue:
 
     def __init__(
         self,
-        peons: TaskClient,
+        peons: Callable[[], TaskClient],
         calls: Calls,
         clock: Clock,
         *,
@@ -73,7 +73,7 @@ class Dialogue:
 
     def _ask(self, group: TaskGroup, replica: Replica) -> None:
         replica.asking = True
-        task_id, peons = replica.task.id, self._peons
+        task_id, peons = replica.task.id, self._peons()
 
         def done(report: TaskReport) -> None:
             replica.asking = False
@@ -117,7 +117,7 @@ class Dialogue:
 
     def _catch_up(self, group: TaskGroup, replica: Replica) -> None:
         replica.catching_up = True
-        task_id, peons = replica.task.id, self._peons
+        task_id, peons = replica.task.id, self._peons()
         checkpoints, end = dict(group.checkpoints), group.end
 
         def done(_none: None) -> None:
@@ -177,7 +177,7 @@ class Dialogue:
         asked = [r.task.id for r in group.replicas.values() if r.has_worker and not group.lags(r)]
         if asked:
             group.phase = GroupPhase.ROLLING
-            Round(self._peons, self._calls, closing, ended).start(asked)
+            Round(self._peons(), self._calls, closing, ended).start(asked)
 
     def _read_on(self, group: TaskGroup, errors: Mapping[str, PenstockError]) -> None:
         if group.phase is GroupPhase.ROLLING:  # Its end may have become known meanwhile.

@@ -1,0 +1,63 @@
+"""How far a supervisor is behind in time, where its spec asks for it.
+
+On the overlord's mailbox; the stream is asked on a lane of its own, since that may take long. What
+is asked for is the time of two records of each stream partition that has unread ones, at the pace
+of `offsetFetchPeriod`; nothing else of them is looked at. Does not own how far it is behind in
+messages (`Standing`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.core.errors import PenstockError
+    from penstock.indexing.supervisor.standing import Standing
+    from penstock.indexing.supervisor.state import SupervisorState
+
+
+class TimeLag:
+    """The lag in time of one supervisor, kept in its state.
+
+    Args:
+        state: The supervisor.
+        standing: Which messages are not read yet.
+    """
+
+    def __init__(self, state: SupervisorState, standing: Standing) -> None:
+        self._state = state
+        self._standing = standing
+        self._asks = False
+        self._again_s = 0.0
+
+    def refresh(self) -> None:
+        """Find it out anew if that is due and wanted."""
+        state = self._state
+        if not state.spec.io.emit_time_lag_metrics:
+            state.time_lag_ms, self._again_s = None, 0.0
+            return
+        now_s = state.ports.clock.monotonic_s()
+        if self._asks or now_s < self._again_s:
+            return
+        self._again_s = now_s + state.spec.tuning.time_lag_every_ms / 1000
+        ranges = self._standing.unread()
+        unread = {p: (start, end) for p, (start, end) in ranges.items() if start < end}
+        read = dict.fromkeys(ranges.keys() - unread.keys(), 0)
+        if not unread:
+            state.time_lag_ms = read
+            return
+        self._asks = True
+
+        def done(spans: Mapping[int, int]) -> None:
+            self._asks = False
+            if state.spec.io.emit_time_lag_metrics:
+                state.time_lag_ms = {**read, **spans}
+
+        def failed(error: PenstockError) -> None:
+            self._asks = False
+            state.time_lag_ms = None  # What was once is not so any more.
+            state.note(error)
+
+        state.stream.spans(unread, done, failed)

@@ -1,0 +1,173 @@
+"""How far a supervisor is behind in time, and how often it asks its stream how far that is.
+
+A lag in messages says little of a stream whose rate nobody knows. Both cost questions, so that a
+spec says whether and how often; nothing that depends on a look may wait because of it.
+"""
+
+from __future__ import annotations
+
+import pytest
+from indexing_kit import make_spec, spec_json
+from story_kit import ask, fail, feed, offsets, running, slowed, status, until
+
+from penstock.indexing.spec import SpecError, parse_supervisor_spec
+from penstock.indexing.supervisor.updates import UpdateAction, update_action
+from penstock.indexing.taskspec import base_sequence_name
+
+PLAIN = {"maxTotalRows": 5000}
+TIMES = ("minimumLagMillis", "aggregateLagMillis", "maxLagMillis")
+
+
+def times(sim):
+    payload = status(sim)
+    return [payload.get(name) for name in TIMES]
+
+
+def timed(sim, *gaps_ms):
+    """Say when the messages of stream partition 0 came, each so long after the one before."""
+    at = 0
+    for offset, gap in enumerate(gaps_ms):
+        at += gap
+        sim.broker.times_ms["flights", 0, offset] = at
+
+
+def looks_of(sim, monkeypatch):
+    looks, available = [], sim.broker.available
+
+    def counted(topic, **asked):
+        if "after" not in asked or asked["after"] is None:
+            looks.append(sim.clock.monotonic_s())
+        return available(topic, **asked)
+
+    monkeypatch.setattr(sim.broker, "available", counted)
+    return looks
+
+
+def test_the_time_between_the_first_unread_message_and_the_newest_is_told(make):
+    sim = make({"offsetFetchPeriod": "PT2S"}, taskDuration="PT1H", emitTimeLagMetrics=True)
+    go_on = slowed(sim)
+    feed(sim, 6)
+    timed(sim, 0, 700, 40)
+    sim.broker.times_ms |= {("flights", 1, 0): 50, ("flights", 1, 2): 20}  # a clock was set back
+    until(sim, lambda: times(sim) == [{"0": 740, "1": 0}, 740, 740])
+    go_on()
+    until(sim, lambda: times(sim) == [{"0": 0, "1": 0}, 0, 0])
+    assert sim.visible() == sim.good
+
+
+def test_two_messages_of_a_stream_partition_are_asked_for_in_a_period(make):
+    sim = make({"offsetFetchPeriod": "PT20S"}, taskDuration="PT1H", emitTimeLagMetrics=True)
+    slowed(sim)
+    feed(sim, 6)
+    timed(sim, 0, 5, 5)
+    until(sim, lambda: times(sim)[1] == 10)
+    asked = sim.broker.times_asked
+    sim.run(100)
+    assert sim.broker.times_asked - asked in range(16, 25)
+
+
+def test_what_has_no_time_is_left_out(make):
+    sim = make({"offsetFetchPeriod": "PT2S"}, taskDuration="PT1H", emitTimeLagMetrics=True)
+    slowed(sim)
+    feed(sim, 4)
+    sim.broker.times_ms["flights", 0, 0] = 7  # The newest was deleted meanwhile.
+    until(sim, lambda: times(sim) == [{}, 0, 0])
+
+
+def test_without_the_wish_nobody_asks_for_times(make):
+    sim = make(taskDuration="PT1H")
+    slowed(sim)
+    feed(sim, 6)
+    sim.run(60)
+    assert times(sim) == [None, None, None]
+    assert sim.broker.times_asked == 0
+
+
+def test_a_time_that_cannot_be_told_is_an_error_in_the_status_and_no_time(make, monkeypatch):
+    sim = make({"offsetFetchPeriod": "PT2S"}, taskDuration="PT1H", emitTimeLagMetrics=True)
+    go_on = slowed(sim)
+    feed(sim, 6)
+    timed(sim, 0, 5, 5)
+    until(sim, lambda: times(sim)[1] == 10)
+    with monkeypatch.context() as broken:
+        broken.setattr(sim.broker, "append_time_ms", lambda *_place: fail("no times today"))
+        until(sim, lambda: times(sim)[1] is None)
+        until(sim, lambda: "no times today" in str(status(sim)["recentErrors"]))
+    until(sim, lambda: times(sim)[1] == 10)
+    assert status(sim)["healthy"]
+    go_on()
+    until(sim, lambda: sim.visible() == sim.good)
+
+
+def test_the_newest_offsets_are_asked_for_as_often_as_the_spec_says(make, monkeypatch):
+    sim = make({"offsetFetchPeriod": "PT30S"}, taskDuration="PT1H")
+    feed(sim, 6)
+    until(sim, lambda: sim.visible() == sim.good)
+    looks = looks_of(sim, monkeypatch)
+    sim.run(300)
+    assert len(looks) in range(9, 12)
+    feed(sim, 6)
+    until(sim, lambda: sim.visible() == sim.good)  # Tasks do not wait for it.
+    until(sim, lambda: status(sim)["latestOffsets"] == {"0": 6, "1": 6})
+
+
+def test_a_lost_task_is_made_up_for_without_waiting_for_the_period(make, monkeypatch):
+    sim = make({"offsetFetchPeriod": "PT10M"}, taskDuration="PT1H")
+    feed(sim, 6)
+    (task,) = running(sim)
+    looks = looks_of(sim, monkeypatch)
+    assert ask(sim, sim.overlord.shutdown_task(task)) is True
+    until(sim, lambda: running(sim) != [task], 30)
+    assert looks
+    feed(sim, 6)
+    until(sim, lambda: sim.visible() == sim.good)
+
+
+def test_tasks_take_turns_though_what_was_seen_of_the_stream_is_old(make):
+    sim = make({"offsetFetchPeriod": "PT10M"}, taskDuration="PT20S")
+    for _ in range(3):
+        feed(sim, 6)
+        until(sim, lambda: sim.visible() == sim.good)
+        before = running(sim)
+        until(sim, lambda before=before: running(sim) != before)
+    until(sim, lambda: sum((offsets(sim) or {}).values()) == sim.sent)
+    assert sim.published() == sim.good
+
+
+def test_answers_of_tasks_are_waited_for_as_long_as_the_spec_says_now(make):
+    sim = make({**PLAIN, "httpTimeout": "PT2.5S"}, taskDuration="PT1H")
+    before = running(sim)
+    assert sim.answer_ms == 2_500
+    ask(sim, sim.overlord.supervisor_desk.submit(spec_json(PLAIN, taskDuration="PT1H")))
+    until(sim, lambda: sim.answer_ms == 10_000)
+    sim.run(10)
+    assert running(sim) == before
+
+
+def test_what_only_the_supervisor_heeds_makes_no_other_tasks():
+    plain = make_spec(PLAIN)
+    paced = make_spec({**PLAIN, "offsetFetchPeriod": "PT10S", "httpTimeout": "PT20S"})
+    assert base_sequence_name(plain, {0: 1}) == base_sequence_name(paced, {0: 1})
+    assert update_action(plain, paced) is UpdateAction.RESTART_SUPERVISOR
+    # They are kept with the spec.
+    assert parse_supervisor_spec(paced.to_json()) == paced
+    assert paced.tuning.http_timeout == 20_000
+
+
+@pytest.mark.parametrize(
+    ("tuning", "says"),
+    [
+        ({"httpTimeout": "PT6M"}, "tuningConfig.httpTimeout: must be at most PT300S"),
+        ({"httpTimeout": 0}, "tuningConfig.httpTimeout: must be longer than nothing"),
+        ({"offsetFetchPeriod": "PT0S"}, "offsetFetchPeriod: must be longer than nothing"),
+        ({"offsetFetchPeriod": "soon"}, "tuningConfig.offsetFetchPeriod"),
+    ],
+)
+def test_times_that_cannot_be_are_refused_by_name(tuning, says):
+    with pytest.raises(SpecError, match=says):
+        make_spec(tuning)
+
+
+def test_a_wish_is_yes_or_no():
+    with pytest.raises(SpecError, match=r"ioConfig\.emitTimeLagMetrics"):
+        make_spec(emitTimeLagMetrics="often")
