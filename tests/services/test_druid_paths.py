@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
+from druid_page import endpoints
 from overlord_kit import Api, OverlordWorld, routed
 
 INDEXER = """
@@ -46,11 +48,12 @@ OTHERS = """
 POST /v2/sql; POST /v2/sql/task; DELETE /v2/sql/x
 """
 EVERYWHERE = ["/status", "/status/health", "/status/properties", "/status/selfDiscovered/status"]
+# Of a task's process and of a server that holds segments: no router has them.
+ELSEWHERE = ("/druid/worker/", "/druid-internal/")
 ABSENT = [
-    ("POST", "/druid/v2"),
-    ("POST", "/druid/v2/sql/statements"),
-    ("GET", "/druid/coordinator/v1/lookups/config"),
-    ("GET", "/druid/coordinator/v1/tiers"),
+    (one.method, one.path.replace("{}", "x"))
+    for one in endpoints()
+    if one.line.here == "refused" and not one.path.startswith(ELSEWHERE)
 ]
 
 
@@ -74,6 +77,14 @@ def router(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     with routed(world, service) as made:  # type: ignore[arg-type]
         yield made
     world.close()
+
+
+def test_the_page_has_a_line_for_each_of_them() -> None:
+    """Names of what is looked for stand where the page has parameters."""
+    told = {one.key for one in endpoints() if one.line.here != "refused"}
+    named = re.compile(r"(?<=/)(x|y|2024-01-01_P1D)(?=/|$)")
+    asked = {(method, named.sub("{}", path)) for method, path in PATHS}
+    assert asked - told == set()
 
 
 @pytest.mark.parametrize(("method", "path"), PATHS)

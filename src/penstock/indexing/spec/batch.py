@@ -640,6 +640,26 @@ _TYPES: Final[Mapping[str, type[BatchTaskSpec]]] = {
     "query_controller": SqlIngestSpec,
 }
 BATCH_TASK_TYPES: Final = tuple(_TYPES)
+_OF_SUPERVISORS: Final = "tasks of streams are made by supervisors: submit one of those"
+_OF_PARALLEL: Final = "submit index_parallel: one task, whose work Spark spreads"
+_OF_STORES: Final = "move files with the tools of the store"
+_REFUSED_TYPES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("index_kafka", "index_kinesis", "index_rabbit"), _OF_SUPERVISORS),
+    **dict.fromkeys(
+        (
+            "index_hadoop",
+            "partial_dimension_cardinality",
+            "partial_dimension_distribution",
+            "partial_index_generate",
+            "partial_index_generic_merge",
+            "partial_range_index_generate",
+            "single_phase_sub_task",
+        ),
+        _OF_PARALLEL,
+    ),
+    **dict.fromkeys(("archive", "move", "restore"), _OF_STORES),
+    "query_worker": "Spark spreads the work of a statement: POST it to /druid/v2/sql/task",
+}
 
 
 def parse_batch_task(raw: bytes | str | Mapping[str, JsonValue]) -> BatchTaskSpec:
@@ -657,6 +677,9 @@ def parse_batch_task(raw: bytes | str | Mapping[str, JsonValue]) -> BatchTaskSpe
     if not isinstance(kind, str) or kind not in _TYPES:
         if kind in get_args(StreamType):
             text = f"{kind!r} is a supervisor's, not a batch task's: submit it as a supervisor"
+            raise SpecError((Mistake("type", text),))
+        if isinstance(kind, str) and kind in _REFUSED_TYPES:
+            text = f"{kind!r} of Druid is not supported here: {_REFUSED_TYPES[kind]}"
             raise SpecError((Mistake("type", text),))
         given, name = (repr(kind), kind) if isinstance(kind, str) else (shown(kind), "")
         text = f"{given} is no kind of batch task{did_you_mean(name, list(_TYPES))}"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 
+from starlette.routing import BaseRoute
+
 from penstock.core.errors import InvalidRequest, PenstockError
 from penstock.core.metrics import MetricRegistry
 from penstock.services.api.asgi import BODY_BYTES_MAX, application
@@ -72,6 +74,11 @@ class WarmUp:
         self._context.say_ready()
 
 
+def routes_of(sql: SqlRoutes, router: RouterRoutes, tables: TableRoutes) -> list[BaseRoute]:
+    """Return everything that a router serves but what every process does."""
+    return [*sql.routes(), *router.routes(), *tables.routes()]
+
+
 def compose(context: RoleContext) -> Lifecycle:
     """Put the process together."""
     options, clock = context.options, context.clock
@@ -100,11 +107,11 @@ def compose(context: RoleContext) -> Lifecycle:
     numbers = RouterMetrics(
         store, options.broker_http, lambda: directory.find("overlord"), options.token
     )
-    routes = [
-        *SqlRoutes(sql, registry, context.emitter, clock.monotonic_s).routes(),
-        *RouterRoutes(parts).routes(),
-        *TableRoutes(tables).routes(),
-    ]
+    routes = routes_of(
+        SqlRoutes(sql, registry, context.emitter, clock.monotonic_s),
+        RouterRoutes(parts),
+        TableRoutes(tables),
+    )
     server = HttpServer(
         application(
             routes,

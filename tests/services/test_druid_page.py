@@ -1,0 +1,131 @@
+"""docs/druid-compatibility.md has a line for every route that runs and every kind, and no other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import cast, get_args
+
+import pytest
+from druid_page import HERE, METHODS, endpoints, lines, without_names
+from overlord_kit import OverlordWorld
+from starlette.routing import BaseRoute, Route
+
+from penstock.core.errors import InvalidRequest
+from penstock.core.metrics import MetricRegistry
+from penstock.indexing.actions import action_from_json
+from penstock.indexing.spec.aggregators import Aggregator, AggregatorType
+from penstock.indexing.spec.batch import BATCH_TASK_TYPES, parse_batch_task
+from penstock.indexing.tasklog import TaskLogReader
+from penstock.indexing.worker.peontask import PeonTask
+from penstock.services.api.asgi import application
+from penstock.services.api.indexer.paths import PREFIX
+from penstock.services.api.peon import PeonRoutes, TaskControl
+from penstock.services.api.router import RouterParts, RouterRoutes
+from penstock.services.api.sql import SqlPort, SqlRoutes
+from penstock.services.api.tables import TableRoutes
+from penstock.services.api.worker import WorkerPort, WorkerRoutes
+from penstock.services.config import Address
+from penstock.services.leases import Directory
+from penstock.services.roles.router import routes_of
+from penstock.spark.tables import TableSource
+from penstock.testing.emitting import KeptEvents
+
+SERVED = [one for one in endpoints() if one.line.here != "refused"]
+REFUSED = [one for one in endpoints() if one.line.here == "refused"]
+NOBODY = SimpleNamespace()
+COORDINATOR = "/druid/coordinator/v1"
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[set[tuple[str, str]]]:
+    """Every method and path that an application of ours serves."""
+    world = OverlordWorld(tmp_path_factory.mktemp("page"))
+    overlord = keys(world.app.routes)
+    directory, address = Directory(world.metadata.leases), Address("127.0.0.1", 1)
+    parts = RouterParts(world.metadata, directory, address, address, lambda: True)
+    sql = SqlRoutes(cast("SqlPort", NOBODY), MetricRegistry(), KeptEvents(), lambda: 0.0)
+    tables = TableRoutes(cast("TableSource", NOBODY))
+    router = keys(routes_of(sql, RouterRoutes(parts), tables))
+    worker = WorkerRoutes(
+        "w", cast("WorkerPort", NOBODY), cast("TaskLogReader", NOBODY), lambda: address
+    )
+    peon = PeonRoutes(
+        "t", cast("PeonTask", NOBODY), lambda: None, cast("TaskControl", NOBODY)
+    ).routes()
+    every = keys(application([]).routes)
+    yield overlord | passed_on(router, overlord) | keys(worker.routes()) | keys(peon) | every
+    world.close()
+
+
+def keys(routes: list[BaseRoute]) -> set[tuple[str, str]]:
+    found = [route for route in routes if isinstance(route, Route)]
+    return {
+        (method, without_names(route.path))
+        for route in found
+        for method in (route.methods or ())
+        if method != "HEAD"
+    }
+
+
+def passed_on(router: set[tuple[str, str]], overlord: set[tuple[str, str]]) -> set[tuple[str, str]]:
+    """What a router serves, with the overlord's paths in place of those that it passes on to it."""
+    every, marking = "/druid/indexer/{}", COORDINATOR + "/datasources/{}"
+    own = {key for key in router if key[1] != every and (key[0] == "GET" or key[1] != marking)}
+    return own | {
+        (method, COORDINATOR + path.removeprefix(PREFIX))
+        for method, path in overlord
+        if (method, marking) in router and path.startswith(PREFIX + "/datasources/")
+    }
+
+
+def test_every_route_has_a_line_and_every_line_a_route(running: set[tuple[str, str]]) -> None:
+    told = [one.key for one in SERVED]
+    assert sorted(running - set(told)) == []
+    assert sorted(set(told) - running) == []
+    assert len(told) == len(set(told))
+
+
+def test_what_is_refused_is_not_served(running: set[tuple[str, str]]) -> None:
+    assert [one.key for one in REFUSED if one.key in running] == []
+
+
+def test_lines_say_what_is_here_and_what_to_do_instead() -> None:
+    assert {one.method for one in endpoints()} <= METHODS
+    assert [line.place for line in lines() if line.here not in HERE] == []
+    assert [line.place for line in lines() if line.here == "refused" and not line.told] == []
+
+
+def of_kinds(head: str, section: str) -> dict[str, str]:
+    """(kind: what is here) of the lines of a table whose first column names kinds."""
+    return {
+        kind: line.here
+        for line in lines()
+        if head in line.cells and line.section == section
+        for kind in line.cells[head].replace("`", "").split(", ")
+    }
+
+
+def test_every_type_of_a_task_has_a_line() -> None:
+    told = of_kinds("type", "Tasks")
+    assert {kind for kind, here in told.items() if here != "refused"} == set(BATCH_TASK_TYPES)
+    for kind in told.keys() - set(BATCH_TASK_TYPES):
+        with pytest.raises(InvalidRequest, match="is not supported here: "):
+            parse_batch_task({"type": kind})
+
+
+def test_every_action_has_a_line() -> None:
+    told = of_kinds("action", "Tasks: `/druid/indexer/v1`")
+    with pytest.raises(InvalidRequest) as caught:
+        action_from_json({"type": "none"})
+    known = str(caught.value).partition("there are ")[2].split(", ")
+    assert {kind for kind, here in told.items() if here != "refused"} == set(known)
+
+
+def test_every_aggregator_has_a_line() -> None:
+    told = of_kinds("kind", "`metricsSpec`")
+    known = set(get_args(AggregatorType))
+    assert {kind for kind, here in told.items() if here != "refused"} == known
+    for kind in told.keys() - known:
+        with pytest.raises(ValueError, match=f"{kind} is not supported yet"):
+            Aggregator.model_validate({"type": kind, "name": "m", "fieldName": "f"})
