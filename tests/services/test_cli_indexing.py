@@ -295,6 +295,7 @@ def test_the_end_of_a_task_says_what_became_of_its_rows(
     for task, counts, says in (
         ("all", {"processed": 1_200, "thrownAway": 0, "unparseable": 0}, ": 1,200 rows"),
         ("some", {"processed": 7, "thrownAway": 3, "unparseable": 2}, ": 7 rows, 3 thrown away, "),
+        ("one", {"processed": 1, "thrownAway": 0, "unparseable": 0}, ": 1 row\n"),
         ("none", {"processed": 0, "thrownAway": 4, "unparseable": 0}, ": 0 rows, 4 thrown away"),
         ("rolled", {"processed": 9, "thrownAway": 1}, ": 9 rows rolled up into 4, 1 thrown away"),
     ):

@@ -17,7 +17,7 @@ import typer
 
 from penstock.core.errors import InvalidRequest, PenstockError
 from penstock.services.cli.context import GIVEN
-from penstock.services.cli.output import warn
+from penstock.services.cli.output import counted, warn
 from penstock.services.httpclient import JsonClient
 
 Topic = Annotated[str, typer.Argument(help="Name of the topic.")]
@@ -70,7 +70,7 @@ def _counted(topic: str) -> Iterator[list[int]]:
         raise
     finally:
         if written[0] or not failed:
-            warn(f"{written[0]:,} {'message' if written[0] == 1 else 'messages'} of {topic}")
+            warn(f"{counted(written[0], 'message')} of {topic}")
 
 
 async def _consume(

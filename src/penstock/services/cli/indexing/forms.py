@@ -19,7 +19,7 @@ from penstock.core.instants import format_time, parse_time
 from penstock.services.answers import objects, part
 from penstock.services.cli import exitcodes
 from penstock.services.cli.context import GIVEN
-from penstock.services.cli.output import first_line, print_json, say, warn
+from penstock.services.cli.output import counted, first_line, print_json, say, warn
 
 if TYPE_CHECKING:
     from penstock.services.httpclient import JsonClient
@@ -103,9 +103,10 @@ def trouble(api: JsonClient, task_id: str, status: object) -> str | None:
         return None
     reason = first_line(part(payload, "lastFailure"))
     most, next_try = part(payload, "failedTriesMax"), part(payload, "nextTry")
-    count = f"{failures} of {most}" if isinstance(most, int) else str(failures)
+    of = f"{failures} of {most} tries"
+    count = of if isinstance(most, int) else counted(failures, "try", "tries")
     again = f" (the next is at {next_try})" if isinstance(next_try, str) else ""
-    return f"{count} tries of its work failed{again}, at last: {reason}"
+    return f"{count} of its work failed{again}, at last: {reason}"
 
 
 def warn_of_no_data(api: JsonClient, datasource: str) -> None:
@@ -180,7 +181,7 @@ def _counted(task_id: str) -> str:
     lost = [f"{counts[name]:,} {text}" for name, text in bad if counts[name]]
     if not counts["processed"] and not lost:
         return ""
-    rows = f": {counts['processed']:,} rows"
+    rows = f": {counted(counts['processed'], 'row')}"
     if isinstance(written, int) and written != counts["processed"]:
         rows += f" rolled up into {written:,}"
     shown = ", ".join([rows, *lost])
@@ -258,5 +259,5 @@ def _progress(api: JsonClient, task_id: str, status: Mapping[str, object]) -> tu
     if isinstance(failures, int):
         text += f"{_AGAIN}{failures + 1}: {first_line(part(payload, 'lastFailure'))}"
     elif isinstance(rows, int) and rows:
-        text += f", {rows:,} rows"
+        text += f", {counted(rows, 'row')}"
     return text, done if isinstance(done, int) else 0, total if isinstance(total, int) else 0
