@@ -326,6 +326,18 @@ MISTAKES = [
     ),
     (
         f"{IO}.inputFormat",
+        {"type": "kafka", "valueFormat": {"type": "json"}, "keyFormat": {"type": "jsn"}},
+        f"{IO}.inputFormat.keyFormat.type",
+        '"jsn" is not one of json, csv, tsv: did you mean "json"?',
+    ),
+    (
+        f"{IO}.inputFormat",
+        {"type": "kafka", "valueFormat": {"type": "orc"}},
+        f"{IO}.inputFormat.valueFormat.type",
+        "a stream's messages are json, csv, tsv, not orc",
+    ),
+    (
+        f"{IO}.inputFormat",
         {"type": "csv", "findColumnsFromHeader": True},
         f"{IO}.inputFormat.findColumnsFromHeader",
         "list the columns in columns",
@@ -342,6 +354,7 @@ MISTAKES = [
     (f"{TU}.maxRowsPerSegment", 0, f"{TU}.maxRowsPerSegment", "must be at least 1"),
     (f"{TU}.maxRowsPerSegment", "many", f"{TU}.maxRowsPerSegment", "whole number"),
     (f"{TU}.maxParseExceptions", -1, f"{TU}.maxParseExceptions", "at least 0"),
+    (f"{TU}.maxRowsInMemry", 5, f"{TU}.maxRowsInMemry", 'did you mean "maxRowsInMemory"?'),
     (f"{TU}.releaseLocksOnHandoff", "perhaps", f"{TU}.releaseLocksOnHandoff", "true or false"),
     ("suspended", "yes", "suspended", 'true or false, not "yes"'),
     (f"{IO}.useEarliestOffset", "1", f"{IO}.useEarliestOffset", 'true or false, not "1"'),

@@ -226,7 +226,7 @@ def test_bad_rows_are_counted_with_file_and_line(
         f"{path}:{number}" for number in (11, 501, 502, 701)
     ]
     assert result.parse_errors[0].row == "{"
-    assert "no bigint" in result.parse_errors[3].reason
+    assert "no long" in result.parse_errors[3].reason
     assert len(rows_of(result, tmp_path)) == 896
 
 

@@ -220,7 +220,9 @@ def _unknown_field(name: str, parent: type[SpecModel]) -> str:
     if name in parent.unsupported:
         return f"not supported here: {parent.unsupported[name]}"
     known = sorted(f.alias or n for n, f in parent.model_fields.items())
-    return f"unknown field{did_you_mean(name, known)}"
+    # Names that change nothing here, or are refused with what to do instead, are meant as well.
+    others = (*parent.without_effect, *parent.repeated, *parent.unsupported)
+    return f"unknown field{did_you_mean(name, known, others)}"
 
 
 def _not_one_of(given: object, text: str, expected: str) -> str:
@@ -234,9 +236,18 @@ def _not_one_of(given: object, text: str, expected: str) -> str:
     return f"{text} is not one of {', '.join(names)}{hint}"
 
 
-def did_you_mean(given: str, names: list[str], *, or_all: bool = True) -> str:
-    """Return a hint at the nearest name, or the names there are (nothing, if not `or_all`)."""
-    near = _nearest(given, names)
+def did_you_mean(
+    given: str, names: list[str], others: Iterable[str] = (), *, or_all: bool = True
+) -> str:
+    """Return a hint at the nearest name, or the names there are (nothing, if not `or_all`).
+
+    Args:
+        given: What was written.
+        names: The names.
+        others: Names that may be meant, too, and are not listed.
+        or_all: List the names if none is near.
+    """
+    near = _nearest(given, [*names, *others])
     if near is None and not or_all:
         return ""
     return f': did you mean "{near}"?' if near else f"; there are {', '.join(names)}"

@@ -115,7 +115,7 @@ def _coerce(value: Json, name: str, type_: FieldType) -> Value:
         case FieldType.BINARY:
             found = None
     if found is None:
-        raise UnparseableError(f"field {name!r}: {_show(value)} is no {type_}")
+        raise UnparseableError(f"field {name!r}: {_show(value)} is no {type_.word}")
     return found
 
 

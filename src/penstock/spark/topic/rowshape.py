@@ -43,6 +43,11 @@ class FieldType(StrEnum):
         """The type of the values of a list; None: it is no list."""
         return _VALUES.get(self)
 
+    @property
+    def word(self) -> str:
+        """Its name in messages: that of a spec, where users write long."""
+        return "long" if self is FieldType.LONG else self.value
+
 
 _ARROW: Final = {
     FieldType.STRING: pa.string(),

@@ -14,22 +14,36 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from penstock.indexing.spec.inputs import (
     REFUSED_FORMATS,
-    AvroFormat,
     CsvFormat,
-    InputFormat,
     JsonFormat,
-    OrcFormat,
-    ParquetFormat,
     TsvFormat,
 )
 from penstock.indexing.spec.model import Found, SpecModel, mistakes, refusing
 
-_MESSAGE_FORMATS: Final = ("json", "csv", "tsv")
+_FILE_FORMATS: Final = frozenset({"parquet", "orc", "avro_ocf"})
 _Name = Annotated[str, Field(min_length=1)]
 
 
 def _upper(value: object) -> object:
     return value.upper() if isinstance(value, str) else value
+
+
+def _not_of_files(value: object) -> object:
+    """Refuse formats of whole files, which batch tasks read."""
+    kind = value.get("type") if isinstance(value, dict) else None
+    if isinstance(kind, str) and kind in _FILE_FORMATS:
+        text = f"a stream's messages are json, csv, tsv, not {kind}: read it in a batch task"
+        raise mistakes("format", [(("type",), kind, text)])
+    return value
+
+
+MessageFormat = Annotated[
+    JsonFormat | CsvFormat | TsvFormat,
+    Field(discriminator="type"),
+    refusing(REFUSED_FORMATS, default="json"),
+    BeforeValidator(_not_of_files),
+]
+"""How one message is written, or its key; `mistakes_in_message` says what else it cannot have."""
 
 
 class HeaderFormat(SpecModel):
@@ -50,10 +64,10 @@ class KafkaFormat(SpecModel):
     """
 
     type: Literal["kafka"]
-    value_format: InputFormat
+    value_format: MessageFormat
     header_format: HeaderFormat | None = None
     header_column_prefix: str = "kafka.header."
-    key_format: InputFormat | None = None
+    key_format: MessageFormat | None = None
     key_column_name: _Name = "kafka.key"
     timestamp_column_name: _Name = "kafka.timestamp"
     topic_column_name: _Name = "kafka.topic"
@@ -90,22 +104,19 @@ class KafkaFormat(SpecModel):
 
 
 StreamFormat = Annotated[
-    JsonFormat | CsvFormat | TsvFormat | KafkaFormat | ParquetFormat | OrcFormat | AvroFormat,
+    JsonFormat | CsvFormat | TsvFormat | KafkaFormat,
     Field(discriminator="type"),
     refusing({k: v for k, v in REFUSED_FORMATS.items() if k != "kafka"}, default="json"),
+    BeforeValidator(_not_of_files),
 ]
-"""What a stream's spec may name; `mistakes_in_message` says which of files no stream has."""
+"""What a stream's spec may name."""
 
 
-def mistakes_in_message(format_: InputFormat) -> Found:
+def mistakes_in_message(format_: JsonFormat | CsvFormat | TsvFormat) -> Found:
     """Return what a format has that a message cannot: it is one row by itself.
 
     Nothing comes before the first. Each is (place within the format, value, what is wrong).
     """
-    if format_.type not in _MESSAGE_FORMATS:
-        known = ", ".join(_MESSAGE_FORMATS)
-        text = f"a stream's messages are {known}, not {format_.type}: read it in a batch task"
-        return [(("type",), format_.type, text)]
     found: Found = []
     if isinstance(format_, CsvFormat | TsvFormat):
         if format_.has_header:
