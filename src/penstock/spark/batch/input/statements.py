@@ -13,7 +13,6 @@ becomes null that was not.
 from __future__ import annotations
 
 import re
-from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ import pyarrow.json as pj
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.indexing.engine import InputUnavailable
 from penstock.spark.batch.input.columnar import FOUND_AS
+from penstock.spark.batch.input.lines import BOM
 from penstock.spark.chunkfiles import write_groups
 from penstock.storage.databases.postgres import opened
 
@@ -147,9 +147,9 @@ class _Copying:
     def _table(self, block: bytearray, columns: Sequence[Column], schema: pa.Schema) -> pa.Table:
         names = [f"c{number}" for number in range(len(columns))]
         plain = [pa.string() if pa.types.is_list(field.type) else field.type for field in schema]
-        if block.startswith(BOM_UTF8):
+        if block.startswith(BOM):
             # Where a text begins, Arrow takes one away, which is a character of the value here.
-            block = bytearray(BOM_UTF8) + block
+            block = bytearray(BOM) + block
         try:
             read = pv.read_csv(
                 pa.BufferReader(block),
