@@ -107,15 +107,18 @@ def test_dimensions_may_be_found_in_the_data():
     assert "leave it out" in refused(dimensionsSpec=both)[place]
 
 
-def test_lists_are_kept_as_they_were_sent_or_as_sets():
+def test_lists_are_kept_as_they_were_sent_or_in_order_or_as_sets():
     def of(handling: str) -> dict[str, object]:
         return {"dimensions": [{"name": "a", "multiValueHandling": handling}]}
 
-    for kept in ("ARRAY", "array", "SORTED_ARRAY"):
-        assert not schema(dimensionsSpec=of(kept)).dimensions[0].has_sets
+    for kept in ("ARRAY", "array"):
+        assert not schema(dimensionsSpec=of(kept)).dimensions[0].orders_lists
+    for ordered in ("SORTED_ARRAY", "sorted_array"):
+        assert schema(dimensionsSpec=of(ordered)).dimensions[0].orders_lists
+        assert not schema(dimensionsSpec=of(ordered)).dimensions[0].has_sets
     assert schema(dimensionsSpec=of("SORTED_SET")).dimensions[0].has_sets
     place = "dimensionsSpec.dimensions[0].multiValueHandling"
-    assert "array, sorted_set" in refused(dimensionsSpec=of("SET"))[place]
+    assert "array, sorted_array, sorted_set" in refused(dimensionsSpec=of("SET"))[place]
 
 
 @pytest.mark.parametrize(

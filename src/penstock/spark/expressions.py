@@ -97,16 +97,16 @@ def chunk_number(time: Column, granularity: Granularity) -> Column:
     return sf.lit(0).cast("bigint")
 
 
-def list_sets(text: Column) -> Column:
-    """Return text in which the values of each JSON list are sorted, every one once.
+def ordered_lists(text: Column, *, sets: bool) -> Column:
+    """Return text in which the values of each JSON list are sorted, with `sets` every one once.
 
     Python does it: the JVM's reader of JSON writes numbers in another way, and takes what follows
     a list for nothing.
     """
     # Imported here: see `_zoned_start`.
-    from penstock.spark.topic.valuesets import as_sets  # noqa: PLC0415
+    from penstock.spark.topic.valuesets import in_order  # noqa: PLC0415
 
-    return _by_arrow(text, as_sets, StringType())
+    return _by_arrow(text, functools.partial(in_order, sets=sets), StringType())
 
 
 def _zoned_start(time: Column, zoned: ZonedBuckets) -> Column:

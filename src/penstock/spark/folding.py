@@ -32,7 +32,7 @@ from penstock.core.intervals import Granularity
 from penstock.indexing.spec import TIME_COLUMN, Aggregator, DataSchema
 from penstock.spark.chunks import truncated
 from penstock.spark.columns import is_picked, kept_time, metric_type
-from penstock.spark.topic.valuesets import as_sets
+from penstock.spark.topic.valuesets import in_order
 
 # All bits but the sign's: what turns negative doubles round, so that they count as whole numbers.
 _NOT_SIGN: Final = np.int64(2**63 - 1)
@@ -84,15 +84,15 @@ class FoldedMetric:
 class Fold:
     """How rows become fewer: by equal keys, `__time` first; without keys they stay as many.
 
-    `lengths` are (column, characters) pairs: of the text of these dimensions so much stays. Lists
-    of the dimensions `sets` become sets.
+    `lengths` are (column, characters) pairs: of the text of these dimensions so much stays. `lists`
+    are (column, as a set) pairs: the lists of these dimensions are put in order.
     """
 
     granularity: Granularity
     keys: tuple[str, ...]
     metrics: tuple[FoldedMetric, ...]
     lengths: tuple[tuple[str, int], ...] = ()
-    sets: tuple[str, ...] = ()
+    lists: tuple[tuple[str, bool], ...] = ()
 
     def held(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return rows with the columns of the files in the form in which they are folded.
@@ -105,8 +105,8 @@ class Fold:
         columns[TIME_COLUMN] = truncated(times, self.granularity)
         for name, characters_max in self.lengths:
             columns[name] = _shortened(columns[name], characters_max)
-        for name in self.sets:
-            columns[name] = as_sets(columns[name])
+        for name, is_set in self.lists:
+            columns[name] = in_order(columns[name], sets=is_set)
         for key in self.keys:
             if pa.types.is_floating(columns[key].type):
                 columns[key] = _as_key(columns[key])
@@ -168,15 +168,15 @@ def fold_of(schema: DataSchema, combined: Container[str] = ()) -> Fold | None:
     lengths = tuple(
         (d.name, d.max_string_length) for d in schema.dimensions if d.max_string_length is not None
     )
-    sets = tuple(d.name for d in schema.dimensions if d.has_sets)
+    lists = tuple((d.name, d.has_sets) for d in schema.dimensions if d.orders_lists)
     if schema.rollup:
         keys = (TIME_COLUMN, *(d.name for d in schema.dimensions))
-        return Fold(schema.query_granularity, keys, metrics, lengths, sets)
+        return Fold(schema.query_granularity, keys, metrics, lengths, lists)
     cut = tuple(metric for metric in metrics if metric.characters_max is not None)
     is_exact = schema.query_granularity == Granularity.parse("NONE")
-    if is_exact and not (cut or lengths or sets):
+    if is_exact and not (cut or lengths or lists):
         return None
-    return Fold(schema.query_granularity, (), cut, lengths, sets)
+    return Fold(schema.query_granularity, (), cut, lengths, lists)
 
 
 def _folded_metric(metric: Aggregator, *, is_raw: bool) -> FoldedMetric:

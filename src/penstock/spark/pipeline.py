@@ -25,7 +25,7 @@ from penstock.spark.expressions import (
     column,
     inside,
     instant,
-    list_sets,
+    ordered_lists,
     truncated,
 )
 from penstock.spark.filters import condition
@@ -146,7 +146,7 @@ def chunked(rows: DataFrame, granularity: Granularity) -> DataFrame:
 def _kept(dimension: Dimension, type_: str) -> Column:
     """Return what files keep of a dimension."""
     value = _shortened(column(dimension.name).cast(type_), dimension.max_string_length)
-    return list_sets(value) if dimension.has_sets else value
+    return ordered_lists(value, sets=dimension.has_sets) if dimension.orders_lists else value
 
 
 def _shortened(text: Column, characters_max: int | None) -> Column:

@@ -20,7 +20,8 @@ DimensionType = Literal["string", "long", "float", "double", "json", "auto"]
 class Dimension(SpecModel):
     """A column as it was sent. `auto` and `json` are kept as text; nested values as JSON text.
 
-    With `sorted_set` a list, also one that is text in JSON, keeps each value once, in order.
+    With `sorted_array` the values of a list, also of one that is text in JSON, are put in order;
+    with `sorted_set` each is kept once, too.
     Of text that is longer than `max_string_length` so many characters stay; but not of what stands
     in brackets, as lists do, which would be no list any more.
     """
@@ -37,12 +38,8 @@ class Dimension(SpecModel):
 
     @field_validator("multi_value_handling", mode="before")
     @classmethod
-    def _keep_lists(cls, value: object) -> object:
-        if not isinstance(value, str):
-            return value
-        # Druid's default, which it writes for every column: text that is a list in JSON, such as
-        # the two numbers of a place, must not be sorted because of it.
-        return None if value.lower() == "sorted_array" else value.lower()
+    def _fold_case(cls, value: object) -> object:
+        return value.lower() if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _check_text(self) -> Dimension:
@@ -57,12 +54,19 @@ class Dimension(SpecModel):
             found.append((("maxStringLength",), self.max_string_length, text))
         if found:
             raise mistakes("Dimension", found)
-        return self
+        # Druid writes it for every column, and only text has lists there.
+        is_said = self.multi_value_handling == "sorted_array"
+        return self.model_copy(update={"multi_value_handling": None}) if is_said else self
 
     @property
     def has_sets(self) -> bool:
         """Whether lists keep each of their values once, in order."""
         return self.multi_value_handling == "sorted_set"
+
+    @property
+    def orders_lists(self) -> bool:
+        """Whether the values of lists are put in order."""
+        return self.multi_value_handling in {"sorted_array", "sorted_set"}
 
 
 def _named(value: object) -> object:
