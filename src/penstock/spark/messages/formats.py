@@ -14,8 +14,7 @@ from penstock.spark.messages.delimited import DelimitedMessages
 from penstock.spark.topic.parse import BatchParser, MessageParser
 
 if TYPE_CHECKING:
-    from penstock.indexing.spec import InputFormat
-    from penstock.indexing.spec.rows.records import KafkaFormat
+    from penstock.indexing.spec.rows.records import KafkaFormat, MessageFormat
     from penstock.spark.topic.rowshape import RowShape
 
 
@@ -66,10 +65,9 @@ class BesideColumns:
         return name.removeprefix(self.header_prefix)
 
 
-def text_format(format_: InputFormat | None) -> TextFormat:
+def text_format(format_: MessageFormat | None) -> TextFormat:
     """Return how text of a format of a spec is written; without one it is JSON."""
-    # mypy follows comparisons with one text alone.
-    if format_ is None or not (format_.type == "csv" or format_.type == "tsv"):  # noqa: PLR1714
+    if format_ is None or format_.type == "json":
         return TextFormat()
     return TextFormat(format_.columns, format_.separator, format_.list_delimiter)
 
