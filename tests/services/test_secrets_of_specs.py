@@ -344,6 +344,21 @@ def test_a_secret_of_a_database_beside_its_place_is_not_told(
     assert "hush" not in told
 
 
+@pytest.mark.parametrize(
+    "way",
+    ["", "database", "database.type", "database.connectorConfig", "sqls", "foldCase"],
+)
+def test_the_url_of_a_database_in_a_wrong_place_is_not_told(way: str) -> None:
+    place: Way = ("spec", "ioConfig", "inputSource", *filter(None, way.split(".")))
+    for secret in ("jdbc:postgresql://h/shop?user=ann&password=hush", "JDBC:oracle:thin:a/hush@h"):
+        told = refusal(parse_batch_task, put(from_database(password="ours"), place, secret))
+        assert "spec.ioConfig.inputSource" in told
+        assert "hush" not in told
+    if "connectorConfig" in way:
+        told = refusal(parse_batch_task, put(from_database(password="ours"), place, "hush"))
+        assert told.endswith("connectorConfig: must be an object, not text")
+
+
 def test_a_running_task_of_kafka_is_shown_without_its_secrets() -> None:
     given = {"sasl.password": "hush", "client.id": "x"}
     place = {"type": "kafka", "name": "t", "properties": given}

@@ -47,6 +47,8 @@ _PASSWORD: Final = re.compile(r"(://[^/?#@\s]*?:)[^/?#\s]*@")
 _HTTP_USER: Final = re.compile(r"(https?://)[^/?#:@\s]+@", re.IGNORECASE)
 _HTTP_QUERY: Final = re.compile(r"(https?://[^?#\s]*\?)([^#\s]*)", re.IGNORECASE)
 _VALUE: Final = re.compile(r"(^|&)([^=&]*=)?[^&]+")
+# Where such a URL holds its password depends on the driver.
+_JDBC: Final = re.compile(r"(jdbc:[a-z0-9]+:)\S+", re.IGNORECASE)
 
 
 def is_secret_setting(name: str) -> bool:
@@ -55,7 +57,11 @@ def is_secret_setting(name: str) -> bool:
 
 
 def masked_url(url: str) -> str:
-    """Return a URL as it may be shown: without passwords and the values of an HTTP query."""
+    """Return a URL as it may be shown: without passwords and the values of an HTTP query.
+
+    Of one of JDBC, which is in no place where URLs are shown, only its kind.
+    """
+    url = _JDBC.sub(rf"\g<1>{MASK}", url)
     if "://" not in url:
         return url
     hidden = _HTTP_USER.sub(rf"\g<1>{MASK}@", _PASSWORD.sub(rf"\g<1>{MASK}@", url))
