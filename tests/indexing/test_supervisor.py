@@ -9,6 +9,7 @@ from story_kit import ask, fail, feed, offsets, running, status, until
 from penstock.core.errors import InvalidRequest, LockRevoked, NotFound, Unavailable
 from penstock.core.instants import parse_time
 from penstock.indexing.supervisor import cursor_name
+from penstock.storage.metadata import MetadataStore
 
 
 def test_each_group_has_a_task_and_its_successor_goes_on_where_it_ends(make):
@@ -42,6 +43,35 @@ def test_committed_offsets_are_read_when_they_move_not_in_each_round(make, monke
     assert offsets(sim) == {0: 10, 1: 10}
     sim.run(2)
     assert status(sim)["committedOffsets"] == {"0": 10, "1": 10}
+
+
+def test_offsets_that_move_while_they_are_read_are_read_again_at_the_next_look(make, monkeypatch):
+    sim = make(taskDuration="PT1H")
+    feed(sim, 10)
+    until(sim, lambda: sim.visible() == sim.good)
+    read, moved = sim.metadata.committed, []
+
+    def committed(name):
+        found = read(name)
+        if not moved:
+            moved.append(sim.metadata.move_offsets(name, {0: 1}))
+        return found
+
+    monkeypatch.setattr(sim.metadata, "committed", committed)
+    until(sim, lambda: moved, 40)
+    sim.run(2)
+    assert status(sim)["committedOffsets"]["0"] == 1
+
+
+def test_offsets_that_somebody_else_moved_are_seen_within_half_a_minute(make):
+    """Nobody else may, so no look asks for it; but who restores a backup does."""
+    sim = make(taskDuration="PT1H")
+    feed(sim, 10)
+    until(sim, lambda: sim.visible() == sim.good)
+    with MetadataStore.open(f"sqlite:///{sim.folder}/metadata.db", clock=sim.clock) as other:
+        other.move_offsets("flights", {0: 1})
+    sim.run(32)
+    assert status(sim)["committedOffsets"]["0"] == 1
 
 
 def test_status_has_what_druids_has(make):
