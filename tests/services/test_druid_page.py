@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import cast, get_args
 
 import pytest
-from druid_page import HERE, METHODS, endpoints, lines, without_names
+from druid_page import HERE, METHODS, PAGE, endpoints, lines, without_names
 from overlord_kit import OverlordWorld
 from starlette.routing import BaseRoute, Route
 
 from penstock.core.errors import InvalidRequest
+from penstock.core.intervals import Interval
 from penstock.core.metrics import MetricRegistry
 from penstock.indexing.actions import action_from_json
+from penstock.indexing.lockbox.model import LockGranularity, LockType, TaskLock
 from penstock.indexing.spec.aggregators import Aggregator, AggregatorType
 from penstock.indexing.spec.batch import BATCH_TASK_TYPES, parse_batch_task
 from penstock.indexing.tasklog import TaskLogReader
 from penstock.indexing.worker.peontask import PeonTask
+from penstock.segments.model import Segment
+from penstock.segments.shardspec import ShardKind
 from penstock.services.api.asgi import application
+from penstock.services.api.indexer.answers import lock_to_json
 from penstock.services.api.indexer.paths import PREFIX
 from penstock.services.api.peon import PeonRoutes, TaskControl
 from penstock.services.api.router import RouterParts, RouterRoutes
@@ -34,6 +40,7 @@ from penstock.testing.emitting import KeptEvents
 SERVED = [one for one in endpoints() if one.line.here != "refused"]
 REFUSED = [one for one in endpoints() if one.line.here == "refused"]
 NOBODY = SimpleNamespace()
+CONFIGURATION = PAGE.with_name("configuration.md")
 COORDINATOR = "/druid/coordinator/v1"
 
 
@@ -120,6 +127,37 @@ def test_every_action_has_a_line() -> None:
         action_from_json({"type": "none"})
     known = str(caught.value).partition("there are ")[2].split(", ")
     assert {kind for kind, here in told.items() if here != "refused"} == set(known)
+
+
+def test_every_kind_of_a_shard_spec_has_a_line() -> None:
+    assert of_kinds("shard spec", "What is given out").keys() == set(get_args(ShardKind))
+
+
+def test_every_key_of_a_segment_and_a_lock_has_a_line() -> None:
+    day = Interval.parse("2024-01-01/2024-01-02")
+    segment = Segment(
+        *("d", day, "v", {"type": "local"}),
+        upgraded_from="u",
+        projections=("p",),
+        last_compaction_state={"a": 1},
+        indexing_state_fingerprint="f",
+        cluster_groups={"a": 1},
+        rollup={"a": 1},
+    )
+    lock = TaskLock(
+        *(LockGranularity.SEGMENT, LockType.EXCLUSIVE, "g", "d", day, "v", 50),
+        partition_number=1,
+    )
+    shown = segment.to_json().keys() | lock_to_json(lock, []).keys()
+    assert of_kinds("key", "What is given out").keys() == shown
+
+
+def test_settings_name_options_that_there_are() -> None:
+    options = set(re.findall(r"^\| `(--[a-z-]+)`", CONFIGURATION.read_text(), re.MULTILINE))
+    settings = PAGE.read_text().partition("## Settings")[2].partition("\n## ")[0]
+    named = set(re.findall(r"`(--[a-z-]+)`", settings))
+    assert named - options == set()
+    assert "--task-queue-size" in named
 
 
 def test_every_aggregator_has_a_line() -> None:
