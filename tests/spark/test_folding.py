@@ -20,11 +20,13 @@ from penstock.core.intervals import Interval
 from penstock.indexing.engine import MergeRequest, PersistRequest, PersistResult, TopicRange
 from penstock.indexing.spec import DataSchema, parse_data_schema
 from penstock.spark import pipeline
+from penstock.spark.chunks import TimeLimits
 from penstock.spark.chunkwork import renamed
 from penstock.spark.columns import folded_columns, row_shape
 from penstock.spark.connect.session import SparkSessions
 from penstock.spark.engine import ENGINE_CONF, SparkEngine, SparkEngineOptions
 from penstock.spark.folding import fold_of
+from penstock.spark.prefolding.plan import groups_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -248,16 +250,23 @@ def persist(
 def test_a_stream_folded_by_workers_is_as_one_that_the_jvm_computes(
     sessions: SparkSessions, make_topic: MakeTopic, tmp_path: Path, query: str, *, rollup: bool
 ) -> None:
-    """A filter that all rows pass makes the JVM compute them."""
+    """A filter that all rows pass makes the JVM compute them; each alone, where it is random."""
     granularity: dict[str, JsonValue] = {
         "segmentGranularity": "week",
         "queryGranularity": query,
         "rollup": rollup,
     }
     folds = make_schema(granularitySpec=granularity)
-    computes = make_schema(granularitySpec=granularity, transformSpec={"filter": {"type": "true"}})
+    random: JsonValue = {"type": "expression", "expression": "rand() < 2"}
+    computes, groups = (
+        make_schema(granularitySpec=granularity, transformSpec={"filter": filter_})
+        for filter_ in (random, {"type": "true"})
+    )
     assert folded_columns(folds) is not None
     assert folded_columns(computes) is None
+    limits = TimeLimits()
+    assert groups_of(computes, limits) is None
+    assert (groups_of(groups, limits) is not None) is rollup
     # Times go back and forth over 1970; of two rows in three another one has the same keys.
     found: list[Row] = [
         (
@@ -282,6 +291,7 @@ def test_a_stream_folded_by_workers_is_as_one_that_the_jvm_computes(
         ("jvm", computes, 1_000),
         ("one", folds, 1 << 20),
         ("two", folds, 1_000),
+        ("groups", groups, 1_000),
     ):
         options = SparkEngineOptions(split_bytes_min=split_bytes, parallelism=2)
         engine = SparkEngine(sessions, options)

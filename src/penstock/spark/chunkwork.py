@@ -6,7 +6,7 @@ Work is named by its number within the request, and so are its files: an attempt
 writes the same files again, and only the reports of attempts that ended well come back.
 
     read_splits    messages → parsed rows → files of time chunks, or a run if there are more splits
-    parse_splits   messages → parsed rows
+    parse_splits   messages → parsed rows, or groups of them
     join_runs      the runs of some time chunks → their files
     write_rows     rows that the JVM computed → files of time chunks
     merge_files    files of one time chunk → one file
@@ -35,13 +35,13 @@ from penstock.spark.chunkfiles import (
 from penstock.spark.chunks import (
     TimeLimits,
     by_chunk,
-    cut_sorted,
-    in_order,
+    cut_in_order,
     keep_within,
     times_ms,
 )
 from penstock.spark.folding import Fold
 from penstock.spark.pieces import numbers, reported
+from penstock.spark.prefolding.groups import Groups
 from penstock.spark.topic.parse import BatchParser
 from penstock.spark.topic.reading import BadMessagePolicy, read_parsed
 from penstock.spark.topic.records import RecordParser
@@ -73,11 +73,10 @@ class Target:
 
     def write(self, rows: pa.Table, number: int) -> list[WrittenFile]:
         """Sort the rows and write the file of each time chunk."""
-        ordered = in_order(rows, self.sort_keys)
         folder = Path(self.folder)
         return [
             write_parquet(part, folder, chunk, number, self.level)
-            for chunk, part in cut_sorted(ordered, self.granularity)
+            for chunk, part in cut_in_order(rows, self.sort_keys, self.granularity)
         ]
 
 
@@ -178,11 +177,13 @@ def parse_splits(
     splits: Sequence[Split],
     make_parser: Callable[[], BatchParser | RecordParser],
     policy: BadMessagePolicy,
+    groups: Groups | None,
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of the splits whose numbers Spark hands in."""
+    """Yield the rows of the splits whose numbers Spark hands in, or their groups."""
     for number in numbers(batches):
-        yield from read_parsed(OsFileSystem(), splits[number], make_parser(), policy)
+        rows = read_parsed(OsFileSystem(), splits[number], make_parser(), policy)
+        yield from rows if groups is None else groups.gathered(rows)
 
 
 def join_runs(work: JoinWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -237,9 +238,10 @@ def divide_file(
         at = times_ms(rows.column(TIME_COLUMN).combine_chunks())
         files = []
         for number, part in enumerate(times):
-            start, end = np.searchsorted(at, [part.start_ms, part.end_ms]).tolist()
-            if start < end:
-                piece, folder = rows.slice(start, end - start), Path(target.folder)
+            inside = (at >= part.start_ms) & (at < part.end_ms)
+            if inside.any():
+                # In their order, which need not be that of time.
+                piece, folder = rows.filter(pa.array(inside)), Path(target.folder)
                 files.append(write_parquet(piece, folder, part, number, target.level))
         yield reported(Report(tuple(files)))
 

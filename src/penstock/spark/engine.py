@@ -55,6 +55,7 @@ from penstock.spark.columns import (
     metric_names,
     output_columns,
     row_shape,
+    sort_keys,
 )
 from penstock.spark.connect.session import SparkSessions
 from penstock.spark.datafiles import as_data_files
@@ -70,7 +71,10 @@ from penstock.spark.messages.columns import (
 )
 from penstock.spark.messages.formats import beside_columns, text_format
 from penstock.spark.messages.records import RecordRows
-from penstock.spark.pieces import Work, run_pieces, shared_out
+from penstock.spark.pieces import Work, numbered, run_pieces, shared_out
+from penstock.spark.prefolding.computing import computed
+from penstock.spark.prefolding.groups import Groups
+from penstock.spark.prefolding.plan import groups_of
 from penstock.spark.schematext import ddl
 from penstock.spark.topic.badfiles import count_records, list_bad_files
 from penstock.spark.topic.parse import BatchParser
@@ -261,7 +265,7 @@ class SparkEngine:
             str(Path(folder).absolute()),
             schema.segment_granularity,
             tuple(name for name, _ in file_columns(schema)),
-            (TIME_COLUMN, *(d.name for d in schema.dimensions)),
+            sort_keys(schema),
             self._options.compression_level,
         )
 
@@ -304,11 +308,15 @@ class SparkEngine:
         target: Target,
     ) -> tuple[list[Report], int]:
         """Read in the workers, compute in the JVM, write in the workers again."""
-        rows = _parsed(spark, request, splits, self._options.split_bytes_min)
-        limits = TimeLimits(request.min_time_ms, request.max_time_ms)
-        kept = pipeline.judged(pipeline.transformed(rows, request.schema), request.schema, limits)
-        made = pipeline.measured(kept, request.schema)
-        found, seen = write_computed(made, request.schema, target, len(splits))
+        schema, limits = request.schema, TimeLimits(request.min_time_ms, request.max_time_ms)
+        groups = groups_of(schema, limits)
+        if groups is not None:
+            made = computed(_grouped(spark, request, splits, groups), schema)
+        else:
+            rows = _parsed(spark, request, splits, self._options.split_bytes_min)
+            kept = pipeline.judged(pipeline.transformed(rows, schema), schema, limits)
+            made = pipeline.measured(kept, schema)
+        found, seen = write_computed(made, schema, target, len(splits))
         counted = Report(
             processed=seen.get(pipeline.PROCESSED, 0),
             late=seen.get(pipeline.LATE, 0),
@@ -326,8 +334,7 @@ def _parsed(
     hidden = any(has_secrets(source) for split in splits for source in split)
     if hidden or request.delimited is not None or request.record_format is not None:
         # Spark shows options of sources; what a function holds it does not.
-        work = functools.partial(parse_splits, tuple(splits), _parser(request), _policy(request))
-        return spark.range(0, len(splits), 1, len(splits)).mapInArrow(work, columns)
+        return _read(spark, request, splits, None, columns)
     register(spark)
     ranges = [[r.partition, r.folder, r.start, r.end] for s in splits for r in s]
     return (
@@ -342,6 +349,25 @@ def _parsed(
         .option("splitBytes", split_bytes)
         .load()
     )
+
+
+def _grouped(
+    spark: SparkSession, request: PersistRequest, splits: Sequence[Split], groups: Groups
+) -> DataFrame:
+    """Return the rows of the messages, brought together in the workers."""
+    return _read(spark, request, splits, groups, ddl(groups.columns))
+
+
+def _read(
+    spark: SparkSession,
+    request: PersistRequest,
+    splits: Sequence[Split],
+    groups: Groups | None,
+    columns: str,
+) -> DataFrame:
+    parser, policy = _parser(request), _policy(request)
+    work = functools.partial(parse_splits, tuple(splits), parser, policy, groups)
+    return numbered(spark, len(splits)).mapInArrow(work, columns)
 
 
 def _with_found(

@@ -10,7 +10,7 @@ the engine's Spark sessions run without ANSI errors: one odd row must not stop a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as sf
@@ -83,6 +83,34 @@ def judged(
     transform made null.
     """
     time = sf.col(TIME_COLUMN)
+    fate = _refused(schema, mark)
+    if limits.min_time_ms is not None:
+        fate = fate.when(time < instant(limits.min_time_ms), LATE)
+    if limits.max_time_ms is not None:
+        fate = fate.when(time >= instant(limits.max_time_ms), EARLY)
+    if intervals:
+        fate = fate.when(~inside(time, intervals), EARLY)
+    return _counted(rows, fate, sf.lit(1)).select(*_wanted(schema, also))
+
+
+def judged_together(
+    rows: DataFrame, schema: DataSchema, moment: tuple[str, Mapping[int, str]], count: str
+) -> DataFrame:
+    """Return the rows to keep, as `judged`, where each stands for as many as its `count` says.
+
+    Their times do not decide which are late or early: `moment` is a column that does, with what
+    its values mean; what is neither has null there.
+    """
+    fate = _refused(schema)
+    name, meanings = moment
+    for value, kind in meanings.items():
+        fate = fate.when(column(name) == value, kind)
+    return _counted(rows, fate, column(count)).select(*_wanted(schema))
+
+
+def _refused(schema: DataSchema, mark: str | None = None) -> Column:
+    """Return `FILTERED` for what the filter or the mark refuses; more cases may follow."""
+    time = sf.col(TIME_COLUMN)
     fate = sf.when(time.isNull(), FILTERED)
     if mark is not None:
         fate = fate.when(time.isNotNull() & ~column(mark), FILTERED)
@@ -90,20 +118,25 @@ def judged(
         kept = sf.coalesce(condition(schema.filter), sf.lit(False))  # noqa: FBT003
         # With a filter that is known to fail Spark would read nothing, and so count nothing.
         fate = fate.when(time.isNotNull() & ~kept, FILTERED)
-    if limits.min_time_ms is not None:
-        fate = fate.when(time < instant(limits.min_time_ms), LATE)
-    if limits.max_time_ms is not None:
-        fate = fate.when(time >= instant(limits.max_time_ms), EARLY)
-    if intervals:
-        fate = fate.when(~inside(time, intervals), EARLY)
-    counts = [
-        sf.count(sf.when(sf.col(_FATE) == kind, 1)).alias(kind) for kind in (FILTERED, LATE, EARLY)
-    ]
-    kept_count = sf.count(sf.when(sf.col(_FATE).isNull(), 1)).alias(PROCESSED)
-    marked = rows.withColumn(_FATE, fate).observe(OBSERVED, kept_count, *counts)
+    return fate
+
+
+def _counted(rows: DataFrame, fate: Column, count: Column) -> DataFrame:
+    """Return the rows that have no fate; all are counted by theirs (`OBSERVED`)."""
+
+    def total(is_it: Column, name: str) -> Column:
+        return sf.coalesce(sf.sum(sf.when(is_it, count)), sf.lit(0)).alias(name)
+
+    counts = [total(sf.col(_FATE) == kind, kind) for kind in (FILTERED, LATE, EARLY)]
+    kept = total(sf.col(_FATE).isNull(), PROCESSED)
+    return (
+        rows.withColumn(_FATE, fate).observe(OBSERVED, kept, *counts).where(sf.col(_FATE).isNull())
+    )
+
+
+def _wanted(schema: DataSchema, also: Sequence[str] = ()) -> list[Column]:
     # By name: `drop` trips over names that hold dots or backticks.
-    wanted = [column(name) for name in dict.fromkeys((TIME_COLUMN, *inputs(schema), *also))]
-    return marked.where(sf.col(_FATE).isNull()).select(*wanted)
+    return [column(name) for name in dict.fromkeys((TIME_COLUMN, *inputs(schema), *also))]
 
 
 def measured(

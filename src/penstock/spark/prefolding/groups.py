@@ -1,0 +1,145 @@
+"""Raw rows that nothing can tell apart become one, in Spark's Python workers. Pure: no Spark.
+
+Owns the columns that such groups travel in, and how rows come into them: what transforms, filter
+and dimensions read stays as it was read, bit by bit; beside it are partial metrics, how many rows
+the group has, and whether its rows are late or early, which their exact times decide.
+
+Invariant: whether rows were brought together, and which, changes nothing that is made of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.spark.chunks import TimeLimits, times_ms
+from penstock.spark.folding import Fold
+from penstock.spark.topic.rowshape import TIME_COLUMN, TIME_TYPE, FieldType
+
+# Names of ours begin so, that none is that of a column of users.
+OWN: Final = "__penstock_"
+ROWS: Final = f"{OWN}rows"
+# Null of rows that are neither late nor early.
+MOMENT: Final = f"{OWN}moment"
+LATE: Final = 1
+EARLY: Final = 2
+# Where more of the rows than this remain, bringing them together costs more than it saves.
+_WORTH: Final = 0.5
+_WAITING_MAX_ROWS: Final = 400_000
+_BITS: Final = {pa.float64(): pa.int64(), pa.float32(): pa.int32()}
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """How rows as they were read become groups.
+
+    Attributes:
+        fields: (name, type) of the columns that stay as they were read, without the time.
+        parts: (name, field, type) of the partial metrics; an empty field is one in every row.
+        fold: How they are brought together; its columns are the time, fields, `MOMENT`, `ROWS`,
+            the parts, and the times that decided some of those.
+        limits: What makes rows late or early.
+    """
+
+    fields: tuple[tuple[str, FieldType], ...]
+    parts: tuple[tuple[str, str, FieldType], ...]
+    fold: Fold
+    limits: TimeLimits
+
+    @property
+    def columns(self) -> tuple[tuple[str, str], ...]:
+        """(name, Spark SQL type) of the columns of groups."""
+        times = ((metric.time, "timestamp") for metric in self.fold.metrics if metric.is_picked)
+        return (
+            (TIME_COLUMN, "timestamp"),
+            *((name, str(type_)) for name, type_ in self.fields),
+            (MOMENT, "bigint"),
+            (ROWS, str(FieldType.LONG)),
+            *((name, str(type_)) for name, _, type_ in self.parts),
+            *times,
+        )
+
+    def gathered(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the groups of batches; rows of a key may be in several, as in those of others.
+
+        What the first batch becomes tells whether it is worth it; else each row is a group.
+        """
+        waiting: list[pa.Table] = []
+        is_worth: bool | None = None
+        for batch in batches:
+            rows = pa.Table.from_batches([self._held(batch)])
+            if is_worth is not False:
+                made = self._folded(rows)
+                if is_worth is None:
+                    is_worth = made.num_rows <= rows.num_rows * _WORTH
+                rows = made
+            if not is_worth:
+                yield from self._finished(rows)
+                continue
+            waiting.append(rows)
+            if sum(table.num_rows for table in waiting) > _WAITING_MAX_ROWS:
+                rows = self._folded(pa.concat_tables(waiting))
+                waiting = [rows]
+                if rows.num_rows > _WAITING_MAX_ROWS * _WORTH:
+                    yield from self._finished(rows)
+                    waiting = []
+        if waiting:
+            whole = pa.concat_tables(waiting)
+            yield from self._finished(self._folded(whole) if len(waiting) > 1 else whole)
+
+    def _held(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return rows in the form in which they are folded; floats of fields as their bits."""
+        times = rows.column(TIME_COLUMN)
+        columns = {TIME_COLUMN: times}
+        for name, _ in self.fields:
+            values = rows.column(name)
+            # Zeros of both signs are two values to an expression.
+            bits = _BITS.get(values.type)
+            columns[name] = values if bits is None else values.view(bits)
+        columns[MOMENT] = _moments(times_ms(times), self.limits)
+        ones = pa.array(np.ones(rows.num_rows, np.int64))
+        columns[ROWS] = ones
+        for name, field, _ in self.parts:
+            columns[name] = rows.column(field) if field else ones
+        found = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+        return self.fold.held(found)
+
+    def _folded(self, rows: pa.Table) -> pa.Table:
+        """Return one row for each of the keys; keys that are null everywhere cost nothing."""
+        empty = [n for n in self.fold.keys if rows.column(n).null_count == rows.num_rows]
+        if not empty:
+            return self.fold.folded(rows)
+        keys = tuple(name for name in self.fold.keys if name not in empty)
+        made = replace(self.fold, keys=keys).folded(rows.drop_columns(empty))
+        columns = {name: made.column(name) for name in made.column_names}
+        columns |= {n: pa.nulls(made.num_rows, rows.column(n).type) for n in empty}
+        return pa.table([columns[name] for name in rows.column_names], schema=rows.schema)
+
+    def _finished(self, rows: pa.Table) -> Iterator[pa.RecordBatch]:
+        """Yield folded rows as they travel."""
+        made = self.fold.finished(rows)
+        types = dict(self.fields)
+        columns = []
+        for name, type_ in self.columns:
+            column = made.column(name)
+            if name in types and types[name].arrow in _BITS:
+                column = column.combine_chunks().view(types[name].arrow)
+            columns.append(column.cast(TIME_TYPE) if type_ == "timestamp" else column)
+        names = [name for name, _ in self.columns]
+        yield from pa.table(columns, names=names).combine_chunks().to_batches()
+
+
+def _moments(times: npt.NDArray[np.int64], limits: TimeLimits) -> pa.Array:
+    """Return `LATE`, `EARLY` or null for each of the times."""
+    found = np.zeros(len(times), np.int64)
+    if limits.max_time_ms is not None:
+        found[times >= limits.max_time_ms] = EARLY
+    if limits.min_time_ms is not None:
+        # After the others: what is both, where the limits cross, counts as late.
+        found[times < limits.min_time_ms] = LATE
+    return pa.array(found, mask=found == 0)

@@ -1,0 +1,76 @@
+"""Which expressions give the same whenever they see the same values. Pure: no Spark and no spec.
+
+Owns a list of functions that do. One that is not on it may do so too, and is taken for one that
+does not: a new release of Spark cannot add to the list what is random, nor can a catalogue.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.core.sqltext import tokens
+
+# Key words, operators and types that a bracket may follow.
+_WORDS: Final = """
+and as between both by case decimal dec numeric char character varchar distinct div else end
+escape false for from ilike in interval is leading like not null on or regexp rlike struct then
+trailing true when
+"""
+# Of the times, those of a query are the same for all its rows.
+_REPEATABLE: Final = """
+abs acos acosh add_months aggregate array array_append array_compact array_contains
+array_distinct array_except array_insert array_intersect array_join array_max array_min
+array_position array_prepend array_remove array_repeat array_size array_union
+arrays_overlap arrays_zip ascii asin asinh atan atan2 atanh
+base64 bigint bin binary bit_count bit_get bit_length boolean bround btrim
+cardinality cast cbrt ceil ceiling char char_length character_length chr coalesce concat
+concat_ws contains conv convert_timezone cos cosh cot crc32 csc curdate current_date
+current_timestamp
+date date_add date_diff date_format date_from_unix_date date_part date_sub date_trunc dateadd
+datediff datepart day dayname dayofmonth dayofweek dayofyear decimal decode degrees double
+e element_at elt encode endswith equal_null exists exp expm1 extract
+factorial filter find_in_set flatten float floor forall format_number format_string
+from_csv from_json from_unixtime from_utc_timestamp
+get get_json_object getbit greatest hash hex hour hypot
+if ifnull ilike initcap instr int isnan isnotnull isnull json_array_length json_object_keys
+last_day lcase least left len length levenshtein like ln locate log log10 log1p log2 lower lpad
+ltrim luhn_check
+make_date make_timestamp make_timestamp_ltz make_timestamp_ntz map map_concat map_contains_key
+map_entries map_filter map_from_arrays map_from_entries map_keys map_values map_zip_with mask
+md5 minute mod month monthname months_between
+named_struct nanvl negative next_day now nullif nullifzero nvl nvl2 octet_length overlay
+parse_url pi pmod position positive pow power printf quarter
+radians reduce regexp regexp_count regexp_extract regexp_extract_all regexp_instr regexp_like
+regexp_replace regexp_substr repeat replace reverse right rint rlike round rpad rtrim
+sec second sequence sha sha1 sha2 shiftleft shiftright shiftrightunsigned sign signum sin sinh
+size slice smallint sort_array soundex space split split_part sqrt startswith str_to_map string
+struct substr substring substring_index
+tan tanh timestamp timestamp_micros timestamp_millis timestamp_seconds tinyint to_base32
+to_binary to_char to_date to_json to_number to_timestamp to_timestamp_ltz to_timestamp_ntz
+to_unix_timestamp to_utc_timestamp to_varchar transform transform_keys transform_values
+translate trim trunc try_add try_divide try_element_at try_mod try_multiply try_subtract
+try_to_binary try_to_number try_to_timestamp try_url_decode typeof
+ucase unbase64 unhex unix_date unix_micros unix_millis unix_seconds unix_timestamp upper
+url_decode url_encode
+weekday weekofyear width_bucket xxhash64 year zeroifnull zip_with
+"""
+REPEATABLE: Final = frozenset(_REPEATABLE.split())
+_MAY_COME_BEFORE: Final = REPEATABLE | frozenset(_WORDS.split())
+
+
+def is_repeatable(expression: str) -> bool:
+    """Tell whether an expression of Spark SQL calls but functions of the list, none by a path.
+
+    Raises:
+        InvalidRequest: A text, a name or a comment is not closed.
+    """
+    found = tokens(expression)
+    for at, token in enumerate(found[1:], 1):
+        name = found[at - 1].name.lower()
+        if token.text != "(" or not name:
+            continue
+        if at > 1 and found[at - 2].text == ".":
+            return False
+        if name not in _MAY_COME_BEFORE:
+            return False
+    return True

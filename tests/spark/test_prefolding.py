@@ -1,0 +1,444 @@
+"""Raw rows that are brought together before the JVM computes give what they give one by one.
+
+The groups are checked against a model in plain Python; that a real Spark makes the same of them is
+checked with the files of a stream whose filter forbids it, as its expression is random.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from pydantic import JsonValue
+
+from conftest import MakeTopic
+from penstock.core.intervals import Granularity
+from penstock.indexing.engine import PersistRequest, PersistResult, TopicRange
+from penstock.indexing.spec import DataSchema, parse_data_schema
+from penstock.spark.chunks import TimeLimits
+from penstock.spark.columns import row_shape
+from penstock.spark.connect.session import SparkSessions
+from penstock.spark.engine import SparkEngine, SparkEngineOptions
+from penstock.spark.prefolding.groups import Groups
+from penstock.spark.prefolding.plan import groups_of
+from penstock.spark.transforms.repeatable import REPEATABLE, is_repeatable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Value = str | int | float | None
+Row = tuple[Value, ...]
+
+HOUR_MS = 3_600_000
+FIELDS = ("place", "kind", "level", "whole", "wide", "narrow", "text")
+KINDS = ("Sum", "Min", "Max", "First", "Last")
+LIMITS = TimeLimits(HOUR_MS // 2, 3 * HOUR_MS - 5)
+RANDOM: JsonValue = {"type": "expression", "expression": "rand() < 2"}
+
+
+def metric(type_: str, name: str, field: str, **more: JsonValue) -> dict[str, JsonValue]:
+    return {"type": type_, "name": name, "fieldName": field, **more}
+
+
+METRICS: list[JsonValue] = [
+    {"type": "count", "name": "n"},
+    *(metric(f"long{kind}", f"n{kind}", "whole") for kind in KINDS),
+    *(metric(f"double{kind}", f"d{kind}", "wide") for kind in KINDS),
+    *(metric(f"float{kind}", f"f{kind}", "narrow") for kind in KINDS),
+    metric("stringFirst", "t0", "text", maxStringBytes=3),
+    metric("stringLast", "t1", "text"),
+]
+DIMENSIONS: list[JsonValue] = ["place", {"type": "double", "name": "level"}]
+TRANSFORMS: list[JsonValue] = [
+    {"type": "expression", "name": "place", "expression": "upper(\"place\") || 'x'"},
+    {"type": "expression", "name": "level", "expression": 'abs("level") * 2'},
+]
+# It reads the field of metrics, and one that nothing else reads; nulls fail it.
+FILTER: JsonValue = {
+    "type": "and",
+    "fields": [
+        {"type": "not", "field": {"type": "selector", "dimension": "whole", "value": "-3"}},
+        {"type": "in", "dimension": "kind", "values": ["a", "b"]},
+    ],
+}
+
+
+def make_schema(
+    query: str = "hour",
+    metrics: Sequence[JsonValue] = METRICS,
+    transforms: Sequence[JsonValue] = TRANSFORMS,
+    filter_: JsonValue = FILTER,
+    **parts: JsonValue,
+) -> DataSchema:
+    return parse_data_schema(
+        {
+            "dataSource": "things",
+            "timestampSpec": {"column": "at", "format": "millis"},
+            "dimensionsSpec": {"dimensions": DIMENSIONS},
+            "metricsSpec": list(metrics),
+            "transformSpec": {"transforms": list(transforms), "filter": filter_},
+            "granularitySpec": {
+                "segmentGranularity": "all",
+                "queryGranularity": query,
+                "rollup": True,
+            },
+            **parts,
+        }
+    )
+
+
+def expression(text: str, name: str = "place") -> dict[str, JsonValue]:
+    return {"type": "expression", "name": name, "expression": text}
+
+
+def how(schema: DataSchema, limits: TimeLimits = LIMITS) -> Groups:
+    groups = groups_of(schema, limits)
+    assert groups is not None
+    return groups
+
+
+# A sum of these is the same in whichever order they are added.
+SMALL = st.integers(-64, 64).map(lambda n: n / 4)
+LEVELS = st.sampled_from([None, 1.5, -0.0, 0.0, math.nan])
+DOUBLES = st.none() | SMALL | st.sampled_from([math.nan, math.inf, -math.inf])
+LONGS = st.none() | st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 3)
+NAMES = st.none() | st.sampled_from(["", "a", "b"])
+TEXTS = st.none() | st.text(st.sampled_from("aß€😀 \n"), max_size=5)
+TIMES = st.integers(-HOUR_MS, 4 * HOUR_MS)
+ROWS = st.lists(
+    st.tuples(TIMES, NAMES, NAMES, LEVELS, LONGS, DOUBLES, DOUBLES, TEXTS),
+    min_size=1,
+    max_size=40,
+    unique_by=lambda row: row[0],
+)
+
+
+def as_read(rows: Sequence[Row], schema: DataSchema) -> pa.RecordBatch:
+    """The rows as they are parsed."""
+    shape = row_shape(schema).arrow_schema
+    found = dict(zip(("__time", *FIELDS), zip(*rows, strict=True), strict=True))
+    columns = []
+    for field in shape:
+        values = list(found[field.name])
+        if field.name == "__time":
+            columns.append(pa.array([ms * 1000 for ms in values], pa.int64()).cast(field.type))
+        else:
+            is_text = pa.types.is_string(field.type)
+            values = [str(v) if is_text and v is not None else v for v in values]
+            columns.append(pa.array(values, field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=shape)
+
+
+def exact(value: object) -> object:
+    """A value that equals another one of the same bits alone."""
+    return struct.pack("d", value) if isinstance(value, float) else value
+
+
+def by_key(tables: Sequence[pa.RecordBatch], names: Sequence[str]) -> dict[object, list[Row]]:
+    """Rows of (time in ms, the other columns) by the columns of these names."""
+    found: dict[object, list[Row]] = defaultdict(list)
+    for table in tables:
+        times = table.column("__time").cast(pa.int64()).to_pylist()
+        others = [name for name in table.schema.names if name not in {"__time", *names}]
+        keys = [table.column(name).to_pylist() for name in names]
+        values = []
+        for name in others:
+            column = table.column(name)
+            is_time = pa.types.is_timestamp(column.type)
+            values.append((column.cast(pa.int64()) if is_time else column).to_pylist())
+        for at, micros in enumerate(times):
+            key = (micros, *(exact(column[at]) for column in keys))
+            found[key].append(tuple(column[at] for column in values))
+    return found
+
+
+def least(values: Sequence[Value]) -> Value:
+    """Of doubles; NaN is the greatest, as in Spark."""
+    known = [value for value in values if value is not None]
+    plain = [value for value in known if value == value]  # noqa: PLR0124 - what NaN is not
+    return min(plain, default=known[0] if known else None)
+
+
+def greatest(values: Sequence[Value]) -> Value:
+    known = [value for value in values if value is not None]
+    odd = [value for value in known if value != value]  # noqa: PLR0124 - what NaN is
+    return odd[0] if odd else max(known, default=None)
+
+
+def total(values: Sequence[Value]) -> Value:
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    summed = sum(known)
+    return (summed + 2**63) % 2**64 - 2**63 if isinstance(summed, int) else summed
+
+
+def picked(pairs: Sequence[tuple[Value, Value]], *, last: bool) -> tuple[Value, Value]:
+    known = [(time, value) for value, time in pairs if value is not None]
+    if not known:
+        return None, None
+    time, value = (max if last else min)(known, key=lambda pair: pair[0])
+    return value, time
+
+
+def reduced(kind: str, values: list[Value], times: list[Value]) -> tuple[Value, ...]:
+    """One metric of rows: its value, and the time of a first or last one."""
+    if kind in {"first", "last"}:
+        return picked(list(zip(values, times, strict=True)), last=kind == "last")
+    if kind in {"min", "max"}:
+        return ((least if kind == "min" else greatest)(values),)
+    return (total(values),)
+
+
+def modelled(rows: Sequence[Row], schema: DataSchema, keys: Sequence[str]) -> dict[object, object]:
+    """What rows with equal keys are, by a loop over the rows."""
+    cut = schema.query_granularity
+    found: dict[object, list[Row]] = defaultdict(list)
+    for row in rows:
+        ms, fields = int(str(row[0])), dict(zip(FIELDS, row[1:], strict=True))
+        late, early = ms < (LIMITS.min_time_ms or 0), ms >= (LIMITS.max_time_ms or 0)
+        moment = 1 if late else 2 if early else None
+        key = (cut.truncate(ms) * 1000, *(exact(fields[name]) for name in keys), moment)
+        found[key].append(row)
+    return {key: repr(metrics_of(part, schema)) for key, part in found.items()}
+
+
+def metrics_of(rows: Sequence[Row], schema: DataSchema) -> list[tuple[Value, ...]]:
+    times: list[Value] = [int(str(row[0])) * 1000 for row in rows]
+    made: list[tuple[Value, ...]] = [(len(rows),)]
+    for one in schema.metrics:
+        values = [
+            1 if one.field_name is None else row[1 + FIELDS.index(one.field_name)] for row in rows
+        ]
+        if one.value_type == "string":
+            values = [v if v is None else str(v)[: one.string_bytes_max] for v in values]
+        made.append(plain(reduced(one.kind, values, times)))
+    return made
+
+
+def merged(parts: Sequence[Row], schema: DataSchema) -> str:
+    """What the groups of one key are together."""
+    count = len(schema.metrics)
+    made: list[tuple[Value, ...]] = [(sum(int(str(part[0])) for part in parts),)]
+    time_at = 1 + count
+    for at, one in enumerate(schema.metrics):
+        values = [part[1 + at] for part in parts]
+        times: list[Value] = [None] * len(parts)
+        if one.kind in {"first", "last"}:
+            times = [part[time_at] for part in parts]
+            time_at += 1
+        made.append(plain(reduced(one.kind, values, times)))
+    return repr(made)
+
+
+def plain(values: tuple[Value, ...]) -> tuple[Value, ...]:
+    return tuple(0.0 if isinstance(value, float) and value == 0 else value for value in values)
+
+
+@given(ROWS, st.sampled_from(["none", "minute", "hour", "day", "all"]), st.integers(1, 15))
+@example([(HOUR_MS, "a", "a", zero, 1, 1.0, 1.0, "x") for zero in (0.0, -0.0, None)], "hour", 3)
+def test_groups_are_what_a_loop_makes_of_the_rows(rows: list[Row], query: str, step: int) -> None:
+    schema = make_schema(query)
+    groups = how(schema)
+    read = as_read(rows, schema)
+    made = list(groups.gathered(read.slice(at, step) for at in range(0, len(rows), step)))
+    keys = [name for name, _ in groups.fields]
+    assert set(keys) == {"place", "kind", "level", "whole"}
+    assert all(batch.schema.names == [name for name, _ in groups.columns] for batch in made)
+    ours = {
+        key: merged(parts, schema)
+        for key, parts in by_key(made, [*keys, "__penstock_moment"]).items()
+    }
+    assert ours == modelled(rows, schema, keys)
+
+
+def test_rows_are_brought_together_only_where_that_makes_them_few() -> None:
+    schema = make_schema(metrics=METRICS[:1])
+    same: list[Row] = [(HOUR_MS, "a", "a", 0.0, 1, 0.0, 0.0, "")] * 100
+    other: list[Row] = [(HOUR_MS, str(n), "a", 0.0, 1, 0.0, 0.0, "") for n in range(100)]
+    for first, second, expected in ((same, other, [101]), (other, same, [100, 100])):
+        batches = [as_read(first, schema), as_read(second, schema)]
+        made = list(how(schema).gathered(batches))
+        assert [batch.num_rows for batch in made] == expected
+        counts = [batch.column("__penstock_rows").to_pylist() for batch in made]
+        assert sum(map(sum, counts)) == 200
+
+
+def test_what_waits_is_bounded() -> None:
+    """Keys that grow with the rows are handed on, and those that do not are kept."""
+    schema = make_schema("none", metrics=METRICS[:1], transforms=(), filter_={"type": "true"})
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for number in range(10):
+            times = pa.array([(number * 50_000 + n // 3) * 1000 for n in range(150_000)])
+            texts = pa.array(["a"] * len(times))
+            levels = pa.array([1.0] * len(times))
+            columns = {"__time": times.cast(pa.timestamp("us", "UTC")), "place": texts}
+            yield pa.RecordBatch.from_pydict(columns | {"level": levels})
+
+    made = list(how(schema).gathered(batches()))
+    assert len(made) > 1
+    assert sum(batch.num_rows for batch in made) == 500_000
+    counts = [sum(batch.column("__penstock_rows").to_pylist()) for batch in made]
+    assert sum(counts) == 1_500_000
+
+
+def test_times_stay_exact_where_they_are_read() -> None:
+    cut = Granularity.parse("hour")
+    assert how(make_schema()).fold.granularity == cut
+    exactly = Granularity.parse("NONE")
+    for text in ('hour("__time")', "hour(__TIME)", "date_trunc('hour', `__time`)"):
+        assert how(make_schema(transforms=[expression(text)])).fold.granularity == exactly
+    read: JsonValue = {"type": "interval", "dimension": "__time", "intervals": ["2013/2014"]}
+    for filter_ in (read, {"type": "expression", "expression": '"__time" is not null'}):
+        assert how(make_schema(filter_=filter_)).fold.granularity == exactly
+
+
+def test_what_is_read_tells_rows_apart_and_what_is_only_measured_does_not() -> None:
+    first = [metric("longSum", "kind", "whole")]
+    groups = how(make_schema(metrics=first, transforms=(), filter_={"type": "true"}))
+    assert [name for name, _ in groups.fields] == ["place", "level"]
+    text: JsonValue = {"type": "expression", "expression": "WHOLE > 1 and \"kind\" = 'a'"}
+    groups = how(make_schema(metrics=first, transforms=(), filter_=text))
+    assert {"place", "level", "WHOLE", "kind"} <= {name for name, _ in groups.fields} | {"WHOLE"}
+    assert "whole" in {name.lower() for name, _ in groups.fields}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        make_schema(transforms=(), filter_=None),
+        make_schema(transforms=[expression("rand() || place")]),
+        make_schema(filter_={"type": "not", "field": RANDOM}),
+        make_schema(filter_={"type": "or", "fields": [{"type": "true"}, RANDOM]}),
+        make_schema(transforms=[expression("42", "__time")]),
+        make_schema(transforms=[expression("1", "WHOLE")]),
+        make_schema(metrics=[metric("longFirst", "x", "whole", timeColumn="when")]),
+        make_schema(metrics=[metric("longSum", "x", "place")]),
+        make_schema(metrics=[metric("thetaSketch", "x", "whole")]),
+        make_schema(granularitySpec={"rollup": False}, metrics=[]),
+        make_schema(dimensionsSpec={"useSchemaDiscovery": True}),
+        make_schema(transforms=[expression("__penstock_rows")]),
+    ],
+)
+def test_what_could_be_told_apart_is_not_brought_together(schema: DataSchema) -> None:
+    assert groups_of(schema, LIMITS) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("lower(place)", True),
+        ("CASE WHEN (a = 1) THEN (2) ELSE (3) END", True),
+        ("a IN ('x', 'y') AND (b OR NOT (c))", True),
+        ("cast(a as decimal(10, 2))", True),
+        ("transform(split(a, ','), x -> x || 'y')[0]", True),
+        ("current_timestamp", True),
+        ("rand()", False),
+        ("`rand`()", False),
+        ('"uuid"()', False),
+        ("UUID /* here */ ()", False),
+        ("lower(monotonically_increasing_id())", False),
+        ("other.lower(place)", False),
+        ("a_function_of_a_later_release(1)", False),
+    ],
+)
+def test_only_known_functions_are_taken_to_repeat_themselves(text: str, *, expected: bool) -> None:
+    assert is_repeatable(text) is expected
+
+
+@pytest.mark.spark
+def test_no_function_that_spark_calls_random_is_taken_to_repeat_itself(
+    spark: SparkSession,
+) -> None:
+    known = {row[0] for row in spark.sql("SHOW SYSTEM FUNCTIONS").collect()}
+    assert known >= REPEATABLE
+    said = {
+        name
+        for name in known
+        if any(
+            "non-deterministic" in row[0]
+            for row in spark.sql(f"DESCRIBE FUNCTION EXTENDED `{name}`").collect()
+        )
+    }
+    # What Spark does not say: they change from row to row, from file to file or from call to call.
+    unsaid = {"uniform", "randstr", "spark_partition_id", "input_file_name", "aes_encrypt"}
+    assert {"rand", "randn", "random", "uuid", "shuffle", "monotonically_increasing_id"} <= said
+    assert unsaid <= known
+    assert not (said | unsaid | {"reflect", "java_method"}) & REPEATABLE
+
+
+def messages(rows: Sequence[Row]) -> list[bytes]:
+    return [orjson.dumps(dict(zip(("at", *FIELDS), row, strict=True))) for row in rows]
+
+
+def persist(
+    sessions: SparkSessions,
+    ranges: tuple[TopicRange, ...],
+    schema: DataSchema,
+    folder: Path,
+    split_bytes: int,
+) -> PersistResult:
+    engine = SparkEngine(sessions, SparkEngineOptions(split_bytes_min=split_bytes, parallelism=2))
+    out, bad = folder / "out", folder / "bad"
+    limits = (LIMITS.min_time_ms, LIMITS.max_time_ms)
+    made = engine.persist(
+        PersistRequest("task", "things", ranges, schema, str(out), str(bad), *limits)
+    )
+    engine.close()
+    return made
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("read_time", [False, True])
+def test_files_of_groups_are_those_of_rows(
+    sessions: SparkSessions, make_topic: MakeTopic, tmp_path: Path, *, read_time: bool
+) -> None:
+    """The same filter with a random part that is always true forbids that rows come together."""
+    rows: list[Row] = [
+        (
+            # Of equal times Spark takes the value of any row.
+            i * 7919 % (5 * HOUR_MS // 997) * 997 - HOUR_MS // 2,
+            (None, "a", "b")[i % 3],
+            ("a", "b", "c", None)[i // 3 % 4],
+            (1.5, -0.0, 0.0, None)[i % 4],
+            (2**63 - 1, -i, None, -3)[i // 2 % 4],
+            None if i % 5 == 0 else i / 4,
+            -0.0 if i % 7 == 0 else 16_777_216.0 + i,
+            f"{'x' * (i % 3)}{i}",
+        )
+        for i in range(600)
+    ]
+    assert len({row[0] for row in rows}) == len(rows)
+    ranges = make_topic([*messages(rows), b"{", b"[]"])
+    transforms = [*TRANSFORMS, expression('minute("__time")', "level")][1 - read_time :]
+    transforms = [TRANSFORMS[0], transforms[-1]]
+    together = make_schema(transforms=transforms)
+    alone = make_schema(transforms=transforms, filter_={"type": "and", "fields": [FILTER, RANDOM]})
+    assert groups_of(together, LIMITS) is not None
+    assert groups_of(alone, LIMITS) is None
+    by_row = persist(sessions, ranges, alone, tmp_path / "rows", 1_000)
+    counts = by_row.counts
+    assert counts.unparseable == 2
+    assert min(counts.thrown_away_late, counts.thrown_away_early, counts.thrown_away_filtered) > 0
+    for name, split_bytes in (("two", 1_000), ("one", 1 << 20)):
+        made = persist(sessions, ranges, together, tmp_path / name, split_bytes)
+        assert made.counts == counts
+        assert [f.columns for f in made.files] == [f.columns for f in by_row.files]
+        assert in_files(made) == in_files(by_row)
+
+
+def in_files(made: PersistResult) -> list[str]:
+    """All rows; zeros are equal."""
+    found = [row for file in made.files for row in pq.read_table(file.path).to_pylist()]
+    return sorted(repr({k: 0.0 if v == 0 else v for k, v in row.items()}) for row in found)
