@@ -9,17 +9,19 @@ import functools
 import operator
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
 from pyspark.sql import functions as sf
 from pyspark.sql.types import BooleanType, LongType, StringType
 
 from penstock.core.intervals import START_OF_TIME_MS, Granularity
+from penstock.spark.chunks import given_starts, lies_inside, zoned_starts
+from penstock.spark.topic.valuesets import in_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import numpy as np
     import numpy.typing as npt
-    import pyarrow as pa
     from pyspark.sql import Column
     from pyspark.sql.types import DataType
 
@@ -52,9 +54,6 @@ def inside(time: Column, intervals: Sequence[Interval]) -> Column:
             (time >= instant(one.start_ms)) & (time < instant(one.end_ms)) for one in intervals
         )
         return functools.reduce(operator.or_, parts)
-    # Imported here: see `_zoned_start`.
-    from penstock.spark.chunks import lies_inside  # noqa: PLC0415
-
     return _of_millis(time, lambda ms: lies_inside(ms, intervals), BooleanType())
 
 
@@ -103,9 +102,6 @@ def ordered_lists(text: Column, *, sets: bool) -> Column:
     Python does it: the JVM's reader of JSON writes numbers in another way, and takes what follows
     a list for nothing.
     """
-    # Imported here: see `_zoned_start`.
-    from penstock.spark.topic.valuesets import in_order  # noqa: PLC0415
-
     return _by_arrow(text, functools.partial(in_order, sets=sets), StringType())
 
 
@@ -115,9 +111,6 @@ def _zoned_start(time: Column, zoned: ZonedBuckets) -> Column:
     Python computes them: the JVM has zones of its own, of another release maybe, and what one of
     them puts into a day the other must not put into the next.
     """
-    # Imported here: the router needs no Arrow for names.
-    from penstock.spark.chunks import zoned_starts  # noqa: PLC0415
-
     return _of_millis(time, lambda ms: zoned_starts(ms, zoned), LongType())
 
 
@@ -126,9 +119,6 @@ def _given_start(time: Column, given: Sequence[Interval]) -> Column:
 
     Python looks them up: a condition for each of them would be a plan that grows with their number.
     """
-    # Imported here: see `_zoned_start`.
-    from penstock.spark.chunks import given_starts  # noqa: PLC0415
-
     return _of_millis(time, lambda ms: given_starts(ms, given), LongType())
 
 
@@ -138,8 +128,6 @@ def _of_millis(
     type_: DataType,
 ) -> Column:
     """Return what Python computes of epoch milliseconds; null of null."""
-    # Imported here: see `_zoned_start`.
-    import pyarrow as pa  # noqa: PLC0415
 
     def of_millis(times: pa.Array) -> pa.Array:
         known = times.fill_null(0).to_numpy(zero_copy_only=False)
@@ -151,8 +139,6 @@ def _of_millis(
 
 def _by_arrow(values: Column, compute: Callable[[pa.Array], pa.Array], type_: DataType) -> Column:
     """Return what Python computes of a column, batch by batch."""
-    # Imported here: see `_zoned_start`.
-    import pyarrow as pa  # noqa: PLC0415
 
     def computed(given: pa.Array) -> pa.Array:
         return compute(given)
