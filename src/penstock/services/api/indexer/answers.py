@@ -12,8 +12,6 @@ import msgspec
 import numpy as np
 
 from penstock.core.intervals import format_time
-from penstock.indexing.overlord.waiting.waits import Wait
-from penstock.services.answers import part
 from penstock.services.errorcodes import status_and_code
 
 if TYPE_CHECKING:
@@ -51,21 +49,6 @@ def times(instants_ms: Sequence[int]) -> list[str]:
     """Return many times as `format_time` writes them, in a tenth of its time."""
     written = np.datetime_as_string(np.array(instants_ms, "datetime64[ms]"), unit="ms")
     return [f"{one}Z" for one in written.tolist()]
-
-
-def retry_of(report: object) -> Wait | None:
-    """Return the next try that a running task waits for, by its report; None: none failed."""
-    payload = part(report, "ingestionStatsAndErrors", "payload")
-    next_try = part(payload, "nextTry")
-    if not isinstance(next_try, str):
-        return None
-    tries, most = part(payload, "failedTries"), part(payload, "failedTriesMax")
-    end = f"; with {most} it fails" if isinstance(most, int) else ", and it goes on trying"
-    return Wait(
-        "retry",
-        f"its next try of {part(payload, 'failedWork')}, at {next_try}: {tries} failed{end};"
-        f" at last: {part(payload, 'lastFailure')}",
-    )
 
 
 class TaskStatus(msgspec.Struct, gc=False, rename="camel"):

@@ -12,6 +12,7 @@ from penstock.indexing.masking import masked
 from penstock.indexing.overlord import Overlord, TaskView
 from penstock.indexing.overlord.taskindex import RunnerState
 from penstock.indexing.overlord.waiting.waits import Wait
+from penstock.services.answers import part
 from penstock.services.api.asgi import (
     JSON_BYTES_MAX,
     JsonResponse,
@@ -21,7 +22,7 @@ from penstock.services.api.asgi import (
 )
 from penstock.services.api.clients import LOG_OFFSET_HEADER, LOG_SIZE_HEADER
 from penstock.services.api.futures import settled
-from penstock.services.api.indexer.answers import retry_of, task_to_json, typed_error
+from penstock.services.api.indexer.answers import task_to_json, typed_error
 from penstock.services.api.indexer.paths import ACTION_BYTES_MAX, PREFIX
 from penstock.services.api.indexer.taskfiles import TaskFiles
 
@@ -118,7 +119,7 @@ class TaskRoutes:
         if view.runner_state != RunnerState.RUNNING or view.location is None:
             return []
         try:
-            found = retry_of(self._files.report(view.row.id))
+            found = _retry_of(self._files.report(view.row.id))
         except PenstockError:  # It has only begun, or its peon is busy: there is nothing to tell.
             return []
         return [] if found is None else [found]
@@ -145,6 +146,21 @@ class TaskRoutes:
         if not settled(self._desk.shutdown_all(datasource)):
             raise NotFound(f"{datasource} has no active task")
         return JsonResponse({"dataSource": datasource})
+
+
+def _retry_of(report: object) -> Wait | None:
+    """Return the next try that a running task waits for, by its report; None: none failed."""
+    payload = part(report, "ingestionStatsAndErrors", "payload")
+    next_try = part(payload, "nextTry")
+    if not isinstance(next_try, str):
+        return None
+    tries, most = part(payload, "failedTries"), part(payload, "failedTriesMax")
+    end = f"; with {most} it fails" if isinstance(most, int) else ", and it goes on trying"
+    return Wait(
+        "retry",
+        f"its next try of {part(payload, 'failedWork')}, at {next_try}: {tries} failed{end};"
+        f" at last: {part(payload, 'lastFailure')}",
+    )
 
 
 def _id(request: Request) -> str:
