@@ -9,7 +9,7 @@ from pathlib import Path
 
 PAGE = Path(__file__).parents[2] / "docs" / "druid-compatibility.md"
 METHODS = {"GET", "POST", "PUT", "DELETE"}
-HEADS = {"method", "type", "action", "field", "fields", "kind", "key", "shard spec"}
+HEADS = {"method", "type", "action", "field", "fields", "kind", "key", "task key", "shard spec"}
 HERE = {"same", "other", "no effect", "refused", "ours"}
 
 

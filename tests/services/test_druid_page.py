@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast, get_args
 
 import pytest
 from druid_page import HERE, METHODS, PAGE, endpoints, lines, without_names
-from overlord_kit import OverlordWorld
+from overlord_kit import OverlordWorld, supervisor_spec
 from starlette.routing import BaseRoute, Route
 
 from penstock.core.errors import InvalidRequest
@@ -20,7 +22,7 @@ from penstock.indexing.lockbox.model import LockGranularity, LockType, TaskLock
 from penstock.indexing.spec.aggregators import Aggregator, AggregatorType
 from penstock.indexing.spec.batch import BATCH_TASK_TYPES, parse_batch_task
 from penstock.indexing.tasklog import TaskLogReader
-from penstock.indexing.worker.peontask import PeonTask
+from penstock.indexing.worker.peontask import IngestionReport, IngestionState, PeonTask
 from penstock.segments.model import Segment
 from penstock.segments.shardspec import ShardKind
 from penstock.services.api.asgi import application
@@ -41,6 +43,7 @@ SERVED = [one for one in endpoints() if one.line.here != "refused"]
 REFUSED = [one for one in endpoints() if one.line.here == "refused"]
 NOBODY = SimpleNamespace()
 CONFIGURATION = PAGE.with_name("configuration.md")
+DAY = Interval.parse("2024-01-01/2024-01-02")
 COORDINATOR = "/druid/coordinator/v1"
 
 
@@ -130,13 +133,12 @@ def test_every_action_has_a_line() -> None:
 
 
 def test_every_kind_of_a_shard_spec_has_a_line() -> None:
-    assert of_kinds("shard spec", "What is given out").keys() == set(get_args(ShardKind))
+    assert of_kinds("shard spec", "A segment").keys() == set(get_args(ShardKind))
 
 
-def test_every_key_of_a_segment_and_a_lock_has_a_line() -> None:
-    day = Interval.parse("2024-01-01/2024-01-02")
+def test_every_key_of_a_segment_has_a_line() -> None:
     segment = Segment(
-        *("d", day, "v", {"type": "local"}),
+        *("d", DAY, "v", {"type": "local"}),
         upgraded_from="u",
         projections=("p",),
         last_compaction_state={"a": 1},
@@ -144,12 +146,38 @@ def test_every_key_of_a_segment_and_a_lock_has_a_line() -> None:
         cluster_groups={"a": 1},
         rollup={"a": 1},
     )
+    assert of_kinds("key", "A segment").keys() == segment.to_json().keys()
+
+
+def test_every_key_of_a_lock_has_a_line() -> None:
     lock = TaskLock(
-        *(LockGranularity.SEGMENT, LockType.EXCLUSIVE, "g", "d", day, "v", 50),
+        *(LockGranularity.SEGMENT, LockType.EXCLUSIVE, "g", "d", DAY, "v", 50),
         partition_number=1,
     )
-    shown = segment.to_json().keys() | lock_to_json(lock, []).keys()
-    assert of_kinds("key", "What is given out").keys() == shown
+    assert of_kinds("key", "A lock").keys() == lock_to_json(lock, []).keys()
+
+
+def test_every_key_of_a_report_has_a_line() -> None:
+    report = IngestionReport(IngestionState.COMPLETED).to_json("t")["ingestionStatsAndErrors"]
+    assert isinstance(report, dict)
+    assert isinstance(report["payload"], dict)
+    assert of_kinds("key", "The report of a task").keys() == report["payload"].keys()
+
+
+def test_every_key_of_tasks_workers_and_supervisors_has_a_line(tmp_path: Path) -> None:
+    with closing(OverlordWorld(tmp_path).start()) as world:
+        world.api.post(f"{PREFIX}/supervisor", json=supervisor_spec())
+        world.until(lambda: bool(world.peons))
+        payload = world.api.get(f"{PREFIX}/supervisor/flights/status").json()["payload"]
+        (task,) = payload["activeTasks"]
+        status = world.api.get(f"{PREFIX}/task/{task['id']}/status").json()["status"]
+        (worker,) = world.api.get(f"{PREFIX}/workers").json()
+    assert of_kinds("key", "The status of a task").keys() == status.keys()
+    assert of_kinds("key", "A worker").keys() == worker.keys()
+    in_time = {"minimumLagMillis", "aggregateLagMillis", "maxLagMillis"}
+    told = of_kinds("key", "The status of a supervisor").keys()
+    assert told == payload.keys() | in_time
+    assert of_kinds("task key", "The status of a supervisor").keys() == task.keys()
 
 
 def test_settings_name_options_that_there_are() -> None:
