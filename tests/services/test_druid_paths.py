@@ -112,5 +112,7 @@ def test_an_escaped_slash_is_part_of_a_name(router: Api) -> None:
 def test_a_path_is_told_to_be_absent(router: Api, method: str, path: str) -> None:
     answer = router(method, path)
     assert answer.status_code in (404, 405)
-    assert "is not served here" in answer.text
+    # What to do instead follows.
+    assert f"{method} {path} is not served here: " in answer.json()["error"]
+    assert "with another method" not in answer.text
     assert router(method, f"{path}/").text == answer.text

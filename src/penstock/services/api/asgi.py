@@ -23,6 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import penstock
 from penstock.core.errors import InvalidRequest, PenstockError
+from penstock.services.api.instead import instead_of
 from penstock.services.errorcodes import status_and_code
 
 logger = logging.getLogger(__name__)
@@ -163,7 +164,9 @@ async def _answer_no_route(request: Request, error: Exception) -> Response:
     """Answer in JSON too where there is no such path, or not with this method."""
     assert isinstance(error, HTTPException)
     text = f"{request.method} {request.url.path} is not served here"
-    if error.status_code == 405:
+    if mend := instead_of(request.url.path):
+        text += f": {mend}"
+    elif error.status_code == 405:
         text += ": the path is, with another method"
     elif error.status_code != 404:  # of which the detail says the same in other words
         text += f": {error.detail}"
