@@ -29,7 +29,7 @@ def in_order(values: pa.Array, *, sets: bool) -> pa.Array:
     found = values.filter(is_list).dictionary_encode()
     ordered = [_ordered(text, sets=sets) for text in found.dictionary.to_pylist()]
     made = pa.array(ordered, values.type).take(found.indices)
-    return pc.replace_with_mask(values, is_list.fill_null(False), made)  # noqa: FBT003
+    return pc.replace_with_mask(values, is_list.fill_null(fill_value=False), made)
 
 
 def _ordered(text: str, *, sets: bool) -> str:
