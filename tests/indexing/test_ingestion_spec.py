@@ -104,12 +104,6 @@ MISTAKES = [
         "is there already",
     ),
     (
-        f"{DS}.dimensionsSpec.forceSegmentSortByTime",
-        False,
-        f"{DS}.dimensionsSpec.forceSegmentSortByTime",
-        "leave it out; use it in a batch task",
-    ),
-    (
         f"{DS}.dimensionsSpec.dimensionExclusions",
         ["a"],
         f"{DS}.dimensionsSpec.dimensionExclusions",
@@ -677,3 +671,13 @@ def test_what_has_druids_default_alone_may_say_so_and_changes_no_task():
     told = parse_supervisor_spec(raw)
     assert base_sequence_name(told, {0: 1}) == base_sequence_name(plain, {0: 1})
     assert told.to_json() == plain.to_json()
+
+
+def test_rows_of_streams_may_be_sorted_by_dimensions_first():
+    plain = parse_supervisor_spec(spec_json())
+    spec = parse_supervisor_spec(
+        changed(f"{DS}.dimensionsSpec.forceSegmentSortByTime", value=False)
+    )
+    assert not spec.data_schema.dimensions_spec.force_segment_sort_by_time
+    # Tasks that sort otherwise are others.
+    assert base_sequence_name(spec, {}) != base_sequence_name(plain, {})

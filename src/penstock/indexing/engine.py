@@ -108,9 +108,9 @@ class RowCounts:
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A Parquet file sorted by time then dimensions, all of one time chunk.
+    """A Parquet file, all of one time chunk, sorted by time and dimensions as its schema says.
 
-    `min_time_ms` and `max_time_ms` are the first and the last `__time` in it; `columns` its
+    `min_time_ms` and `max_time_ms` are the least and the greatest `__time` in it; `columns` its
     (name, Spark SQL type) pairs in order, `__time` first.
     """
 

@@ -54,7 +54,7 @@ class Run:
 def write_parquet(
     rows: pa.Table, folder: Path, chunk: Interval, number: int, level: int
 ) -> WrittenFile:
-    """Write rows, which are in the order of time, as the file of a time chunk.
+    """Write rows, in their order, as the file of a time chunk.
 
     Raises:
         Unavailable: The file cannot be written.
@@ -68,8 +68,8 @@ def write_parquet(
         chunk.end_ms,
         rows.num_rows,
         target.stat().st_size,
-        int(times[0]),
-        int(times[-1]),
+        int(times.min()),
+        int(times.max()),
     )
 
 

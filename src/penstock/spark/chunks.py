@@ -83,6 +83,17 @@ def cut_sorted(rows: pa.Table, granularity: Granularity) -> Iterator[tuple[Inter
         start = end
 
 
+def cut_in_order(
+    rows: pa.Table, keys: Sequence[str], granularity: Granularity
+) -> Iterator[tuple[Interval, pa.Table]]:
+    """Yield the rows of each time chunk of a table, sorted by the columns."""
+    if keys[0] == TIME_COLUMN:
+        yield from cut_sorted(in_order(rows, keys), granularity)
+        return
+    for chunk, part in cut_sorted(in_order(rows, (TIME_COLUMN,)), granularity):
+        yield chunk, in_order(part, keys)
+
+
 def in_order(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
     """Return the rows sorted by the columns, nulls last."""
     whole = rows.combine_chunks()

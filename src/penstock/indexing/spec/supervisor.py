@@ -66,10 +66,6 @@ class IngestionSpec(SpecModel):
             if metric.reads_sketches:
                 text = f"a stream's messages hold no sketches, which {metric.type} reads: {_BATCH}"
                 found.append((("dataSchema", "metricsSpec", number, "type"), metric.type, text))
-        if not self.data_schema.dimensions_spec.force_segment_sort_by_time:
-            text = f"a stream's rows are sorted by time first: leave it out; {_BATCH}"
-            place = ("dataSchema", "dimensionsSpec", "forceSegmentSortByTime")
-            found.append((place, False, text))
         if self.data_schema.granularity_spec.intervals:
             text = "a stream takes every time; refuse late and early rows in ioConfig"
             found.append((("dataSchema", "granularitySpec", "intervals"), None, text))

@@ -59,7 +59,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "Dimension.type": "`json` and `auto` are kept as text, nested values as JSON text",
     "maxStringLength": "of longer text so many characters stay; lists stay whole",
     "multiValueHandling": "`sorted_array`: the values of a list as text, in order; `sorted_set`:"
-    " each of them once, too; otherwise, and when left out, it is kept as it was sent, as JSON text",
+    " each of them once, too; otherwise, and when left out, it is kept as it was sent, as JSON"
+    " text",
     "Aggregator.type": "how rows become one",
     "fieldName": "the field that is read; needed but for `count` and `cardinality`",
     "Aggregator.fields": "the fields that `cardinality` reads",
