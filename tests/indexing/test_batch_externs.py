@@ -168,6 +168,10 @@ def test_any_layout_is_a_table_or_is_refused(pieces: list[str]) -> None:
         (f"TABLE(EXTERN('{INLINE}', '{FORMAT}')) (a TIMESTAMP)", "CAST(name AS TIMESTAMP)"),
         (f"TABLE(EXTERN('{INLINE}', '{FORMAT}')) EXTEND a", "( is expected, not a, line 1"),
         (f"TABLE(EXTERN('{INLINE}', '{FORMAT}'))", "lacks its signature, line 1, column 35"),
+        (
+            f"TABLE(EXTERN(inputSource => '{INLINE}', signature => '{COLUMNS}'))",
+            "EXTERN, inputFormat: is required: say how",
+        ),
         (f"TABLE(EXTERN({ARGUMENTS})) (a VARCHAR)", "has its columns twice"),
         ("TABLE(EXTERN())", "lacks its inputSource"),
         (f"TABLE(EXTERN({ARGUMENTS}, 'x'))", "EXTERN takes 3 arguments"),

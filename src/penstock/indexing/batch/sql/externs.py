@@ -171,10 +171,9 @@ def _extern(sql: str, found: Sequence[Token], at: int) -> Extern:
     words.take(")")
     words.take(")")
     columns = _columns(words)
-    for name in _ARGUMENTS:
-        # Rows of a database have no format; that others must have one the table's own check tells.
-        may_lack = name == "inputFormat" and "inputSource" in arguments
-        if name not in arguments and not may_lack and not (name == "signature" and columns):
+    # Rows of a database have no format; that others must have one the table's own check tells.
+    for name in ("inputSource", "signature"):
+        if name not in arguments and not (name == "signature" and columns):
             mend = f"{_FORM}, or the columns behind it: (name VARCHAR, …)"
             raise InvalidRequest(f"EXTERN lacks its {name}, {where}: {mend}", place="query")
     if columns and "signature" in arguments:
