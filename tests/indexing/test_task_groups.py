@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from indexing_kit import make_task
 
 from penstock.indexing.batches import Available
+from penstock.indexing.ports import TaskPhase, TaskReport
 from penstock.indexing.supervisor.groups import (
     GroupPhase,
     StartPlan,
@@ -113,6 +114,8 @@ def replicated(*priorities, workers=None):
         changes = {"id": f"t{number}", "server_priority": priority}
         replica = made.add(task.model_copy(update=changes), 0.0, 0)
         replica.has_worker = workers is None or number in workers
+        current = {0: number}
+        replica.report = TaskReport(TaskPhase.READING, current, current, None, {}, {})
     return made
 
 
@@ -120,8 +123,9 @@ def test_a_priority_that_no_replica_has_lacks_and_one_too_many_goes():
     assert replicated(1, 0).turnover((1, 0)) == Turnover((), ())
     assert replicated().turnover((1, 1, -2)) == Turnover((1, 1, -2), ())
     assert replicated(1, 0).turnover((2, 1)) == Turnover((2,), ("t1",))
-    # Of equal ones the one with a worker stays.
-    assert replicated(0, 0, workers={1}).turnover((0,)) == Turnover((), ("t0",))
+    # Of equal ones the furthest stays, but one with a worker before all others.
+    assert replicated(0, 0).turnover((0,)) == Turnover((), ("t0",))
+    assert replicated(0, 0, workers={0}).turnover((0,)) == Turnover((), ("t1",))
 
 
 def test_a_turnover_ends_the_work_if_nobody_who_has_a_worker_stays():
