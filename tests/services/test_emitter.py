@@ -13,7 +13,7 @@ from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.core.metrics import MetricRegistry, Sample
 from penstock.services.emitting.alerts import send_alert
 from penstock.services.emitting.bounded import DropOldest
-from penstock.services.emitting.composing import ComposingSink
+from penstock.services.emitting.composing import ComposingSink, SwitchingSink
 from penstock.services.emitting.emitter import Record, ServiceEmitter
 from penstock.services.emitting.events import AlertEvent, MetricEvent, Severity
 from penstock.services.emitting.logsink import LogSink
@@ -113,6 +113,31 @@ def test_no_fault_of_events_and_sinks_reaches_who_emits(caplog: pytest.LogCaptur
     assert emitter.refused == 4
     warnings = [one for one in caplog.records if "could not be emitted" in one.getMessage()]
     assert len(warnings) == 1  # the others are within a minute of it
+
+
+def test_feeds_go_to_sinks_of_their_own_which_start_and_stop_once() -> None:
+    calls: list[str] = []
+
+    class Counting(Kept):
+        """Counts when it is started and stopped."""
+
+        def start(self) -> None:
+            calls.append("start")
+
+        def stop(self) -> None:
+            calls.append("stop")
+
+    both, alerts = Counting(), Counting()
+    sink = SwitchingSink({"alerts": [both, alerts], "noise": []}, [both])
+    emitter = ServiceEmitter({}, sink, VirtualClock())
+    emitter.start()
+    emitter.emit(MetricEvent("m", 1))
+    emitter.emit(AlertEvent("a"))
+    emitter.emit(MetricEvent("n", 1, feed="noise"))
+    emitter.stop()
+    assert [one.feed for one in both.records] == ["metrics", "alerts"]
+    assert [one.feed for one in alerts.records] == ["alerts"]
+    assert calls == ["start", "start", "stop", "stop"]
 
 
 def test_events_say_when_where_and_what() -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.services.config import resolve
 from penstock.services.emitting.batches import Batches, BatchOptions, framed
-from penstock.services.emitting.composing import ComposingSink
+from penstock.services.emitting.composing import ComposingSink, SwitchingSink
 from penstock.services.emitting.emitter import Record, ServiceEmitter
 from penstock.services.emitting.events import MetricEvent
 from penstock.services.emitting.httpsink import HttpByFeedSink, HttpSink, HttpSinkOptions, post
@@ -437,3 +437,21 @@ def test_options_say_where_events_go() -> None:
     for wrong in ("log,none", "syslog", "log,log"):
         with pytest.raises(InvalidRequest, match="--emitters"):
             made(emitters=wrong)
+    for wrong in ("alerts", "=log", "alerts=log,alerts=http", "alerts=syslog", "alerts=none+log"):
+        with pytest.raises(InvalidRequest, match="--emitter-feeds"):
+            made(emitter_feeds=wrong)
+    with pytest.raises(InvalidRequest, match="--emitter-url"):
+        made(emitter_feeds="alerts=http")
+
+
+def test_feeds_may_go_to_emitters_of_their_own() -> None:
+    given = {"emitters": "log", "emitter_feeds": "alerts = http+log , noise=none"}
+    sink = make_sink(resolve({**given, "emitter_url": "http://h:1/e"}, {}), VirtualClock())
+    assert isinstance(sink, SwitchingSink)
+    kinds = {
+        feed: [type(one).__name__ for one in into._sinks] for feed, into in sink._by_feed.items()
+    }
+    assert kinds == {"alerts": ["HttpSink", "LogSink"], "noise": []}
+    assert [type(one).__name__ for one in sink._otherwise._sinks] == ["LogSink"]
+    # The log is one and the same, whatever comes into it.
+    assert [type(one).__name__ for one in sink._all._sinks] == ["LogSink", "HttpSink"]

@@ -386,6 +386,12 @@ class Options:
             "list", read.emitters, "Where events go: log, prometheus, http, with commas; or none."
         ),
     )
+    emitter_feeds: tuple[str, ...] = field(
+        default=(),
+        metadata=_entry(
+            "list", read.emitters_by_feed, "Feeds that go elsewhere: FEED=EMITTER+EMITTER, …"
+        ),
+    )
     emitter_log_level: str = field(
         default="info",
         metadata=_entry(

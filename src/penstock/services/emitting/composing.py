@@ -1,8 +1,8 @@
-"""Several sinks as one."""
+"""Several sinks as one: each record to all of them, or to those of its feed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 
 from penstock.core.errors import PenstockError, Unavailable
@@ -44,6 +44,42 @@ class ComposingSink:
     def samples(self) -> Iterable[Sample]:
         """Return the metrics of all."""
         return chain.from_iterable(sink.samples() for sink in self._sinks)
+
+
+class SwitchingSink:
+    """Gives each record to the sinks of its feed, as `ComposingSink` does.
+
+    Args:
+        by_feed: The sinks of feeds; of one that has none, records are dropped.
+        otherwise: The sinks of all other feeds.
+    """
+
+    def __init__(self, by_feed: Mapping[str, Sequence[Sink]], otherwise: Sequence[Sink]) -> None:
+        self._by_feed = {feed: ComposingSink(sinks) for feed, sinks in by_feed.items()}
+        self._otherwise = ComposingSink(otherwise)
+        # One sink may have several feeds; it is started and stopped once.
+        every = chain(otherwise, *by_feed.values())
+        self._all = ComposingSink(list({id(sink): sink for sink in every}.values()))
+
+    def accept(self, record: Record) -> None:
+        """Give a record to the sinks of its feed; raises what the last failing one raised."""
+        self._by_feed.get(record.feed, self._otherwise).accept(record)
+
+    def start(self) -> None:
+        """Start all."""
+        self._all.start()
+
+    def flush(self) -> None:
+        """Flush all; raises Unavailable, after all were flushed, if any failed."""
+        self._all.flush()
+
+    def stop(self) -> None:
+        """Stop all; raises Unavailable, after all were stopped, if any failed."""
+        self._all.stop()
+
+    def samples(self) -> Iterable[Sample]:
+        """Return the metrics of all."""
+        return self._all.samples()
 
 
 def try_all(what: str, calls: Sequence[Callable[[], None]]) -> None:

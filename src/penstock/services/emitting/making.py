@@ -13,7 +13,7 @@ from penstock.core.durations import parse_duration
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.services.config import Options
 from penstock.services.emitting.batches import BatchOptions
-from penstock.services.emitting.composing import ComposingSink
+from penstock.services.emitting.composing import ComposingSink, SwitchingSink
 from penstock.services.emitting.emitter import ServiceEmitter, Sink
 from penstock.services.emitting.httpsink import Framing, HttpByFeedSink, HttpSink, HttpSinkOptions
 from penstock.services.emitting.logsink import LogSink
@@ -64,16 +64,28 @@ def make_sink(options: Options, clock: Clock) -> Sink:
     Raises:
         InvalidRequest: Events are to go over HTTP, and no URL says where to.
     """
-    sinks: list[Sink] = []
-    for name in options.emitters.split(","):
-        if name == "log":
-            level = logging.getLevelNamesMapping()[options.emitter_log_level.upper()]
-            sinks.append(LogSink(clock, level, options.emitter_log_metrics or None))
-        elif name == "prometheus":
-            sinks.append(PrometheusSink())
-        elif name == "http":
-            sinks.append(_http_sink(options, clock))
-    return ComposingSink(sinks)
+    made: dict[str, Sink] = {}
+
+    def sinks(names: str, separator: str) -> list[Sink]:
+        wanted = [name for name in names.split(separator) if name != "none"]
+        for name in wanted:
+            if name not in made:
+                made[name] = _sink(name, options, clock)
+        return [made[name] for name in wanted]
+
+    default = sinks(options.emitters, ",")
+    feeds = (one.partition("=") for one in options.emitter_feeds)
+    by_feed = {feed: sinks(names, "+") for feed, _, names in feeds}
+    return SwitchingSink(by_feed, default) if by_feed else ComposingSink(default)
+
+
+def _sink(name: str, options: Options, clock: Clock) -> Sink:
+    if name == "log":
+        level = logging.getLevelNamesMapping()[options.emitter_log_level.upper()]
+        return LogSink(clock, level, options.emitter_log_metrics or None)
+    if name == "prometheus":
+        return PrometheusSink()
+    return _http_sink(options, clock)
 
 
 def _http_sink(options: Options, clock: Clock) -> Sink:
