@@ -396,25 +396,59 @@ def test_what_comes_between_two_reads_of_a_day_stays(world: BatchWorld) -> None:
     assert world.rows() == [(1, a, h) for a in "xy" for h in (1, 20)]
 
 
+@pytest.mark.parametrize("before", [1, 2])
 def test_an_append_whose_day_is_replaced_before_it_has_its_lock_goes_beside_the_new(
-    world: BatchWorld,
+    world: BatchWorld, before: int
 ) -> None:
-    """Its place under the new version has the number of the one that it had locked before."""
-    world.run(put(lines((1, "x", 1)), "append"))
-    acquire = world.lockboxes.acquire
+    """Its place under the new version may have the number of the one that it had locked before.
+
+    If it has another, that lock is given back: it is of no use.
+    """
+    for _ in range(before):
+        world.run(put(lines((1, "x", 1)), "append"))
+    acquire, held = world.lockboxes.acquire, []
+
+    def look(what: str) -> None:
+        if what == "before segmentTransactionalInsert":
+            held.append(locks(world, spec))
 
     def too_late(requests, **given):
         if any(one.partition_number is not None for one in requests):
             world.lockboxes.acquire = acquire
             assert world.run(index(lines((1, "new", 2)))).state is TaskState.SUCCESS
+            world.at = look
         return acquire(requests, **given)
 
     spec = world.add(put(lines((1, "y", 3)), "append"))
     world.lockboxes.acquire = too_late
     result = world.make(spec).run()
     assert result.state is TaskState.SUCCESS, result.error
+    assert held == [{("EXCLUSIVE", 1)}]
     assert world.rows() == [(1, "new", 2), (1, "y", 3)]
     assert numbers(world) == [0, 1]
+
+
+def test_an_append_whose_day_is_locked_before_it_has_its_lock_asks_again(world: BatchWorld) -> None:
+    world.run(put(lines((1, "x", 1)), "append"))
+    other, spec = (world.add(put(lines((1, a, 2)), "append")) for a in "oy")
+    acquire, asked = world.lockboxes.acquire, []
+
+    def too_late(requests, **given):
+        if any(one.partition_number is not None for one in requests):
+            world.lockboxes.acquire = acquire
+            acquire([lock_task(other).request(Interval.parse(day(1)))]).result()
+        return acquire(requests, **given)
+
+    def ends_meanwhile(what: str) -> None:
+        asked.append(what)
+        if asked.count("before segmentAllocate") == 2 and other.id in world.tasks:
+            world.end(other)
+
+    world.lockboxes.acquire, world.at = too_late, ends_meanwhile
+    result = world.make(spec).run()
+    assert result.state is TaskState.SUCCESS, result.error
+    assert asked.count("before segmentAllocate") == 2
+    assert world.rows() == [(1, "x", 1), (1, "y", 2)]
 
 
 def test_an_append_has_its_lock_on_the_version_that_it_goes_beside(world: BatchWorld) -> None:
