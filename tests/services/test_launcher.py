@@ -279,6 +279,39 @@ def test_children_die_with_their_parent() -> None:
         assert process.stdout.read() == ""
 
 
+# A lane that asks who never answers, as the overlord does a worker that was killed.
+LEAVE = """
+import sys, threading
+from penstock.core.clock import SystemClock
+from penstock.indexing.lanes import ThreadLanes
+from penstock.services.host.process import leave
+lanes, begun = ThreadLanes("test"), threading.Event()
+def work():
+    begun.set()
+    if sys.argv[1] == "silent":
+        threading.Event().wait()
+    else:
+        print("flushed")
+asking = threading.Thread(target=lanes.submit, args=("a", work), daemon=sys.argv[2] == "daemon")
+asking.start()  # as a mailbox does; the lane's thread is a daemon if this one is
+begun.wait()
+asking.join()
+lanes.close()
+print("done")
+leave(3, SystemClock())
+"""
+
+
+@pytest.mark.parametrize(
+    ("peer", "thread"), [("silent", "daemon"), ("silent", "plain"), ("well", "plain")]
+)
+def test_a_process_that_is_done_ends_whoever_it_still_asks(peer: str, thread: str) -> None:
+    argv = [sys.executable, "-c", LEAVE, peer, thread]
+    ended = subprocess.run(argv, stdout=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert ended.returncode == 3
+    assert sorted(ended.stdout.split()) == (["done"] if peer == "silent" else ["done", "flushed"])
+
+
 def test_a_taken_port_is_told_with_its_holder() -> None:
     with listen(Address("127.0.0.1", 0), "--http") as first:
         port = first.getsockname()[1]

@@ -72,10 +72,13 @@ def server(
     """
     options = _resolve(config, given)
     # Here, because a role's imports are large.
+    from penstock.services.host.process import leave  # noqa: PLC0415
     from penstock.services.roles.runtime import run_alone  # noqa: PLC0415
 
     module = importlib.import_module(f"penstock.services.roles.{role.value}")
-    run_alone(role.value, options, SystemClock(), module.compose)
+    clock = SystemClock()
+    run_alone(role.value, options, clock, module.compose)
+    leave(exitcodes.OK, clock)
 
 
 @internal_app.command("prepare-spark")

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import logging
 import os
 import signal
 import socket
@@ -22,6 +23,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 from penstock.core.clock import Clock
 from penstock.core.errors import Conflict, Unavailable
@@ -34,6 +36,11 @@ _PR_SET_PDEATHSIG = 1
 OUTPUT_BYTES_MAX = 10 << 20
 
 _TRY_EVERY_S = 0.05
+
+# What a process that is done still lets threads finish, all of them together.
+_LEAVE_GRACE_S = 1.0
+
+logger = logging.getLogger(__name__)
 
 
 def die_with_parent(parent: int) -> None:
@@ -48,6 +55,35 @@ def die_with_parent(parent: int) -> None:
     # The parent may have ended before the line above; nothing would kill us then.
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def leave(code: int, clock: Clock) -> NoReturn:
+    """End this process, whose parts are stopped, without waiting for calls of others for long.
+
+    The interpreter would wait for every thread of a pool, and one may ask a process that is gone,
+    whose socket the launcher keeps open, until the question times out. What runs in lanes may be
+    cut at any moment, as by a kill. Nothing that is registered for the end of the interpreter is
+    run but the log's.
+
+    Args:
+        code: The exit code.
+        clock: Measures how long threads that are no daemons may take.
+    """
+    until_s = clock.monotonic_s() + _LEAVE_GRACE_S
+    others = [
+        one
+        for one in threading.enumerate()
+        if not one.daemon and one is not threading.current_thread()
+    ]
+    for one in others:
+        one.join(max(0.0, until_s - clock.monotonic_s()))
+    if left := sorted(one.name for one in others if one.is_alive()):
+        logger.info("the process ends while these threads still work: %s", ", ".join(left))
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # nobody reads it any more, or it is closed
+            stream.flush()
+    os._exit(code)
 
 
 def listen(address: Address, option: str) -> socket.socket:

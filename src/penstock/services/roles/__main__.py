@@ -16,7 +16,7 @@ from penstock.core.clock import SystemClock
 from penstock.core.errors import InvalidRequest, PenstockError
 from penstock.services import config
 from penstock.services.host.datafolder import DataFolder
-from penstock.services.host.process import die_with_parent
+from penstock.services.host.process import die_with_parent, leave
 from penstock.services.host.supervision import MEND_IT
 from penstock.services.host.up import log_to_file
 from penstock.services.roles.runtime import InheritedSocket, ready_reporter, run_role
@@ -55,4 +55,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    leave(main(sys.argv[1:]), SystemClock())
