@@ -1,4 +1,4 @@
-"""Dimensions that are found in the data: there is an end to how many."""
+"""Dimensions that are found in the data: there is an end to how many, and none is lost untold."""
 
 from __future__ import annotations
 
@@ -39,3 +39,25 @@ def test_a_stream_of_too_many_columns_keeps_the_first_and_says_so(
     assert [d.name for d in found.dimensions] == ["k", *columns(COLUMNS_MAX - 1)]
     [record] = caplog.records
     assert "wide" in record.getMessage()
+
+
+@pytest.mark.parametrize("lenient", [False, True])
+def test_columns_that_can_have_no_name_are_told(
+    lenient: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    names: Found = dict.fromkeys([" ", "", "__penstock_x", "a"], "long")
+    with caplog.at_level(logging.WARNING):
+        found = discovered(SCHEMA, names, lenient=lenient)
+    assert [d.name for d in found.dimensions] == ["k", "a"]
+    [record] = caplog.records
+    assert record.getMessage() == (
+        "datasource wide: left out as no dimension may be named so: 3 of the data's columns, such"
+        " as ' ', '', '__penstock_x'; give them other names in the data, or put them into"
+        " dimensionExclusions, and this is not said"
+    )
+
+
+def test_columns_that_are_excluded_are_not_told(caplog: pytest.LogCaptureFixture) -> None:
+    spec = SCHEMA.dimensions_spec.model_copy(update={"dimension_exclusions": (" ",)})
+    discovered(SCHEMA.model_copy(update={"dimensions_spec": spec}), {" ": "long"})
+    assert not caplog.records

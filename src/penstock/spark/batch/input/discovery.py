@@ -39,6 +39,12 @@ Found = dict[str, FoundType]
 _log = logging.getLogger(__name__)
 # Columns beside those of users: on the way through Spark, and of kept times.
 _OUR_OWN: Final = "__penstock_"
+_NO_NAME: Final = (
+    "datasource %s: left out as no dimension may be named so: %d of the data's columns, such as %s;"
+    " give them other names in the data, or put them into dimensionExclusions, and this is not said"
+)
+_NAMES_SHOWN: Final = 5
+_SHOWN: Final = 60
 _NUMBERS: Final = frozenset({"long", "double"})
 _TOLD: Final[Mapping[str, FoundType]] = {"long": "long", "double": "double", "json": "json"}
 
@@ -47,6 +53,9 @@ def discovered(
     schema: DataSchema, found: Mapping[str, FoundType], *, lenient: bool = False
 ) -> DataSchema:
     """Return the schema with the dimensions that were found behind those it has.
+
+    Columns that cannot be asked for are left out, and the log says so: a name of nothing but white
+    space, and one that begins as ours do.
 
     With `lenient` the second of two columns that differ only in case is left out, as are columns
     beyond `COLUMNS_MAX`, and the log says so: one odd message must not stop a stream.
@@ -61,8 +70,12 @@ def discovered(
     apart |= {name for metric in schema.metrics for name in metric.inputs}
     seen = {name.lower(): name for name in apart}
     added: list[Dimension] = []
+    unfit: list[str] = []
     for name, type_ in found.items():
-        if name in apart or not name.strip() or name.lower().startswith(_OUR_OWN):
+        if name in apart:
+            continue
+        if not name.strip() or name.lower().startswith(_OUR_OWN):
+            unfit.append(name)
             continue
         if lenient and name.lower() in seen:
             text = "datasource %s: column %r is left out, as it differs from %r only in case"
@@ -84,6 +97,9 @@ def discovered(
         seen[name.lower()] = name
         typed = type_ if spec.use_schema_discovery and type_ != "null" else "string"
         added.append(Dimension(name=name, type=typed))
+    if unfit:
+        shown = ", ".join(f"{name[:_SHOWN]!r}" for name in unfit[:_NAMES_SHOWN])
+        _log.warning(_NO_NAME, schema.data_source, len(unfit), shown)
     update = {"dimensions": (*spec.dimensions, *added)}
     return schema.model_copy(update={"dimensions_spec": spec.model_copy(update=update)})
 
