@@ -117,6 +117,8 @@ async def test_a_query_is_answered_in_the_wanted_format(rig: Rig) -> None:
         "query": "SELECT ?",
         "resultFormat": "csv",
         "header": True,
+        "typesHeader": True,
+        "sqlTypesHeader": True,
         "parameters": [{"type": "VARCHAR", "value": "x"}, 2, None],
         "context": {
             "sqlQueryId": "mine",
@@ -126,7 +128,7 @@ async def test_a_query_is_answered_in_the_wanted_format(rig: Rig) -> None:
         },
     }
     answer = await rig.ask("POST", SQL, json=body)
-    assert answer.text == "sql\nSELECT ?\n\n"
+    assert answer.text == "sql\nSTRING\nVARCHAR\nSELECT ?\n\n"
     assert answer.headers["X-Druid-SQL-Query-Id"] == "mine"
     assert rig.sql.queries[-1] == SqlQuery("SELECT ?", ["x", 2, None], "mine", 10, 500)
     answer = await rig.ask("POST", SQL, content="SELECT 3", headers={"content-type": "text/plain"})
@@ -142,6 +144,8 @@ async def test_a_query_is_answered_in_the_wanted_format(rig: Rig) -> None:
         ('{"query": " "}', "query: must be the text"),
         ('{"query": "SELECT 1", "resultFormat": "xml"}', "resultFormat"),
         ('{"query": "SELECT 1", "header": "yes"}', "header: must be true or false"),
+        ('{"query": "SELECT 1", "typesHeader": true}', "typesHeader: needs header"),
+        ('{"query": "SELECT 1", "sqlTypesHeader": 1}', "sqlTypesHeader: must be true or false"),
         ('{"query": "SELECT 1", "parameters": {}}', "parameters: must be a list"),
         ('{"query": "SELECT ?", "parameters": [{"value": [1]}]}', "parameters\\[0\\]"),
         (

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import InvalidRequest
 from penstock.services.api.sqlresults import CONTENT_TYPES, check_format, write_rows
+from penstock.services.api.sqltypes import TypeName
 
 TABLE = pa.table(
     {
@@ -38,6 +39,46 @@ def test_object_and_array() -> None:
     assert json.loads(text("array")) == [list(first.values()), list(second.values())]
     assert json.loads(text("array", header=True))[0] == list(first)
     assert json.loads(text("object", header=True))[0] == dict.fromkeys(first)
+
+
+TYPED = pa.table(
+    {
+        "t": pa.array([None], pa.timestamp("us", "UTC")),
+        "s": pa.array([None], pa.string()),
+        "l": pa.array([1], pa.int64()),
+        "i": pa.array([1], pa.int32()),
+        "d": pa.array([1.5], pa.float64()),
+        "f": pa.array([1.5], pa.float32()),
+        "b": pa.array([True]),
+        "n": pa.array([None], pa.decimal128(10, 2)),
+        "day": pa.array([None], pa.date32()),
+        "a": pa.array([["x"]], pa.list_(pa.string())),
+        "o": pa.array([{"x": 1}]),
+        "raw": pa.array([b"x"]),
+    }
+)
+DRUIDS = "LONG STRING LONG LONG DOUBLE FLOAT LONG DOUBLE LONG ARRAY<STRING> COMPLEX<json> COMPLEX"
+SQLS = "TIMESTAMP VARCHAR BIGINT INTEGER DOUBLE FLOAT BOOLEAN DECIMAL DATE ARRAY OTHER OTHER"
+
+
+def typed(result_format: str, *types: TypeName) -> str:
+    return b"".join(write_rows(TYPED, result_format, header=True, types=types)).decode()
+
+
+def test_a_header_tells_types() -> None:
+    """By which clients of Druid, its console above all, know what is a number or a time."""
+    names, druids, sqls = TYPED.column_names, DRUIDS.split(), SQLS.split()
+    assert json.loads(typed("array", "type", "sqlType"))[:3] == [names, druids, sqls]
+    assert json.loads(typed("array", "sqlType"))[:2] == [names, sqls]
+    assert json.loads(typed("object", "type", "sqlType"))[0] == {
+        name: {"type": druid, "sqlType": sql}
+        for name, druid, sql in zip(names, druids, sqls, strict=True)
+    }
+    assert json.loads(typed("object", "type"))[0]["d"] == {"type": "DOUBLE"}
+    assert typed("csv", "type", "sqlType").splitlines()[1:3] == [",".join(druids), ",".join(sqls)]
+    assert json.loads(typed("arrayLines", "type").splitlines()[1]) == druids
+    empty = pa.table({})
+    assert json.loads(b"".join(write_rows(empty, "object", header=True, types=("type",)))) == [{}]
 
 
 def test_lines_end_with_an_empty_line() -> None:

@@ -31,6 +31,7 @@ from penstock.services.api.sqlresults import (
     check_names,
     write_rows,
 )
+from penstock.services.api.sqltypes import TypeName
 from penstock.services.emitting.emitter import Emitter
 from penstock.services.emitting.events import MetricEvent
 from penstock.spark.sql.service import SqlQuery, SqlResult, SqlValue
@@ -122,7 +123,9 @@ class SqlRoutes:
         if result.truncated:
             headers["X-Penstock-Truncated"] = "true"
         return StreamingResponse(
-            write_rows(result.table, wanted.result_format, header=wanted.header),
+            write_rows(
+                result.table, wanted.result_format, header=wanted.header, types=wanted.types
+            ),
             headers=headers,
             media_type=CONTENT_TYPES[wanted.result_format],
         )
@@ -208,6 +211,7 @@ class _Wanted:
         refuse_writes(statement)
         self.result_format = check_format(body.get("resultFormat"))
         self.header = _flag(body, "header")
+        self.types = _types(body, header=self.header)
         context = body.get("context") or {}
         if not isinstance(context, dict):
             raise InvalidRequest("must be an object", place="context")
@@ -245,6 +249,18 @@ def _flag(body: Mapping[str, object], name: str) -> bool:
     if not isinstance(value, bool):
         raise InvalidRequest("must be true or false", place=name)
     return value
+
+
+def _types(body: Mapping[str, object], *, header: bool) -> Sequence[TypeName]:
+    """Return which names of the columns' types the header is to tell."""
+    asked: list[TypeName] = []
+    flags: Sequence[tuple[str, TypeName]] = (("typesHeader", "type"), ("sqlTypesHeader", "sqlType"))
+    for name, kind in flags:
+        if _flag(body, name):
+            if not header:
+                raise InvalidRequest("needs header, which must be true as well", place=name)
+            asked.append(kind)
+    return asked
 
 
 def _whole(context: Mapping[str, object], name: str) -> int | None:

@@ -6,8 +6,10 @@ Owns the formats and how each type of value is written. It runs no query.
     objectLines  {"a": 1}\n…          arrayLines  [1]\n…
     csv          1\n…
 
-With `header` the first row holds the column names (for objects: the names with null values). The
-line formats and CSV end with an empty line, by which a client sees that nothing was cut.
+With `header` the first row holds the column names (for objects: the names with null values), and
+where types are asked for a row more for each of their names (for objects: `{"type": …, "sqlType":
+…}` instead of null). The line formats and CSV end with an empty line, by which a client sees that
+nothing was cut.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from penstock.core.errors import InvalidRequest
+from penstock.services.api.sqltypes import TypeName, type_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,21 +73,36 @@ def check_names(names: Sequence[str], result_format: str) -> None:
             )
 
 
-def write_rows(table: pa.Table, result_format: str, *, header: bool) -> Iterator[bytes]:
-    """Write a table in one of the formats, in chunks."""
-    names = list(table.column_names)
+def write_rows(
+    table: pa.Table, result_format: str, *, header: bool, types: Sequence[TypeName] = ()
+) -> Iterator[bytes]:
+    """Write a table in one of the formats, in chunks.
+
+    Args:
+        table: The rows.
+        result_format: The format.
+        header: Whether the names of the columns come first.
+        types: Which names of their types the header tells, too.
+    """
+    heading: list[list[str]] = []
+    if header:
+        told = [[type_name(of, name) for of in table.schema.types] for name in types]
+        heading = [list(table.column_names), *told]
     if result_format == "csv":
-        yield from _csv(table, names, header=header)
+        yield from _csv(table, heading)
         return
     as_objects = result_format.startswith("object")
     lines = result_format.endswith("Lines")
-    heading: list[object] = []
-    if header:
-        heading = [dict.fromkeys(names)] if as_objects else [names]
+    first_rows: list[object] = [*heading]
+    if header and as_objects:
+        columns = zip(*heading, strict=True)
+        first_rows = [
+            {name: dict(zip(types, told, strict=True)) or None for name, *told in columns}
+        ]
     first = True
     if not lines:
         yield b"["
-    for rows in _chunks(table, heading, as_objects=as_objects):
+    for rows in _chunks(table, first_rows, as_objects=as_objects):
         written = [orjson.dumps(row, default=_plain, option=_JSON_OPTIONS) for row in rows]
         if lines:
             yield b"\n".join(written) + b"\n"
@@ -108,9 +126,9 @@ def _chunks(table: pa.Table, heading: list[object], *, as_objects: bool) -> Iter
             yield [dict(zip(names, row, strict=True)) if as_objects else row for row in rows]
 
 
-def _csv(table: pa.Table, names: list[str], *, header: bool) -> Iterator[bytes]:
-    if header:
-        yield _csv_text([names])
+def _csv(table: pa.Table, heading: list[list[str]]) -> Iterator[bytes]:
+    if heading:
+        yield _csv_text(heading)
     for rows in _chunks(table, [], as_objects=False):
         yield _csv_text([[_csv_cell(cell) for cell in row] for row in rows])  # type: ignore[attr-defined]
     yield b"\n"
