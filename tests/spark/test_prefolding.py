@@ -351,6 +351,10 @@ def test_what_could_be_told_apart_is_not_brought_together(schema: DataSchema) ->
         ("lower(monotonically_increasing_id())", False),
         ("other.lower(place)", False),
         ("a_function_of_a_later_release(1)", False),
+        ("a * (b) * length('*') * c", True),
+        ("hash(*)", False),
+        ("concat_ws('-', * )", False),
+        ("struct(r.*)", False),
     ],
 )
 def test_only_known_functions_are_taken_to_repeat_themselves(text: str, *, expected: bool) -> None:

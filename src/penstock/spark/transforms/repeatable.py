@@ -56,16 +56,22 @@ weekday weekofyear width_bucket xxhash64 year zeroifnull zip_with
 """
 REPEATABLE: Final = frozenset(_REPEATABLE.split())
 _MAY_COME_BEFORE: Final = REPEATABLE | frozenset(_WORDS.split())
+# Elsewhere it multiplies.
+_BEFORE_STAR: Final = frozenset("(,.")
 
 
 def is_repeatable(expression: str) -> bool:
     """Tell whether an expression of Spark SQL calls but functions of the list, none by a path.
+
+    One with a star for all columns does not: which there are depends on how rows are read.
 
     Raises:
         InvalidRequest: A text, a name or a comment is not closed.
     """
     found = tokens(expression)
     for at, token in enumerate(found[1:], 1):
+        if token.text == "*" and found[at - 1].text in _BEFORE_STAR:
+            return False
         name = found[at - 1].name.lower()
         if token.text != "(" or not name:
             continue
