@@ -24,11 +24,14 @@ def times(sim):
 
 
 def timed(sim, *gaps_ms):
-    """Say when the messages of stream partition 0 came, each so long after the one before."""
+    """Say when the messages of stream partition 0 came, each so long after the one before.
+
+    Those of the other came all at once.
+    """
     at = 0
     for offset, gap in enumerate(gaps_ms):
         at += gap
-        sim.broker.times_ms["flights", 0, offset] = at
+        sim.broker.times_ms |= {("flights", 0, offset): at, ("flights", 1, offset): 0}
 
 
 def looks_of(sim, monkeypatch):
@@ -66,12 +69,15 @@ def test_two_messages_of_a_stream_partition_are_asked_for_in_a_period(make):
     assert sim.broker.times_asked - asked in range(16, 25)
 
 
-def test_what_has_no_time_is_left_out(make):
+def test_a_lag_that_is_not_known_of_one_is_not_known_of_all(make):
     sim = make({"offsetFetchPeriod": "PT2S"}, taskDuration="PT1H", emitTimeLagMetrics=True)
     slowed(sim)
     feed(sim, 4)
-    sim.broker.times_ms["flights", 0, 0] = 7  # The newest was deleted meanwhile.
-    until(sim, lambda: times(sim) == [{}, 0, 0])
+    timed(sim, 7, 7)
+    del sim.broker.times_ms["flights", 0, 1]  # It was deleted meanwhile.
+    until(sim, lambda: times(sim) == [{"0": None, "1": 0}, None, None])
+    (view,) = ask(sim, sim.overlord.supervisor_desk.every())
+    assert view.summary["maxLagMillis"] is None
 
 
 def test_without_the_wish_nobody_asks_for_times(make):

@@ -189,6 +189,17 @@ def test_what_is_wrong_is_one_line(tmp_path: Path, capsys: Capture) -> None:
         assert says in out(capsys, *arguments, code=code)
 
 
+def test_a_lag_in_time_is_told_where_it_is_wanted(
+    world: OverlordWorld, tmp_path: Path, capsys: Capture
+) -> None:
+    # As it is written in a file.
+    spec = json.dumps(supervisor_spec()).replace('"topic"', '"emitTimeLagMetrics": true, "topic"')
+    out(capsys, "supervisor", "submit", written(tmp_path, json.loads(spec)))
+    path = "/druid/indexer/v1/supervisor/flights/status"
+    world.until(lambda: "maxLagMillis" in world.api.get(path).json()["payload"])
+    assert "12 messages behind, 3.0 s" in out(capsys, "supervisor", "lag", "flights")
+
+
 def test_supervisors_have_a_lag_and_a_history(
     world: OverlordWorld, tmp_path: Path, capsys: Capture
 ) -> None:

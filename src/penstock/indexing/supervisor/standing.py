@@ -58,10 +58,10 @@ class Standing:
         """Return how many messages of each stream partition are not persisted yet."""
         return {p: end - start for p, (start, end) in self.unread().items()}
 
-    def time_lag_ms(self) -> dict[int, int] | None:
-        """Return the lag in time of the stream partitions for which it is known.
+    def time_lag_ms(self) -> dict[int, int | None] | None:
+        """Return the lag in time of each stream partition, None where times are not known.
 
-        None: it is not known, or nobody wants it.
+        None as a whole: nobody has looked, or wants it.
         """
         return self._state.time_lag_ms
 

@@ -35,7 +35,8 @@ class SupervisorState:
         idle: Whether nothing came for so long that it needs no tasks.
         looked_ms: When the stream was seen last, 0 if it never was.
         time_lag_ms: By stream partition, how much time lies between the first message that is not
-            read and the newest; None while that is not known or not wanted.
+            read and the newest, None where their times are not known; None as a whole while nobody
+            has looked, or wants it.
         begun: Whether it has begun to look, which is `startDelay` after it was made.
         discovered: Whether the tasks that it found have all said how they stand.
     """
@@ -60,7 +61,7 @@ class SupervisorState:
         self.stopping = False
         self.idle = False
         self.looked_ms = 0
-        self.time_lag_ms: dict[int, int] | None = None
+        self.time_lag_ms: dict[int, int | None] | None = None
         self.begun = False
         self.discovered = False
 

@@ -111,14 +111,19 @@ def supervisor_parse_errors(supervisor: Supervisor) -> dict[str, object]:
 
 
 def _time_lag(standing: Standing) -> dict[str, object]:
-    """Return the lag in milliseconds, as far as it is known; nothing where nobody wants it."""
+    """Return the lag in milliseconds; nothing where nobody wants it.
+
+    What is not known of one stream partition is not known of all.
+    """
     found = standing.time_lag_ms()
     if found is None:
         return {}
+    known = [ms for ms in found.values() if ms is not None]
+    is_whole = len(known) == len(found)
     return {
-        "minimumLagMillis": offsets_to_json(found),
-        "aggregateLagMillis": sum(found.values()),
-        "maxLagMillis": max(found.values(), default=0),
+        "minimumLagMillis": {str(p): ms for p, ms in sorted(found.items())},
+        "aggregateLagMillis": sum(known) if is_whole else None,
+        "maxLagMillis": max(known, default=0) if is_whole else None,
     }
 
 

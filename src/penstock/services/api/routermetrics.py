@@ -131,11 +131,11 @@ class RouterMetrics:
                 continue
             lag = whole(one, "aggregateLag")
             yield _gauge("penstock_supervisor_lag", "Messages not read yet", lag, supervisor=name)
-            if "maxLagMillis" in one:
+            if isinstance(lag_ms := one.get("maxLagMillis"), int):
                 yield _gauge(
                     "penstock_supervisor_lag_seconds",
                     "Time from the first message that is not read to the newest",
-                    whole(one, "maxLagMillis") / 1000,
+                    lag_ms / 1000,
                     supervisor=name,
                 )
             counts = all_counts.get(name, CountsRow())

@@ -116,9 +116,9 @@ class Looks:
             self._pace.weigh()
         except Unavailable as error:
             state.note(error)  # The next look weighs again.
-        self._time_lag.refresh()
         self._tell_vanished()
         self._ended()
+        self._time_lag.refresh()  # By now there are committed offsets to begin at.
         now_s = self._now_s()
         self._rests_until_s = now_s + state.spec.io.period / 1_000
         self._fetch_from_s = now_s + (state.spec.tuning.offset_fetch_period or 0) / 1_000

@@ -11,8 +11,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from penstock.core.errors import PenstockError
     from penstock.indexing.supervisor.standing import Standing
     from penstock.indexing.supervisor.state import SupervisorState
@@ -38,22 +36,21 @@ class TimeLag:
         if not state.spec.io.emit_time_lag_metrics:
             state.time_lag_ms, self._again_s = None, 0.0
             return
+        ranges = self._standing.unread()
+        unread = {p: (start, end) for p, (start, end) in ranges.items() if start < end}
+        found: dict[int, int | None] = {p: None if p in unread else 0 for p in ranges}
+        if not unread:
+            state.time_lag_ms = found
+            return
         now_s = state.ports.clock.monotonic_s()
         if self._asks or now_s < self._again_s:
             return
-        self._again_s = now_s + state.spec.tuning.time_lag_every_ms / 1000
-        ranges = self._standing.unread()
-        unread = {p: (start, end) for p, (start, end) in ranges.items() if start < end}
-        read = dict.fromkeys(ranges.keys() - unread.keys(), 0)
-        if not unread:
-            state.time_lag_ms = read
-            return
-        self._asks = True
+        self._asks, self._again_s = True, now_s + state.spec.tuning.time_lag_every_ms / 1000
 
-        def done(spans: Mapping[int, int]) -> None:
+        def done(spans: dict[int, int]) -> None:
             self._asks = False
             if state.spec.io.emit_time_lag_metrics:
-                state.time_lag_ms = {**read, **spans}
+                state.time_lag_ms = {**found, **spans}
 
         def failed(error: PenstockError) -> None:
             self._asks = False

@@ -201,7 +201,9 @@ def lag(name: Id, as_json: Json = False) -> None:
     ]
     print_rows(rows, as_json=as_json, empty="no stream partition was seen yet")
     if not as_json:
-        say(f"{whole(payload, 'aggregateLag'):,} messages behind")
+        time_ms = part(payload, "maxLagMillis")
+        time = f", {time_ms / 1000:,.1f} s" if isinstance(time_ms, int) else ""
+        say(f"{whole(payload, 'aggregateLag'):,} messages behind{time}")
 
 
 @supervisor_app.command()
