@@ -19,7 +19,7 @@ class DatabaseAddress:
         tls: Whether the connection is encrypted, and how its certificate is judged, as libpq says.
         search_path: Schemas where names without one are looked up; None: those of the user.
         application: How the connection is called in the server's lists.
-        connect_timeout_s: How long a connection may take.
+        connect_timeout_s: How long a connection to each address of the host may take.
     """
 
     host: str

@@ -316,7 +316,8 @@ def opened(
         address: The database.
         user: Who reads.
         password: Theirs; not empty.
-        check: Called now and then, also while the server is silent; raises when this should end.
+        check: Called now and then once there is a connection, also while the server is silent;
+            raises when this should end.
 
     Raises:
         InvalidRequest: The database refuses the user, or its certificate is not what it should be.
