@@ -68,18 +68,20 @@ def test_types_are_found_where_the_spec_leaves_them_to_the_data(
 ) -> None:
     sql = (
         "SELECT 1356998400000 AS at, 1.5::numeric AS share, 7::numeric(10) AS size, 'x' AS name,"
-        " '{\"a\": 1}'::jsonb AS more, ARRAY['b', 'a'] AS tags, true AS yes, NULL AS nothing"
+        " '{\"a\": 1}'::jsonb AS more, ARRAY['b', 'a'] AS tags, true AS yes, NULL AS nothing,"
+        " date '2026-11-22' AS day, timestamptz '2026-11-22 10:00+00' AS moment"
     )
     parts = {"dimensionsSpec": {"useSchemaDiscovery": True}}
     result = engine.write(request(tmp_path / "out", given(database.source(sql)), parts))
     types = {one.name: one.type for one in result.schema.dimensions}
     assert types == {
         "share": "double", "size": "long", "name": "string", "more": "json", "tags": "json",
-        "yes": "long", "nothing": "string",
+        "yes": "long", "nothing": "string", "day": "string", "moment": "string",
     }  # fmt: skip
     (row,) = rows_of(result)
     assert (row["share"], row["size"], row["more"]) == (1.5, 7, '{"a": 1}')
     assert orjson.loads(str(row["tags"])) == ["b", "a"]
+    assert (row["day"], row["moment"]) == ("2026-11-22", "2026-11-22T10:00:00.000Z")
 
 
 def test_rows_that_do_not_fit_are_counted_with_their_places(
