@@ -13,6 +13,7 @@ from typing import Final
 from penstock.spark.connect.stuck import STUCK_CONF, stuck_log_conf
 
 SERVER_CLASS: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
+PYTHON_DAEMON: Final = "penstock.spark.connect.pythondaemon"
 SUBMIT_CLASS: Final = "org.apache.spark.deploy.SparkSubmit"
 
 # Spark reaches into these packages of the JDK. Its launcher, a JVM of its own that we do without,
@@ -99,6 +100,7 @@ def spark_conf(
         # Files are named one by one from the metadata: no job just to list them.
         "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
         "spark.sql.python.filterPushdown.enabled": "true",
+        "spark.python.daemon.module": PYTHON_DAEMON,
         "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "2",
         "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
     }
