@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -77,3 +79,28 @@ def test_a_folder_that_cannot_be_read_is_not_left_out(
 
     with pytest.raises(InvalidRequest, match=r"shut cannot be read \(Permission denied\)"):
         files_below(tmp_path, monkeypatch, refuse)
+
+
+def test_inline_rows_are_utf_8_in_a_process_of_any_locale(tmp_path: Path) -> None:
+    script = """
+import sys
+from pathlib import Path
+from penstock.indexing.batch.engine import ExternalInput
+from penstock.indexing.spec.inputs import InlineInput, JsonFormat
+from penstock.spark.batch.input.finding import Finder
+from penstock.spark.batch.options import SparkBatchOptions
+from penstock.spark.topic.rowshape import TimeField
+finder = Finder(TimeField("at"), Path(sys.argv[1]), SparkBatchOptions(), lambda: None)
+given = ExternalInput(InlineInput(type="inline", data=chr(0x6F22)), JsonFormat())
+(found,) = finder.find(given).files
+assert Path(found.path).read_bytes() == b"\\xe6\\xbc\\xa2"
+"""
+    of_ascii = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)],
+        env={**os.environ, **of_ascii},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr

@@ -145,18 +145,15 @@ class Finder:
             if not found:
                 raise NotFound(f"the input {_shown(single)} has no files: correct its paths")
             for file in found:
-                if source.header:
-                    columns = header_of(file, source)
-                    if columns is None:
-                        continue  # without a header there are no rows either
-                    file = replace(file, columns=columns)  # noqa: PLW2901
-                self._files.append(file)
+                columns = header_of(file, source) if source.header else file.columns
+                if columns is not None:  # without a header there are no rows either
+                    self._files.append(replace(file, columns=columns))
 
     def _files_of(self, single: SingleInput, source: int, *, is_text: bool) -> Iterator[InputFile]:
         match single:
             case InlineInput():
                 path = self._new_file("inline.txt")
-                path.write_text(single.data)
+                path.write_bytes(single.data.encode())
                 yield InputFile(str(path), "inline", path.stat().st_size, source)
             case LocalInput():
                 for name in _local_names(single):
