@@ -418,7 +418,10 @@ def test_supervisors(server: FakeServer, tmp_path: Path, capsys: Capture) -> Non
     assert "priority" not in said
     payload["activeTasks"][0]["serverPriority"] = -3
     assert run(["supervisor", "status", "x"]) == exitcodes.OK
-    assert re.search(r" priority .*\n.*\n.* -3 ", capsys.readouterr().out)
+    assert re.search(r" priority .*\n.*\n.* ACTIVE .* -3 ", capsys.readouterr().out)
+    payload["activeTasks"][0]["phase"] = "PENDING"
+    assert run(["supervisor", "status", "x"]) == exitcodes.OK
+    assert "PENDING" in capsys.readouterr().out
     assert "error       2026  no topic\n" in said
     assert run(["supervisor", "submit", str(tmp_path)]) == exitcodes.USAGE
     assert "Is a directory" in capsys.readouterr().err

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from penstock.core.clock import SystemClock
+from penstock.core.errors import PenstockError
 from penstock.services.demo.server import DemoServer
 from penstock.services.host.datafolder import DataFolder
 
@@ -21,3 +26,19 @@ def serving(folder: Path, variables: Mapping[str, str] | None = None) -> Iterato
         yield made
     finally:
         made.stop()
+
+
+def until(what: str, condition: Callable[[], bool], within_s: float = 120) -> None:
+    """Wait for a condition; what is not reachable just now is not there yet.
+
+    Who asks without a pause takes the cores of what is waited for.
+    """
+    clock, pause = SystemClock(), threading.Condition()
+    deadline_s = clock.monotonic_s() + within_s
+    while clock.monotonic_s() < deadline_s:
+        with contextlib.suppress(PenstockError):
+            if condition():
+                return
+        with pause:
+            clock.wait(pause, 0.2)
+    pytest.fail(f"{what}: not within {within_s:g} s")

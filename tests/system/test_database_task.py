@@ -12,7 +12,7 @@ import pytest
 from postgres_server import require_binaries
 from pydantic import JsonValue
 from reading_database import PASSWORD, ReadDatabase, running_database
-from serving import serving
+from serving import serving, until
 
 pytestmark = [pytest.mark.system, pytest.mark.postgres, pytest.mark.timeout(600)]
 
@@ -50,10 +50,13 @@ class Api:
 
     def ended(self, name: str) -> tuple[str, str]:
         """Return how a task ended, and why it failed."""
-        while True:
-            status = self.get(f"task/{name}/status").json()["status"]
-            if status["statusCode"] != "RUNNING":
-                return status["statusCode"], status["errorMsg"] or ""
+        until(f"the end of {name}", lambda: self.status(name)["statusCode"] != "RUNNING")
+        status = self.status(name)
+        return status["statusCode"], status["errorMsg"] or ""
+
+    def status(self, name: str) -> dict[str, str]:
+        found: dict[str, str] = self.get(f"task/{name}/status").json()["status"]
+        return found
 
     def get(self, path: str) -> httpx.Response:
         return self._client.get(f"/druid/indexer/v1/{path}")
@@ -80,11 +83,10 @@ def test_tasks_read_a_database(api: Api, tmp_path: Path) -> None:
     wrong = api.submit("wrong", api.source(SALES, "DELETE FROM sales"))
     refused = api.submit("refused", api.source(SALES, password="hush"))
     slow = api.submit("slow", api.source("SELECT pg_sleep(600)"))
-    while not api.database.running():
-        assert api.get("task/slow/status").json()["status"]["statusCode"] == "RUNNING"
+    until("the statement", lambda: bool(api.database.running()))
+    assert api.status(slow)["statusCode"] == "RUNNING"
     assert api.post(f"task/{slow}/shutdown").status_code == 200
-    while api.database.running():
-        pass
+    until("the end of the statement", lambda: not api.database.running())
     assert api.ended(slow)[0] == "FAILED"
     state, why = api.ended(wrong)
     assert (state, "sqls[1] of the database" in why) == ("FAILED", True)

@@ -6,18 +6,15 @@ takes all memory ends the Spark of queries; the task beside it never notices.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from held_file import held_file
-from serving import serving
+from serving import serving, until
 
-from penstock.core.clock import SystemClock
-from penstock.core.errors import PenstockError, Unavailable
+from penstock.core.errors import Unavailable
 from penstock.services.httpclient import JsonClient
 from penstock.services.sqlclient import ask
 
@@ -76,19 +73,6 @@ def task(datasource: str, source: dict[str, object], **more: object) -> dict[str
             },
         },
     }
-
-
-def until(what: str, condition: Callable[[], bool]) -> None:
-    """Wait for a condition; what is not reachable just now is not there yet."""
-    clock, pause = SystemClock(), threading.Condition()
-    deadline_s = clock.monotonic_s() + WAIT_S
-    while clock.monotonic_s() < deadline_s:
-        with contextlib.suppress(PenstockError):
-            if condition():
-                return
-        with pause:
-            clock.wait(pause, 0.2)
-    pytest.fail(what)
 
 
 def submit(api: JsonClient, value: dict[str, object]) -> str:
