@@ -324,6 +324,20 @@ def test_the_end_of_a_task_says_what_became_of_its_rows(
         assert ("2 unparseable (see penstock task report rows-some)" in said) == (task == "some")
 
 
+def test_supervisors_that_take_all_slots_are_told(
+    world: OverlordWorld, tmp_path: Path, capsys: Capture
+) -> None:
+    out(capsys, "supervisor", "submit", written(tmp_path, supervisor_spec("wide1")))
+    out(capsys, "supervisor", "submit", written(tmp_path, supervisor_spec("wide2")))
+    assert "slots       2 supervisors want 2 slots" in out(capsys, "supervisor", "status", "wide1")
+    assert run(["supervisor", "list"]) == exitcodes.OK
+    told = capsys.readouterr()
+    assert "wide2" in told.out
+    assert told.err.count("2 supervisors want 2 slots") == 1
+    for name in ("wide1", "wide2"):
+        out(capsys, "supervisor", "terminate", name)
+
+
 def test_a_datasource_without_segments_yet_says_why(tmp_path: Path, capsys: Capture) -> None:
     out(capsys, "supervisor", "submit", written(tmp_path, supervisor_spec("early", suspended=True)))
     said = out(capsys, "segment", "list", "early")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
 from overlord_kit import Api, OverlordWorld, supervisor_spec
 
+from penstock.indexing.overlord.supervising.slots import SlotDemand
 from penstock.indexing.ports import Effort, TaskPhase, TaskReport
 
 S = "/druid/indexer/v1/supervisor"
@@ -107,6 +109,50 @@ def prioritized(counts: Mapping[str, int]) -> dict[str, object]:
 def shown_priorities(api: Api) -> dict[str, int]:
     tasks = api.get(f"{S}/flights/status").json()["payload"]["activeTasks"]
     return {task["id"]: task["serverPriority"] for task in tasks}
+
+
+def test_supervisors_that_take_all_slots_say_so_wherever_one_looks(
+    world: OverlordWorld, api: Api, caplog: pytest.LogCaptureFixture
+) -> None:
+    api.post(S, json=supervisor_spec("first"))
+    world.until(lambda: len(world.peons) == 1)
+    assert "shortOfSlots" not in api.get(f"{S}/first/status").json()["payload"]
+    with caplog.at_level(logging.WARNING):
+        assert api.post(S, json=supervisor_spec("second")).status_code == 200
+    text = "2 supervisors want 2 slots for tasks that read, and up to 4 while"
+    assert any(text in one.getMessage() for one in caplog.records)
+    world.until(lambda: len(world.peons) == 2)
+    api.post("/druid/indexer/v1/task", json={"type": "noop", "id": "starved", "runTime": 1})
+    world.until(lambda: world.state("starved") == "PENDING")
+    (wait,) = api.get("/druid/indexer/v1/task/starved/why").json()["waits"]
+    assert "all of its 2 slots are taken" in wait["text"]
+    assert text in wait["text"]
+    short = api.get(f"{S}/first/status").json()["payload"]["shortOfSlots"]
+    assert text in short
+    assert "at all times batch tasks wait. To mend it, give workers more slots" in short
+    assert api.get(f"{S}/second/health").json() == {"healthy": True, "shortOfSlots": short}
+    assert {one["shortOfSlots"] for one in api.get(f"{S}?state=true").json()} == {short}
+    assert api.post(f"{S}/second/suspend").status_code == 200
+    world.until(lambda: "shortOfSlots" not in api.get(f"{S}/first/status").json()["payload"])
+
+
+@pytest.mark.parametrize(
+    ("supervisors", "reading", "capacity", "says"),
+    [
+        (0, 0, 4, ""),
+        (2, 2, 4, ""),
+        (1, 3, 4, "1 supervisor wants 3 slots for tasks that read, and up to 6 while those"),
+        (3, 3, 4, "while their tasks publish batch tasks wait"),
+        (4, 4, 4, "at all times batch tasks wait"),
+        (9, 9, 0, ""),  # without a worker something else is wrong
+    ],
+)
+def test_when_supervisors_want_too_many_slots(
+    supervisors: int, reading: int, capacity: int, says: str
+) -> None:
+    shortage = SlotDemand(supervisors, reading, capacity).shortage
+    assert bool(shortage) == bool(says)
+    assert says in shortage
 
 
 def test_health_is_a_status_too(world: OverlordWorld, api: Api) -> None:

@@ -6,8 +6,9 @@ from the metadata store on the caller's thread.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.core.errors import NotFound
 from penstock.indexing.overlord.supervising.compaction import compaction_summary
@@ -35,6 +36,11 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+
+SHORT_OF_SLOTS: Final = "shortOfSlots"
+"""In answers about supervisors: how they leave too few slots for other tasks; else not there."""
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +82,15 @@ class SupervisorDesk:
             SpecError: The spec has mistakes; all are listed.
         """
         spec = parse_supervisor(raw)
-        return self._call(
-            lambda: self._full().supervisors.put(spec, skip_unmodified=skip_unmodified),
-            "submit a supervisor",
-        )
+
+        def put() -> Submitted:
+            term = self._full()
+            done = term.supervisors.put(spec, skip_unmodified=skip_unmodified)
+            if done.modified:
+                _tell_shortage(term)
+            return done
+
+        return self._call(put, "submit a supervisor")
 
     def backfill(self, supervisor_id: str, *, task_count: int | None = None) -> Future[str]:
         """Go on at the latest messages, and have another supervisor read what lies before.
@@ -98,9 +109,14 @@ class SupervisorDesk:
 
         The future raises InvalidRequest if it is so already, NotFound if it is not there.
         """
-        return self._call(
-            lambda: self._full().supervisors.suspend(supervisor_id, suspended=suspended), "suspend"
-        )
+
+        def change() -> AnySupervisorSpec:
+            term = self._full()
+            spec = term.supervisors.suspend(supervisor_id, suspended=suspended)
+            _tell_shortage(term)
+            return spec
+
+        return self._call(change, "suspend")
 
     def resume(self, supervisor_id: str) -> Future[AnySupervisorSpec]:
         """Have a suspended supervisor go on; as `suspend`."""
@@ -127,11 +143,18 @@ class SupervisorDesk:
         return self._call(lambda: self._find(supervisor_id).spec, "supervisor spec")
 
     def status(self, supervisor_id: str) -> Future[dict[str, object]]:
-        """Return how a supervisor stands, in Druid's JSON; the future raises NotFound."""
-        now_ms = self._ports.clock.now_ms
-        return self._call(
-            lambda: supervisor_status(self._find(supervisor_id), now_ms()), "supervisor status"
-        )
+        """Return how a supervisor stands, in Druid's JSON; the future raises NotFound.
+
+        Its payload has `SHORT_OF_SLOTS`, too.
+        """
+
+        def look() -> dict[str, object]:
+            status = supervisor_status(self._find(supervisor_id), self._ports.clock.now_ms())
+            payload = status["payload"]
+            assert isinstance(payload, dict)
+            return {**status, "payload": {**payload, **self._shortage()}}
+
+        return self._call(look, "supervisor status")
 
     def stats(self, supervisor_id: str) -> Future[dict[str, object]]:
         """Return what a supervisor's tasks have counted, in Druid's JSON."""
@@ -157,12 +180,16 @@ class SupervisorDesk:
     # All
 
     def every(self) -> Future[list[SupervisorView]]:
-        """Return all supervisors as they stand at one moment, by id."""
+        """Return all supervisors as they stand at one moment, by id.
+
+        The entries of those that read streams have `SHORT_OF_SLOTS`, too.
+        """
 
         def look() -> list[SupervisorView]:
             supervisors = self._full().supervisors
+            shortage = self._shortage()
             streams = [
-                SupervisorView(supervisor_summary(one), one.spec)
+                SupervisorView({**supervisor_summary(one), **shortage}, one.spec)
                 for one in supervisors.streams.all()
             ]
             compaction = [
@@ -192,8 +219,17 @@ class SupervisorDesk:
         """Return all versions of all supervisors' specs by id, each the newest first."""
         return self._ports.metadata.supervisors.histories()
 
+    def _shortage(self) -> dict[str, object]:
+        shortage = self._full().shortage()
+        return {SHORT_OF_SLOTS: shortage} if shortage else {}
+
     def _find(self, supervisor_id: str) -> Supervisor:
         return self._full().supervisors.find(supervisor_id)
 
     def _call(self, command: Callable[[], T], description: str) -> Future[T]:
         return self._processor.main_executor.submit(command, description)
+
+
+def _tell_shortage(term: LeaderTerm) -> None:
+    if shortage := term.shortage():
+        _log.warning("short of slots: %s", shortage)

@@ -26,6 +26,7 @@ from penstock.indexing.overlord.taskindex import RunnerState
 from penstock.indexing.overlord.waiting.explaining import waits_of
 from penstock.indexing.overlord.waiting.waits import Wait
 from penstock.indexing.spec.batch import parse_batch_task
+from penstock.indexing.taskspec import StreamTaskSpec
 from penstock.storage.metadata import AuditRow
 
 if TYPE_CHECKING:
@@ -157,6 +158,10 @@ class TaskDesk:
             term = self._lead()
             queue = term.queue
             found = waits_of(task_id, queue.index, queue.locks, queue.runner)
+            active = queue.index.get(task_id)
+            if active is not None and not isinstance(active.task, StreamTaskSpec):
+                shortage = term.shortage()
+                found = [_with_shortage(one, shortage) for one in found]
             running = term.desk.why(task_id)
             return [*found, Wait("publish", running)] if running and not found else found
 
@@ -208,6 +213,12 @@ class TaskDesk:
 
     def _call(self, command: Callable[[], T], description: str) -> Future[T]:
         return self._processor.main_executor.submit(command, description)
+
+
+def _with_shortage(wait: Wait, shortage: str) -> Wait:
+    if wait.kind != "slots" or not shortage:
+        return wait
+    return replace(wait, text=f"{wait.text}; {shortage}")
 
 
 def _view(row: TaskRow, active: ActiveTask | None) -> TaskView:

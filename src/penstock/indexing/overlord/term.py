@@ -21,6 +21,7 @@ from penstock.indexing.lockbox.store import AlertingLockStore, MetadataLockStore
 from penstock.indexing.overlord.actionhandler import ActionHandler
 from penstock.indexing.overlord.duties import DutyRounds, DutyTools
 from penstock.indexing.overlord.runner.workerconfig import CONFIG_NAME, parse_worker_config
+from penstock.indexing.overlord.supervising.slots import slot_demand
 from penstock.indexing.overlord.supervising.supervisors import Supervisors
 from penstock.indexing.overlord.taskqueue import QueuePorts, TaskQueue, TaskQueueOptions
 from penstock.indexing.supervisor import SupervisorOptions, SupervisorPorts
@@ -193,14 +194,19 @@ class LeaderTerm:
             lockboxes=self.lockboxes,
             index=self.queue.index,
             submit=lambda task: self._call(lambda: self.queue.add(task)),
-            slots=lambda: self._call(
-                lambda: sum(worker.capacity for worker in self.queue.runner.workers())
-            ),
+            slots=lambda: self._call(self._slots),
             clock=self._ports.clock,
             new_token=self._ports.new_token,
             task_context=self._task_context,
             events=self._ports.events,
         )
+
+    def shortage(self) -> str:
+        """Return how supervisors leave too few slots for other tasks, empty if they do not."""
+        return slot_demand(self.supervisors.streams.all(), self._slots()).shortage
+
+    def _slots(self) -> int:
+        return sum(worker.capacity for worker in self.queue.runner.workers())
 
     def _call(self, command: Callable[[], T]) -> Future[T]:
         return self._processor.main_executor.submit(command, "a duty's call")

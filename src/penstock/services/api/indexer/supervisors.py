@@ -15,7 +15,9 @@ from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import format_time
 from penstock.indexing.masking import masked
 from penstock.indexing.overlord import Overlord
+from penstock.indexing.overlord.supervisordesk import SHORT_OF_SLOTS
 from penstock.indexing.sequences import offsets_from_json
+from penstock.services.answers import part
 from penstock.services.api.asgi import JsonResponse, bounded_body, integer, json_object
 from penstock.services.api.futures import settled
 from penstock.services.api.indexer.compaction import compaction_progress
@@ -105,8 +107,11 @@ class SupervisorRoutes:
             return JsonResponse({"healthy": True})
         status = settled(self._desk.status(_id(request)))
         payload = status.get("payload")
-        healthy = isinstance(payload, dict) and payload.get("healthy") is True
-        return JsonResponse({"healthy": healthy}, 200 if healthy else 503)
+        healthy = part(payload, "healthy") is True
+        # One that is well may still leave no slots for others.
+        short = part(payload, SHORT_OF_SLOTS)
+        more = {SHORT_OF_SLOTS: short} if short else {}
+        return JsonResponse({"healthy": healthy, **more}, 200 if healthy else 503)
 
     def stats(self, request: Request) -> Response:
         """Show what a supervisor's tasks have counted."""

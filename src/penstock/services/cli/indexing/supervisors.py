@@ -31,11 +31,14 @@ from penstock.services.cli.output import (
     print_rows,
     read_text,
     say,
+    warn,
     without_empty,
 )
 
 PREFIX = "/druid/indexer/v1/supervisor"
 _COMPACTS = f"{AUTOCOMPACT}__"
+# As `penstock.indexing.overlord.supervisordesk` calls it.
+_SHORT = "shortOfSlots"
 _NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 supervisor_app = typer.Typer(
@@ -81,6 +84,7 @@ def submit(
 @supervisor_app.command("list")
 def list_supervisors(as_json: Json = False) -> None:
     """List the supervisors."""
+    found = objects(GIVEN.api().get(PREFIX, {"state": "true"}))
     rows = [
         {
             "id": one.get("id"),
@@ -89,9 +93,12 @@ def list_supervisors(as_json: Json = False) -> None:
             "healthy": one.get("healthy"),
             "suspended": one.get("suspended"),
         }
-        for one in objects(GIVEN.api().get(PREFIX, {"state": "true"}))
+        for one in found
     ]
     print_rows(rows, as_json=as_json, empty="no supervisors")
+    # The same of all: slots are.
+    for short in sorted({str(one[_SHORT]) for one in found if one.get(_SHORT)}):
+        warn(f"penstock: {short}")
 
 
 @supervisor_app.command()
@@ -113,6 +120,8 @@ def status(name: Id, as_json: Json = False) -> None:
         ("lag", "aggregateLag"),
     ):
         say(f"{label:<12}{payload.get(key)}")
+    if payload.get(_SHORT):
+        say(f"{'slots':<12}{payload[_SHORT]}")
     for error in objects(payload, "recentErrors"):
         say(f"error       {error.get('timestamp')}  {first_line(error.get('exceptionMessage'))}")
     tasks = objects(payload, "activeTasks") + objects(payload, "publishingTasks")
