@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core.clock import Clock, SystemClock
+from penstock.core.clock import SystemClock
 from penstock.core.errors import Conflict, InvalidRequest, Unavailable
 from penstock.services.config import Address
+from penstock.services.host import launcher
 from penstock.services.host.launcher import ChildPlan, Launcher
 from penstock.services.host.process import ChildCommand, listen, listen_patiently
 from penstock.services.host.pulse import Pulse, PulseOptions
@@ -55,16 +56,6 @@ pathlib.Path({folder!r}, "seen").write_text(" ".join(ended))
 FAIL = "import sys; print('no luck', flush=True); sys.exit(7)"
 
 
-SYSTEM_CLOCK = SystemClock()
-
-
-class HastyClock(SystemClock):
-    """A clock on which a hundred times as much time passes."""
-
-    def monotonic_s(self) -> float:
-        return 100 * super().monotonic_s()
-
-
 def plan(name: str, script: str, stop_timeout_s: float = 10) -> ChildPlan:
     def command(ready_fd: int) -> ChildCommand:
         return ChildCommand((sys.executable, "-c", script, str(ready_fd)), dict(os.environ))
@@ -75,13 +66,13 @@ def plan(name: str, script: str, stop_timeout_s: float = 10) -> ChildPlan:
 class Rig:
     """A launcher on the main thread; what it says drives the story."""
 
-    def __init__(self, folder: Path, plans: list[ChildPlan], clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, folder: Path, plans: list[ChildPlan]) -> None:
         self.folder = folder
         self.lines: list[str] = []
         self.waits: list[str] = []
         self.on_line: Callable[[str], None] = lambda _line: None
         self.on_ready: Callable[[], None] = lambda: None
-        self.launcher = Launcher(plans, folder, folder, clock, self._say, self._ready)
+        self.launcher = Launcher(plans, folder, folder, SystemClock(), self._say, self._ready)
 
     def _ready(self) -> None:
         self.on_ready()
@@ -118,9 +109,13 @@ def test_it_is_ready_when_all_are_and_stops_all(tmp_path: Path) -> None:
     assert not any(alive(pid) for pid in pids.values())
 
 
-def test_what_a_start_waits_for_is_told_until_it_is_there(tmp_path: Path) -> None:
+def test_what_a_start_waits_for_is_told_until_it_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher, "_TELL_FIRST_S", 0.1)
+    monkeypatch.setattr(launcher, "_TELL_EVERY_S", 0.1)
     slow = "import signal; signal.pause()"
-    rig = Rig(tmp_path, [plan("quick", READY_AND_WAIT), plan("slow", slow)], HastyClock())
+    rig = Rig(tmp_path, [plan("quick", READY_AND_WAIT), plan("slow", slow)])
 
     def on_line(line: str) -> None:
         if line == "still starting: slow" and len(rig.waits) > 1:
@@ -182,7 +177,8 @@ def test_a_child_that_hangs_is_started_again(tmp_path: Path) -> None:
             pass
 
     options = PulseOptions(every_s=0.01, answer_s=0.02, look_s=0.01, failures_max=2)
-    hung = dataclasses.replace(plan("spark", READY_AND_IGNORE), pulse=Pulse(Silence, options))
+    deaf = plan("spark", READY_AND_IGNORE, stop_timeout_s=0.05)
+    hung = dataclasses.replace(deaf, pulse=Pulse(Silence, options))
     rig = Rig(tmp_path, [hung])
 
     def on_line(line: str) -> None:
@@ -199,7 +195,7 @@ def test_a_child_in_trouble_is_started_again(tmp_path: Path) -> None:
     reasons = iter(["", "works on for what was cancelled"])
     plans = [
         dataclasses.replace(
-            plan("spark", READY_AND_IGNORE),
+            plan("spark", READY_AND_IGNORE, stop_timeout_s=0.05),
             pulse=Pulse(lambda: None, PulseOptions(every_s=0.01, failures_max=1_000_000)),
             trouble=lambda: next(reasons, ""),
         )
