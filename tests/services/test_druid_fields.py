@@ -18,7 +18,7 @@ from penstock.core.errors import InvalidRequest
 from penstock.indexing.overlord.runner import workerconfig
 from penstock.indexing.spec.context import checked_context
 from penstock.indexing.spec.filters import Filter
-from penstock.indexing.spec.inputs import InputFormat, InputSource
+from penstock.indexing.spec.inputs import REFUSED_FORMATS, InputFormat, InputSource
 from penstock.indexing.spec.model import SpecModel
 from penstock.indexing.spec.reference.meanings import OURS
 from penstock.indexing.spec.reference.page import models
@@ -288,7 +288,9 @@ def test_kinds_that_are_refused_are() -> None:
                 value = {"type": "sql", "database": {"type": kind}, "sqls": ["SELECT 1"]}
             with pytest.raises(ValidationError, match="is not supported here: "):
                 TypeAdapter(REFUSED_KINDS[line.section]).validate_python(value)
-    assert {"javascript", "mysql", "iceberg", "protobuf", "spatial", "fallback"} <= set(found)
+    assert {"javascript", "mysql", "iceberg", "spatial", "fallback"} <= set(found)
+    # Of streams' messages `kafka` is a format.
+    assert REFUSED_FORMATS.keys() - {"kafka"} <= set(found)
 
 
 def test_what_is_known_of_a_context_is_checked() -> None:
