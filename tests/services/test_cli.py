@@ -479,6 +479,28 @@ def test_what_tasks_have_counted_is_a_table(server: FakeServer, capsys: Capture)
     assert capsys.readouterr().out.splitlines()[2].split()[:2] == ["1", "index_x"]
 
 
+@pytest.mark.parametrize(
+    ("command", "path", "answer", "code"),
+    [
+        ("supervisor lag x", "/druid/indexer/v1/supervisor/x/status", lagging, exitcodes.OK)
+        for lagging in (
+            {"payload": {"activeTasks": [{"currentOffsets": {"0": None}}, 5], "latestOffsets": {}}},
+            {"payload": {"latestOffsets": {"0": None}, "aggregateLag": "many"}},
+        )
+    ]
+    + [
+        ("sql SELECT", "/druid/v2/sql", answer, exitcodes.FAILED)
+        for answer in ([None], [[None]], [["a"], None])
+    ],
+)
+def test_an_answer_of_another_release_is_no_failure_of_ours(
+    server: FakeServer, capsys: Capture, command: str, path: str, answer: object, code: int
+) -> None:
+    server.answers[path] = (200, answer)
+    assert run(command.split()) == code
+    assert ("is it the API of Penstock?" in capsys.readouterr().err) is (code != exitcodes.OK)
+
+
 def test_a_handoff_is_followed_until_its_tasks_have_published(
     server: FakeServer, capsys: Capture
 ) -> None:

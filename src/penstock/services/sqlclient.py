@@ -18,10 +18,15 @@ class Rows:
 
 
 def ask(api: JsonClient, statement: str) -> Rows:
-    """Ask and return the rows. Raises as `JsonClient.request`."""
+    """Ask and return the rows.
+
+    Raises:
+        PenstockError: As `JsonClient.request`; or what came is no answer to SQL.
+    """
     answer = api.post(
         "/druid/v2/sql", {"query": statement, "resultFormat": "array", "header": True}
     )
-    if not isinstance(answer, list) or not answer:
+    rows = answer if isinstance(answer, list) and all(isinstance(r, list) for r in answer) else []
+    if not rows or not all(isinstance(name, str) for name in rows[0]):
         raise PenstockError(f"{api.base_url} gave no rows; is it the API of Penstock?")
-    return Rows(answer[0], answer[1:])
+    return Rows(rows[0], rows[1:])

@@ -16,7 +16,7 @@ import typer
 
 from penstock.core.errors import NotFound, PenstockError, Unavailable
 from penstock.core.instants import format_time, parse_time
-from penstock.services.answers import objects, part
+from penstock.services.answers import objects, part, whole
 from penstock.services.cli import exitcodes
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.output import counted, first_line, print_json, say, warn
@@ -174,9 +174,11 @@ def _counted(task_id: str) -> str:
         return ""
     payload = part(report, "ingestionStatsAndErrors", "payload")
     phases, written = part(payload, "rowStats"), part(payload, "rowsWritten")
-    counts: Counter[str] = Counter()
-    for phase in phases.values() if isinstance(phases, dict) else ():
-        counts.update({k: v for k, v in phase.items() if isinstance(v, int)})
+    names = phases if isinstance(phases, dict) else {}
+    counts = {
+        kind: sum(whole(phases, phase, kind) for phase in names)
+        for kind in ("processed", "thrownAway", "unparseable")
+    }
     bad = (("thrownAway", "thrown away"), ("unparseable", "unparseable"))
     lost = [f"{counts[name]:,} {text}" for name, text in bad if counts[name]]
     if not counts["processed"] and not lost:

@@ -196,8 +196,9 @@ def lag(name: Id, as_json: Json = False) -> None:
     read: dict[str, int] = {}
     for task in objects(payload, "activeTasks"):
         offsets = part(task, "currentOffsets")
-        for partition, offset in offsets.items() if isinstance(offsets, dict) else ():
-            read[partition] = max(read.get(partition, 0), offset)  # of several replicas the first
+        for partition in offsets if isinstance(offsets, dict) else ():
+            # Of several replicas the first.
+            read[partition] = max(read.get(partition, 0), whole(offsets, partition))
     rows = [
         {
             "partition": partition,
