@@ -32,6 +32,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 # to another, so that one Spark is started; the rest is dealt by files.
 LANES = ("system", "spark")
 
+FOLDER = Path(__file__).parent
+
 
 class Lanes(LoadScopeScheduling):
     """Deals the tests to the processes of `make test`."""
@@ -40,18 +42,37 @@ class Lanes(LoadScopeScheduling):
         return _lane(nodeid) or nodeid.partition("::")[0]
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Have each process of `make test` begin with another folder when it collects.
+
+    In a new clone each would else compile every test, and all of them the same one at a time.
+    """
+    given = getattr(config, "workerinput", None)
+    if given is None or config.args != config.getini("testpaths"):
+        return
+    tests = sorted(path.relative_to(FOLDER) for path in FOLDER.rglob("test_*.py"))
+    of_tests = [str(FOLDER / path.parts[0]) for path in tests]
+    places = list(dict.fromkeys(of_tests))
+    turn = len(tests) * int(given["workerid"].removeprefix("gw")) // given["workercount"]
+    first = places.index(of_tests[turn])
+    config.args[:] = places[first:] + places[:first]
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
     return Lanes(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Have the longest lanes begin first, and know by its marker what needs Spark."""
+    """Have the longest lanes begin first, and know by its marker what needs Spark.
+
+    The order is the same in all processes, wherever they began.
+    """
     for item in items:
         if "spark_server" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
     order = (*LANES, "")
-    items.sort(key=lambda item: order.index(_lane(item.nodeid)))
+    items.sort(key=lambda item: (order.index(_lane(item.nodeid)), str(item.path)))
 
 
 def _lane(nodeid: str) -> str:
