@@ -7,8 +7,9 @@ writes the same files again, and only the reports of attempts that ended well co
 
     read_splits    messages → parsed rows → files of time chunks, or a run if there are more splits
     parse_splits   messages → parsed rows, or groups of them
+    spread_rows    rows that the JVM computed → the same of them
     join_runs      the runs of some time chunks → their files
-    write_rows     rows that the JVM computed → files of time chunks
+    write_rows     rows that the JVM computed and brought together → files of time chunks
     merge_files    files of one time chunk → one file
     divide_file    a file → one for each of some times
 """
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -98,36 +99,75 @@ class ReadWork:
 
     def read(self, number: int) -> Report:
         """Read one split and write its rows."""
-        chunks: dict[Interval, list[pa.RecordBatch]] = {}
-        held: list[pa.RecordBatch] = []
+        gathered = _Gathered(self.target, self.fold)
         processed = late = early = 0
         split = self.splits[number]
         for rows in read_parsed(OsFileSystem(), split, self.make_parser(), self.policy):
             kept = keep_within(rows, self.limits)
             late, early = late + kept.late, early + kept.early
             processed += kept.rows.num_rows
-            if self.fold is not None:
-                held.append(self.fold.held(renamed(kept.rows, self.renamed)))
-            else:
-                self._spread(renamed(kept.rows, self.renamed), chunks)
-        if self.fold is not None and held:
+            gathered.add(renamed(kept.rows, self.renamed))
+        report = gathered.written(number, is_alone=len(self.splits) == 1)
+        return replace(report, processed=processed, late=late, early=early)
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadWork:
+    """Rows that the JVM computed of splits, each of which is one of Spark's partitions.
+
+    They have the target's columns in its order, under names of no meaning; what they lack of the
+    last ones the fold makes. With a fold they are rolled up before they are written.
+    """
+
+    target: Target
+    fold: Fold | None
+    splits: int
+
+    def spread(self, number: int, batches: Iterable[pa.RecordBatch]) -> Report:
+        """Write the rows of one split."""
+        gathered = _Gathered(self.target, self.fold)
+        for rows in batches:
+            if rows.num_rows:
+                time = rows.column(0).cast(TIME_TYPE)
+                names = list(self.target.columns[: rows.num_columns])
+                columns = [time, *rows.columns[1:]]
+                gathered.add(pa.RecordBatch.from_arrays(columns, names=names))
+        return gathered.written(number, is_alone=self.splits == 1)
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """The rows of a split, on their way into files."""
+
+    target: Target
+    fold: Fold | None
+    held: list[pa.RecordBatch] = field(default_factory=list)
+    chunks: dict[Interval, list[pa.RecordBatch]] = field(default_factory=dict)
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        if self.fold is not None:
+            self.held.append(self.fold.held(rows))
+        else:
+            self._spread(rows)
+
+    def written(self, number: int, *, is_alone: bool) -> Report:
+        """Write the files of a split that is alone, else a run; tell which."""
+        if self.fold is not None and self.held:
             # All at once: what is cut by time chunk is then but the few rows that are left.
-            for rows in self.fold.folded(pa.Table.from_batches(held)).combine_chunks().to_batches():
-                self._spread(rows, chunks)
-        if not chunks:
-            return Report(late=late, early=early)
-        if len(self.splits) > 1:
-            runs = write_run(chunks, Path(self.target.folder), number)
-            return Report(runs=tuple(runs), processed=processed, late=late, early=early)
+            made = self.fold.folded(pa.Table.from_batches(self.held))
+            for rows in made.combine_chunks().to_batches():
+                self._spread(rows)
+        if not is_alone:
+            return Report(runs=tuple(write_run(self.chunks, Path(self.target.folder), number)))
         files: list[WrittenFile] = []
-        for batches in chunks.values():
+        for batches in self.chunks.values():
             whole = pa.Table.from_batches(batches)
             files += self.target.write(finished(whole, self.fold), number)
-        return Report(tuple(files), processed=processed, late=late, early=early)
+        return Report(tuple(files))
 
-    def _spread(self, rows: pa.RecordBatch, chunks: dict[Interval, list[pa.RecordBatch]]) -> None:
+    def _spread(self, rows: pa.RecordBatch) -> None:
         for chunk, part in by_chunk(rows, self.target.granularity):
-            chunks.setdefault(chunk, []).append(part)
+            self.chunks.setdefault(chunk, []).append(part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +226,11 @@ def parse_splits(
         yield from rows if groups is None else groups.gathered(rows)
 
 
+def spread_rows(work: SpreadWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Write the rows of one of Spark's partitions, which is a split."""
+    yield reported(work.spread(_spark_partition(), batches))
+
+
 def join_runs(work: JoinWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Do the pieces whose numbers Spark hands in."""
     for number in numbers(batches):
@@ -197,17 +242,21 @@ def write_rows(target: Target, batches: Iterable[pa.RecordBatch]) -> Iterator[pa
 
     Columns come in the order of the target's, under names of no meaning.
     """
-    # Imported here: it exists in Spark's workers only in this form.
-    from pyspark import TaskContext  # noqa: PLC0415
-
-    context = TaskContext.get()
     rows = [batch for batch in batches if batch.num_rows]
     if rows:
-        number = context.partitionId() if context is not None else 0
+        number = _spark_partition()
         table = pa.Table.from_batches(rows).rename_columns(list(target.columns))
         time = table.column(TIME_COLUMN).cast(TIME_TYPE)
         table = table.set_column(0, TIME_COLUMN, time)
         yield reported(Report(tuple(target.write(table, number))))
+
+
+def _spark_partition() -> int:
+    # Imported here: it exists in Spark's workers only in this form.
+    from pyspark import TaskContext  # noqa: PLC0415
+
+    context = TaskContext.get()
+    return 0 if context is None else context.partitionId()
 
 
 def merge_files(

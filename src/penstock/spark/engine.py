@@ -12,7 +12,6 @@ ended well and every message of the ranges is accounted for.
 from __future__ import annotations
 
 import functools
-import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,7 +31,7 @@ from penstock.indexing.engine import (
     PersistResult,
     RowCounts,
 )
-from penstock.spark import pipeline, register
+from penstock.spark import pipeline
 from penstock.spark.batch.input.discovery import Found, discovered
 from penstock.spark.chunkfiles import Run
 from penstock.spark.chunks import TimeLimits
@@ -40,6 +39,7 @@ from penstock.spark.chunkwork import (
     JoinWork,
     ReadWork,
     Report,
+    SpreadWork,
     Target,
     divide_file,
     join_runs,
@@ -59,7 +59,7 @@ from penstock.spark.columns import (
 )
 from penstock.spark.connect.session import SparkSessions
 from penstock.spark.datafiles import as_data_files
-from penstock.spark.folding import fold_of
+from penstock.spark.folding import Fold, fold_of
 from penstock.spark.messages.columns import (
     AlikeWork,
     LookWork,
@@ -72,21 +72,20 @@ from penstock.spark.messages.columns import (
 from penstock.spark.messages.formats import beside_columns, text_format
 from penstock.spark.messages.records import RecordRows
 from penstock.spark.pieces import Work, numbered, run_pieces, shared_out
-from penstock.spark.prefolding.computing import computed
+from penstock.spark.prefolding.computing import is_foldable_when_computed, of_groups, of_rows
 from penstock.spark.prefolding.groups import Groups
 from penstock.spark.prefolding.plan import groups_of
 from penstock.spark.schematext import ddl
 from penstock.spark.topic.badfiles import count_records, list_bad_files
 from penstock.spark.topic.parse import BatchParser
-from penstock.spark.topic.places import as_source, has_secrets
+from penstock.spark.topic.places import as_source
 from penstock.spark.topic.reading import BadMessagePolicy, sized
 from penstock.spark.topic.records import RecordParser
-from penstock.spark.topic.rowshape import TIME_COLUMN, TIME_TYPE, FieldType
-from penstock.spark.topic.source import FORMAT
+from penstock.spark.topic.rowshape import TIME_TYPE, FieldType
 from penstock.spark.topic.splits import Split, cut
 from penstock.spark.topic.tallies import take_bytes
 from penstock.spark.transforms.raising import naming_transforms
-from penstock.spark.writer import write_computed
+from penstock.spark.writer import spread_computed, write_computed
 from penstock.storage.filesystem import OsFileSystem
 
 if TYPE_CHECKING:
@@ -290,11 +289,16 @@ class SparkEngine:
             fold_of(request.schema),
         )
         read = _run(spark, functools.partial(read_splits, reading), len(splits))
+        return self._joined(spark, read, target, reading.fold)
+
+    def _joined(
+        self, spark: SparkSession, read: list[Report], target: Target, fold: Fold | None
+    ) -> list[Report]:
+        """Have the runs of splits, if there are any, put together; return all reports."""
         runs = [run for report in read for run in report.runs]
         if not runs:
             return read
-        pieces = shared_out(_chunks(runs), self._parallelism, _rows)
-        joining = JoinWork(pieces, target, reading.fold)
+        joining = JoinWork(shared_out(_chunks(runs), self._parallelism, _rows), target, fold)
         joined = _run(spark, functools.partial(join_runs, joining), len(joining.pieces))
         for path in {run.path for run in runs}:
             Path(path).unlink(missing_ok=True)
@@ -309,14 +313,19 @@ class SparkEngine:
     ) -> tuple[list[Report], int]:
         """Read in the workers, compute in the JVM, write in the workers again."""
         schema, limits = request.schema, TimeLimits(request.min_time_ms, request.max_time_ms)
+        if not splits:
+            return [], 0
         groups = groups_of(schema, limits)
-        if groups is not None:
-            made = computed(_grouped(spark, request, splits, groups), schema)
+        rows = _read(spark, request, splits, groups)
+        if is_foldable_when_computed(schema):
+            made = of_rows(rows, schema, limits) if groups is None else of_groups(rows, schema)
+            fold = fold_of(schema)
+            found, seen = spread_computed(made, SpreadWork(target, fold, len(splits)))
+            found = self._joined(spark, found, target, fold)
         else:
-            rows = _parsed(spark, request, splits, self._options.split_bytes_min)
             kept = pipeline.judged(pipeline.transformed(rows, schema), schema, limits)
             made = pipeline.measured(kept, schema)
-        found, seen = write_computed(made, schema, target, len(splits))
+            found, seen = write_computed(made, schema, target, len(splits))
         counted = Report(
             processed=seen.get(pipeline.PROCESSED, 0),
             late=seen.get(pipeline.LATE, 0),
@@ -325,49 +334,18 @@ class SparkEngine:
         return [*found, counted], seen.get(pipeline.FILTERED, 0)
 
 
-def _parsed(
-    spark: SparkSession, request: PersistRequest, splits: Sequence[Split], split_bytes: int
-) -> DataFrame:
-    """Return the rows of the messages, read in the workers."""
-    shape = row_shape(request.schema)
-    columns = ddl(shape.spark_columns())
-    hidden = any(has_secrets(source) for split in splits for source in split)
-    if hidden or request.delimited is not None or request.record_format is not None:
-        # Spark shows options of sources; what a function holds it does not.
-        return _read(spark, request, splits, None, columns)
-    register(spark)
-    ranges = [[r.partition, r.folder, r.start, r.end] for s in splits for r in s]
-    return (
-        spark.read.format(FORMAT)
-        .schema(columns)
-        .option("ranges", json.dumps(ranges))
-        .option("shape", shape.to_json())
-        .option("topic", request.topic)
-        .option("badFolder", request.bad_folder)
-        .option("tallyFolder", request.output_folder)
-        .option("splits", len(splits) or 1)
-        .option("splitBytes", split_bytes)
-        .load()
-    )
-
-
-def _grouped(
-    spark: SparkSession, request: PersistRequest, splits: Sequence[Split], groups: Groups
-) -> DataFrame:
-    """Return the rows of the messages, brought together in the workers."""
-    return _read(spark, request, splits, groups, ddl(groups.columns))
-
-
 def _read(
-    spark: SparkSession,
-    request: PersistRequest,
-    splits: Sequence[Split],
-    groups: Groups | None,
-    columns: str,
+    spark: SparkSession, request: PersistRequest, splits: Sequence[Split], groups: Groups | None
 ) -> DataFrame:
+    """Return the rows of the messages, read in the workers, or groups of them.
+
+    By a function, not a data source: Spark shows the options of those, which may be secret, and
+    asks a Python process of its own for its plan each time.
+    """
+    columns = row_shape(request.schema).spark_columns() if groups is None else groups.columns
     parser, policy = _parser(request), _policy(request)
     work = functools.partial(parse_splits, tuple(splits), parser, policy, groups)
-    return numbered(spark, len(splits)).mapInArrow(work, columns)
+    return numbered(spark, len(splits)).mapInArrow(work, ddl(columns))
 
 
 def _with_found(

@@ -94,18 +94,22 @@ def judged(
 
 
 def judged_together(
-    rows: DataFrame, schema: DataSchema, moment: tuple[str, Mapping[int, str]], count: str
+    rows: DataFrame,
+    schema: DataSchema,
+    moment: tuple[str, Mapping[int, str]],
+    count: str,
+    also: Sequence[str] = (),
 ) -> DataFrame:
     """Return the rows to keep, as `judged`, where each stands for as many as its `count` says.
 
     Their times do not decide which are late or early: `moment` is a column that does, with what
-    its values mean; what is neither has null there.
+    its values mean; what is neither has null there. `also` names columns to keep.
     """
     fate = _refused(schema)
     name, meanings = moment
     for value, kind in meanings.items():
         fate = fate.when(column(name) == value, kind)
-    return _counted(rows, fate, column(count)).select(*_wanted(schema))
+    return _counted(rows, fate, column(count)).select(*_wanted(schema, also))
 
 
 def _refused(schema: DataSchema, mark: str | None = None) -> Column:

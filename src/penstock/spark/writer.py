@@ -1,7 +1,8 @@
-"""Rows that the JVM computed, on their way into files: brought together by time chunk.
+"""Rows that the JVM computed, on their way into files.
 
-Small requests stay one piece of work without a shuffle; large ones are shuffled by time chunk,
-where Spark evens out what is skewed. The files themselves are written by `chunkwork`.
+Where nothing but Arrow is needed from there on, they stay where they are, split by split. Others
+are brought together by time chunk: small requests stay one piece of work without a shuffle; large
+ones are shuffled, where Spark evens out what is skewed. The files are written by `chunkwork`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,14 @@ import functools
 from typing import TYPE_CHECKING, Final
 
 from penstock.indexing.spec import DataSchema
-from penstock.spark.chunkwork import Report, Target, reports, write_rows
+from penstock.spark.chunkwork import (
+    Report,
+    SpreadWork,
+    Target,
+    reports,
+    spread_rows,
+    write_rows,
+)
 from penstock.spark.expressions import column
 from penstock.spark.pieces import REPORT_SCHEMA, reports_of
 from penstock.spark.pipeline import CHUNK_COLUMN, OBSERVED, chunked
@@ -35,6 +43,18 @@ def write_computed(
     # By place, not by name: PySpark hands names to `mapInArrow` without quoting them.
     rows = rows.select(*(column(n).alias(f"c{i}") for i, n in enumerate(target.columns)))
     written = rows.mapInArrow(functools.partial(write_rows, target), REPORT_SCHEMA)
+    return _done(written)
+
+
+def spread_computed(rows: DataFrame, work: SpreadWork) -> tuple[list[Report], dict[str, int]]:
+    """Write the rows of splits, each where it is, without a shuffle; return as `write_computed`.
+
+    Their columns are named by place, as PySpark hands names to `mapInArrow` without quoting them.
+    """
+    return _done(rows.mapInArrow(functools.partial(spread_rows, work), REPORT_SCHEMA))
+
+
+def _done(written: DataFrame) -> tuple[list[Report], dict[str, int]]:
     found = reports(reports_of(written))
     info = written.executionInfo
     for seen in info._observations if info is not None else []:  # noqa: SLF001

@@ -1,27 +1,56 @@
-"""Groups of raw rows to the rows of files: what `pipeline` does of rows, of fewer of them."""
+"""What the JVM computes of raw rows, or of groups of them, where Arrow does what is left.
+
+Builds DataFrames only. Rows come out as `folding` takes them: times, dimensions and metrics, these
+as values of one row or as parts, in the order of the files' columns and named by their place.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.indexing.spec import TIME_COLUMN
 from penstock.spark import pipeline
-from penstock.spark.columns import file_columns
+from penstock.spark.aggregating import plain
+from penstock.spark.columns import can_fold, is_picked, output_columns
 from penstock.spark.expressions import column
 from penstock.spark.prefolding.groups import EARLY, LATE, MOMENT, ROWS
-from penstock.spark.prefolding.plan import of_groups
+from penstock.spark.prefolding.plan import part_name, time_name
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
     from penstock.indexing.spec import DataSchema
+    from penstock.spark.chunks import TimeLimits
+
+_MOMENTS = {LATE: pipeline.LATE, EARLY: pipeline.EARLY}
 
 
-def computed(groups: DataFrame, schema: DataSchema) -> DataFrame:
-    """Return the rows of files, rolled up; what becomes of the raw ones is counted in passing."""
-    read_as = of_groups(schema)
-    made = pipeline.transformed(groups, read_as, also=(MOMENT, ROWS))
-    moments = {LATE: pipeline.LATE, EARLY: pipeline.EARLY}
-    kept = pipeline.judged_together(made, read_as, (MOMENT, moments), ROWS)
-    rows = pipeline.measured(kept, read_as)
-    # Sums of floats are doubles till here.
-    return rows.select(*(column(n).cast(t).alias(n) for n, t in file_columns(schema)))
+def is_foldable_when_computed(schema: DataSchema) -> bool:
+    """Tell whether Arrow can do all but what transforms and filters compute."""
+    times = (metric.time_column in {None, TIME_COLUMN} for metric in schema.metrics)
+    return can_fold(schema) and all(times)
+
+
+def of_rows(rows: DataFrame, schema: DataSchema, limits: TimeLimits) -> DataFrame:
+    """Return what is kept of raw rows; all are counted in passing."""
+    kept = pipeline.judged(pipeline.transformed(rows, schema), schema, limits)
+    return _placed(kept, schema, [plain(metric) for metric in schema.metrics])
+
+
+def of_groups(groups: DataFrame, schema: DataSchema) -> DataFrame:
+    """Return what is kept of groups; the rows that they stand for are counted in passing."""
+    parts = [part_name(at) for at, _ in enumerate(schema.metrics)]
+    times = [time_name(at) for at, metric in enumerate(schema.metrics) if is_picked(metric)]
+    own = (*parts, *times)
+    # Fields of metrics are there no more.
+    bare = schema.model_copy(update={"metrics_spec": ()})
+    made = pipeline.transformed(groups, bare, also=(MOMENT, ROWS, *own))
+    kept = pipeline.judged_together(made, bare, (MOMENT, _MOMENTS), ROWS, also=own)
+    return _placed(kept, schema, [column(name) for name in own])
+
+
+def _placed(rows: DataFrame, schema: DataSchema, values: list[Column]) -> DataFrame:
+    types = dict(output_columns(schema))
+    dimensions = [column(d.name).cast(types[d.name]) for d in schema.dimensions]
+    columns = [column(TIME_COLUMN), *dimensions, *values]
+    return rows.select(*(one.alias(f"c{i}") for i, one in enumerate(columns)))

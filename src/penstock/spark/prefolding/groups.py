@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from penstock.spark.chunks import TimeLimits, times_ms
 from penstock.spark.folding import Fold
-from penstock.spark.topic.rowshape import TIME_COLUMN, TIME_TYPE, FieldType
+from penstock.spark.topic.rowshape import TIME_COLUMN, FieldType
 
 # Names of ours begin so, that none is that of a column of users.
 OWN: Final = "__penstock_"
@@ -28,8 +28,9 @@ ROWS: Final = f"{OWN}rows"
 MOMENT: Final = f"{OWN}moment"
 LATE: Final = 1
 EARLY: Final = 2
-# Where more of the rows than this remain, bringing them together costs more than it saves.
-_WORTH: Final = 0.5
+# Where more of the rows than this remain, bringing them together costs about what it saves: 0.1 to
+# 0.3 µs a row, beside 1 to 2 µs of a row on its way through the JVM.
+_WORTH: Final = 0.75
 _WAITING_MAX_ROWS: Final = 400_000
 _BITS: Final = {pa.float64(): pa.int64(), pa.float32(): pa.int32()}
 
@@ -54,7 +55,9 @@ class Groups:
     @property
     def columns(self) -> tuple[tuple[str, str], ...]:
         """(name, Spark SQL type) of the columns of groups."""
-        times = ((metric.time, "timestamp") for metric in self.fold.metrics if metric.is_picked)
+        times = (
+            (metric.time, str(FieldType.LONG)) for metric in self.fold.metrics if metric.is_picked
+        )
         return (
             (TIME_COLUMN, "timestamp"),
             *((name, str(type_)) for name, type_ in self.fields),
@@ -125,11 +128,11 @@ class Groups:
         made = self.fold.finished(rows)
         types = dict(self.fields)
         columns = []
-        for name, type_ in self.columns:
+        for name, _ in self.columns:
             column = made.column(name)
             if name in types and types[name].arrow in _BITS:
                 column = column.combine_chunks().view(types[name].arrow)
-            columns.append(column.cast(TIME_TYPE) if type_ == "timestamp" else column)
+            columns.append(column)
         names = [name for name, _ in self.columns]
         yield from pa.table(columns, names=names).combine_chunks().to_batches()
 

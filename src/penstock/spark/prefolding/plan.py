@@ -78,24 +78,6 @@ def groups_of(schema: DataSchema, limits: TimeLimits) -> Groups | None:
     return Groups(kept, parts, fold, limits)
 
 
-def of_groups(schema: DataSchema) -> DataSchema:
-    """Return the schema whose metrics read the parts that groups have.
-
-    Sums of floats are doubles in it.
-    """
-    metrics = []
-    for at, metric in enumerate(schema.metrics):
-        changes: dict[str, object] = {"field_name": part_name(at)}
-        if is_picked(metric):
-            changes["time_column"] = _time_name(at)
-        elif metric.kind == "count":
-            changes["type"] = "longSum"
-        elif part_type(metric) is not metric_type(metric):
-            changes["type"] = "doubleSum"
-        metrics.append(metric.model_copy(update=changes))
-    return schema.model_copy(update={"metrics_spec": tuple(metrics)})
-
-
 def part_name(number: int) -> str:
     """Return the column of the partial values of a schema's metric."""
     return f"{OWN}part_{number}"
@@ -107,13 +89,14 @@ def part_type(metric: Aggregator) -> FieldType:
     return _SUMMED_AS.get(type_, type_) if metric.kind == "sum" else type_
 
 
-def _time_name(number: int) -> str:
+def time_name(number: int) -> str:
+    """Return the column of the time, in microseconds, that decided a first or last value."""
     return f"{OWN}time_{number}"
 
 
 def _part(number: int, metric: Aggregator) -> FoldedMetric:
     characters_max = metric.string_bytes_max if metric.value_type == "string" else None
-    time = _time_name(number) if is_picked(metric) else ""
+    time = time_name(number) if is_picked(metric) else ""
     type_ = part_type(metric).arrow
     return FoldedMetric(part_name(number), metric.kind, type_, characters_max, time)
 

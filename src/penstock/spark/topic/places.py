@@ -56,11 +56,6 @@ def is_folder(place: str) -> bool:
     return not place.startswith((_LINES, _KAFKA))
 
 
-def has_secrets(source: SourceRange) -> bool:
-    """Whether a range must not stand in the text of a query, which Spark shows."""
-    return bool(source.properties)
-
-
 @dataclass(frozen=True, slots=True)
 class RecordSlice:
     """Whole records of Kafka, whose offsets may have gaps; null where one has no value."""

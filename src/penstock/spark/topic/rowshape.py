@@ -1,12 +1,11 @@
 """What a message's JSON fields become: the columns a reader makes, and how it finds the time.
 
-Plain data that travels to Spark's Python workers as the text of an option, so it holds no schema
-library. Owns no parsing (`parse`, `coerce`).
+Plain data that travels to Spark's Python workers, so it holds no schema library. Owns no parsing
+(`parse`, `coerce`).
 """
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -134,32 +133,3 @@ class RowShape:
         """Return (name, Spark SQL type) of each column."""
         columns = tuple((name, str(type_)) for name, type_ in self.fields)
         return columns if self.time is None else ((TIME_COLUMN, "timestamp"), *columns)
-
-    def to_json(self) -> str:
-        """Return the shape as the text of an option."""
-        time = self.time and {
-            "name": self.time.name,
-            "format": str(self.time.format),
-            "missing_ms": self.time.missing_ms,
-            "optional": self.time.optional,
-        }
-        return json.dumps({"fields": self.fields, "time": time})
-
-    @classmethod
-    def from_json(cls, text: str) -> RowShape:
-        """Return the shape that `to_json` wrote.
-
-        Raises:
-            InvalidRequest: The text is not such a shape.
-        """
-        try:
-            raw = json.loads(text)
-            time = raw["time"] and TimeField(
-                str(raw["time"]["name"]),
-                time_format(str(raw["time"]["format"])),
-                raw["time"]["missing_ms"],
-                raw["time"]["optional"],
-            )
-            return cls(tuple((str(n), FieldType(t)) for n, t in raw["fields"]), time)
-        except (ValueError, KeyError, TypeError) as error:
-            raise InvalidRequest(f"{text[:200]!r} describes no row shape: {error}") from error

@@ -203,8 +203,7 @@ class _RowReader:
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._shape: RowShape | None = None
         if schema.fieldNames() != _RAW_FIELDS:
-            text = options.get("shape")
-            self._shape = RowShape.from_json(text) if text else _shape_of(schema, options)
+            self._shape = _shape_of(schema, options)
         drop = options.get("mode", "FAILFAST").upper()
         if drop not in {"FAILFAST", "DROPMALFORMED"}:
             raise InvalidRequest(f"mode {drop!r} is not known: use FAILFAST or DROPMALFORMED")
@@ -212,7 +211,6 @@ class _RowReader:
             options.get("badFolder"),
             drop == "DROPMALFORMED",
             options.get("topic", ""),
-            options.get("tallyFolder"),
         )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
