@@ -546,6 +546,20 @@ def test_the_report_says_which_try_of_how_many_and_when_the_next_is(world: Batch
         assert len(str(one["lastFailure"])) == 2_000
 
 
+def test_a_report_of_a_task_that_failed_tells_of_no_next_try(world: BatchWorld) -> None:
+    spec = world.add(index(lines(*ABC)))
+    task = world.make(spec)
+    errors = [InputUnavailable("h.org cannot be read"), EngineFailure("a row has no time")]
+
+    def break_down(_moment: str) -> None:
+        if errors:
+            raise errors.pop(0)
+
+    world.engine.at = break_down
+    assert task.run().state is TaskState.FAILED
+    assert "nextTry" not in payload(task)
+
+
 def test_the_report_says_that_the_overlord_does_not_answer(world: BatchWorld) -> None:
     told: list[dict[str, JsonValue]] = []
     spec = world.add(index(lines(*ABC)))

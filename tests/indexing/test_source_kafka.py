@@ -87,19 +87,23 @@ def test_a_mark_at_the_end_has_no_time_and_the_record_before_it_counts(standin):
     assert supplier(standin).spans_ms({0: (0, 3)}) == {0: 25}
 
 
-def test_what_says_no_time_or_is_gone_is_left_out(standin):
+def test_what_says_no_time_or_is_gone_has_none(standin):
     made = standin.create("events", p0={0: b"a"}, p1={5: StandInRecord(b"b", time_ms=1)})
     made.begins = {1: 5}
-    assert supplier(standin).spans_ms({0: (0, 1), 1: (3, 6)}) == {}
+    assert supplier(standin).spans_ms({0: (0, 1), 1: (3, 6)}) == {0: None, 1: None}
     standin.silent = True
-    assert supplier(standin).spans_ms({1: (5, 6)}) == {}
+    assert supplier(standin).spans_ms({1: (5, 6)}) == {1: None}
 
 
-def test_times_are_looked_for_no_longer_than_ten_seconds(standin):
+def test_times_are_looked_for_no_longer_than_ten_seconds_and_then_the_others(standin):
     standin.create("events", **{f"p{p}": {0: StandInRecord(b"a", time_ms=p)} for p in range(9)})
     clock = Waiting()
     source = supplier(Slow(standin, clock), clock=clock)
-    assert list(source.spans_ms(dict.fromkeys(range(9), (0, 1)))) == [0, 1, 2, 3, 4]
+    wanted = dict.fromkeys(range(9), (0, 1))
+    assert list(source.spans_ms(wanted)) == [0, 1, 2, 3, 4]
+    assert list(source.spans_ms(wanted)) == [5, 6, 7, 8, 0]
+    del wanted[1]
+    assert list(source.spans_ms(wanted)) == [2, 3, 4, 5, 6]
 
 
 @dataclass

@@ -10,7 +10,10 @@ import pytest
 from indexing_kit import make_spec, spec_json
 from story_kit import ask, fail, feed, offsets, running, slowed, status, until
 
+from penstock.core.errors import InvalidRequest
+from penstock.indexing.source import TopicSupplier
 from penstock.indexing.spec import SpecError, parse_supervisor_spec
+from penstock.indexing.supervisor.converging import Convergence
 from penstock.indexing.supervisor.updates import UpdateAction, update_action
 from penstock.indexing.taskspec import base_sequence_name
 
@@ -80,6 +83,17 @@ def test_a_lag_that_is_not_known_of_one_is_not_known_of_all(make):
     assert view.summary["maxLagMillis"] is None
 
 
+def test_the_lag_of_one_that_nobody_came_to_stays_as_it_was_found(make, monkeypatch):
+    sim = make({"offsetFetchPeriod": "PT2S"}, taskDuration="PT1H", emitTimeLagMetrics=True)
+    slowed(sim)
+    feed(sim, 6)
+    turns = iter([{0: 740}, {1: 30}, {0: None}])
+    monkeypatch.setattr(TopicSupplier, "spans_ms", lambda *_asked: next(turns, {}))
+    until(sim, lambda: times(sim)[0] == {"0": 740, "1": None})
+    until(sim, lambda: times(sim) == [{"0": 740, "1": 30}, 770, 740])
+    until(sim, lambda: times(sim)[0] == {"0": None, "1": 30})
+
+
 def test_without_the_wish_nobody_asks_for_times(make):
     sim = make(taskDuration="PT1H")
     slowed(sim)
@@ -115,6 +129,33 @@ def test_the_newest_offsets_are_asked_for_as_often_as_the_spec_says(make, monkey
     feed(sim, 6)
     until(sim, lambda: sim.visible() == sim.good)  # Tasks do not wait for it.
     until(sim, lambda: status(sim)["latestOffsets"] == {"0": 6, "1": 6})
+
+
+def test_who_moves_offsets_to_what_was_not_seen_yet_may_do_so_a_moment_later(make):
+    sim = make({"offsetFetchPeriod": "PT10M"}, taskDuration="PT1H")
+    feed(sim, 6)
+    until(sim, lambda: sim.visible() == sim.good)
+    feed(sim, 6)
+    desk = sim.overlord.supervisor_desk
+    with pytest.raises(InvalidRequest, match="holds 0 to 3, it cannot go on at 6"):
+        ask(sim, desk.reset("flights", {0: 6}))
+    sim.run(3)
+    ask(sim, desk.reset("flights", {0: 6}))
+    assert offsets(sim)[0] == 6
+
+
+def test_without_tasks_it_rests_also_where_it_fetches_seldom(make, monkeypatch):
+    ended, advance = [], Convergence.advance
+    monkeypatch.setattr(
+        Convergence, "advance", lambda *one, **named: ended.append(1) or advance(*one, **named)
+    )
+    sim = make({"offsetFetchPeriod": "PT10M"}, taskDuration="PT1H", period="PT20S")
+    ask(sim, sim.overlord.supervisor_desk.suspend_all(suspended=True))
+    until(sim, lambda: not sim.overlord.active_tasks())
+    sim.run(25)
+    ended.clear()
+    sim.run(100)
+    assert 4 <= len(ended) <= 6
 
 
 def test_a_lost_task_is_made_up_for_without_waiting_for_the_period(make, monkeypatch):

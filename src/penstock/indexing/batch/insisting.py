@@ -214,6 +214,10 @@ class Insistence:
                 self.check()
                 failures += 1
                 delay_ms = self._set_back(what, failures, failed(error), error)
+            except PenstockError:
+                if failures:
+                    self._told(None)
+                raise
             else:
                 if failures:
                     self._told(None)

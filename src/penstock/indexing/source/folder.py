@@ -120,10 +120,10 @@ class FolderSupplier:
 
     def spans_ms(
         self,
-        ranges: Mapping[int, tuple[int, int]],  # noqa: ARG002 - of none of them
-    ) -> dict[int, int]:
-        """Return nothing: nobody knows when a line was written."""
-        return {}
+        ranges: Mapping[int, tuple[int, int]],
+    ) -> dict[int, int | None]:
+        """Return no times: nobody knows when a line was written."""
+        return dict.fromkeys(ranges)
 
     def hold(self, name: str, offsets: Offsets) -> None:
         """Do nothing: whoever deletes files does not ask."""

@@ -57,7 +57,7 @@ class RecordSupplier(Protocol):
         """
         ...
 
-    def spans_ms(self, ranges: Mapping[int, tuple[int, int]]) -> dict[int, int]:
+    def spans_ms(self, ranges: Mapping[int, tuple[int, int]]) -> dict[int, int | None]:
         """Return how much time lies between the first and the last of some records.
 
         It may be called from another thread than the rest. At most two records of a stream
@@ -68,7 +68,8 @@ class RecordSupplier(Protocol):
 
         Returns:
             Milliseconds between the two moments at which they were appended, 0 or more, by stream
-            partition; without those whose times are not known.
+            partition; None where their times are not known. Those that nobody came to look at are
+            left out, and are the first the next time.
 
         Raises:
             Unavailable: The source does not answer.

@@ -40,14 +40,14 @@ class TopicSupplier:
             if start[p] < end[p]
         )
 
-    def spans_ms(self, ranges: Mapping[int, tuple[int, int]]) -> dict[int, int]:
+    def spans_ms(self, ranges: Mapping[int, tuple[int, int]]) -> dict[int, int | None]:
         """Return how much time lies between the first and the last of some messages."""
-        found: dict[int, int] = {}
+        found: dict[int, int | None] = {}
         for p, (start, end) in ranges.items():
             first = self._broker.append_time_ms(self.stream, p, start)
             last = self._broker.append_time_ms(self.stream, p, end - 1)
-            if first is not None and last is not None:
-                found[p] = max(0, last - first)  # A clock may have been set back.
+            # A clock may have been set back.
+            found[p] = None if first is None or last is None else max(0, last - first)
         return found
 
     def hold(self, name: str, offsets: Offsets) -> None:

@@ -119,7 +119,7 @@ class StreamWatch:
     def spans(
         self,
         ranges: Mapping[int, tuple[int, int]],
-        done: Callable[[dict[int, int]], None],
+        done: Callable[[dict[int, int | None]], None],
         failed: Callable[[PenstockError], None],
     ) -> None:
         """Find out how much time lies between first and last records; see `RecordSupplier`.

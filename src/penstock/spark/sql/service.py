@@ -204,6 +204,7 @@ class SqlService:
 
     def _run(self, query: SqlQuery, running: Running, *, is_query: bool) -> SqlResult:
         try:
+            running.check()
             with self._sessions.use() as spark:
                 self._bring_views(spark, query.sql, all_of_them=not is_query)
                 return self._collect(spark, query, running)

@@ -60,6 +60,7 @@ class KafkaSupplier:
         self._condition = threading.Condition()
         self._opened: tuple[KafkaAdmin, Settings] | None = None
         self._record_bytes = 0
+        self._turn = 0  # the partition at which `spans_ms` goes on
         self.stream = topic
 
     def available(
@@ -104,21 +105,22 @@ class KafkaSupplier:
             if start[p] < end[p]
         )
 
-    def spans_ms(self, ranges: Mapping[int, tuple[int, int]]) -> dict[int, int]:
+    def spans_ms(self, ranges: Mapping[int, tuple[int, int]]) -> dict[int, int | None]:
         """Return how much time lies between the first and the last of some records.
 
         Partitions whose turn does not come within ten seconds are left out.
         """
         until_s = self._clock.monotonic_s() + _SPANS_S
-        found: dict[int, int] = {}
-        for p, (start, end) in sorted(ranges.items()):
+        found: dict[int, int | None] = {}
+        for p in sorted(ranges, key=lambda p: (p < self._turn, p)):
             if self._clock.monotonic_s() >= until_s:
+                self._turn = p
                 break
+            start, end = ranges[p]
             first = self._times(p, start, 1)
             # The last offset may be the mark that ends a transaction, which is no record.
             last = self._times(p, max(start, end - _LAST_RECORDS), _LAST_RECORDS)
-            if first and last:
-                found[p] = max(0, last[-1] - first[0])
+            found[p] = max(0, last[-1] - first[0]) if first and last else None
         return found
 
     def _times(self, partition: int, start: int, most: int) -> list[int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.core.errors import InvalidRequest
 from penstock.indexing.supervisor.adoption import adopt
 from penstock.indexing.supervisor.offsets.backfill import backfill_spec, check_backfill
 
@@ -58,7 +59,7 @@ class OffsetMoves:
         """
         state = self._state
         if offsets is not None:
-            state.stream.check(offsets)
+            self._check(offsets)
         adopt(state, self._dialogue)
         state.committed.read()
         whole = offsets is None or state.committed.is_left_behind
@@ -74,6 +75,13 @@ class OffsetMoves:
         state.health.begin_anew()
         self._looks.rest_no_more()  # The source is to hear soon what it must keep now.
         self._convergence.advance()
+
+    def _check(self, offsets: Offsets) -> None:
+        try:
+            self._state.stream.check(offsets)
+        except InvalidRequest:
+            self._looks.rest_no_more()  # What was seen may be old: who asks again finds it new.
+            raise
 
     def cut_backfill(self, task_count: int | None) -> SupervisorSpec:
         """End the tasks, and return the spec of a supervisor that reads up to the latest messages.

@@ -89,6 +89,7 @@ class Looks:
             self._state.stream.look(self._seen, self._unseen)
         else:
             self._ended()
+            self._rest()
         for group in self._state.groups.values():
             self._dialogue.ask(group)
 
@@ -119,11 +120,14 @@ class Looks:
         self._tell_vanished()
         self._ended()
         self._time_lag.refresh()  # By now there are committed offsets to begin at.
-        now_s = self._now_s()
-        self._rests_until_s = now_s + state.spec.io.period / 1_000
-        self._fetch_from_s = now_s + (state.spec.tuning.offset_fetch_period or 0) / 1_000
+        self._rest()
+        fetch_period_ms = state.spec.tuning.offset_fetch_period or 0
+        self._fetch_from_s = self._now_s() + fetch_period_ms / 1_000
         if not state.stopping:
             state.stream.hold(state.committed.to_keep, self._not_held)
+
+    def _rest(self) -> None:
+        self._rests_until_s = self._now_s() + self._state.spec.io.period / 1_000
 
     def _unseen(self, error: PenstockError) -> None:
         if self._stopped:

@@ -47,10 +47,11 @@ class TimeLag:
             return
         self._asks, self._again_s = True, now_s + state.spec.tuning.time_lag_every_ms / 1000
 
-        def done(spans: dict[int, int]) -> None:
+        def done(spans: dict[int, int | None]) -> None:
             self._asks = False
             if state.spec.io.emit_time_lag_metrics:
-                state.time_lag_ms = {**found, **spans}
+                before = state.time_lag_ms or {}
+                state.time_lag_ms = found | {p: spans.get(p, before.get(p)) for p in unread}
 
         def failed(error: PenstockError) -> None:
             self._asks = False
