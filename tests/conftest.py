@@ -31,6 +31,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 # What starts systems goes to one process, as two at a time starve each other; what needs Spark
 # to another, so that one Spark is started; the rest is dealt by files.
 LANES = ("system", "spark")
+# Of the rest the folders with the longest files: at the end others would wait for one of them.
+LONG = ("simulation", "tests")
 
 FOLDER = Path(__file__).parent
 
@@ -72,7 +74,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if "spark_server" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
     order = (*LANES, "")
-    items.sort(key=lambda item: (order.index(_lane(item.nodeid)), str(item.path)))
+
+    def place(item: pytest.Item) -> tuple[int, bool, str]:
+        is_short = item.path.parent.name not in LONG
+        return order.index(_lane(item.nodeid)), is_short, str(item.path)
+
+    items.sort(key=place)
 
 
 def _lane(nodeid: str) -> str:
