@@ -4,7 +4,9 @@ Owns the columns that such groups travel in, and how rows come into them: what t
 and dimensions read stays as it was read, bit by bit; beside it are partial metrics, how many rows
 the group has, and whether its rows are late or early, which their exact times decide.
 
-Invariant: whether rows were brought together, and which, changes nothing that is made of them.
+Invariant: whether rows were brought together, and which, changes nothing that is made of them, but
+for what hangs on the order of rows: which of the values of equal times is the first or the last,
+and the last digits of sums of floats.
 """
 
 from __future__ import annotations

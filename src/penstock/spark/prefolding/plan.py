@@ -5,7 +5,8 @@ Owns the conditions, all of which must hold:
 - the schema rolls up, and all its metrics are folded in Arrow (`columns.can_fold`) from fields that
   are read as the metric's type and that no transform computes;
 - every expression gives the same for the same row, however often it is asked;
-- no transform computes the time, and dimensions are not found in the messages.
+- no transform computes the time, and dimensions are not found in the messages;
+- no column is named as those of groups are (`groups.OWN`).
 
 Where an expression or a filter reads the time, rows are brought together by exact times, else by
 those that the rolled-up rows have.
@@ -56,7 +57,9 @@ def groups_of(schema: DataSchema, limits: TimeLimits) -> Groups | None:
         return None
     computed = {transform.name.lower() for transform in schema.transforms}
     fields = dict(row_shape(schema).fields)
-    if TIME_COLUMN in computed or any(name.lower().startswith(OWN) for name in fields):
+    if TIME_COLUMN in computed or any(
+        name.lower().startswith(OWN) for name in (*fields, *computed)
+    ):
         return None
     if not all(_is_read(metric, fields) for metric in schema.metrics):
         return None

@@ -57,7 +57,7 @@ weekday weekofyear width_bucket xxhash64 year zeroifnull zip_with
 REPEATABLE: Final = frozenset(_REPEATABLE.split())
 _MAY_COME_BEFORE: Final = REPEATABLE | frozenset(_WORDS.split())
 # Elsewhere it multiplies.
-_BEFORE_STAR: Final = frozenset("(,.")
+_BEFORE_STAR: Final = frozenset({"(", ",", ".", "ALL"})
 
 
 def is_repeatable(expression: str) -> bool:
