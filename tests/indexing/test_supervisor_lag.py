@@ -14,6 +14,7 @@ from penstock.core.errors import InvalidRequest
 from penstock.indexing.source import TopicSupplier
 from penstock.indexing.spec import SpecError, parse_supervisor_spec
 from penstock.indexing.supervisor.converging import Convergence
+from penstock.indexing.supervisor.streamwatch import StreamWatch
 from penstock.indexing.supervisor.updates import UpdateAction, update_action
 from penstock.indexing.taskspec import base_sequence_name
 
@@ -92,6 +93,31 @@ def test_the_lag_of_one_that_nobody_came_to_stays_as_it_was_found(make, monkeypa
     until(sim, lambda: times(sim)[0] == {"0": 740, "1": None})
     until(sim, lambda: times(sim) == [{"0": 740, "1": 30}, 770, 740])
     until(sim, lambda: times(sim)[0] == {"0": None, "1": 30})
+
+
+def test_what_was_read_since_has_no_lag_though_times_are_not_asked_for_anew(make):
+    sim = make(taskDuration="PT1H", taskCount=2, emitTimeLagMetrics=True)
+    read, slow = sim.broker.read, {0, 1}
+    sim.broker.read = lambda one: fail("slow") if one.partition in slow else read(one)
+    feed(sim, 6)
+    sim.broker.times_ms |= {("flights", p, n): 10 * n for p in range(2) for n in range(3)}
+    until(sim, lambda: times(sim)[0] == {"0": 20, "1": 20})
+    asked = sim.broker.times_asked
+    slow.remove(1)
+    until(sim, lambda: times(sim) == [{"0": 20, "1": 0}, 20, 20])
+    assert sim.broker.times_asked == asked
+
+
+def test_a_time_that_is_told_too_late_is_none(make, monkeypatch):
+    sim = make({"offsetFetchPeriod": "PT2S"}, taskDuration="PT1H", emitTimeLagMetrics=True)
+    go_on, late = slowed(sim), []
+    monkeypatch.setattr(StreamWatch, "spans", lambda *asked: late.append(asked[2]))
+    feed(sim, 6)
+    until(sim, lambda: late)
+    go_on()
+    until(sim, lambda: times(sim) == [{"0": 0, "1": 0}, 0, 0])
+    late[0]({0: 740, 1: 30})
+    assert times(sim) == [{"0": 0, "1": 0}, 0, 0]
 
 
 def test_without_the_wish_nobody_asks_for_times(make):

@@ -11,6 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from penstock.core.errors import PenstockError
     from penstock.indexing.supervisor.standing import Standing
     from penstock.indexing.supervisor.state import SupervisorState
@@ -38,20 +40,17 @@ class TimeLag:
             return
         ranges = self._standing.unread()
         unread = {p: (start, end) for p, (start, end) in ranges.items() if start < end}
-        found: dict[int, int | None] = {p: None if p in unread else 0 for p in ranges}
-        if not unread:
-            state.time_lag_ms = found
-            return
+        if not unread or state.time_lag_ms is not None:
+            self._set({})  # What was read since has no lag any more.
         now_s = state.ports.clock.monotonic_s()
-        if self._asks or now_s < self._again_s:
+        if not unread or self._asks or now_s < self._again_s:
             return
         self._asks, self._again_s = True, now_s + state.spec.tuning.time_lag_every_ms / 1000
 
         def done(spans: dict[int, int | None]) -> None:
             self._asks = False
             if state.spec.io.emit_time_lag_metrics:
-                before = state.time_lag_ms or {}
-                state.time_lag_ms = found | {p: spans.get(p, before.get(p)) for p in unread}
+                self._set(spans)
 
         def failed(error: PenstockError) -> None:
             self._asks = False
@@ -59,3 +58,14 @@ class TimeLag:
             state.note(error)
 
         state.stream.spans(unread, done, failed)
+
+    def _set(self, spans: Mapping[int, int | None]) -> None:
+        """Take over what was found; of other stream partitions what was known stays.
+
+        Nothing is left of those that were read to their end meanwhile.
+        """
+        before = self._state.time_lag_ms or {}
+        self._state.time_lag_ms = {
+            p: spans.get(p, before.get(p)) if start < end else 0
+            for p, (start, end) in self._standing.unread().items()
+        }
