@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from foldkit import LONGS, METRICS, SMALL, TEXTS, Row, as_read, messages, metric, rolling_schema
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pydantic import JsonValue
@@ -18,11 +18,11 @@ from pydantic import JsonValue
 from conftest import MakeTopic
 from penstock.core.intervals import Interval
 from penstock.indexing.engine import MergeRequest, PersistRequest, PersistResult, TopicRange
-from penstock.indexing.spec import DataSchema, parse_data_schema
+from penstock.indexing.spec import DataSchema
 from penstock.spark import pipeline
 from penstock.spark.chunks import TimeLimits
 from penstock.spark.chunkwork import renamed
-from penstock.spark.columns import folded_columns, row_shape
+from penstock.spark.columns import folded_columns
 from penstock.spark.connect.session import SparkSessions
 from penstock.spark.engine import ENGINE_CONF, SparkEngine, SparkEngineOptions
 from penstock.spark.folding import fold_of
@@ -31,33 +31,10 @@ from penstock.spark.prefolding.plan import groups_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Value = str | int | float | None
-Row = tuple[Value, ...]
-
 FIELDS = ("name", "level", "whole", "wide", "narrow", "text")
-KINDS = ("Sum", "Min", "Max", "First", "Last")
-
-
-def metric(type_: str, name: str, field: str, **more: JsonValue) -> dict[str, JsonValue]:
-    return {"type": type_, "name": name, "fieldName": field, **more}
-
-
-METRICS: list[JsonValue] = [
-    {"type": "count", "name": "n"},
-    # Named as Arrow would name a sum of the field `n`.
-    *(metric(f"long{kind}", f"n_{kind.lower()}", "whole") for kind in KINDS),
-    *(metric(f"double{kind}", f"d{kind}", "wide") for kind in KINDS),
-    *(metric(f"float{kind}", f"f{kind}", "narrow") for kind in KINDS),
-    metric("stringFirst", "t0", "text", maxStringBytes=3),
-    metric("stringLast", "t1", "text"),
-]
 DIMENSIONS: list[JsonValue] = ["name", {"type": "double", "name": "level"}]
 GRANULARITIES = ("none", "second", "hour", "day", "week", "month", "quarter", "year", "all")
-# A sum of these is the same in whichever order they are added.
-SMALL = st.integers(-64, 64).map(lambda n: n / 4)
 DOUBLES = st.none() | SMALL | st.sampled_from([math.nan, math.inf, -math.inf, -0.0, 0.0])
-LONGS = st.none() | st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 3)
-TEXTS = st.none() | st.text(st.sampled_from("aß€😀 \n"), max_size=5)
 DAY_MS = 86_400_000
 # The years 1 to 9999, and few enough days near 1970 that rows meet.
 TIMES = st.integers(-3 * DAY_MS, 3 * DAY_MS) | st.integers(-62_135_596_800_000, 253_402_300_799_999)
@@ -66,20 +43,7 @@ TIMES = st.integers(-3 * DAY_MS, 3 * DAY_MS) | st.integers(-62_135_596_800_000, 
 def make_schema(
     query: str = "hour", metrics: Sequence[JsonValue] = METRICS, **parts: JsonValue
 ) -> DataSchema:
-    return parse_data_schema(
-        {
-            "dataSource": "things",
-            "timestampSpec": {"column": "at", "format": "millis"},
-            "dimensionsSpec": {"dimensions": DIMENSIONS},
-            "metricsSpec": list(metrics),
-            "granularitySpec": {
-                "segmentGranularity": "all",
-                "queryGranularity": query,
-                "rollup": True,
-            },
-            **parts,
-        }
-    )
+    return rolling_schema(query, DIMENSIONS, metrics, **parts)
 
 
 @pytest.fixture(scope="module")
@@ -96,20 +60,6 @@ def rows_with(times: st.SearchStrategy[int]) -> st.SearchStrategy[list[Row]]:
     row = st.tuples(times, names, levels, LONGS, DOUBLES, DOUBLES, TEXTS)
     # Of equal times Spark takes the value of any row.
     return st.lists(row, min_size=1, max_size=40, unique_by=lambda row: row[0])
-
-
-def as_read(rows: Sequence[Row], schema: DataSchema) -> pa.RecordBatch:
-    """The rows as they are parsed."""
-    shape = row_shape(schema).arrow_schema
-    found = dict(zip(("__time", *FIELDS), zip(*rows, strict=True), strict=True))
-    columns = []
-    for field in shape:
-        values = list(found[field.name])
-        if field.name == "__time":
-            columns.append(pa.array([ms * 1000 for ms in values], pa.int64()).cast(field.type))
-        else:
-            columns.append(pa.array(values, field.type))
-    return pa.RecordBatch.from_arrays(columns, schema=shape)
 
 
 def folded(parts: Sequence[pa.RecordBatch], schema: DataSchema) -> pa.Table:
@@ -148,7 +98,7 @@ def test_folded_rows_are_those_of_spark(
     engine_session: SparkSession, rows: list[Row], query: str, step: int
 ) -> None:
     schema = make_schema(query)
-    read = as_read(rows, schema)
+    read = as_read(rows, FIELDS, schema)
     parts = [read.slice(at, step) for at in range(0, len(rows), step)]
     assert comparable(folded(parts, schema)) == comparable(by_spark(engine_session, read, schema))
 
@@ -158,7 +108,7 @@ def test_rows_folded_in_parts_are_those_folded_at_once(
     rows: list[Row], query: str, step: int
 ) -> None:
     schema = make_schema(query)
-    read = as_read(rows, schema)
+    read = as_read(rows, FIELDS, schema)
     parts = [read.slice(at, step) for at in range(0, len(rows), step)]
     at_once = folded([read], schema)
     in_parts = folded(parts, schema)
@@ -170,7 +120,7 @@ def test_rows_folded_in_parts_are_those_folded_at_once(
 def test_rows_folded_again_are_those_folded_at_once(rows: list[Row], query: str, step: int) -> None:
     """Files keep the times that decided, so that they can be merged in any order."""
     schema = make_schema(query)
-    read = as_read(rows, schema)
+    read = as_read(rows, FIELDS, schema)
     files = [folded([read.slice(at, step)], schema) for at in range(0, len(rows), step)]
     again = fold_of(schema, {metric.name for metric in schema.metrics})
     assert again is not None
@@ -189,7 +139,7 @@ def test_of_equal_times_the_order_of_the_rows_decides(rows: list[Row], step: int
     times = [int(str(row[0])) for row in rows] * 5
     rows = [(ms, "a", 0.0, n, 0.0, 0.0, "") for n, ms in enumerate(times)]
     schema = make_schema()
-    read = as_read(rows, schema)
+    read = as_read(rows, FIELDS, schema)
     parts = [read.slice(at, step) for at in range(0, len(rows), step)]
     [made] = folded(parts, schema).to_pylist()
     assert made["n_first"] == times.index(min(times))
@@ -200,12 +150,12 @@ def test_zeros_and_what_is_no_number_are_ordered_whatever_the_order_of_rows() ->
     schema = make_schema()
     for values in ([0.0, -0.0], [-0.0, 0.0]):
         rows: list[Row] = [(0, "a", value, 0, value, value, "") for value in values]
-        [made] = folded([as_read(rows, schema)], schema).to_pylist()
+        [made] = folded([as_read(rows, FIELDS, schema)], schema).to_pylist()
         ends = [made[name] for name in ("dMin", "dMax", "fMin", "fMax", "level")]
         assert [math.copysign(1, end) for end in ends] == [-1, 1, -1, 1, 1]
     nan = math.nan
     rows = [(0, "a", nan, 0, value, nan, "") for value in (1.0, nan, math.inf)]
-    [made] = folded([as_read(rows, schema)], schema).to_pylist()
+    [made] = folded([as_read(rows, FIELDS, schema)], schema).to_pylist()
     assert made["dMin"] == 1.0
     assert all(math.isnan(made[name]) for name in ("dMax", "fMin", "fMax", "level"))
 
@@ -214,7 +164,7 @@ def test_long_sums_go_round_and_float_sums_are_rounded_once() -> None:
     schema = make_schema()
     rows: list[Row] = [(0, "a", 0.0, 2**63 - 1, 0.0, 16_777_216.0, "")]
     rows += [(0, "a", 0.0, 1, 0.0, 1.0, "")] * 2
-    parts = [as_read([row], schema) for row in rows]
+    parts = [as_read([row], FIELDS, schema) for row in rows]
     [made] = folded(parts, schema).to_pylist()
     assert (made["n"], made["n_sum"], made["fSum"]) == (3, 1 - 2**63, 16_777_218.0)
 
@@ -228,10 +178,6 @@ def test_what_has_a_time_of_its_own_or_another_type_is_left_to_spark() -> None:
     assert folded_columns(make_schema(metrics=[first | {"fieldName": "__time"}])) is None
     sketch = metric("thetaSketch", "x", "whole")
     assert folded_columns(make_schema(metrics=[sketch])) is None
-
-
-def messages(rows: Sequence[Row]) -> list[bytes]:
-    return [orjson.dumps(dict(zip(("at", *FIELDS), row, strict=True))) for row in rows]
 
 
 def persist(
@@ -281,8 +227,13 @@ def test_a_stream_folded_by_workers_is_as_one_that_the_jvm_computes(
     if query == "none":
         # One time has one value then.
         found = [(row[0], *row[1:3], 1, 0.25, 0.5, "abcd") for row in found]
-    sent = [*messages(found), b"{", b"[]", *messages([(99 * DAY_MS, *found[0][1:])])]
-    sent.insert(7, messages([(-99 * DAY_MS, *found[0][1:])])[0])
+    sent = [
+        *messages(found, FIELDS),
+        b"{",
+        b"[]",
+        *messages([(99 * DAY_MS, *found[0][1:])], FIELDS),
+    ]
+    sent.insert(7, messages([(-99 * DAY_MS, *found[0][1:])], FIELDS)[0])
     ranges = make_topic(sent)
     results = []
     for name, schema, split_bytes in (
@@ -332,7 +283,7 @@ def test_replicas_make_equal_files(
     sessions: SparkSessions, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
     rows: list[Row] = [(i % 3, "a", 0.0, i, i / 7, i / 3, str(i)) for i in range(300)]
-    ranges = make_topic(messages(rows))
+    ranges = make_topic(messages(rows, FIELDS))
     engine = SparkEngine(sessions, SparkEngineOptions(split_bytes_min=1_000, parallelism=2))
     first, second = (
         persist(engine, ranges, make_schema(), tmp_path / name) for name in ("first", "second")
@@ -354,7 +305,7 @@ def test_files_are_merged_in_workers_as_by_spark(
         (i * 3_600_000, "ab"[i % 2], (1.5, None)[i % 2], 2**62 + i, i / 4, i / 2, f"t{i}")
         for i in range(100)
     ]
-    ranges = make_topic(messages(rows))
+    ranges = make_topic(messages(rows, FIELDS))
     files = tuple(
         file
         for number, part in enumerate(ranges)

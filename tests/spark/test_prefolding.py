@@ -13,10 +13,21 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from foldkit import (
+    LONGS,
+    METRICS,
+    SMALL,
+    TEXTS,
+    Row,
+    Value,
+    as_read,
+    messages,
+    metric,
+    rolling_schema,
+)
 from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import JsonValue
@@ -24,9 +35,8 @@ from pydantic import JsonValue
 from conftest import MakeTopic
 from penstock.core.intervals import Granularity
 from penstock.indexing.engine import PersistRequest, PersistResult, TopicRange
-from penstock.indexing.spec import DataSchema, parse_data_schema
+from penstock.indexing.spec import DataSchema
 from penstock.spark.chunks import TimeLimits
-from penstock.spark.columns import row_shape
 from penstock.spark.connect.session import SparkSessions
 from penstock.spark.engine import SparkEngine, SparkEngineOptions
 from penstock.spark.prefolding.groups import Groups
@@ -36,28 +46,12 @@ from penstock.spark.transforms.repeatable import REPEATABLE, is_repeatable
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Value = str | int | float | None
-Row = tuple[Value, ...]
-
 HOUR_MS = 3_600_000
 FIELDS = ("place", "kind", "level", "whole", "wide", "narrow", "text")
-KINDS = ("Sum", "Min", "Max", "First", "Last")
 LIMITS = TimeLimits(HOUR_MS // 2, 3 * HOUR_MS - 5)
 RANDOM: JsonValue = {"type": "expression", "expression": "rand() < 2"}
 
 
-def metric(type_: str, name: str, field: str, **more: JsonValue) -> dict[str, JsonValue]:
-    return {"type": type_, "name": name, "fieldName": field, **more}
-
-
-METRICS: list[JsonValue] = [
-    {"type": "count", "name": "n"},
-    *(metric(f"long{kind}", f"n{kind}", "whole") for kind in KINDS),
-    *(metric(f"double{kind}", f"d{kind}", "wide") for kind in KINDS),
-    *(metric(f"float{kind}", f"f{kind}", "narrow") for kind in KINDS),
-    metric("stringFirst", "t0", "text", maxStringBytes=3),
-    metric("stringLast", "t1", "text"),
-]
 DIMENSIONS: list[JsonValue] = ["place", {"type": "double", "name": "level"}]
 TRANSFORMS: list[JsonValue] = [
     {"type": "expression", "name": "place", "expression": "upper(\"place\") || 'x'"},
@@ -80,21 +74,8 @@ def make_schema(
     filter_: JsonValue = FILTER,
     **parts: JsonValue,
 ) -> DataSchema:
-    return parse_data_schema(
-        {
-            "dataSource": "things",
-            "timestampSpec": {"column": "at", "format": "millis"},
-            "dimensionsSpec": {"dimensions": DIMENSIONS},
-            "metricsSpec": list(metrics),
-            "transformSpec": {"transforms": list(transforms), "filter": filter_},
-            "granularitySpec": {
-                "segmentGranularity": "all",
-                "queryGranularity": query,
-                "rollup": True,
-            },
-            **parts,
-        }
-    )
+    computed: JsonValue = {"transforms": list(transforms), "filter": filter_}
+    return rolling_schema(query, DIMENSIONS, metrics, transformSpec=computed, **parts)
 
 
 def expression(text: str, name: str = "place") -> dict[str, JsonValue]:
@@ -107,14 +88,10 @@ def how(schema: DataSchema, limits: TimeLimits = LIMITS) -> Groups:
     return groups
 
 
-# A sum of these is the same in whichever order they are added.
-SMALL = st.integers(-64, 64).map(lambda n: n / 4)
 LEVELS = st.sampled_from([None, 1.5, -0.0, 0.0, math.nan])
 # The last is so large that a sum of floats would lose the small ones.
 DOUBLES = st.none() | SMALL | st.sampled_from([math.nan, math.inf, -math.inf, 16_777_216.0])
-LONGS = st.none() | st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 3)
 NAMES = st.none() | st.sampled_from(["", "a", "b"])
-TEXTS = st.none() | st.text(st.sampled_from("aß€😀 \n"), max_size=5)
 LARGE = [(HOUR_MS, 16_777_216.0), (HOUR_MS + 1, 0.25)]
 EDGES = [int(limit or 0) + n for limit in (LIMITS.min_time_ms, LIMITS.max_time_ms) for n in (-1, 0)]
 TIMES = st.integers(-HOUR_MS, 4 * HOUR_MS) | st.sampled_from(EDGES)
@@ -124,22 +101,6 @@ ROWS = st.lists(
     max_size=40,
     unique_by=lambda row: row[0],
 )
-
-
-def as_read(rows: Sequence[Row], schema: DataSchema) -> pa.RecordBatch:
-    """The rows as they are parsed."""
-    shape = row_shape(schema).arrow_schema
-    found = dict(zip(("__time", *FIELDS), zip(*rows, strict=True), strict=True))
-    columns = []
-    for field in shape:
-        values = list(found[field.name])
-        if field.name == "__time":
-            columns.append(pa.array([ms * 1000 for ms in values], pa.int64()).cast(field.type))
-        else:
-            is_text = pa.types.is_string(field.type)
-            values = [str(v) if is_text and v is not None else v for v in values]
-            columns.append(pa.array(values, field.type))
-    return pa.RecordBatch.from_arrays(columns, schema=shape)
 
 
 def exact(value: object) -> object:
@@ -255,7 +216,7 @@ def plain(values: tuple[Value, ...]) -> tuple[Value, ...]:
 def test_groups_are_what_a_loop_makes_of_the_rows(rows: list[Row], query: str, step: int) -> None:
     schema = make_schema(query)
     groups = how(schema)
-    read = as_read(rows, schema)
+    read = as_read(rows, FIELDS, schema)
     made = list(groups.gathered(read.slice(at, step) for at in range(0, len(rows), step)))
     keys = [name for name, _ in groups.fields]
     assert set(keys) == {"place", "kind", "level", "whole"}
@@ -272,7 +233,7 @@ def test_rows_are_brought_together_only_where_that_makes_them_few() -> None:
     same: list[Row] = [(HOUR_MS, "a", "a", 0.0, 1, 0.0, 0.0, "")] * 100
     other: list[Row] = [(HOUR_MS, str(n), "a", 0.0, 1, 0.0, 0.0, "") for n in range(100)]
     for first, second, expected in ((same, other, [101]), (other, same, [100, 100])):
-        batches = [as_read(first, schema), as_read(second, schema)]
+        batches = [as_read(first, FIELDS, schema), as_read(second, FIELDS, schema)]
         made = list(how(schema).gathered(batches))
         assert [batch.num_rows for batch in made] == expected
         counts = [batch.column("__penstock_rows").to_pylist() for batch in made]
@@ -391,10 +352,6 @@ def test_no_function_that_spark_calls_random_is_taken_to_repeat_itself(
     assert not (said | unsaid | {"reflect", "java_method"}) & REPEATABLE
 
 
-def messages(rows: Sequence[Row]) -> list[bytes]:
-    return [orjson.dumps(dict(zip(("at", *FIELDS), row, strict=True))) for row in rows]
-
-
 def persist(
     sessions: SparkSessions,
     ranges: tuple[TopicRange, ...],
@@ -433,7 +390,7 @@ def test_files_of_groups_are_those_of_rows(
         for i in range(600)
     ]
     assert len({row[0] for row in rows}) == len(rows)
-    ranges = make_topic([*messages(rows), b"{", b"[]"])
+    ranges = make_topic([*messages(rows, FIELDS), b"{", b"[]"])
     transforms = [*TRANSFORMS, expression('minute("__time")', "level")][1 - read_time :]
     transforms = [TRANSFORMS[0], transforms[-1]]
     together = make_schema(transforms=transforms)
