@@ -437,7 +437,8 @@ def test_options_say_where_events_go() -> None:
     for wrong in ("log,none", "syslog", "log,log"):
         with pytest.raises(InvalidRequest, match="--emitters"):
             made(emitters=wrong)
-    for wrong in ("alerts", "=log", "alerts=log,alerts=http", "alerts=syslog", "alerts=none+log"):
+    double = "alerts=log,alerts=http"
+    for wrong in ("alerts", "=log", double, "alerts=syslog", "alerts=none+log", "alert=log"):
         with pytest.raises(InvalidRequest, match="--emitter-feeds"):
             made(emitter_feeds=wrong)
     with pytest.raises(InvalidRequest, match="--emitter-url"):
@@ -445,13 +446,13 @@ def test_options_say_where_events_go() -> None:
 
 
 def test_feeds_may_go_to_emitters_of_their_own() -> None:
-    given = {"emitters": "log", "emitter_feeds": "alerts = http+log , noise=none"}
+    given = {"emitters": "log", "emitter_feeds": "alerts = http+log , metrics=none"}
     sink = make_sink(resolve({**given, "emitter_url": "http://h:1/e"}, {}), VirtualClock())
     assert isinstance(sink, SwitchingSink)
     kinds = {
         feed: [type(one).__name__ for one in into._sinks] for feed, into in sink._by_feed.items()
     }
-    assert kinds == {"alerts": ["HttpSink", "LogSink"], "noise": []}
+    assert kinds == {"alerts": ["HttpSink", "LogSink"], "metrics": []}
     assert [type(one).__name__ for one in sink._otherwise._sinks] == ["LogSink"]
     # The log is one and the same, whatever comes into it.
     assert [type(one).__name__ for one in sink._all._sinks] == ["LogSink", "HttpSink"]

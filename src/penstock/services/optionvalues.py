@@ -183,8 +183,12 @@ def emitters_by_feed(value: object) -> tuple[str, ...]:
     """Read which emitters have which feeds, such as `alerts=http+log,metrics=none`."""
     parts = [one.partition("=") for one in texts(value)]
     feeds = [feed.strip() for feed, _, _ in parts]
-    if not all(feeds) or len(set(feeds)) < len(feeds):
-        raise InvalidRequest(f"{value!r} must name feeds, each once: write alerts=http+log")
+    known = ("metrics", "alerts")
+    if not set(feeds) <= set(known) or len(set(feeds)) < len(feeds):
+        named = " or ".join(known)
+        raise InvalidRequest(
+            f"{value!r} must name feeds, {named}, each once: write alerts=http+log"
+        )
     named = [emitters(names.split("+")).replace(",", "+") for _, _, names in parts]
     return tuple(f"{feed}={names}" for feed, names in zip(feeds, named, strict=True))
 
