@@ -99,3 +99,9 @@ def test_a_killed_spark_costs_an_attempt_and_leaves_orphans_alone(
     known = [file.data.path for file in result.files]
     left = {str(path) for path in (tmp_path / "deep").rglob("*") if path.is_file()}
     assert left - set(known) == set(orphans(store, known))
+
+    # Killed while nobody asks it anything, as it may be while a warm process waits for its task.
+    os.kill(server.pid, signal.SIGKILL)
+    server.start()
+    assert server.wait_ready(WAIT_S) == remote
+    assert batch.write(attempt("third")).counts == result.counts

@@ -32,12 +32,13 @@ from penstock.indexing.engine import (
 )
 from penstock.indexing.spec import parse_data_schema
 from penstock.services.host.http2 import greet
+from penstock.spark.batch.engine import BATCH_CONF
 from penstock.spark.connect.java import VECTOR_MODULE
 from penstock.spark.connect.running import Running
 from penstock.spark.connect.server import SparkServer
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
 from penstock.spark.connect.stuck import told_stuck
-from penstock.spark.engine import SparkEngine
+from penstock.spark.engine import ENGINE_CONF, SparkEngine
 
 WAIT_S = 60
 UNSTOPPABLE = (
@@ -282,6 +283,13 @@ def test_an_address_must_be_given() -> None:
         SparkSessionOptions("")
 
 
+def test_one_warm_session_serves_streams_and_batches() -> None:
+    both = {**ENGINE_CONF, **BATCH_CONF}
+    sessions = SparkSessions(SparkSessionOptions("sc://localhost:1", conf=both))
+    assert sessions.with_conf(ENGINE_CONF) is sessions.with_conf(BATCH_CONF) is sessions
+    assert sessions.with_conf({"spark.sql.ansi.enabled": "true"}) is not sessions
+
+
 def heard(port: int, wait_s: float) -> bool | None:
     greeting = greet(port)
     assert greeting is not None
@@ -299,6 +307,7 @@ def test_a_jvm_gives_a_sign_of_life_unless_it_hangs(spark_server: SparkServer) -
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
     try:
+        os.waitpid(pid, os.WUNTRACED)  # returns when the last of its threads has stopped
         assert heard(port, 0.3) is None
     finally:
         os.kill(pid, signal.SIGCONT)

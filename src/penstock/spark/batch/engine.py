@@ -119,7 +119,8 @@ class SparkBatchEngine:
     own threads are blocked; and the tasks that were cancelled, as one may be just before its call.
 
     Args:
-        sessions: How Spark is reached; the engine has Spark sessions of its own.
+        sessions: How Spark is reached; the engine has Spark sessions of its own, or these if they
+            have `BATCH_CONF`.
         options: Sizes, and what may be reached.
         tables: Which files are visible, for queries; None: queries are refused.
     """
@@ -208,7 +209,7 @@ class SparkBatchEngine:
         Raises:
             EngineUnavailable: Spark cannot be reached.
         """
-        self._sessions.get()
+        self._sessions.reach()
 
     @contextlib.contextmanager
     def session(self, running: Running) -> Iterator[SparkSession]:

@@ -147,7 +147,13 @@ class SparkSessions:
         self._session: SparkSession | None = None
 
     def with_conf(self, conf: Mapping[str, str]) -> SparkSessions:
-        """Return sessions of the same Spark with settings of their own; those given here win."""
+        """Return sessions of the same Spark with settings of their own; those given here win.
+
+        They are these, session and all, if these have the settings already: whoever closes one of
+        them closes it for all.
+        """
+        if conf.items() <= self._options.conf.items():
+            return self
         return SparkSessions(replace(self._options, conf={**self._options.conf, **conf}))
 
     def get(self) -> SparkSession:
@@ -160,6 +166,19 @@ class SparkSessions:
             if self._session is None:
                 self._session = self._connect()
             return self._session
+
+    def reach(self) -> None:
+        """See that Spark is there: connect, also where the session was lost since its last use.
+
+        Raises:
+            EngineUnavailable: Spark cannot be reached.
+        """
+        self.get()
+        try:
+            with self.use() as session:
+                session.conf.get("spark.sql.session.timeZone")
+        except EngineUnavailable:
+            self.get()  # the lost one is forgotten
 
     @contextlib.contextmanager
     def use(self) -> Iterator[SparkSession]:
