@@ -185,10 +185,8 @@ def emitters_by_feed(value: object) -> tuple[str, ...]:
     feeds = [feed.strip() for feed, _, _ in parts]
     known = ("metrics", "alerts")
     if not set(feeds) <= set(known) or len(set(feeds)) < len(feeds):
-        named = " or ".join(known)
-        raise InvalidRequest(
-            f"{value!r} must name feeds, {named}, each once: write alerts=http+log"
-        )
+        there = " or ".join(known)
+        raise InvalidRequest(f"{value!r} must name feeds, {there}, each once: write alerts=http")
     named = [emitters(names.split("+")).replace(",", "+") for _, _, names in parts]
     return tuple(f"{feed}={names}" for feed, names in zip(feeds, named, strict=True))
 
