@@ -109,3 +109,20 @@ def test_packed_and_large_files_and_those_said_to_be_lines(tmp_path: Path) -> No
     assert may_be_cut(file, only)
     assert len(read(plain, source=only)) == pretty.count(b"\n") + 1
     assert is_lines(b'{"a":"' + b"x" * HEAD_BYTES)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (b'{"a":1}\n[{"b":\n', True),
+        (b'\xef\xbb\xbf\n {"a":"}"} \r\n{"b"', True),
+        (b'{"a":1}', True),
+        (b'{}\n{"a":1}\n', True),
+        (b'{}\n{"a":\n1}', False),
+        (b'{"a":1} {"b":2}\n', False),
+        (b'{ }\n{"a":\n1}', True),
+        (b'{"a":\n1}', False),
+    ],
+)
+def test_the_first_object_that_tells_decides_what_a_file_is(text: bytes, wanted: bool) -> None:
+    assert is_lines(text) is wanted

@@ -73,6 +73,8 @@ def is_lines(head: bytes) -> bool:
     text = head.removeprefix(BOM).lstrip()
     if not text.startswith(b"{"):
         return not text.startswith(b"[")
+    if _is_object(text.partition(b"\n")[0]):
+        return True  # what tells most files, without a look at all of the head
     starts, ends, _ = _extents(np.frombuffer(text, np.uint8))
     if not len(starts) or starts[0]:
         return True
@@ -87,6 +89,15 @@ def is_lines(head: bytes) -> bool:
     except orjson.JSONDecodeError:
         return True
     return b"\n" not in first and not beside.strip()
+
+
+def _is_object(line: bytes) -> bool:
+    """Tell whether a line is an object that is not empty, and no more."""
+    try:
+        found = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return False
+    return isinstance(found, dict) and bool(found)
 
 
 def _is_whole(split: Split) -> bool:
