@@ -420,6 +420,25 @@ def test_files_of_groups_are_those_of_rows(
         assert in_files(made) == in_files(by_jvm)
 
 
+@pytest.mark.spark
+def test_of_equal_times_the_order_of_the_messages_decides_whatever_came_together(
+    sessions: SparkSessions, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    """Messages of two groups that become one row lie between each other."""
+    rows: list[Row] = [
+        (HOUR_MS, "aA"[n % 2], "a", 1.0, n or None, n or None, n or None, f"{n}" if n else None)
+        for n in range(9)
+    ]
+    kinds: JsonValue = {"type": "in", "dimension": "kind", "values": ["a"]}
+    schema = make_schema(filter_=kinds)
+    [groups] = how(schema).gathered([as_read(rows, FIELDS, schema)])
+    assert groups.num_rows == 2
+    made = persist(sessions, make_topic(messages(rows, FIELDS)), schema, tmp_path, 1 << 20)
+    [row] = pq.read_table(made.files[0].path).to_pylist()
+    ends = ("n_first", "n_last", "dFirst", "dLast", "fFirst", "fLast", "t0", "t1")
+    assert [row[name] for name in ends] == [1, 8, 1.0, 8.0, 1.0, 8.0, "1", "8"]
+
+
 def in_files(made: PersistResult) -> list[str]:
     """All rows but their sketches; zeros are equal."""
     found = [row for file in made.files for row in pq.read_table(file.path).to_pylist()]

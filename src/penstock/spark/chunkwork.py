@@ -115,8 +115,9 @@ class ReadWork:
 class SpreadWork:
     """Rows that the JVM computed of splits, each of which is one of Spark's partitions.
 
-    They have the target's columns in its order, under names of no meaning; what they lack of the
-    last ones the fold makes. With a fold they are rolled up before they are written.
+    They have the target's columns in its order, then those of the fold's orders, under names of no
+    meaning; what they lack of the last ones the fold makes, or does without. With a fold they are
+    rolled up before they are written.
     """
 
     target: Target
@@ -126,12 +127,13 @@ class SpreadWork:
     def spread(self, number: int, batches: Iterable[pa.RecordBatch]) -> Report:
         """Write the rows of one split."""
         gathered = _Gathered(self.target, self.fold)
+        metrics = () if self.fold is None else self.fold.metrics
+        names = [*self.target.columns, *(metric.order for metric in metrics if metric.order)]
         for rows in batches:
             if rows.num_rows:
-                time = rows.column(0).cast(TIME_TYPE)
-                names = list(self.target.columns[: rows.num_columns])
-                columns = [time, *rows.columns[1:]]
-                gathered.add(pa.RecordBatch.from_arrays(columns, names=names))
+                columns = [rows.column(0).cast(TIME_TYPE), *rows.columns[1:]]
+                named = names[: rows.num_columns]
+                gathered.add(pa.RecordBatch.from_arrays(columns, names=named))
         return gathered.written(number, is_alone=self.splits == 1)
 
 
@@ -155,7 +157,8 @@ class _Gathered:
         if self.fold is not None and self.held:
             # All at once: what is cut by time chunk is then but the few rows that are left.
             made = self.fold.folded(pa.Table.from_batches(self.held))
-            for rows in made.combine_chunks().to_batches():
+            # What decided among the rows of a split says nothing of those of others.
+            for rows in made.select(self.target.columns).combine_chunks().to_batches():
                 self._spread(rows)
         if not is_alone:
             return Report(runs=tuple(write_run(self.chunks, Path(self.target.folder), number)))

@@ -74,7 +74,7 @@ from penstock.spark.messages.records import RecordRows
 from penstock.spark.pieces import Work, numbered, run_pieces, shared_out
 from penstock.spark.prefolding.computing import is_foldable_when_computed, of_groups, of_rows
 from penstock.spark.prefolding.groups import Groups
-from penstock.spark.prefolding.plan import groups_of
+from penstock.spark.prefolding.plan import fold_of_groups, groups_of
 from penstock.spark.schematext import ddl
 from penstock.spark.topic.badfiles import count_records, list_bad_files
 from penstock.spark.topic.parse import BatchParser
@@ -318,9 +318,12 @@ class SparkEngine:
         groups = groups_of(schema, limits)
         rows = _read(spark, request, splits, groups)
         if is_foldable_when_computed(schema):
-            made = of_rows(rows, schema, limits) if groups is None else of_groups(rows, schema)
-            fold = fold_of(schema)
-            found, seen = spread_computed(made, SpreadWork(target, fold, len(splits)))
+            fold = spread = fold_of(schema)
+            if groups is None:
+                made = of_rows(rows, schema, limits)
+            else:
+                made, spread = of_groups(rows, schema), fold_of_groups(schema)
+            found, seen = spread_computed(made, SpreadWork(target, spread, len(splits)))
             found = self._joined(spark, found, target, fold)
         else:
             kept = pipeline.judged(pipeline.transformed(rows, schema), schema, limits)

@@ -42,7 +42,8 @@ _NOT_SIGN: Final = np.int64(2**63 - 1)
 class FoldedMetric:
     """One metric: a column, how its values become one, and how many characters of a text stay.
 
-    `time` is the column of the time that decides, where the value is that of one of the rows.
+    `time` is the column of the time that decides, where the value is that of one of the rows. Of
+    equal times the numbers in the column `order` decide, or, without one, the order of the rows.
     """
 
     name: str
@@ -50,6 +51,7 @@ class FoldedMetric:
     type: pa.DataType
     characters_max: int | None = None
     time: str = ""
+    order: str = ""
 
     @property
     def is_picked(self) -> bool:
@@ -123,7 +125,7 @@ class Fold:
         if not self.keys:
             return rows
         picked = [metric for metric in self.metrics if metric.is_picked]
-        orders = {metric.name: _order(rows.column(metric.time)) for metric in picked}
+        orders = {metric.name: _order(rows, metric) for metric in picked}
         # Numbered, as Arrow makes new names of the old ones, which might be those of other columns.
         numbers = {name: str(at) for at, name in enumerate(rows.column_names)}
         folding = rows.rename_columns(list(numbers.values()))
@@ -138,7 +140,8 @@ class Fold:
             values = made.column(f"{numbers[metric.name]}_{metric.how}")
             if metric.is_picked:
                 chosen = pa.array(orders[metric.name]).take(values.combine_chunks())
-                columns[metric.time] = rows.column(metric.time).take(chosen)
+                for name in filter(None, (metric.time, metric.order)):
+                    columns[name] = rows.column(name).take(chosen)
                 values = rows.column(metric.name).take(chosen)
             columns[metric.name] = values
         return pa.table([columns[name] for name in rows.column_names], schema=rows.schema)
@@ -217,10 +220,11 @@ def _doubles(ranks: pa.Array) -> pa.Array:
     return pa.array(doubles, mask=_is_null(ranks))
 
 
-def _order(times: pa.ChunkedArray) -> npt.NDArray[np.int64]:
-    """Return the rows in the order of their times, equal ones as they come."""
-    micros = times.combine_chunks().fill_null(0)
-    return np.argsort(micros.to_numpy(zero_copy_only=False), kind="stable")
+def _order(rows: pa.Table, metric: FoldedMetric) -> npt.NDArray[np.int64]:
+    """Return the rows in the order of their times; equal ones by their numbers, or as they come."""
+    names = filter(None, (metric.order, metric.time))
+    numbers = [rows.column(name).combine_chunks().fill_null(0) for name in names]
+    return np.lexsort([one.to_numpy(zero_copy_only=False) for one in numbers])
 
 
 def _places(order: npt.NDArray[np.int64], values: pa.ChunkedArray) -> pa.Array:

@@ -14,7 +14,7 @@ from penstock.spark.aggregating import plain
 from penstock.spark.columns import can_fold, is_picked, output_columns
 from penstock.spark.expressions import column
 from penstock.spark.prefolding.groups import EARLY, LATE, MOMENT, ROWS
-from penstock.spark.prefolding.plan import part_name, time_name
+from penstock.spark.prefolding.plan import order_name, part_name, time_name
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -40,8 +40,8 @@ def of_rows(rows: DataFrame, schema: DataSchema, limits: TimeLimits) -> DataFram
 def of_groups(groups: DataFrame, schema: DataSchema) -> DataFrame:
     """Return what is kept of groups; the rows that they stand for are counted in passing."""
     parts = [part_name(at) for at, _ in enumerate(schema.metrics)]
-    times = [time_name(at) for at, metric in enumerate(schema.metrics) if is_picked(metric)]
-    own = (*parts, *times)
+    picked = [at for at, metric in enumerate(schema.metrics) if is_picked(metric)]
+    own = (*parts, *map(time_name, picked), *map(order_name, picked))
     # Fields of metrics are there no more.
     bare = schema.model_copy(update={"metrics_spec": ()})
     made = pipeline.transformed(groups, bare, also=(MOMENT, ROWS, *own))

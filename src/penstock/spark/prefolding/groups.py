@@ -2,11 +2,12 @@
 
 Owns the columns that such groups travel in, and how rows come into them: what transforms, filter
 and dimensions read stays as it was read, bit by bit; beside it are partial metrics, how many rows
-the group has, and whether its rows are late or early, which their exact times decide.
+the group has, and whether its rows are late or early, which their exact times decide. Rows of
+several groups may lie between each other, so first and last values have the numbers of their rows,
+which decide where times are equal.
 
-Invariant: whether rows were brought together, and which, changes nothing that is made of them, but
-for what hangs on the order of rows: which of the values of equal times is the first or the last,
-and the last digits of sums of floats.
+Invariant: whether rows were brought together, and which, changes nothing that is made of them but
+the last digits of sums of floats, which are added up in another order.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Groups:
         fields: (name, type) of the columns that stay as they were read, without the time.
         parts: (name, field, type) of the partial metrics; an empty field is one in every row.
         fold: How they are brought together; its columns are the time, fields, `MOMENT`, `ROWS`,
-            the parts, and the times that decided some of those.
+            the parts, and of some of those the times that decided, and the numbers of the rows.
         limits: What makes rows late or early.
     """
 
@@ -57,16 +58,16 @@ class Groups:
     @property
     def columns(self) -> tuple[tuple[str, str], ...]:
         """(name, Spark SQL type) of the columns of groups."""
-        times = (
-            (metric.time, str(FieldType.LONG)) for metric in self.fold.metrics if metric.is_picked
-        )
+        long = str(FieldType.LONG)
+        picked = [metric for metric in self.fold.metrics if metric.is_picked]
         return (
             (TIME_COLUMN, "timestamp"),
             *((name, str(type_)) for name, type_ in self.fields),
             (MOMENT, "bigint"),
-            (ROWS, str(FieldType.LONG)),
+            (ROWS, long),
             *((name, str(type_)) for name, _, type_ in self.parts),
-            *times,
+            *((metric.time, long) for metric in picked),
+            *((metric.order, long) for metric in picked),
         )
 
     def gathered(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -76,8 +77,10 @@ class Groups:
         """
         waiting: list[pa.Table] = []
         is_worth: bool | None = None
+        number = 0
         for batch in batches:
-            rows = pa.Table.from_batches([self._held(batch)])
+            rows = pa.Table.from_batches([self._held(batch, number)])
+            number += batch.num_rows
             if is_worth is not False:
                 made = self._folded(rows)
                 if is_worth is None:
@@ -97,8 +100,11 @@ class Groups:
             whole = pa.concat_tables(waiting)
             yield from self._finished(self._folded(whole) if len(waiting) > 1 else whole)
 
-    def _held(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return rows in the form in which they are folded; floats of fields as their bits."""
+    def _held(self, rows: pa.RecordBatch, first: int) -> pa.RecordBatch:
+        """Return rows in the form in which they are folded; floats of fields as their bits.
+
+        They are numbered from `first` on.
+        """
         times = rows.column(TIME_COLUMN)
         columns = {TIME_COLUMN: times}
         for name, _ in self.fields:
@@ -111,6 +117,8 @@ class Groups:
         columns[ROWS] = ones
         for name, field, _ in self.parts:
             columns[name] = rows.column(field) if field else ones
+        numbers = pa.array(np.arange(first, first + rows.num_rows))
+        columns |= {metric.order: numbers for metric in self.fold.metrics if metric.order}
         found = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
         return self.fold.held(found)
 

@@ -15,6 +15,7 @@ those that the rolled-up rows have.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from penstock.core.intervals import Granularity
@@ -36,7 +37,7 @@ from penstock.spark.columns import (
     metric_type,
     row_shape,
 )
-from penstock.spark.folding import Fold, FoldedMetric
+from penstock.spark.folding import Fold, FoldedMetric, fold_of
 from penstock.spark.prefolding.groups import MOMENT, OWN, ROWS, Groups
 from penstock.spark.topic.rowshape import FieldType
 from penstock.spark.transforms.identifiers import names_in
@@ -97,11 +98,28 @@ def time_name(number: int) -> str:
     return f"{OWN}time_{number}"
 
 
+def order_name(number: int) -> str:
+    """Return the column of the number of the row that has a first or last value."""
+    return f"{OWN}order_{number}"
+
+
+def fold_of_groups(schema: DataSchema) -> Fold | None:
+    """Return how what was computed of groups becomes rows of the schema's files."""
+    fold = fold_of(schema)
+    if fold is None:
+        return None
+    metrics = (
+        replace(metric, order=order_name(at)) if metric.is_picked else metric
+        for at, metric in enumerate(fold.metrics)
+    )
+    return replace(fold, metrics=tuple(metrics))
+
+
 def _part(number: int, metric: Aggregator) -> FoldedMetric:
     characters_max = metric.string_bytes_max if metric.value_type == "string" else None
-    time = time_name(number) if is_picked(metric) else ""
+    time, order = (time_name(number), order_name(number)) if is_picked(metric) else ("", "")
     type_ = part_type(metric).arrow
-    return FoldedMetric(part_name(number), metric.kind, type_, characters_max, time)
+    return FoldedMetric(part_name(number), metric.kind, type_, characters_max, time, order)
 
 
 def _is_read(metric: Aggregator, fields: dict[str, FieldType]) -> bool:
