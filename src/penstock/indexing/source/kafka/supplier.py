@@ -35,7 +35,7 @@ _FEW_RECORDS: Final = (("max.partition.fetch.bytes", "1024"), ("queued.min.messa
 
 
 class KafkaSupplier:
-    """One topic. One thread at a time; the first question connects.
+    """One topic; the first question connects. One thread at a time, and another for `spans_ms`.
 
     Args:
         connect: How clusters are reached.
