@@ -72,7 +72,7 @@ MISTAKES = [
     (f"{DS}.parser", {}, f"{DS}.parser", "use timestampSpec"),
     # time
     (f"{DS}.timestampSpec.format", "unix", f"{DS}.timestampSpec.format", "is not one of"),
-    (f"{DS}.timestampSpec.format", "ISO", f"{DS}.timestampSpec.format", 'did you mean "iso"?'),
+    (f"{DS}.timestampSpec.format", "ISOO", f"{DS}.timestampSpec.format", 'did you mean "iso"?'),
     (f"{DS}.timestampSpec.format", "yy-MM-dd", f"{DS}.timestampSpec.format", "two digits"),
     (f"{DS}.timestampSpec.colum", "t", f"{DS}.timestampSpec.colum", 'did you mean "column"?'),
     (f"{DS}.timestampSpec.missingValue", "soon", f"{DS}.timestampSpec.missingValue", "'soon'"),

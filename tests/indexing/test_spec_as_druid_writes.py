@@ -291,3 +291,80 @@ def test_a_handoff_that_never_comes_before_a_task_ends_is_taken(period: object) 
     # It changes nothing, so tasks of a spec without it are not strangers to one with it.
     assert taken == parse_supervisor_spec(json.dumps(changed(whole, place, None)))
     assert "intermediateHandoffPeriod" not in json.dumps(taken.to_json())
+
+
+@pytest.mark.parametrize(
+    ("place", "written", "kept"),
+    [
+        (
+            "dataSchema.transformSpec",
+            {
+                "filter": {
+                    "type": "equals",
+                    "column": "delay",
+                    "matchValueType": "LONG",
+                    "matchValue": 1,
+                }
+            },
+            '"matchValueType":"long"',
+        ),
+        (
+            "dataSchema.transformSpec",
+            {
+                "filter": {
+                    "type": "range",
+                    "column": "carrier",
+                    "matchValueType": "String",
+                    "lower": "a",
+                }
+            },
+            '"matchValueType":"string"',
+        ),
+        (
+            "dataSchema.transformSpec",
+            {
+                "filter": {
+                    "type": "bound",
+                    "dimension": "delay",
+                    "lower": "1",
+                    "ordering": {"type": "numeric"},
+                }
+            },
+            '"ordering":"numeric"',
+        ),
+        ("dataSchema.timestampSpec.format", "ISO", '"format":"iso"'),
+        (
+            "tuningConfig.partitionsSpec",
+            {"type": "hashed", "partitionFunction": "MURMUR3_32_ABS"},
+            '"partitionFunction":"murmur3_32_abs"',
+        ),
+    ],
+)
+def test_names_that_druid_takes_in_any_case_are_given_back_as_ever(
+    place: str, written: object, kept: str
+) -> None:
+    spec = index_parallel()
+    task = parse_batch_task(json.dumps(changed(spec, f"spec.{place}", written)))
+    assert kept in json.dumps(task.to_json(), separators=(",", ":"))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "told"),
+    [
+        ("matchValueType", "ARRAY<LONG>", '"ARRAY<LONG>" is not one of string, long'),
+        ("ordering", {"type": "strlen"}, '"strlen" is not one of lexicographic, numeric'),
+        ("ordering", "version", '"version" is not one of lexicographic, numeric'),
+        ("ordering", {"type": "numeric", "more": 1}, "an object is not one of"),
+    ],
+)
+def test_ways_to_compare_that_are_not_here_are_told(field: str, value: object, told: str) -> None:
+    kind = {"type": "range", "column": "a"}
+    if field == "ordering":
+        kind = {"type": "bound", "dimension": "a"}
+    spec = changed(
+        index_parallel(),
+        "spec.dataSchema.transformSpec",
+        {"filter": {**kind, "lower": 1, field: value}},
+    )
+    (text,) = mistakes(spec).values()
+    assert text.startswith(told)

@@ -80,7 +80,7 @@ def test_what_is_no_time_is_refused(pattern, text):
         ("yyyy-MM-ddTHH", "'T'"),
         ("y" * 500, "too long"),
         ("unix", "is not one of"),
-        ("Millis", 'did you mean "millis"'),
+        ("Milis", 'did you mean "millis"'),
         ("YYYY-MM-DD", "write dd for the day of the month"),
     ],
 )

@@ -10,15 +10,30 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Final, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from penstock.core.intervals import Interval
 from penstock.indexing.spec.druidexpr import as_spark_sql
 from penstock.indexing.spec.model import SpecModel, as_mistake, mistake, refusing
-from penstock.indexing.spec.scalars import Flag, IntervalText
+from penstock.indexing.spec.scalars import Flag, IntervalText, in_any_case
+
+
+def _name_of(value: object) -> object:
+    """Druid writes an ordering as an object that has a type alone, and takes its name too."""
+    return value["type"] if isinstance(value, dict) and value.keys() == {"type"} else value
+
 
 Scalar = str | int | float | bool
-MatchType = Literal["string", "long", "float", "double"]
+# Druid's types are upper case.
+MatchType = Annotated[
+    Literal["string", "long", "float", "double"],
+    in_any_case("string", "long", "float", "double"),
+]
+Ordering = Annotated[
+    Literal["lexicographic", "numeric"],
+    in_any_case("lexicographic", "numeric"),
+    BeforeValidator(_name_of),  # the last one is asked first
+]
 
 FILTER_LEVELS_MAX: Final = 24
 """How deep filters may be nested; an `and` of many counts as the joins of two that it becomes."""
@@ -73,7 +88,7 @@ class BoundFilter(SpecModel):
     upper: Scalar | None = None
     lower_strict: Flag = False
     upper_strict: Flag = False
-    ordering: Literal["lexicographic", "numeric"] = "lexicographic"
+    ordering: Ordering = "lexicographic"
 
     unsupported: ClassVar[Mapping[str, str]] = _NO_EXTRACTION
 

@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar, Final, Literal
 from pydantic import Field, model_validator
 
 from penstock.indexing.spec.model import Ignored, SpecModel, mistakes
-from penstock.indexing.spec.scalars import Count
+from penstock.indexing.spec.scalars import Count, in_any_case
 
 ROWS_DEFAULT: Final = 5_000_000
 # Ranges are cut by a sample of the rows, whether these are rolled up already or not.
@@ -49,7 +49,9 @@ class HashedPartitions(SpecModel):
     num_shards: Count | None = Field(default=None, ge=1, le=100_000)
     target_rows_per_segment: Count | None = Field(default=None, ge=1)
     partition_dimensions: tuple[Annotated[str, Field(min_length=1)], ...] = ()
-    partition_function: Literal["murmur3_32_abs"] = "murmur3_32_abs"
+    partition_function: Annotated[Literal["murmur3_32_abs"], in_any_case("murmur3_32_abs")] = (
+        "murmur3_32_abs"
+    )
 
     repeated: ClassVar[Mapping[str, str]] = {"maxRowsPerSegment": "targetRowsPerSegment"}
 

@@ -79,6 +79,17 @@ def _flag(value: object) -> object:
     return bool(value) if type(value) is int and value in {0, 1} else value
 
 
+def in_any_case(*names: str) -> BeforeValidator:
+    """Return a validator that takes names, all of them lower case, as Druid does: in any case."""
+
+    def fold(value: object) -> object:
+        # What is none of them stays as it was written, so that a mistake shows that.
+        folded = value.lower() if isinstance(value, str) else value
+        return folded if folded in names else value
+
+    return BeforeValidator(fold)
+
+
 def topic_mistake(name: str) -> str:
     """Return what is wrong with a topic's name, or empty text."""
     if _TOPIC.fullmatch(name):

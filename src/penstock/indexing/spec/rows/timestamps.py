@@ -28,8 +28,8 @@ class TimestampSpec(SpecModel):
     @field_validator("format")
     @classmethod
     def _check_format(cls, value: str) -> str:
-        if value in FORMATS:
-            return value
+        if value.lower() in FORMATS:  # Druid takes them in any case
+            return value.lower()
         if not _PATTERN_LIKE.search(value):
             names = f"{value!r} is not one of {', '.join(FORMATS)}, nor a pattern with a year"
             raise mistake(names + (did_you_mean(value, list(FORMATS), or_all=False)))
