@@ -59,6 +59,7 @@ BY_JVM: list[JsonValue] = [
     *ENDS,
     {"type": "doubleLast", "name": "paid", "fieldName": "size", "timeColumn": "settled"},
     {"type": "stringFirst", "name": "payer", "fieldName": "person", "timeColumn": "settled"},
+    {"type": "longMax", "name": "latest_ms", "fieldName": "__time"},
 ]
 SKETCHES: list[JsonValue] = [
     {"type": "HLLSketchBuild", "name": "hll", "fieldName": "person"},
@@ -143,6 +144,7 @@ def model(found: Sequence[Event], metrics: Sequence[JsonValue]) -> dict[str, obj
     if metrics is not ENDS:
         row["paid"] = picked(found, "settled", "size", last=True)
         row["payer"] = picked(found, "settled", "person")
+        row["latest_ms"] = max(int(event.at.timestamp()) * 1000 for event in found)
     return row
 
 

@@ -16,7 +16,7 @@ from pyspark.sql import functions as sf
 
 from penstock.indexing.spec import TIME_COLUMN, Aggregator, DataSchema
 from penstock.spark.columns import is_picked, kept_time, metric_type
-from penstock.spark.expressions import column
+from penstock.spark.expressions import column, value_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -65,7 +65,7 @@ def plain(metric: Aggregator) -> Column:
 def _value(metric: Aggregator) -> Column:
     if metric.field_name is None:
         return sf.lit(1).cast("bigint")
-    value = column(metric.field_name).cast(str(metric_type(metric)))
+    value = value_of(metric.field_name).cast(str(metric_type(metric)))
     return _cut(metric, value)
 
 
@@ -88,7 +88,7 @@ def _aggregated(metric: Aggregator, time: Column) -> Column:
     match metric.kind:
         case "hll" if metric.fields and not metric.by_row:
             # By value: the values of all columns are counted together.
-            each = [sf.hll_sketch_agg(column(n).cast("string"), size) for n in metric.fields]
+            each = [sf.hll_sketch_agg(value_of(n).cast("string"), size) for n in metric.fields]
             return reduce(sf.hll_union, each)
         case "hll":
             return sf.hll_sketch_agg(value, size)
@@ -132,10 +132,10 @@ def _united(metric: Aggregator, sketch: Column) -> Column:
 
 def _sketched(metric: Aggregator) -> Column:
     if metric.kind == "quantiles":
-        return column(str(metric.field_name)).cast("double")
+        return value_of(str(metric.field_name)).cast("double")
     if metric.fields is None:
-        return column(str(metric.field_name)).cast("string")
-    return sf.to_json(sf.array(*(column(name).cast("string") for name in metric.fields)))
+        return value_of(str(metric.field_name)).cast("string")
+    return sf.to_json(sf.array(*(value_of(name).cast("string") for name in metric.fields)))
 
 
 def _time(metric: Aggregator) -> Column:

@@ -15,6 +15,7 @@ from pyspark.sql.types import BooleanType, LongType, StringType
 
 from penstock.core.intervals import START_OF_TIME_MS, Granularity
 from penstock.spark.chunks import given_starts, lies_inside, zoned_starts
+from penstock.spark.topic.rowshape import TIME_COLUMN
 from penstock.spark.topic.valuesets import in_order
 
 if TYPE_CHECKING:
@@ -40,6 +41,14 @@ def quoted(name: str) -> str:
 def column(name: str) -> Column:
     """Return the column of exactly this name, whatever characters it has."""
     return sf.col(quoted(name))
+
+
+def value_of(name: str) -> Column:
+    """Return a column; the time as a number of milliseconds, as Druid's filters and metrics see it.
+
+    Expressions see a timestamp.
+    """
+    return sf.unix_millis(column(name)) if name == TIME_COLUMN else column(name)
 
 
 def instant(ms: int) -> Column:

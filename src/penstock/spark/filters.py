@@ -14,7 +14,6 @@ from pyspark.sql import functions as sf
 
 from penstock.core.intervals import Interval
 from penstock.indexing.spec import (
-    TIME_COLUMN,
     AndFilter,
     BoundFilter,
     EqualsFilter,
@@ -35,7 +34,7 @@ from penstock.indexing.spec.filters import (
     RegexFilter,
     TrueFilter,
 )
-from penstock.spark.expressions import column
+from penstock.spark.expressions import value_of
 from penstock.spark.transforms.identifiers import in_backticks
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ def condition(node: Filter) -> Column:
         case ExpressionFilter():
             return _is_true(sf.expr(in_backticks(node.sql)).cast("boolean"))
         case ColumnComparisonFilter():
-            first, *others = (_column(name).cast("string") for name in node.dimensions)
+            first, *others = (value_of(name).cast("string") for name in node.dimensions)
             return joined(and_, (first.eqNullSafe(other) for other in others))
         case EqualsFilter() | RangeFilter() | NullFilter():
             return _typed(node)
@@ -70,7 +69,7 @@ def condition(node: Filter) -> Column:
 
 
 def _typed(node: EqualsFilter | RangeFilter | NullFilter) -> Column:
-    value = _column(node.column)
+    value = value_of(node.column)
     if isinstance(node, NullFilter):
         return value.isNull()
     type_ = _SPARK_TYPES[node.match_value_type]
@@ -96,15 +95,15 @@ def _of_text(
             return _one_of(name, node.values)
         case LikeFilter():
             pattern = _like_pattern(node.pattern, node.escape)
-            return _is_true(_column(name).cast("string").rlike(pattern))
+            return _is_true(value_of(name).cast("string").rlike(pattern))
         case RegexFilter():
-            return _is_true(_column(name).cast("string").rlike(node.pattern))
+            return _is_true(value_of(name).cast("string").rlike(node.pattern))
         case IntervalFilter():
             return joined(or_, (_within(name, interval) for interval in node.times))
         case BoundFilter():
             type_ = "string" if node.ordering == "lexicographic" else "double"
             return _between(
-                _column(name).cast(type_),
+                value_of(name).cast(type_),
                 None if node.lower is None else _literal(node.lower, type_),
                 None if node.upper is None else _literal(node.upper, type_),
                 lower_open=node.lower_strict,
@@ -129,14 +128,14 @@ def _like_pattern(pattern: str, escape: str | None) -> str:
 
 
 def _within(name: str, interval: Interval) -> Column:
-    ms = _column(name).cast("bigint")
+    ms = value_of(name).cast("bigint")
     return _is_true((ms >= sf.lit(interval.start_ms)) & (ms < sf.lit(interval.end_ms)))
 
 
 def _equals_text(name: str, value: Scalar | None) -> Column:
     if value is None:
-        return _column(name).isNull()
-    return _column(name).cast("string").eqNullSafe(_literal(value, "string"))
+        return value_of(name).isNull()
+    return value_of(name).cast("string").eqNullSafe(_literal(value, "string"))
 
 
 def _between(
@@ -161,8 +160,8 @@ def _is_true(value: Column) -> Column:
 
 def _one_of(name: str, values: Sequence[Scalar | None]) -> Column:
     literals = [_literal(value, "string") for value in values if value is not None]
-    found = _is_true(_column(name).cast("string").isin(literals))
-    return found | _column(name).isNull() if None in values else found
+    found = _is_true(value_of(name).cast("string").isin(literals))
+    return found | value_of(name).isNull() if None in values else found
 
 
 def joined(join: Callable[[Column, Column], Column], parts: Iterable[Column]) -> Column:
@@ -182,8 +181,3 @@ def _literal(value: Scalar, type_: str) -> Column:
     if type_ == "string" and isinstance(value, bool):
         value = str(value).lower()
     return sf.lit(value).cast(type_)
-
-
-def _column(name: str) -> Column:
-    """Return a column; the time as a number of milliseconds, which it is to Druid's filters."""
-    return sf.unix_millis(column(name)) if name == TIME_COLUMN else column(name)
