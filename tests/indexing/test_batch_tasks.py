@@ -706,6 +706,8 @@ def test_bad_rows_are_counted_sampled_and_bounded(world: BatchWorld) -> None:
     report = task.report()
     assert report.row_stats["buildSegments"]["unparseable"] == 2  # type: ignore[index,call-overload]
     assert len(report.unparseable["buildSegments"]) == 2  # type: ignore[arg-type]
+    result = world.run(index(lines(*ABC) + "\nno", tuning={"maxParseExceptions": 0}))
+    assert result.error.startswith("1 row cannot be parsed, and at most 0 may be; the first: ")
     task = world.make(world.add(index("no\nno\nno")))
     assert task.run().state is TaskState.FAILED
     assert task.report().row_stats["buildSegments"]["unparseable"] == 3  # type: ignore[index,call-overload]

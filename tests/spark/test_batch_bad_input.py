@@ -111,6 +111,24 @@ def test_urls_that_no_file_system_can_read_are_refused(
         finder.find(ExternalInput(wanted, JsonFormat()))
 
 
+def test_a_variable_that_is_not_set_is_told_with_its_place_and_the_mend(tmp_path: Path) -> None:
+    secret = {"type": "environment", "variable": "PENSTOCK_INPUT_SHOP"}
+    login = {"httpAuthenticationUsername": "ann", "httpAuthenticationPassword": secret}
+    source: object = {"type": "http", "uris": ["http://127.0.0.1:1/a.json"], **login}
+    connector = {"connectURI": "jdbc:postgresql://127.0.0.1:1/d", "user": "ann", "password": secret}
+    database = {"type": "postgresql", "connectorConfig": connector}
+    rows: object = {"type": "sql", "database": database, "sqls": ["SELECT 1"]}
+    for wanted, format_, field in (
+        (source, JsonFormat(), "httpAuthenticationPassword"),
+        (rows, None, "database.connectorConfig.password"),
+    ):
+        found: InputSource = TypeAdapter(InputSource).validate_python(wanted)
+        finder = Finder(TimeField("at"), tmp_path, SparkBatchOptions(), lambda: None)
+        with pytest.raises(InvalidRequest, match=r"penstock up.*worker.*default") as told:
+            finder.find(ExternalInput(found, format_))
+        assert told.value.place == f"inputSource.{field}"
+
+
 @pytest.mark.parametrize("lost", [TimeoutError(), ConnectionResetError("reset by peer")])
 def test_a_store_that_breaks_off_is_no_damage_of_the_file(lost: OSError) -> None:
     file = InputFile("s3://lake/a.json", "s3://lake/a.json", 1, 0)

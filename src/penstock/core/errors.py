@@ -79,3 +79,8 @@ class CorruptData(PenstockError):
         self.file = file
         self.position = position
         self.reason = reason
+
+
+def counted(count: int, one: str, many: str = "") -> str:
+    """Return a number with what it counts, such as `1 row` and `1,200 rows`."""
+    return f"{count:,} {one if count == 1 else many or f'{one}s'}"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from penstock.core.errors import InvalidRequest
+from penstock.core.errors import InvalidRequest, counted
 from penstock.core.intervals import condensed
 from penstock.indexing.engine import DataFile, EngineFailure, RowCounts
 
@@ -195,8 +195,8 @@ def refuse_too_many(most: int | None, bad: int, errors: Sequence[ParseError]) ->
     """
     if most is not None and bad > most:
         raise Unparseable(
-            f"{bad} rows cannot be parsed, and at most {most} may be{_first(errors)}. Mend the"
-            " input, or raise maxParseExceptions",
+            f"{counted(bad, 'row')} cannot be parsed, and at most {most} may be{_first(errors)}."
+            " Mend the input, or raise maxParseExceptions",
             bad,
             errors,
         )
@@ -214,8 +214,9 @@ def refuse_unreadable(
         Unparseable: There are rows, and none can be parsed.
     """
     if most is None and bad and not parsed:
+        none = "the only row cannot" if bad == 1 else f"none of the {bad:,} rows can"
         raise Unparseable(
-            f"none of the {bad} rows can be parsed{_first(errors)}. Look whether the input is of"
+            f"{none} be parsed{_first(errors)}. Look whether the input is of"
             " the inputFormat, with its time where a timestampSpec says, or set maxParseExceptions"
             " to so many",
             bad,

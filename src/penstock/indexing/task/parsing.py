@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from penstock.core.errors import InvalidRequest
+from penstock.core.errors import InvalidRequest, counted
 from penstock.indexing.task.deadletters import read_letters
 
 if TYPE_CHECKING:
@@ -88,8 +88,9 @@ class ParseErrors:
             where = f"; the last at offset {last['offset']} of partition {last['partition']}"
             where += f": {last['reason']}"
         return InvalidRequest(
-            f"{count} messages could not be parsed, and maxParseExceptions allows {self._most}"
-            f"{where}. Mend what sends them, or allow more; nothing of this batch was kept"
+            f"{counted(count, 'message')} could not be parsed, and maxParseExceptions allows"
+            f" {self._most}{where}. Mend what sends them, or allow more; nothing of this batch"
+            " was kept"
         )
 
 

@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 
 import typer
 
-from penstock.core.errors import InvalidRequest, PenstockError
+from penstock.core.errors import InvalidRequest, PenstockError, counted
 from penstock.services.cli.context import GIVEN
-from penstock.services.cli.output import counted, warn
+from penstock.services.cli.output import warn
 from penstock.services.httpclient import JsonClient
 
 Topic = Annotated[str, typer.Argument(help="Name of the topic.")]

@@ -86,11 +86,6 @@ def reading(file: Path) -> Iterator[None]:
         ) from None
 
 
-def counted(count: int, one: str, many: str = "") -> str:
-    """Return a number with what it counts, such as `1 row` and `1,200 rows`."""
-    return f"{count:,} {one if count == 1 else many or f'{one}s'}"
-
-
 def first_line(text: object) -> str | None:
     """Return what fits in a table of a text that may go on with a query and arrows under it."""
     return None if text is None else str(text).split("\n", 1)[0].rstrip()

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from penstock.core.errors import InvalidRequest, NotFound, Unavailable
+from penstock.core.errors import InvalidRequest, NotFound, Unavailable, counted
 from penstock.services.cli.context import GIVEN
-from penstock.services.cli.output import counted, reading, say, warn
+from penstock.services.cli.output import reading, say, warn
 
 if TYPE_CHECKING:
     from penstock.broker.client import BrokerClient

@@ -14,12 +14,12 @@ from urllib.parse import quote
 
 import typer
 
-from penstock.core.errors import NotFound, PenstockError, Unavailable
+from penstock.core.errors import NotFound, PenstockError, Unavailable, counted
 from penstock.core.instants import format_time, parse_time
 from penstock.services.answers import objects, part, whole
 from penstock.services.cli import exitcodes
 from penstock.services.cli.context import GIVEN
-from penstock.services.cli.output import counted, first_line, print_json, say, warn
+from penstock.services.cli.output import first_line, print_json, say, warn
 
 if TYPE_CHECKING:
     from penstock.services.httpclient import JsonClient

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import fnmatch
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -128,7 +128,7 @@ class Finder:
         connector = wanted.database.connector_config
         for rows in fetch_rows(
             wanted,
-            _secret(connector.password, self.options.environment),
+            self._secret(connector.password, "database.connectorConfig.password"),
             self._new_file,
             bytes_max=self.options.fetch_bytes_max,
             row_bytes_max=self.options.line_bytes_max,
@@ -181,12 +181,27 @@ class Finder:
             url,
             path,
             headers=wanted.request_headers,
-            auth=None if user is None else (user, _secret(password, self.options.environment)),
+            auth=None
+            if user is None
+            else (user, self._secret(password, "httpAuthenticationPassword")),
             bytes_max=self.options.fetch_bytes_max,
             timeout_s=self.options.fetch_timeout_s,
             check=self.check,
         )
         return InputFile(str(path), masked_url(url), size, source, codec)
+
+    def _secret(self, given: EnvironmentSecret | str | None, field_name: str) -> str:
+        if not isinstance(given, EnvironmentSecret):
+            return given or ""
+        found = self.options.environment.get(given.variable)
+        if found is None:
+            raise InvalidRequest(
+                f"the variable {given.variable} is not set where this task runs: set it in the"
+                " environment of `penstock up`, or of the worker, and start that again; or write"
+                ' {"type": "default", "password": "…"}',
+                place=f"inputSource.{field_name}",
+            )
+        return found
 
     def _new_file(self, name: str) -> Path:
         self.scratch.mkdir(parents=True, exist_ok=True)
@@ -263,15 +278,6 @@ def _below(prefix: str) -> list[str]:
         raise InputUnavailable(
             f"{masked_url(prefix)} does not answer ({error}): try again"
         ) from None
-
-
-def _secret(given: EnvironmentSecret | str | None, environment: Mapping[str, str]) -> str:
-    if not isinstance(given, EnvironmentSecret):
-        return given or ""
-    found = environment.get(given.variable)
-    if found is None:
-        raise InvalidRequest(f"the variable {given.variable} is not set where this task runs")
-    return found
 
 
 def _shown(single: SingleInput) -> str:
