@@ -208,7 +208,8 @@ def test_supervisors_have_a_lag_and_a_history(
     world.until(lambda: bool(world.api.get(path).json()["payload"]["latestOffsets"]))
     said = out(capsys, "supervisor", "lag", "flights")
     assert "messages behind" in said
-    assert said.split()[:5] == ["partition", "latest", "read", "committed", "lag"]
+    columns = ["partition", "latest", "read", "persisted", "committed", "lag"]
+    assert said.split()[:6] == columns
     out(capsys, "supervisor", "suspend", "flights")
     assert "suspended" in out(capsys, "supervisor", "history", "flights")
     out(capsys, "supervisor", "terminate", "flights")
@@ -309,6 +310,7 @@ def test_the_end_of_a_task_says_what_became_of_its_rows(
         ("one", {"processed": 1, "thrownAway": 0, "unparseable": 0}, ": 1 row\n"),
         ("none", {"processed": 0, "thrownAway": 4, "unparseable": 0}, ": 0 rows, 4 thrown away"),
         ("rolled", {"processed": 9, "thrownAway": 1}, ": 9 rows rolled up into 4, 1 thrown away"),
+        ("no", {"processed": 0, "thrownAway": 0, "unparseable": 0}, ": 0 rows\n"),
     ):
         out(capsys, "task", "submit", written(tmp_path, noop(f"rows-{task}", "cli")))
         world.runs(f"rows-{task}")
@@ -323,6 +325,31 @@ def test_the_end_of_a_task_says_what_became_of_its_rows(
         said = out(capsys, "task", "wait", f"rows-{task}")
         assert f"task rows-{task} succeeded{says}" in said
         assert ("2 unparseable (see penstock task report rows-some)" in said) == (task == "some")
+
+
+def test_the_end_of_a_task_says_what_it_took_away(
+    world: OverlordWorld, tmp_path: Path, capsys: Capture
+) -> None:
+    """Who replaced a month by nothing, by a slip of the input, read `succeeded` and no more."""
+    stats = {"rowStats": {"buildSegments": {"processed": 0}}, "rowsWritten": 0}
+    days = [f"2013-01-0{day}/2013-01-0{day + 1}" for day in (1, 3, 5)]
+    gone = {**stats, "intervalsEmptied": days[:1], "intervalsEmptiedCount": 1}
+    many = {**stats, "intervalsEmptied": days, "intervalsEmptiedCount": 4}
+    for task, payload, says in (
+        ("gone", gone, f": 0 rows; the segments of {days[0]} are replaced by nothing\n"),
+        ("many", many, f"{days[2]} and 1 interval more are replaced by nothing\n"),
+        ("kill", {"segmentsKilled": 1, "rowStats": {}}, ": 1 segment removed\n"),
+        ("killed", {"segmentsKilled": 0, "rowStats": {}}, ": 0 segments removed\n"),
+        ("sleep", {"rowStats": {}}, " succeeded\n"),
+    ):
+        name = f"away-{task}"
+        out(capsys, "task", "submit", written(tmp_path, noop(name, "cli")))
+        world.runs(name)
+        place = Path(world.peons[name].folder) / "attempt" / "1" / "report.json"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(json.dumps({"ingestionStatsAndErrors": {"payload": payload}}))
+        world.end(name)
+        assert says in out(capsys, "task", "wait", name)
 
 
 def test_supervisors_that_take_all_slots_are_told(

@@ -12,6 +12,7 @@ from urllib.parse import quote
 import typer
 
 from penstock.core.errors import InvalidRequest
+from penstock.core.intervals import parse_time
 from penstock.services.answers import objects, part, whole
 from penstock.services.cli import exitcodes
 from penstock.services.cli.context import GIVEN
@@ -39,6 +40,8 @@ PREFIX = "/druid/indexer/v1/supervisor"
 _COMPACTS = f"{AUTOCOMPACT}__"
 # As `penstock.indexing.overlord.supervisordesk` calls it.
 _SHORT = "shortOfSlots"
+# The stream is looked at each second, unless a spec says less often: older is told.
+_FRESH_MS = 3_000
 _NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 supervisor_app = typer.Typer(
@@ -119,7 +122,9 @@ def status(name: Id, as_json: Json = False) -> None:
         ("state", "detailedState"),
         ("lag", "aggregateLag"),
     ):
-        say(f"{label:<12}{payload.get(key)}")
+        # How old the look at the stream is, beside what is counted by it.
+        age = _age(answer) if label == "lag" else ""
+        say(f"{label:<12}{payload.get(key)}{age}")
     if payload.get(_SHORT):
         say(f"{'slots':<12}{payload[_SHORT]}")
     for error in objects(payload, "recentErrors"):
@@ -139,6 +144,17 @@ def status(name: Id, as_json: Json = False) -> None:
         for task in tasks
     ]
     print_rows(without_empty(rows, "priority"), as_json=False, empty="no tasks")
+
+
+def _age(status: object) -> str:
+    """Say how old the look at the stream is that a status goes by; empty if that is about now."""
+    times = part(status, "generationTime"), part(status, "payload", "offsetsLastUpdated")
+    try:
+        now_ms, looked_ms = (parse_time(str(time)) for time in times)
+    except InvalidRequest:  # nobody has looked yet, or it is of another release
+        return ""
+    age_ms = now_ms - looked_ms
+    return f", as of {age_ms // 1000:,} s ago" if age_ms >= _FRESH_MS else ""
 
 
 def _show_compaction(payload: Mapping[str, object]) -> None:
@@ -190,8 +206,12 @@ def _what(spec: object) -> str:
 
 @supervisor_app.command()
 def lag(name: Id, as_json: Json = False) -> None:
-    """Show how far a supervisor's tasks are behind each stream partition."""
-    payload = _stream(name)
+    """Show how far a supervisor's tasks are behind each stream partition.
+
+    Its lag is what is not persisted: the latest offset less that up to which rows are persisted.
+    """
+    status = _status(name)
+    payload = part(status, "payload")
     latest, behind = part(payload, "latestOffsets"), part(payload, "minimumLag")
     read: dict[str, int] = {}
     for task in objects(payload, "activeTasks"):
@@ -204,6 +224,7 @@ def lag(name: Id, as_json: Json = False) -> None:
             "partition": partition,
             "latest": offset,
             "read": read.get(partition),
+            "persisted": _less(offset, part(behind, partition)),
             "committed": part(payload, "committedOffsets", partition),
             "lag": part(behind, partition),
         }
@@ -213,7 +234,11 @@ def lag(name: Id, as_json: Json = False) -> None:
     if not as_json:
         time_ms = part(payload, "maxLagMillis")
         time = f", {time_ms / 1000:,.1f} s" if isinstance(time_ms, int) else ""
-        say(f"{whole(payload, 'aggregateLag'):,} messages behind{time}")
+        say(f"{whole(payload, 'aggregateLag'):,} messages behind{time}{_age(status)}")
+
+
+def _less(number: object, other: object) -> int | None:
+    return number - other if isinstance(number, int) and isinstance(other, int) else None
 
 
 @supervisor_app.command()
@@ -355,24 +380,24 @@ def _published(group: int, tasks: list[str]) -> bool:
     return bool(done) or not ended
 
 
-def _stream(name: str) -> object:
-    """Return what the status of a supervisor says that reads a stream.
+def _status(name: str) -> object:
+    """Return the status of a supervisor that reads a stream.
 
     Raises:
         InvalidRequest: It compacts, so it has neither lag nor tasks that hand over.
     """
-    payload = part(GIVEN.api().get(f"{PREFIX}/{quote(name, safe='')}/status"), "payload")
-    if compacts(payload):
+    status = GIVEN.api().get(f"{PREFIX}/{quote(name, safe='')}/status")
+    if compacts(part(status, "payload")):
         raise InvalidRequest(
             f"supervisor {name} compacts and reads no stream: see penstock supervisor status"
         )
-    return payload
+    return status
 
 
 def _tasks_by_group(name: str) -> dict[int, list[str]]:
     """Return the ids of the tasks that read, by task group."""
     found: dict[int, list[str]] = {}
-    for task in objects(_stream(name), "activeTasks"):
+    for task in objects(_status(name), "payload", "activeTasks"):
         group = task.get("groupId", 0)
         if isinstance(group, int):
             found.setdefault(group, []).append(str(task.get("id")))
