@@ -848,7 +848,7 @@ def test_kill_keeps_to_the_versions_that_it_names(world: BatchWorld) -> None:
     assert [row.id for row in world.store.segments.every()] == [str(new.id)]
 
 
-def test_kill_keeps_to_its_limit(world: BatchWorld) -> None:
+def test_kill_keeps_to_its_limit(world: BatchWorld, caplog: pytest.LogCaptureFixture) -> None:
     world.run(index(lines(*ABC)))
     world.store.segments.mark_unused([str(s.id) for s in world.visible()])
     world.clock.advance(10)
@@ -856,8 +856,10 @@ def test_kill_keeps_to_its_limit(world: BatchWorld) -> None:
         {"type": "kill", "dataSource": "d", "interval": day(1, 5), "limit": 1, "batchSize": 1}
     )
     kill = world.make(task)
+    caplog.set_level("INFO")
     assert kill.run().state is TaskState.SUCCESS
     assert kill.report().more == {"segmentsKilled": 1, "filesDeleted": 1}
+    assert f"task {task.id}: 1 segment removed, and 1 file of them" in caplog.messages
 
 
 def test_a_kill_that_is_started_again_keeps_to_its_limit(world: BatchWorld) -> None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import logging
 from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.core.errors import Conflict, InvalidRequest, PenstockError
@@ -45,6 +46,7 @@ from penstock.indexing.spec.context import IngestionMode
 from penstock.indexing.task import TaskResult
 from penstock.indexing.task.parsing import LOGGED_MAX, tell
 from penstock.indexing.worker.peontask import IngestionState
+from penstock.segments.model import Segment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -55,8 +57,10 @@ if TYPE_CHECKING:
     from penstock.indexing.batch.ports import BatchPorts
     from penstock.indexing.task.folder import TaskFolder
     from penstock.indexing.worker.peontask import IngestionReport
-    from penstock.segments.model import Segment
+    from penstock.storage.metadata import SegmentRow
     from penstock.storage.metadata.rows import PublishKind
+
+_log = logging.getLogger(__name__)
 
 _TOMBSTONES_MAX: Final = 100_000
 _PUBLISH: Final = "publish.json"
@@ -128,15 +132,17 @@ class IngestTask:
                 return TaskResult(TaskState.RUNNING)
             self._progress.failed(str(error))
             return TaskResult(TaskState.FAILED, str(error))
-        self._progress.published(published)
+        hide = [one.interval for one in map(Segment.from_row, published) if one.is_tombstone]
+        text = self._progress.published(len(published), condensed(hide))
+        _log.info("task %s: %s", self._spec.id, text)
         return TaskResult(TaskState.SUCCESS)
 
-    def _run(self) -> int:
+    def _run(self) -> Sequence[SegmentRow]:
         publish = self._find_publish() or self._prepare()
         if publish is None:
-            return 0
+            return ()
         self._publish(publish)
-        return len(publish.segments)
+        return publish.segments
 
     def _prepare(self) -> PublishSegments | None:
         """Do all that comes before the publish; None: there is nothing to publish."""

@@ -6,9 +6,10 @@ wrong moment leaves are files without a row, which the janitor deletes.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.errors import PenstockError
+from penstock.core.errors import PenstockError, counted
 from penstock.core.intervals import parse_time
 from penstock.indexing.actions import LockTryAcquire, SegmentListUnused, SegmentNuke
 from penstock.indexing.batch.insisting import Insistence, Stopped
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from penstock.indexing.batch.ports import BatchPorts
     from penstock.indexing.spec.batch import KillSpec
     from penstock.indexing.task.folder import TaskFolder
+
+_log = logging.getLogger(__name__)
 
 _COUNTED: Final = "killed.json"
 
@@ -65,6 +68,9 @@ class KillTask:
             self._error = str(error)
             return TaskResult(TaskState.FAILED, str(error))
         self._state = IngestionState.COMPLETED
+        removed = counted(self._rows_deleted, "segment")
+        files = counted(self._files_deleted, "file")
+        _log.info("task %s: %s removed, and %s of them", self._spec.id, removed, files)
         return TaskResult(TaskState.SUCCESS)
 
     def _run(self) -> None:

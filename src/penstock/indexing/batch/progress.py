@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from penstock.core.errors import counted
 from penstock.core.instants import format_time
 from penstock.indexing.engine import RowCounts
 from penstock.indexing.masking import masked_url
@@ -18,11 +19,13 @@ if TYPE_CHECKING:
 
     from pydantic import JsonValue
 
+    from penstock.core.intervals import Interval
     from penstock.indexing.batch.engine import ParseError
     from penstock.indexing.batch.insisting import Trouble
 
 _PHASE = "buildSegments"
 _REASON_CHARACTERS_MAX = 2_000
+_EMPTIED_SHOWN_MAX = 100
 
 
 class TaskProgress:
@@ -35,6 +38,7 @@ class TaskProgress:
         self._parts = (0, 0)
         self._rows = 0
         self._segments = 0
+        self._emptied: tuple[Interval, ...] = ()
         self._error = ""
         self._trouble: Trouble | None = None
 
@@ -59,10 +63,23 @@ class TaskProgress:
         self._rows += rows
         self._samples = (*self._samples, *samples)
 
-    def published(self, segments: int) -> None:
-        """Say that all is done."""
+    def published(self, segments: int, emptied: Sequence[Interval]) -> str:
+        """Say that all is done, and return what that is.
+
+        Args:
+            segments: How many were published, with those that only hide others.
+            emptied: Where segments were replaced by nothing, in order and apart.
+        """
         self._segments = segments
+        self._emptied = tuple(emptied)
         self._state = IngestionState.COMPLETED
+        text = f"{counted(self._rows, 'row')} written"
+        if not emptied:
+            return text
+        shown = ", ".join(str(one) for one in emptied[:_EMPTIED_SHOWN_MAX])
+        more = len(emptied) - _EMPTIED_SHOWN_MAX
+        rest = f" and {counted(more, 'interval')} more" if more > 0 else ""
+        return f"{text}; the segments of {shown}{rest} are replaced by nothing"
 
     def failed(self, reason: str) -> None:
         """Say why the task failed; its state says in what."""
@@ -81,6 +98,9 @@ class TaskProgress:
             "rowsWritten": self._rows,
             "segmentsPublished": self._segments,
         }
+        if self._emptied:
+            more["intervalsEmptied"] = [str(one) for one in self._emptied[:_EMPTIED_SHOWN_MAX]]
+            more["intervalsEmptiedCount"] = len(self._emptied)
         if (trouble := self._trouble) is not None:
             more |= _told(trouble)
         return IngestionReport(

@@ -34,6 +34,7 @@ Show = Callable[[str, int, int], None]
 _WAITING: Final = ("pending", "waiting")
 _AGAIN: Final = ", try "
 _LOOKS_UNTOLD: Final = 2
+_EMPTIED_SHOWN: Final = 3
 _WAIT_TEXT_LENGTH_MAX: Final = 200
 _ASK_EVERY_S: Final = 0.5
 # An overlord that is started again answers within this time.
@@ -167,27 +168,44 @@ def tell_end(task_id: str, status: Mapping[str, object]) -> None:
 
 
 def _counted(task_id: str) -> str:
-    """Return what a task did with the rows that it read: nothing said where there were none."""
+    """Return what a task did: with the rows that it read, with the segments that it removed."""
     try:
         report = GIVEN.api().get(f"{INDEXER}/task/{named(task_id)}/reports")
     except PenstockError:  # There is none, or nobody has it any more: it succeeded all the same.
         return ""
     payload = part(report, "ingestionStatsAndErrors", "payload")
+    killed = part(payload, "segmentsKilled")
+    if isinstance(killed, int):
+        return f": {counted(killed, 'segment')} removed"
     phases, written = part(payload, "rowStats"), part(payload, "rowsWritten")
     names = phases if isinstance(phases, dict) else {}
+    if not names:  # It reads none, whatever comes.
+        return ""
     counts = {
         kind: sum(whole(phases, phase, kind) for phase in names)
         for kind in ("processed", "thrownAway", "unparseable")
     }
     bad = (("thrownAway", "thrown away"), ("unparseable", "unparseable"))
     lost = [f"{counts[name]:,} {text}" for name, text in bad if counts[name]]
-    if not counts["processed"] and not lost:
-        return ""
     rows = f": {counted(counts['processed'], 'row')}"
     if isinstance(written, int) and written != counts["processed"]:
         rows += f" rolled up into {written:,}"
     shown = ", ".join([rows, *lost])
-    return f"{shown} (see penstock task report {task_id})" if counts["unparseable"] else shown
+    if counts["unparseable"]:
+        shown += f" (see penstock task report {task_id})"
+    return shown + _emptied(payload)
+
+
+def _emptied(payload: object) -> str:
+    """Return where a task has left nothing of what was there."""
+    found = part(payload, "intervalsEmptied")
+    if not isinstance(found, list) or not found:
+        return ""
+    count = part(payload, "intervalsEmptiedCount")
+    shown = ", ".join(str(one) for one in found[:_EMPTIED_SHOWN])
+    more = (count if isinstance(count, int) else len(found)) - _EMPTIED_SHOWN
+    rest = f" and {counted(more, 'interval')} more" if more > 0 else ""
+    return f"; the segments of {shown}{rest} are replaced by nothing"
 
 
 class _WaitLines:
