@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.core.errors import InvalidRequest
@@ -48,6 +48,7 @@ def test_a_tree_survives_its_text(tree):
 
 
 @given(TREES)
+@example(Name("\\"))
 def test_what_is_translated_can_be_judged_by_the_check_of_expressions(tree):
     try:
         sql = translate(tree)

@@ -242,6 +242,24 @@ def test_mistakes_in_metrics(metric, step, hint):
     assert hint in told[f"metricsSpec[0].{step}"]
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("__penstock_rows", "Penstock's own"),
+        ("__Penstock_x", "own"),
+        ("__Time", "but for its case"),
+    ],
+)
+def test_names_that_spark_would_take_for_columns_of_ours_are_refused(name, hint):
+    transform = {"type": "expression", "name": name, "expression": "1"}
+    told = refused(transformSpec={"transforms": [transform]})
+    assert hint in told["transformSpec.transforms[0].name"]
+    told = refused(metricsSpec=[{"type": "count", "name": name}])
+    assert hint in told["metricsSpec[0].name"]
+    told = refused(dimensionsSpec={"dimensions": [{"type": "long", "name": name}]})
+    assert hint in told["dimensionsSpec.dimensions[0].name"]
+
+
 def test_filters_say_what_they_look_at():
     fields = [
         {"type": "like", "dimension": "b", "pattern": "x%"},

@@ -133,9 +133,16 @@ def test_what_must_be_computed_is_not_direct() -> None:
     assert folded_columns(summed) is None
 
 
+def test_the_time_is_no_field_of_messages_in_any_case() -> None:
+    transform = {"type": "expression", "name": "late", "expression": 'hour("__TIME") > 12'}
+    selector = {"type": "selector", "dimension": "__Time", "value": "5"}
+    read = make_schema(transformSpec={"transforms": [transform], "filter": selector})
+    assert not [name for name, _ in row_shape(read).fields if name.lower() == "__time"]
+
+
 def test_names_in_an_expression() -> None:
-    found = list(names_in("""concat("a b", `c`, 'not "this"', d.e, upper(f)) || 1e5"""))
-    assert found == ["a b", "c", "d", "e", "f"]
+    found = list(names_in("""concat("a b", `c`, 'not "this"', d.e, upper(f)) || "1x" || 1e5"""))
+    assert found == ["a b", "c", "d", "e", "f", "1x"]
 
 
 def test_double_quotes_of_names_become_backticks() -> None:

@@ -139,7 +139,7 @@ def inputs(schema: DataSchema) -> tuple[str, ...]:
         names += metric.inputs
     if schema.filter is not None:
         names += filter_columns(schema.filter)
-    return tuple(dict.fromkeys(name for name in names if name != TIME_COLUMN))
+    return tuple(dict.fromkeys(name for name in names if name.lower() != TIME_COLUMN))
 
 
 def filter_columns(node: Filter) -> Iterator[str]:
@@ -197,7 +197,7 @@ def _fields(schema: DataSchema) -> Iterator[str]:
         wanted += names_in(transform.sql)
     for name in wanted:
         # Spark folds case: two fields that differ only in it would make every use ambiguous.
-        if name != TIME_COLUMN and seen.setdefault(name.lower(), name) == name:
+        if name.lower() != TIME_COLUMN and seen.setdefault(name.lower(), name) == name:
             yield name
 
 

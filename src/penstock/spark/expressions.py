@@ -48,7 +48,7 @@ def value_of(name: str) -> Column:
 
     Expressions see a timestamp.
     """
-    return sf.unix_millis(column(name)) if name == TIME_COLUMN else column(name)
+    return sf.unix_millis(column(name)) if name.lower() == TIME_COLUMN else column(name)
 
 
 def instant(ms: int) -> Column:

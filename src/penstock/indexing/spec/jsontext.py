@@ -26,6 +26,7 @@ SPEC_BYTES_MAX: Final = 16 * 1024 * 1024
 _DEPTH_MAX: Final = 100
 # Texts that begin otherwise are YAML; no object or list of JSON does.
 _JSON_START: Final = re.compile(r"[ \t\r\n]*[\[{]|[ \t\r\n]*\Z")
+_LIST_START: Final = re.compile(r"[ \t\r\n]*\[")
 _TOO_DEEP: Final = Mistake(
     "", f"nested deeper than {_DEPTH_MAX} objects and lists: make it flatter"
 )
@@ -70,7 +71,8 @@ def read_object(raw: bytes | str) -> dict[str, object]:
     Raises:
         SpecError: It is none, or names stand twice in it; all of them are listed.
     """
-    value = _read(raw)
+    # A list of millions would be read twice before it is refused.
+    value = None if _LIST_START.match(_start(raw)) else _read(raw)
     if not isinstance(value, dict):
         raise SpecError((Mistake("", "the spec must be a JSON object"),))
     return value
@@ -88,7 +90,7 @@ def _read(raw: bytes | str) -> object:
     if len(raw) > SPEC_BYTES_MAX:
         text = f"has {len(raw)} bytes, more than {SPEC_BYTES_MAX}: read rows from files"
         raise SpecError((Mistake("", text),))
-    if not _JSON_START.match(raw if isinstance(raw, str) else raw[:100].decode("latin-1")):
+    if not _JSON_START.match(_start(raw)):
         return read_yaml(raw)
     try:
         value: object = orjson.loads(raw)
@@ -98,6 +100,10 @@ def _read(raw: bytes | str) -> object:
         raise SpecError((Mistake("", text),)) from error
     _refuse(_found(raw))
     return value
+
+
+def _start(raw: bytes | str) -> str:
+    return raw[:100] if isinstance(raw, str) else raw[:100].decode("latin-1")
 
 
 def _found(raw: bytes | str) -> tuple[Mistake, ...]:

@@ -18,6 +18,8 @@ from penstock.indexing.spec.druidexpr import as_spark_sql
 from penstock.indexing.spec.model import as_mistake, mistake
 
 TIME_COLUMN: Final = "__time"
+OWN_PREFIX: Final = "__penstock_"
+"""So begin columns that Penstock needs beside those of users while it computes."""
 
 # NSQ's rule, which the broker holds too; the longest topic leaves room for the dead-letter suffix.
 _TOPIC: Final = re.compile(r"[.a-zA-Z0-9_-]{1,64}")
@@ -181,6 +183,17 @@ def _check_column_name(name: str) -> str:
         raise mistake("must not be empty")
     if name == TIME_COLUMN:
         raise mistake(f"{TIME_COLUMN} is the time column itself: choose another name")
+    return _check_computed_name(name)
+
+
+def _check_computed_name(name: str) -> str:
+    if not name:
+        raise mistake("must not be empty")
+    if name.lower().startswith(OWN_PREFIX):
+        raise mistake(f"what begins with {OWN_PREFIX} is Penstock's own: choose another name")
+    if name != TIME_COLUMN and name.lower() == TIME_COLUMN:
+        # To Spark names that differ in their case alone are one.
+        raise mistake(f"is {TIME_COLUMN} but for its case: choose another name")
     return name
 
 
@@ -206,5 +219,7 @@ OffsetText = Annotated[str, AfterValidator(_offset)]
 ExpressionText = Annotated[str, Field(min_length=1), AfterValidator(_expression)]
 DatasourceName = Annotated[str, AfterValidator(check_datasource_name)]
 ColumnName = Annotated[str, AfterValidator(_check_column_name)]
+ComputedName = Annotated[str, AfterValidator(_check_computed_name)]
+"""As `ColumnName`, or the time column."""
 GranularityText = Annotated[str, AfterValidator(_check_granularity)]
 TaskId = Annotated[str, AfterValidator(check_task_id)]

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Final, Literal
+from typing import ClassVar, Final, Literal
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from penstock.core.intervals import Granularity
 from penstock.indexing.spec.aggregators import Aggregator, field_of
@@ -26,7 +26,7 @@ from penstock.indexing.spec.rows.projections import (
     projection_mistakes,
 )
 from penstock.indexing.spec.rows.timestamps import TimestampSpec
-from penstock.indexing.spec.scalars import TIME_COLUMN, DatasourceName, ExpressionText
+from penstock.indexing.spec.scalars import TIME_COLUMN, ComputedName, DatasourceName, ExpressionText
 
 _DISCOVERING: Final = ("includeAllDimensions", "useSchemaDiscovery")
 
@@ -38,7 +38,7 @@ class Transform(SpecModel):
     """
 
     type: Literal["expression"] = "expression"
-    name: Annotated[str, Field(min_length=1)]
+    name: ComputedName
     expression: ExpressionText
 
     @property

@@ -27,7 +27,8 @@ def names_in(expression: str) -> Iterator[str]:
     """
     for token, following in pairwise([*tokens(expression), _END]):
         is_call = bool(token.text) and following.text == "("
-        if token.name and not token.name[0].isdigit() and not is_call:
+        is_number = token.raw[:1].isdigit()  # in quotes it is a name
+        if token.name and not is_number and not is_call:
             yield token.name
 
 

@@ -121,7 +121,9 @@ def _sql(node: Expression) -> str:
         case Literal(value):
             return _literal(value)
         case Name(name):
-            quoted = '"' + name.replace('"', '""') + '"'
+            # Within double quotes a backslash would take the quote behind it for its own.
+            mark = "`" if "\\" in name else '"'
+            quoted = mark + name.replace(mark, mark * 2) + mark
             return f"UNIX_MILLIS({quoted})" if name == _TIME_COLUMN else quoted
         case Unary(operator, operand):
             return f"(NOT {_condition(operand)})" if operator == "!" else f"(-{_value(operand)})"
