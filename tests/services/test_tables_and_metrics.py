@@ -24,7 +24,7 @@ from penstock.services.api.routermetrics import RouterMetrics
 from penstock.services.api.tables import TableRoutes
 from penstock.services.config import Address
 from penstock.services.metricstext import metrics_text
-from penstock.spark.tables import Feeder, what_comes
+from penstock.spark.tables import Feeder, what_comes, why_empty
 from penstock.spark.tables.metadata import MetadataTables
 from penstock.storage.metadata import (
     AnnouncedFile,
@@ -125,6 +125,32 @@ async def test_a_datasource_without_rows_is_known_by_its_supervisor(
         assert "on the way" in answer.json()["error"]
         answer = await client.get("/penstock/v1/datasources/others/files")
         assert "there is none yet" in answer.json()["error"]
+
+
+@pytest.mark.anyio
+async def test_a_datasource_whose_segments_are_unused_says_how_they_come_back(
+    store: MetadataStore, tmp_path: Path
+) -> None:
+    """Only the names of other datasources were told, as if there never had been one."""
+    source = MetadataTables(store, str(tmp_path / "deep"))
+    segment = published(store, tmp_path, "v1")
+    assert not source.is_dropped("x")
+    assert why_empty(source, "others") == ""
+    store.segments.mark_unused([str(segment.id)])
+    assert source.is_dropped("x")
+    application = Starlette(
+        routes=TableRoutes(source).routes(), exception_handlers={PenstockError: answer_error}
+    )
+    transport = httpx.ASGITransport(application)
+    async with httpx.AsyncClient(transport=transport, base_url="http://penstock") as client:
+        said = (await client.get("/penstock/v1/datasources/x/files")).json()["error"]
+    assert said.startswith('all segments of "x" are unused: penstock segment list x --unused')
+    assert "penstock segment mark-used x --interval" in said
+    # Rows that come do not bring back those that are gone: both are told.
+    feeding = {"spec": {"dataSchema": {"dataSource": "x"}}, "suspended": False}
+    store.supervisors.put("b", feeding)
+    said = why_empty(source, "x")
+    assert "penstock supervisor status b says whether its tasks wait for slots; all segm" in said
 
 
 def test_metrics_count_what_the_metadata_has_and_say_who_is_down(

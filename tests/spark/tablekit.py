@@ -28,3 +28,6 @@ class GivenTables:
 
     def feeders(self, datasource: str) -> Sequence[Feeder]:
         return ()
+
+    def is_dropped(self, datasource: str) -> bool:
+        return False

@@ -52,12 +52,16 @@ class FixedTables:
     def __init__(self, *later: Mapping[str, tuple[TableFile, ...]]) -> None:
         self.later = [Tables(number, files) for number, files in enumerate(later)]
         self.supervisors: dict[str, list[Feeder]] = {}
+        self.dropped: set[str] = set()
 
     def revision(self) -> int:
         return self.later[0].revision
 
     def feeders(self, datasource: str) -> list[Feeder]:
         return self.supervisors.get(datasource, [])
+
+    def is_dropped(self, datasource: str) -> bool:
+        return datasource in self.dropped
 
     def tables(self) -> Tables:
         return self.later.pop(0) if len(self.later) > 1 else self.later[0]
@@ -289,6 +293,9 @@ def test_an_unknown_table_is_answered_with_the_known_ones(sessions: SparkSession
         source.supervisors = {"new one": [Feeder("s", suspended=False)]}
         with pytest.raises(InvalidRequest, match="supervisor s is there, its rows are on the way"):
             ask(service, 'SELECT * FROM "new one", hidden')
+        source.dropped = {"gone"}
+        with pytest.raises(InvalidRequest, match='all segments of "gone" are unused'):
+            ask(service, "SELECT * FROM gone")
     finally:
         service.close()
 

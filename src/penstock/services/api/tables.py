@@ -11,7 +11,7 @@ from starlette.routing import BaseRoute, Route
 
 from penstock.core.errors import NotFound
 from penstock.services.api.asgi import JsonResponse
-from penstock.spark.tables import TableSource, what_comes
+from penstock.spark.tables import TableSource, why_empty
 
 PATH = "/penstock/v1/datasources/{datasource:path}/files"
 
@@ -30,7 +30,7 @@ class TableRoutes:
         """List the visible segments' files and the announced ones, as of one revision."""
         name = request.path_params["datasource"]
         tables = self._source.tables()
-        if not tables.files.get(name) and (feeders := self._source.feeders(name)):
-            raise NotFound(what_comes(name, feeders))
+        if not tables.files.get(name) and (why := why_empty(self._source, name)):
+            raise NotFound(why)
         files = [file.to_json() for file in tables.of(name)]
         return JsonResponse({"datasource": name, "revision": tables.revision, "files": files})

@@ -27,7 +27,7 @@ from penstock.spark.connect.running import Running
 from penstock.spark.connect.session import SparkDiskFull, SparkRefusal, SparkSessions
 from penstock.spark.sql.dialect import in_spark
 from penstock.spark.sql.statement import check_reads_only
-from penstock.spark.tables import TableSource, what_comes
+from penstock.spark.tables import TableSource, why_empty
 from penstock.spark.views import Views, damaged
 
 if TYPE_CHECKING:
@@ -259,9 +259,8 @@ class SqlService:
         if "TABLE_OR_VIEW_NOT_FOUND" not in text:
             return text
         missing = _MISSING_TABLE.search(text)
-        feeders = self._source.feeders(missing[1].replace("``", "`")) if missing else ()
-        if missing and feeders:
-            return what_comes(missing[1].replace("``", "`"), feeders)
+        if missing and (why := why_empty(self._source, missing[1].replace("``", "`"))):
+            return why
         known = self._source.tables().known_names()
         first = text.split("\n", 1)[0].split(". Verify", 1)[0]
         where = re.search(r"line (\d+),? pos(?:ition)? (\d+)", text)

@@ -5,6 +5,13 @@
 decides visibility.
 """
 
-from penstock.spark.tables.model import Feeder, TableFile, Tables, TableSource, what_comes
+from penstock.spark.tables.model import (
+    Feeder,
+    TableFile,
+    Tables,
+    TableSource,
+    what_comes,
+    why_empty,
+)
 
-__all__ = ["Feeder", "TableFile", "TableSource", "Tables", "what_comes"]
+__all__ = ["Feeder", "TableFile", "TableSource", "Tables", "what_comes", "why_empty"]

@@ -67,6 +67,10 @@ class MetadataTables:
             if _datasource(row.payload).casefold() == datasource.casefold()
         ]
 
+    def is_dropped(self, datasource: str) -> bool:
+        """Tell whether all segments of a datasource are unused; its name as it was written."""
+        return self._store.survey.look(lambda overview: overview.is_dropped(datasource))
+
     def _published_of(self, view: CatalogueView, name: str) -> _Published:
         skyline, known = view.skylines[name], self._published.get(name)
         if known is not None and known.skyline is skyline:

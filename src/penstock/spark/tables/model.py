@@ -120,6 +120,25 @@ class TableSource(Protocol):
         """Return the supervisors of a datasource, whose name may be in another case."""
         ...
 
+    def is_dropped(self, datasource: str) -> bool:
+        """Tell whether a datasource has segments, all of them unused."""
+        ...
+
+
+def why_empty(source: TableSource, datasource: str) -> str:
+    """Say why a datasource that is known has no rows; empty if nobody knows it."""
+    told = []
+    if feeders := source.feeders(datasource):
+        told.append(what_comes(datasource, feeders))
+    if source.is_dropped(datasource):
+        told.append(
+            f'all segments of "{datasource}" are unused: penstock segment list {datasource}'
+            f" --unused lists them, and penstock segment mark-used {datasource} --interval …"
+            " brings them back, unless retention rules drop them again"
+            f" (penstock rule list {datasource})"
+        )
+    return "; ".join(told)
+
 
 def what_comes(datasource: str, feeders: Sequence[Feeder]) -> str:
     """Say why a datasource has no rows yet although it has supervisors."""
@@ -127,7 +146,8 @@ def what_comes(datasource: str, feeders: Sequence[Feeder]) -> str:
     if running:
         return (
             f'"{datasource}" has no rows yet: supervisor {running[0]} is there, its rows are on the'
-            f" way; ask again in a few seconds, or see penstock supervisor status {running[0]}"
+            " way; ask again in a few seconds. If none come,"
+            f" penstock supervisor status {running[0]} says whether its tasks wait for slots"
         )
     name = feeders[0].supervisor_id
     return (

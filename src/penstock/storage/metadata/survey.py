@@ -86,6 +86,13 @@ class Overview:
         )
         return any(self._connection.execute(one.limit(1)).first() is not None for one in some)
 
+    def is_dropped(self, datasource: str) -> bool:
+        """Tell whether a datasource has segments of which none is used, and no announced file."""
+        table = schema.segments
+        unused = select(table.c.id).where(table.c.used.is_(False), table.c.datasource == datasource)
+        some = self._connection.execute(unused.limit(1)).first() is not None
+        return some and not self.has(datasource)
+
     def time_chunks(
         self, datasources: Collection[str] | None = None
     ) -> Iterator[tuple[str, int, int]]:
