@@ -44,3 +44,38 @@ def test_a_replace_tells_which_time_it_left_empty(
     assert plain.run().state is TaskState.SUCCESS
     assert "intervalsEmptied" not in plain.report().more
     assert caplog.messages[-1].endswith(": 0 rows written")
+
+
+def reindex(source: object) -> dict[str, object]:
+    task = index("", mode="replace", intervals=[day(1, 9)])
+    parts = task["spec"]
+    assert isinstance(parts, dict)
+    parts["ioConfig"] = {"inputSource": source, "dropExisting": True}
+    return task
+
+
+def test_a_source_that_is_no_datasource_leaves_the_target_as_it_is(world: BatchWorld) -> None:
+    """Its name was mistyped; the task succeeded, and the target was empty."""
+    world.run(index(lines(*ABC)))
+    for name in ("orders", "shops"):
+        world.run(index(lines((8, name, 1)), schema={"dataSource": name}))
+    read = {"type": "druid", "dataSource": "orders", "interval": day(1, 9)}
+    both = {"type": "combining", "delegates": [read, {**read, "dataSource": "zzz"}]}
+    near = 'dataSource: there is no datasource "ordres" with data in it: did you mean "orders"?'
+    for source, told in (
+        ({**read, "dataSource": "ordres"}, f"spec.ioConfig.inputSource.{near}"),
+        (both, 'inputSource.delegates[1].dataSource: there is no datasource "zzz" with data in it'),
+        ({**read, "dataSource": "zzz"}, "correct its name"),
+    ):
+        result = world.run(reindex(source))
+        assert result.state is TaskState.FAILED
+        assert told in result.error
+        assert world.rows() == ABC
+
+
+def test_a_source_that_has_nothing_in_the_interval_replaces_by_nothing(world: BatchWorld) -> None:
+    world.run(index(lines(*ABC)))
+    world.run(index(lines((20, "x", 1)), schema={"dataSource": "orders"}))
+    result = world.run(reindex({"type": "druid", "dataSource": "orders", "interval": day(1, 9)}))
+    assert result.state is TaskState.SUCCESS, result.error
+    assert world.rows() == []

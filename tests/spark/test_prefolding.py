@@ -295,7 +295,6 @@ def test_what_is_read_tells_rows_apart_and_what_is_only_measured_does_not() -> N
         make_schema(granularitySpec={"rollup": False}, metrics=[]),
         make_schema(dimensionsSpec={"useSchemaDiscovery": True}),
         make_schema(transforms=[expression("__penstock_rows")]),
-        make_schema(transforms=[expression("42", "__penstock_rows")]),
     ],
 )
 def test_what_could_be_told_apart_is_not_brought_together(schema: DataSchema) -> None:

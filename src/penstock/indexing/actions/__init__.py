@@ -26,6 +26,7 @@ from penstock.indexing.actions.places import (
 )
 from penstock.indexing.actions.publishing import PUBLISH_TYPES, PublishSegments, outcome_to_json
 from penstock.indexing.actions.segments import (
+    DatasourceList,
     MarkSegmentsAsUnused,
     MarkSegmentsToUpgrade,
     RetrieveSegmentsById,
@@ -44,6 +45,7 @@ __all__ = [
     "AnnounceFiles",
     "AnyAction",
     "CheckPointDataSourceMetadata",
+    "DatasourceList",
     "LockAnswer",
     "LockList",
     "LockRelease",
@@ -71,6 +73,7 @@ __all__ = [
 AnyAction = (
     AnnounceFiles
     | CheckPointDataSourceMetadata
+    | DatasourceList
     | LockList
     | LockRelease
     | LockTryAcquire
@@ -89,6 +92,7 @@ AnyAction = (
 _READERS: Final[Mapping[str, Callable[[Mapping[str, object]], AnyAction]]] = {
     "announceFiles": AnnounceFiles.from_json,
     "checkPointDataSourceMetadata": CheckPointDataSourceMetadata.from_json,
+    "datasourceList": DatasourceList.from_json,
     "lockList": LockList.from_json,
     "lockRelease": LockRelease.from_json,
     "lockTryAcquire": LockTryAcquire.from_json,

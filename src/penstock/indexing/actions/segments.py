@@ -17,6 +17,24 @@ from penstock.storage.metadata import SegmentRow
 
 
 @dataclass(frozen=True, slots=True)
+class DatasourceList:
+    """Which datasources have used segments, or announced files."""
+
+    def to_json(self) -> dict[str, object]:
+        """Return the JSON form."""
+        return {"type": "datasourceList"}
+
+    def parse_result(self, value: object) -> tuple[str, ...]:
+        """Read the answer: their names, in order."""
+        return tuple(strings(value))
+
+    @classmethod
+    def from_json(cls, _value: Mapping[str, object]) -> DatasourceList:
+        """Read the JSON form."""
+        return cls()
+
+
+@dataclass(frozen=True, slots=True)
 class RetrieveSegmentsById:
     """Which of these segments are published."""
 

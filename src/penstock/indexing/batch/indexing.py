@@ -14,6 +14,8 @@ from penstock.indexing.batch.ingesting import IngestTask
 from penstock.indexing.batch.job import index_job, sql_job
 from penstock.indexing.spec.batch import aligned
 from penstock.indexing.spec.context import IngestionMode
+from penstock.indexing.spec.errors import did_you_mean
+from penstock.indexing.spec.inputs import CombiningInput
 from penstock.indexing.spec.rows.projections import unmade
 from penstock.segments.model import SegmentId
 
@@ -66,7 +68,7 @@ def _rows_of(source: DruidInput, spec: IndexParallelSpec, reading: TaskReading) 
     """Return the visible rows of a datasource that is read.
 
     Raises:
-        InvalidRequest: A segment that was named is not visible.
+        InvalidRequest: There is no such datasource, or a segment that was named is not visible.
     """
     replaced = source.data_source == spec.datasource and spec.mode is not IngestionMode.APPEND
     ids = [SegmentId.parse(text, source.data_source) for text in source.segments]
@@ -77,6 +79,8 @@ def _rows_of(source: DruidInput, spec: IndexParallelSpec, reading: TaskReading) 
         found = reading.claim([aligned(one, granularity) for one in intervals], read=intervals)
     else:
         found = reading.visible(source.data_source, intervals)
+    if not found:
+        _check_name(source, spec, reading)
     if ids:
         names = {str(one) for one in ids}
         found = [one for one in found if str(one.segment.id) in names]
@@ -87,6 +91,25 @@ def _rows_of(source: DruidInput, spec: IndexParallelSpec, reading: TaskReading) 
             )
     hidden = _hidden(source, [one.segment for one in found])
     return replace(reading.as_input(found), filter=source.filter, hidden=hidden)
+
+
+def _check_name(source: DruidInput, spec: IndexParallelSpec, reading: TaskReading) -> None:
+    """Refuse a datasource without any data: by a slip of its name the target would be emptied.
+
+    Raises:
+        InvalidRequest: There is none of that name.
+    """
+    name, known = source.data_source, reading.datasources()
+    if name in known:
+        return
+    whole = spec.io.input_source
+    parts = whole.delegates if isinstance(whole, CombiningInput) else ()
+    part = next((f".delegates[{n}]" for n, one in enumerate(parts) if one is source), "")
+    hint = did_you_mean(name, list(known), or_all=False)
+    raise InvalidRequest(
+        f'there is no datasource "{name}" with data in it{hint or ": correct its name"}',
+        place=f"spec.ioConfig.inputSource{part}.dataSource",
+    )
 
 
 def _hidden(source: DruidInput, segments: Sequence[Segment]) -> frozenset[str]:

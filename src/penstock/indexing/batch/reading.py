@@ -13,7 +13,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from penstock.core.intervals import condensed
-from penstock.indexing.actions import MarkSegmentsToUpgrade, SegmentListUsed
+from penstock.indexing.actions import DatasourceList, MarkSegmentsToUpgrade, SegmentListUsed
 from penstock.indexing.batch.engine import SegmentInput
 from penstock.indexing.batch.job import ids_digest
 from penstock.indexing.batch.visible import basis_of, joined, visible_segments
@@ -85,6 +85,10 @@ class TaskReading:
     def visible(self, datasource: str, intervals: Iterable[Interval]) -> list[VisibleSegment]:
         """Return what is visible of any datasource in intervals."""
         return visible_segments(*self._list(datasource, intervals, replacing=False))
+
+    def datasources(self) -> tuple[str, ...]:
+        """Return the names of the datasources that have data, in order."""
+        return self._insistence.ask("listing datasources", DatasourceList())
 
     def to_replace(
         self, intervals: Iterable[Interval], basis: Iterable[Interval] | None = None

@@ -17,6 +17,7 @@ from penstock.indexing.actions import (
     AnnounceFiles,
     AnyAction,
     CheckPointDataSourceMetadata,
+    DatasourceList,
     LockAnswer,
     LockList,
     LockRelease,
@@ -224,7 +225,8 @@ class ActionHandler:
     def _perform_on_segments(
         self,
         task: TaskSpec,
-        action: RetrieveSegmentsById
+        action: DatasourceList
+        | RetrieveSegmentsById
         | SegmentListUsed
         | SegmentListUnused
         | MarkSegmentsAsUnused
@@ -232,6 +234,8 @@ class ActionHandler:
     ) -> object:
         segments, mine = self._metadata.segments, lock_task(task)
         match action:
+            case DatasourceList():
+                return self._metadata.survey.look(lambda overview: overview.names())
             case RetrieveSegmentsById():
                 rows = segments.by_ids(action.ids)
                 return [segment_to_json(row) for row in rows if row.datasource == task.datasource]

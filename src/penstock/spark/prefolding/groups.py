@@ -20,15 +20,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.indexing.spec.scalars import OWN_PREFIX
 from penstock.spark.chunks import TimeLimits, times_ms
 from penstock.spark.folding import Fold
 from penstock.spark.topic.rowshape import TIME_COLUMN, FieldType
 
-# Names of ours begin so, that none is that of a column of users.
-OWN: Final = "__penstock_"
-ROWS: Final = f"{OWN}rows"
+ROWS: Final = f"{OWN_PREFIX}rows"
 # Null of rows that are neither late nor early.
-MOMENT: Final = f"{OWN}moment"
+MOMENT: Final = f"{OWN_PREFIX}moment"
 LATE: Final = 1
 EARLY: Final = 2
 # Where more of the rows than this remain, bringing them together costs about what it saves: 0.1 to

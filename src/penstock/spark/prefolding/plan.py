@@ -6,7 +6,7 @@ Owns the conditions, all of which must hold:
   are read as the metric's type and that no transform computes;
 - every expression gives the same for the same row, however often it is asked;
 - no transform computes the time, and dimensions are not found in the messages;
-- no column is named as those of groups are (`groups.OWN`).
+- no column is named as those of groups are (`OWN_PREFIX`).
 
 Where an expression or a filter reads the time, rows are brought together by exact times, else by
 those that the rolled-up rows have.
@@ -29,6 +29,7 @@ from penstock.indexing.spec import (
     OrFilter,
 )
 from penstock.indexing.spec.filters import ExpressionFilter
+from penstock.indexing.spec.scalars import OWN_PREFIX
 from penstock.spark.chunks import TimeLimits
 from penstock.spark.columns import (
     can_fold,
@@ -38,7 +39,7 @@ from penstock.spark.columns import (
     row_shape,
 )
 from penstock.spark.folding import Fold, FoldedMetric, fold_of
-from penstock.spark.prefolding.groups import MOMENT, OWN, ROWS, Groups
+from penstock.spark.prefolding.groups import MOMENT, ROWS, Groups
 from penstock.spark.topic.rowshape import FieldType
 from penstock.spark.transforms.identifiers import names_in
 from penstock.spark.transforms.repeatable import is_repeatable
@@ -58,9 +59,8 @@ def groups_of(schema: DataSchema, limits: TimeLimits) -> Groups | None:
         return None
     computed = {transform.name.lower() for transform in schema.transforms}
     fields = dict(row_shape(schema).fields)
-    if TIME_COLUMN in computed or any(
-        name.lower().startswith(OWN) for name in (*fields, *computed)
-    ):
+    # No spec computes columns of such names; but messages may have them.
+    if TIME_COLUMN in computed or any(name.lower().startswith(OWN_PREFIX) for name in fields):
         return None
     if not all(_is_read(metric, fields) for metric in schema.metrics):
         return None
@@ -84,7 +84,7 @@ def groups_of(schema: DataSchema, limits: TimeLimits) -> Groups | None:
 
 def part_name(number: int) -> str:
     """Return the column of the partial values of a schema's metric."""
-    return f"{OWN}part_{number}"
+    return f"{OWN_PREFIX}part_{number}"
 
 
 def part_type(metric: Aggregator) -> FieldType:
@@ -95,12 +95,12 @@ def part_type(metric: Aggregator) -> FieldType:
 
 def time_name(number: int) -> str:
     """Return the column of the time, in microseconds, that decided a first or last value."""
-    return f"{OWN}time_{number}"
+    return f"{OWN_PREFIX}time_{number}"
 
 
 def order_name(number: int) -> str:
     """Return the column of the number of the row that has a first or last value."""
-    return f"{OWN}order_{number}"
+    return f"{OWN_PREFIX}order_{number}"
 
 
 def fold_of_groups(schema: DataSchema) -> Fold | None:

@@ -20,6 +20,7 @@ import pyarrow.json as pj
 from penstock.core.errors import InvalidRequest
 from penstock.indexing.spec import TIME_COLUMN, DataSchema, Dimension
 from penstock.indexing.spec.rows.dimensions import COLUMNS_MAX
+from penstock.indexing.spec.scalars import OWN_PREFIX
 from penstock.spark.batch.input.avro import avro_columns
 from penstock.spark.batch.input.columnar import FOUND_AS, schema_of
 from penstock.spark.batch.input.delimited import typed_columns
@@ -37,8 +38,6 @@ FoundType = Literal["long", "double", "string", "json", "null"]
 Found = dict[str, FoundType]
 
 _log = logging.getLogger(__name__)
-# Columns beside those of users: on the way through Spark, and of kept times.
-_OUR_OWN: Final = "__penstock_"
 _NO_NAME: Final = (
     "datasource %s: left out as no dimension may be named so: %d of the data's columns, such as %s;"
     " give them other names in the data, or put them into dimensionExclusions, and this is not said"
@@ -74,7 +73,7 @@ def discovered(
     for name, type_ in found.items():
         if name in apart:
             continue
-        if not name.strip() or name.lower().startswith(_OUR_OWN):
+        if not name.strip() or name.lower().startswith(OWN_PREFIX):
             unfit.append(name)
             continue
         if lenient and name.lower() in seen:
