@@ -304,6 +304,10 @@ def test_a_variable_of_the_process_neither_leads_elsewhere_nor_changes_what_is_r
         ("PGPORT", "1"),
         ("PGOPTIONS", "-c search_path=pg_catalog"),
         ("PGTARGETSESSIONATTRS", "standby"),
+        ("PGLOADBALANCEHOSTS", "sometimes"),
+        ("PGSSLNEGOTIATION", "direct"),
+        ("PGCHANNELBINDING", "require"),  # which there is with TLS alone
+        ("PGSSLMINPROTOCOLVERSION", "none"),
     ):
         monkeypatch.setenv(name, value)
         assert reading.row(path) == before
