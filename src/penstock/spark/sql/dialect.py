@@ -12,6 +12,8 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+# A list in a column is JSON text; without this, Spark only says that the types do not fit.
+_LIST: Final = "from_json(tags, 'ARRAY<STRING>')"
 FUNCTIONS: Final[Mapping[str, str]] = {
     # times
     "TIME_FLOOR": "date_trunc('DAY', __time)",
@@ -44,32 +46,32 @@ FUNCTIONS: Final[Mapping[str, str]] = {
     # lists
     "STRING_TO_MV": "split(text, '-')",
     "STRING_TO_ARRAY": "split(text, '-')",
-    "MV_TO_STRING": "array_join(list, '-')",
-    "ARRAY_TO_STRING": "array_join(list, '-')",
-    "MV_TO_ARRAY": "from_json(json_list, 'ARRAY<STRING>')",
-    "ARRAY_LENGTH": "size(list)",
-    "MV_LENGTH": "size(list)",
-    "ARRAY_OFFSET": "get(list, 0)",
-    "MV_OFFSET": "get(list, 0)",
-    "ARRAY_ORDINAL": "get(list, 1 - 1)",
-    "MV_ORDINAL": "get(list, 1 - 1)",
-    "ARRAY_OFFSET_OF": "array_position(list, 'a') - 1",
-    "MV_OFFSET_OF": "array_position(list, 'a') - 1",
-    "ARRAY_ORDINAL_OF": "array_position(list, 'a')",
-    "MV_ORDINAL_OF": "array_position(list, 'a')",
-    "MV_CONTAINS": "array_contains(list, 'a')",
-    "ARRAY_OVERLAP": "arrays_overlap(list, array('a', 'z'))",
-    "MV_OVERLAP": "arrays_overlap(list, array('a', 'z'))",
-    "MV_FILTER_ONLY": "filter(list, one -> one IN ('a'))",
-    "MV_FILTER_NONE": "filter(list, one -> one NOT IN ('a'))",
-    "ARRAY_CONCAT": "concat(list, array('z'))",
-    "MV_CONCAT": "concat(list, array('z'))",
-    "MV_APPEND": "array_append(list, 'z')",
-    "MV_PREPEND": "array_prepend(list, 'z')",
-    "ARRAY_SLICE": "slice(list, 1, 2)",
-    "MV_SLICE": "slice(list, 1, 2)",
-    "ARRAY_CONCAT_AGG": "flatten(collect_list(list))",
-    "UNNEST": "explode(list)",
+    "MV_TO_STRING": f"array_join({_LIST}, '-')",
+    "ARRAY_TO_STRING": f"array_join({_LIST}, '-')",
+    "MV_TO_ARRAY": _LIST,
+    "ARRAY_LENGTH": f"size({_LIST})",
+    "MV_LENGTH": f"size({_LIST})",
+    "ARRAY_OFFSET": f"get({_LIST}, 0)",
+    "MV_OFFSET": f"get({_LIST}, 0)",
+    "ARRAY_ORDINAL": f"get({_LIST}, 1 - 1)",
+    "MV_ORDINAL": f"get({_LIST}, 1 - 1)",
+    "ARRAY_OFFSET_OF": f"array_position({_LIST}, 'a') - 1",
+    "MV_OFFSET_OF": f"array_position({_LIST}, 'a') - 1",
+    "ARRAY_ORDINAL_OF": f"array_position({_LIST}, 'a')",
+    "MV_ORDINAL_OF": f"array_position({_LIST}, 'a')",
+    "MV_CONTAINS": f"array_contains({_LIST}, 'a')",
+    "ARRAY_OVERLAP": f"arrays_overlap({_LIST}, array('a', 'z'))",
+    "MV_OVERLAP": f"arrays_overlap({_LIST}, array('a', 'z'))",
+    "MV_FILTER_ONLY": f"filter({_LIST}, one -> one IN ('a'))",
+    "MV_FILTER_NONE": f"filter({_LIST}, one -> one NOT IN ('a'))",
+    "ARRAY_CONCAT": f"concat({_LIST}, array('z'))",
+    "MV_CONCAT": f"concat({_LIST}, array('z'))",
+    "MV_APPEND": f"array_append({_LIST}, 'z')",
+    "MV_PREPEND": f"array_prepend({_LIST}, 'z')",
+    "ARRAY_SLICE": f"slice({_LIST}, 1, 2)",
+    "MV_SLICE": f"slice({_LIST}, 1, 2)",
+    "ARRAY_CONCAT_AGG": f"flatten(collect_list({_LIST}))",
+    "UNNEST": f"explode({_LIST})",
     # JSON
     "JSON_VALUE": "get_json_object(json, '$.a')",
     "JSON_QUERY": "get_json_object(json, '$.a')",
@@ -93,7 +95,7 @@ FUNCTIONS: Final[Mapping[str, str]] = {
     "BITWISE_SHIFT_LEFT": "shiftleft(number, 1)",
     "BITWISE_SHIFT_RIGHT": "shiftright(number, 1)",
 }
-"""What to write instead of a function; `__time`, `text`, `number` and so on stand for columns."""
+"""What to write instead of a function; `__time`, `text`, `tags` and so on stand for columns."""
 
 _NO_FUNCTION: Final[Mapping[str, str]] = {
     "LOOKUP": "join the datasource that holds the names",
