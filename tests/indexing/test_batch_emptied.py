@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from batch_kit import BatchWorld, day, index, lines
+from batch_kit import BatchWorld, Cut, day, index, lines
 
 from penstock.indexing.ports import TaskState
 
@@ -79,3 +79,25 @@ def test_a_source_that_has_nothing_in_the_interval_replaces_by_nothing(world: Ba
     result = world.run(reindex({"type": "druid", "dataSource": "orders", "interval": day(1, 9)}))
     assert result.state is TaskState.SUCCESS, result.error
     assert world.rows() == []
+
+
+def test_a_kill_that_is_started_again_tells_all_that_it_removed(world: BatchWorld) -> None:
+    world.run(index(lines(*ABC, (3, "c", 3))))
+    world.store.segments.mark_unused([str(s.id) for s in world.visible()])
+    world.clock.advance(10)
+    spec = world.add({"type": "kill", "dataSource": "d", "interval": day(1, 5), "batchSize": 1})
+    asked: list[str] = []
+
+    def cut(kind: str) -> None:
+        asked.append(kind)
+        if asked.count("before segmentNuke") == 2:
+            raise Cut
+
+    world.at = cut
+    with pytest.raises(Cut):
+        world.make(spec).run()
+    world.at = lambda _kind: None
+    kill = world.make(spec)
+    assert kill.run().state is TaskState.SUCCESS
+    assert kill.report().more["segmentsKilled"] == 3
+    assert world.store.segments.every() == []

@@ -87,16 +87,19 @@ class KillTask:
             if not found:
                 return
             nuke = SegmentNuke(tuple(row.id for row in found))
-            self._count(self._rows_deleted + len(found))
+            # Before they are deleted: a kill that is started again keeps to its limit. Without one
+            # what it tells is not to be more than is gone.
+            if spec.limit is not None:
+                self._count(self._rows_deleted + len(found))
             free = ask("deleting rows", nuke)
             self._rows_deleted += len(found)
+            if spec.limit is None:
+                self._count(self._rows_deleted)
             for _ in delete_files(self._ports.store, free):
                 self._files_deleted += 1
 
     def _count(self, rows: int) -> None:
-        # Before they are deleted: a kill that is started again keeps to its limit.
-        if self._spec.limit is not None:
-            self._folder.write_json(_COUNTED, {"rows": rows})
+        self._folder.write_json(_COUNTED, {"rows": rows})
 
     def _counted(self) -> int:
         value = self._folder.read_json(_COUNTED)
