@@ -309,6 +309,7 @@ MISTAKES = [
         "Millis",
     ),
     (f"{IO}.type", "kafka", f"{IO}.type", "must be penstock"),
+    (f"{TU}.type", "kafka", f"{TU}.type", "must be penstock, as the supervisor's type"),
     ("context", {"priority": "high"}, "context.priority", "must be a whole number"),
     ("context", {"taskLockType": "append"}, "context.taskLockType", "EXCLUSIVE, SHARED, REPLACE"),
     (f"{IO}.stream", "x", f"{IO}.stream", "goes into topic"),
@@ -513,6 +514,12 @@ def streaming(kind: str, **io: object) -> dict[str, object]:
 def test_the_type_of_the_whole_is_that_of_its_parts():
     parsed = parse_supervisor_spec(streaming("kafka", topic="t"))
     assert (parsed.io.type, parsed.tuning.type) == ("kafka", "kafka")
+    # What we give out for a spec without tuningConfig is taken again.
+    assert parse_supervisor_spec(parsed.to_json()) == parsed
+    bare = streaming("kafka", topic="t")
+    bare["spec"].pop("tuningConfig", None)
+    again = parse_supervisor_spec(parse_supervisor_spec(bare).to_json())
+    assert again.tuning == parse_supervisor_spec(bare).tuning
     # Without consumerProperties it is a topic of ours.
     assert parsed.io.source == "topic"
 

@@ -211,7 +211,7 @@ def test_what_spark_has_too_is_spark_sql_as_it_is(text):
         ("strlen(x", "expected ), found the end, line 1, column 9"),
         ("strlen(99999999999999999999)", "does not fit into 64 bits"),
         ("cast(x, 'BYTES')", "LONG, DOUBLE, FLOAT, STRING"),
-        ("mv_length(x)", "JSON text"),
+        ("mv_length(x)", "JSON text: use Spark's functions on from_json(column, 'ARRAY<STRING>')"),
         ("strlen(reflect('a', 'b'))", "no function of Druid"),
         ("strlen(" + "(" * 200 + "x" + ")" * 201, "nested deeper than"),
         (r"strlen('\ud83d')", "half of a character: write the whole one, line 1, column 8"),

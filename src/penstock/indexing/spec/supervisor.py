@@ -140,6 +140,10 @@ class SupervisorSpec(SpecModel):
         if self.io.type != self.type:
             text = f"must be {self.type}, as the supervisor's type"
             found.append((("spec", "ioConfig", "type"), self.io.type, text))
+        # We give out the default where a spec has no tuningConfig.
+        if self.tuning.type not in {self.type, "penstock"}:
+            text = f"must be {self.type}, as the supervisor's type, or leave it out"
+            found.append((("spec", "tuningConfig", "type"), self.tuning.type, text))
         if found:
             raise mistakes("SupervisorSpec", found)
         return self

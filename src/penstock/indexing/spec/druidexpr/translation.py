@@ -187,8 +187,8 @@ def _call(node: Call) -> str:
         raise InvalidRequest(f"{name}() of Druid is not supported: {REFUSED[name]}")
     if name.startswith(("mv_", "array")):
         raise InvalidRequest(
-            f"{name}() of Druid is not supported: a list is kept as its JSON text; use Spark's"
-            " functions"
+            f"{name}() of Druid is not supported: a list is kept as its JSON text: use Spark's"
+            " functions on from_json(column, 'ARRAY<STRING>')"
         )
     known = [*TEMPLATES, *TIME_FUNCTIONS, *SPECIAL]
     near = difflib.get_close_matches(name, known, n=1)
