@@ -287,13 +287,13 @@ def work():
     if sys.argv[1] == "silent":
         threading.Event().wait()
     else:
-        print("flushed")
+        sys.stdout.write("flushed\\n")  # at once, as the other one
 asking = threading.Thread(target=lanes.submit, args=("a", work), daemon=sys.argv[2] == "daemon")
 asking.start()  # as a mailbox does; the lane's thread is a daemon if this one is
 begun.wait()
 asking.join()
 lanes.close()
-print("done")
+sys.stdout.write("done\\n")
 leave(3, SystemClock())
 """
 
