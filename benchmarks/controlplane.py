@@ -80,6 +80,10 @@ class IdleWorker:
 class ReadingPeons:
     """Peons of streaming tasks that have read all there is: nothing."""
 
+    def within(self, answer_ms: int) -> ReadingPeons:
+        del answer_ms
+        return self
+
     def report(self, task_id: str) -> TaskReport:
         del task_id
         return TaskReport(TaskPhase.READING, {0: 0}, {0: 0}, None, {0: {0: 0}}, {})
