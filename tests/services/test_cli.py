@@ -480,17 +480,15 @@ def test_what_tasks_have_counted_is_a_table(server: FakeServer, capsys: Capture)
 
 
 def test_numbers_of_a_lag_add_up_and_their_age_is_told(server: FakeServer, capsys: Capture) -> None:
-    answer = {
-        "generationTime": "2024-01-01T00:00:30.000Z",
-        "payload": {
-            "latestOffsets": {"0": 11_001, "1": 5},
-            "activeTasks": [{"currentOffsets": {"0": 10_501}}],
-            "minimumLag": {"0": 1_000},
-            "committedOffsets": {"0": 9_001},
-            "aggregateLag": 1_000,
-            "offsetsLastUpdated": "2024-01-01T00:00:05.000Z",
-        },
+    payload: dict[str, object] = {
+        "latestOffsets": {"0": 11_001, "1": 5},
+        "activeTasks": [{"currentOffsets": {"0": 10_501}}],
+        "minimumLag": {"0": 1_000},
+        "committedOffsets": {"0": 9_001},
+        "aggregateLag": 1_000,
+        "offsetsLastUpdated": "2024-01-01T00:00:05.000Z",
     }
+    answer = {"generationTime": "2024-01-01T00:00:30.000Z", "payload": payload}
     server.answers["/druid/indexer/v1/supervisor/x/status"] = (200, answer)
     assert run(["supervisor", "lag", "x"]) == exitcodes.OK
     said = capsys.readouterr().out.splitlines()
@@ -503,7 +501,7 @@ def test_numbers_of_a_lag_add_up_and_their_age_is_told(server: FakeServer, capsy
     assert lag.split(maxsplit=1)[1] == "1000, as of 25 s ago"
     # About now, as it is where the stream is asked each second; or nobody has looked yet.
     for looked in ("2024-01-01T00:00:28.500Z", None):
-        answer["payload"]["offsetsLastUpdated"] = looked  # type: ignore[index]
+        payload["offsetsLastUpdated"] = looked
         assert run(["supervisor", "lag", "x"]) == exitcodes.OK
         assert capsys.readouterr().out.splitlines()[-1] == "1,000 messages behind"
 

@@ -126,16 +126,20 @@ def by_key(tables: Sequence[pa.RecordBatch], names: Sequence[str]) -> dict[objec
     return found
 
 
+def is_nan(value: Value) -> bool:
+    return isinstance(value, float) and math.isnan(value)
+
+
 def least(values: Sequence[Value]) -> Value:
     """Of doubles; NaN is the greatest, as in Spark."""
     known = [value for value in values if value is not None]
-    plain = [value for value in known if value == value]  # noqa: PLR0124 - what NaN is not
+    plain = [value for value in known if not is_nan(value)]
     return min(plain, default=known[0] if known else None)
 
 
 def greatest(values: Sequence[Value]) -> Value:
     known = [value for value in values if value is not None]
-    odd = [value for value in known if value != value]  # noqa: PLR0124 - what NaN is
+    odd = [value for value in known if is_nan(value)]
     return odd[0] if odd else max(known, default=None)
 
 

@@ -255,7 +255,7 @@ def write_rows(target: Target, batches: Iterable[pa.RecordBatch]) -> Iterator[pa
 
 
 def _spark_partition() -> int:
-    # Imported here: it exists in Spark's workers only in this form.
+    # Imported here: only Spark's workers have a task, and a session of Spark Connect does without.
     from pyspark import TaskContext  # noqa: PLC0415
 
     context = TaskContext.get()

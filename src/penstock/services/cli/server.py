@@ -20,6 +20,7 @@ from penstock.services.cli.context import GIVEN
 from penstock.services.cli.output import print_json, print_rows, say
 from penstock.services.cli.serveroptions import Config, DataDir, takes_options
 from penstock.services.config import Options
+from penstock.services.host.process import leave
 
 internal_app = typer.Typer(help="What Penstock's own processes call.")
 
@@ -72,7 +73,6 @@ def server(
     """
     options = _resolve(config, given)
     # Here, because a role's imports are large.
-    from penstock.services.host.process import leave  # noqa: PLC0415
     from penstock.services.roles.runtime import run_alone  # noqa: PLC0415
 
     module = importlib.import_module(f"penstock.services.roles.{role.value}")
