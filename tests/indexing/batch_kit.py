@@ -36,6 +36,7 @@ from penstock.testing.engine import read_rows
 
 R = TypeVar("R")
 START_MS = 1_767_225_600_000  # 2026-01-01
+ABC = [(1, "x", 1), (1, "y", 2), (2, "z", 3)]
 DAY_MS = 86_400_000
 SCHEMA = {
     "dataSource": "d",

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
+from batch_kit import BatchWorld
 from simulation_kit import Simulation
 
 
@@ -18,3 +22,10 @@ def make(tmp_path):
     yield build
     for sim in made:
         sim.metadata.close()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[BatchWorld]:
+    made = BatchWorld(tmp_path)
+    yield made
+    made.close()

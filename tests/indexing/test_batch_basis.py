@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
-from batch_kit import BatchWorld, Cut, day, index, lines
+from batch_kit import ABC, BatchWorld, Cut, day, index, lines
 
 from penstock.core.intervals import Interval
 from penstock.indexing.ports import TaskState
 
-ABC = [(1, "x", 1), (1, "y", 2), (2, "z", 3)]
 MARKED = "marked unused since"
 CONCURRENT = {"context": {"useConcurrentLocks": True}}
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[BatchWorld]:
-    made = BatchWorld(tmp_path)
-    yield made
-    made.close()
 
 
 def compact(**more: object) -> dict[str, object]:

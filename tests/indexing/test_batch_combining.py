@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 
 import pytest
 from batch_kit import BatchWorld, day, index, lines
@@ -17,13 +16,6 @@ COUNT = {"type": "count", "name": "count"}
 SUM = {"type": "longSum", "name": "sum_x", "fieldName": "x"}
 MAX_A = {"type": "longMax", "name": "max_n", "fieldName": "n"}
 MAX_Y = {"type": "longMax", "name": "max_y", "fieldName": "y"}
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[BatchWorld]:
-    made = BatchWorld(tmp_path)
-    yield made
-    made.close()
 
 
 def metrics(*values: Mapping[str, str]) -> tuple[Aggregator, ...]:

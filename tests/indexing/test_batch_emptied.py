@@ -2,22 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from batch_kit import BatchWorld, Cut, day, index, lines
+from batch_kit import ABC, BatchWorld, Cut, day, index, lines
 
 from penstock.indexing.ports import TaskState
-
-ABC = [(1, "x", 1), (1, "y", 2), (2, "z", 3)]
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[BatchWorld]:
-    made = BatchWorld(tmp_path)
-    yield made
-    made.close()
 
 
 def test_a_replace_tells_which_time_it_left_empty(

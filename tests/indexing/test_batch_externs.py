@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from batch_kit import BatchWorld, Cut
@@ -248,13 +246,6 @@ def test_the_context_says_how_many_rows_may_be_bad() -> None:
 
 
 # The task
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[BatchWorld]:
-    made = BatchWorld(tmp_path)
-    yield made
-    made.close()
 
 
 @pytest.mark.parametrize("verb", ["INSERT INTO d", "REPLACE INTO d OVERWRITE ALL"])

@@ -5,11 +5,10 @@ from __future__ import annotations
 import itertools
 import json
 import random
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 
 import pytest
-from batch_kit import START_MS, BatchWorld, Cut, day, index, lines
+from batch_kit import ABC, START_MS, BatchWorld, Cut, day, index, lines
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import JsonValue
@@ -35,14 +34,6 @@ from penstock.testing.batchengine import FakeBatchEngine
 DYNAMIC_2 = {"partitionsSpec": {"type": "dynamic", "maxRowsPerSegment": 2}}
 CONCURRENT = {"context": {"useConcurrentLocks": True}}
 HOURS = {"segmentGranularity": "hour"}
-ABC = [(1, "x", 1), (1, "y", 2), (2, "z", 3)]
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[BatchWorld]:
-    made = BatchWorld(tmp_path)
-    yield made
-    made.close()
 
 
 # Modes

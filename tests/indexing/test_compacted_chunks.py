@@ -6,29 +6,16 @@ read the datasource any more. So chunks that overlap become one; every row must 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 from batch_kit import START_MS, BatchWorld, day, index, lines
 
 from penstock.core.intervals import Interval
 from penstock.indexing.ports import TaskState
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
 DAYS = [(1, "a", 1), (2, "b", 2), (3, "c", 3), (4, "d", 4)]
 HALF_DAY_MS = 43_200_000
 NOON = Interval(START_MS + HALF_DAY_MS, START_MS + 3 * HALF_DAY_MS)
 LOCKS = [{}, {"useConcurrentLocks": True}, {"forceTimeChunkLock": False}]
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[BatchWorld]:
-    made = BatchWorld(tmp_path)
-    yield made
-    made.close()
 
 
 def listed(n: int) -> dict[str, object]:

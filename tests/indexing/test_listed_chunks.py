@@ -19,21 +19,13 @@ from penstock.indexing.spec import SpecError, parse_data_schema, parse_superviso
 from penstock.indexing.spec.batch import IndexParallelSpec, aligned, parse_batch_task
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
+    from collections.abc import Mapping
 
     from pydantic import JsonValue
 
 ROWS = [(1, "a", 1), (2, "b", 2), (3, "c", 3), (5, "d", 5), (9, "e", 9)]
 HALF_DAY_MS = 43_200_000
 NEW_YORK: JsonValue = {"type": "period", "period": "P1D", "timeZone": "America/New_York"}
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[BatchWorld]:
-    made = BatchWorld(tmp_path)
-    yield made
-    made.close()
 
 
 def listed(data: str, *intervals: str, mode: str = "legacy", **more: object) -> dict[str, object]:
