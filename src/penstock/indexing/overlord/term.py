@@ -206,7 +206,7 @@ class LeaderTerm:
         return slot_demand(self.supervisors.streams.all(), self._slots()).shortage
 
     def _slots(self) -> int:
-        return sum(worker.capacity for worker in self.queue.runner.workers())
+        return self.queue.runner.capacity
 
     def _call(self, command: Callable[[], T]) -> Future[T]:
         return self._processor.main_executor.submit(command, "a duty's call")

@@ -146,6 +146,11 @@ class Runner:
         views = map(self._standing.view, self._table.workers.values())
         return [view for view in views if view is not None]
 
+    @property
+    def capacity(self) -> int:
+        """Slots of all workers that are not lost."""
+        return sum(one.capacity for one in self._table.workers.values() if self._standing.has(one))
+
     # Handing over
 
     def hand_over(self) -> None:

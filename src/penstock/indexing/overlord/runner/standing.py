@@ -89,9 +89,13 @@ class Standing:
         """A worker is gone."""
         self._blacklist.forget(name)
 
+    def has(self, worker: Worker) -> bool:
+        """Whether a worker is there: announced, and not lost."""
+        return worker.client is not None and not self.lost(worker)
+
     def view(self, worker: Worker) -> WorkerView | None:
         """Return what is shown of a worker; None: it is lost."""
-        if worker.client is None or self.lost(worker):
+        if not self.has(worker):
             return None
         now_s = self._clock.monotonic_s()
         until_s = self._blacklist.until_s(worker.name, now_s)
