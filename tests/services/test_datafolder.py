@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,33 @@ def test_foreign_files_are_left_alone(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match=r"thesis\.txt.*--data-dir"):
         DataFolder(tmp_path).prepare()
     assert [item.name for item in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_many_may_make_a_folder_penstocks_at_once(tmp_path: Path) -> None:
+    for number in range(40):
+        folder = DataFolder(tmp_path / str(number))
+        with ThreadPoolExecutor(8) as together:
+            for made in [together.submit(folder.prepare) for _ in range(8)]:
+                made.result()
+        left = {item.name for item in folder.path.iterdir()}
+        assert left == {"format.json", "topics", "tasks", "log", "run", "tmp"}
+
+
+@pytest.mark.parametrize("step", ["create", "sync", "rename", "fsync_folder"])
+def test_one_killed_while_it_makes_a_folder_does_not_spoil_it(tmp_path: Path, step: str) -> None:
+    script = (
+        "import os, sys, signal; from pathlib import Path\n"
+        "from penstock.services.host.datafolder import DataFolder\n"
+        "from penstock.storage.filesystem import OsAppendFile, OsFileSystem\n"
+        "def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)\n"
+        "owner = OsAppendFile if sys.argv[2] == 'sync' else OsFileSystem\n"
+        "setattr(owner, sys.argv[2], die)\n"
+        "DataFolder(Path(sys.argv[1])).prepare()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path), step], check=False)
+    assert done.returncode == -9
+    DataFolder(tmp_path).prepare()
+    assert json.loads((tmp_path / "format.json").read_text()) == {"format": FORMAT}
 
 
 def test_a_newer_format_is_left_alone(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ FORMAT = 1
 FORMAT_FILE = "format.json"
 LOCK_FILE = "penstock.lock"
 CLIENT_FILE = "penstock.json"
+_FORMAT_BEGUN = f"{FORMAT_FILE}."
 
 # What may lie in a folder before it is Penstock's.
 _HARMLESS = frozenset({CONFIG_FILE, LOCK_FILE, "lost+found", ".DS_Store", ".gitkeep", ".gitignore"})
@@ -109,16 +111,14 @@ class DataFolder:
     def _check_format(self) -> None:
         file = self.path / FORMAT_FILE
         if not file.exists():
-            foreign = sorted(
-                item.name for item in self.path.iterdir() if item.name not in _HARMLESS
-            )  # a probe of emptiness, before anything is made
-            if foreign:
+            foreign = self._foreign()
+            if not foreign:
+                self._make_ours(file)
+            elif not file.exists():  # another process made it Penstock's while this one looked
                 raise InvalidRequest(
                     f"{self.path} holds files that are not Penstock's ({', '.join(foreign[:3])}…); "
                     "name an empty or a new folder with --data-dir"
                 )
-            OsFileSystem().write_atomically(str(file), json.dumps({"format": FORMAT}).encode())
-            return
         try:
             number = json.loads(file.read_text())["format"]
         except (ValueError, KeyError, TypeError):
@@ -131,6 +131,23 @@ class DataFolder:
                 f"{self.path} has data folder format {number}, and this Penstock knows format "
                 f"{FORMAT}; run the newer Penstock that wrote it, or name another folder"
             )
+
+    def _foreign(self) -> list[str]:
+        names = (item.name for item in self.path.iterdir())
+        return sorted(
+            name for name in names if name not in _HARMLESS and not name.startswith(_FORMAT_BEGUN)
+        )
+
+    def _make_ours(self, file: Path) -> None:
+        """Write the format; several processes may at once, each a file of its own of one content.
+
+        One that is killed here leaves its begun file behind, which is in nobody's way.
+        """
+        fs = OsFileSystem()
+        begun = str(self.path / f"{_FORMAT_BEGUN}{secrets.token_hex(4)}")
+        fs.write_atomically(begun, json.dumps({"format": FORMAT}).encode())
+        fs.rename(begun, str(file))
+        fs.fsync_folder(str(self.path))
 
     def write_client_file(self, content: Mapping[str, object]) -> None:
         """Tell clients where the server is; written when it is ready."""
