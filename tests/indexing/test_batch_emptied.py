@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from batch_kit import ABC, BatchWorld, Cut, day, index, lines
 
+from penstock.core.errors import Unavailable
 from penstock.indexing.ports import TaskState
+from penstock.indexing.task.folder import TaskFolder
 
 
 def test_a_replace_tells_which_time_it_left_empty(
@@ -87,5 +89,23 @@ def test_a_kill_that_is_started_again_tells_all_that_it_removed(world: BatchWorl
     world.at = lambda _kind: None
     kill = world.make(spec)
     assert kill.run().state is TaskState.SUCCESS
-    assert kill.report().more["segmentsKilled"] == 3
+    assert kill.report().more == {"segmentsKilled": 3, "filesDeleted": 3}
     assert world.store.segments.every() == []
+
+
+def test_a_kill_frees_a_disk_that_is_full(
+    world: BatchWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What it keeps of its count has no room: that must not end what makes room."""
+    world.run(index(lines(*ABC)))
+    world.store.segments.mark_unused([str(s.id) for s in world.visible()])
+    world.clock.advance(10)
+
+    def full(*_given: object) -> None:
+        raise Unavailable("the disk is full")
+
+    monkeypatch.setattr(TaskFolder, "write_json", full)
+    result = world.run({"type": "kill", "dataSource": "d", "interval": day(1, 5)})
+    assert result.state is TaskState.SUCCESS, result.error
+    assert world.files() == set()
+    assert "a kill that is started again will tell of less: the disk is full" in caplog.messages

@@ -339,6 +339,7 @@ def test_the_end_of_a_task_says_what_it_took_away(
         ("gone", gone, f": 0 rows; the segments of {days[0]} are replaced by nothing\n"),
         ("many", many, f"{days[2]} and 1 interval more are replaced by nothing\n"),
         ("kill", {"segmentsKilled": 1, "rowStats": {}}, ": 1 segment removed\n"),
+        ("files", {"segmentsKilled": 2, "filesDeleted": 1}, ": 2 segments removed, and 1 file of"),
         ("killed", {"segmentsKilled": 0, "rowStats": {}}, ": 0 segments removed\n"),
         ("sleep", {"rowStats": {}}, " succeeded\n"),
     ):
@@ -350,6 +351,10 @@ def test_the_end_of_a_task_says_what_it_took_away(
         place.write_text(json.dumps({"ingestionStatsAndErrors": {"payload": payload}}))
         world.end(name)
         assert says in out(capsys, "task", "wait", name)
+        said = out(capsys, "task", "report", name)
+        # What removes segments reads no rows, ever.
+        assert ("no rows were read" in said) == (task == "sleep")
+        assert ("removed" in said) == ("segmentsKilled" in payload)
 
 
 def test_supervisors_that_take_all_slots_are_told(

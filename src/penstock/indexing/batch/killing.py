@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.errors import PenstockError, counted
+from penstock.core.errors import PenstockError, Unavailable, counted
 from penstock.core.intervals import parse_time
 from penstock.indexing.actions import LockTryAcquire, SegmentListUnused, SegmentNuke
 from penstock.indexing.batch.insisting import Insistence, Stopped
@@ -78,7 +78,7 @@ class KillTask:
         timeout_ms = spec.settings.lock_timeout_ms
         action = LockTryAcquire((spec.time,))
         acquire(self._ports, self._insistence, action, timeout_ms=timeout_ms)
-        self._rows_deleted = self._counted()
+        self._recall()
         changed = spec.max_used_status_last_updated_time
         changed_before_ms = None if changed is None else parse_time(changed) + 1
         while (wanted := self._next_batch()) > 0:
@@ -87,23 +87,31 @@ class KillTask:
             if not found:
                 return
             nuke = SegmentNuke(tuple(row.id for row in found))
-            # Before they are deleted: a kill that is started again keeps to its limit. Without one
-            # what it tells is not to be more than is gone.
             if spec.limit is not None:
-                self._count(self._rows_deleted + len(found))
+                # Before they are deleted: a kill that is started again keeps to its limit.
+                self._keep(self._rows_deleted + len(found))
             free = ask("deleting rows", nuke)
             self._rows_deleted += len(found)
-            if spec.limit is None:
-                self._count(self._rows_deleted)
+            self._note()
             for _ in delete_files(self._ports.store, free):
                 self._files_deleted += 1
+            self._note()
 
-    def _count(self, rows: int) -> None:
-        self._folder.write_json(_COUNTED, {"rows": rows})
+    def _keep(self, rows: int) -> None:
+        self._folder.write_json(_COUNTED, {"rows": rows, "files": self._files_deleted})
 
-    def _counted(self) -> int:
-        value = self._folder.read_json(_COUNTED)
-        return 0 if value is None else int(str(value["rows"]))
+    def _note(self) -> None:
+        """Keep what is gone, for one that is started again; a full disk must not end this one."""
+        try:
+            self._keep(self._rows_deleted)
+        except Unavailable as full:
+            _log.warning("a kill that is started again will tell of less: %s", full)
+
+    def _recall(self) -> None:
+        """Take over what an earlier peon kept, if there was one."""
+        value = self._folder.read_json(_COUNTED) or {}
+        self._rows_deleted = int(str(value.get("rows", 0)))
+        self._files_deleted = int(str(value.get("files", 0)))
 
     def _next_batch(self) -> int:
         """Return how many segments may go next."""

@@ -174,9 +174,8 @@ def _counted(task_id: str) -> str:
     except PenstockError:  # There is none, or nobody has it any more: it succeeded all the same.
         return ""
     payload = part(report, "ingestionStatsAndErrors", "payload")
-    killed = part(payload, "segmentsKilled")
-    if isinstance(killed, int):
-        return f": {counted(killed, 'segment')} removed"
+    if gone := removed(payload):
+        return f": {gone}"
     phases, written = part(payload, "rowStats"), part(payload, "rowsWritten")
     names = phases if isinstance(phases, dict) else {}
     if not names:  # It reads none, whatever comes.
@@ -194,6 +193,15 @@ def _counted(task_id: str) -> str:
     if counts["unparseable"]:
         shown += f" (see penstock task report {task_id})"
     return shown + _emptied(payload)
+
+
+def removed(payload: object) -> str:
+    """Return what a task that removes segments has removed, by its report; empty for others."""
+    killed, files = part(payload, "segmentsKilled"), part(payload, "filesDeleted")
+    if not isinstance(killed, int):
+        return ""
+    text = f"{counted(killed, 'segment')} removed"
+    return f"{text}, and {counted(files, 'file')} of them" if isinstance(files, int) else text
 
 
 def _emptied(payload: object) -> str:

@@ -18,6 +18,7 @@ from penstock.services.cli.indexing.forms import (
     end_of,
     follow,
     named,
+    removed,
     task_status,
     trouble,
 )
@@ -172,7 +173,7 @@ def log(
 
 @task_app.command()
 def report(task: TaskId, as_json: Json = False) -> None:
-    """Show the report of a task: rows that were read, and samples of those that could not be."""
+    """Show the report of a task: what it read, samples of what it could not, what it removed."""
     answer = GIVEN.api().get(f"{_TASK}/{named(task)}/reports")
     payload = part(answer, "ingestionStatsAndErrors", "payload")
     if as_json or not isinstance(payload, dict):
@@ -187,7 +188,11 @@ def report(task: TaskId, as_json: Json = False) -> None:
         for phase, counts in (stats.items() if isinstance(stats, dict) else ())
         if isinstance(counts, dict)
     ]
-    print_rows(rows, as_json=False, empty="no rows were read")
+    gone = removed(payload)
+    if rows or not gone:
+        print_rows(rows, as_json=False, empty="no rows were read")
+    if gone:
+        say(gone)
     samples = payload.get("unparseableEvents")
     shown = [
         sample
