@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.spark.chunkwork import Report, reports
+from penstock.core.intervals import Granularity
+from penstock.spark.chunkwork import Report, SpreadWork, Target, reports, spread_rows, write_rows
 from penstock.spark.pieces import (
     REPORT_SCHEMA,
     Work,
@@ -72,3 +75,13 @@ def test_each_piece_is_done_and_its_report_comes_back() -> None:
     report = Report(processed=3, late=1)
     (again,) = reports(reported(report).column("report").to_pylist())
     assert again == report
+
+
+def test_files_are_named_by_spark_alone(tmp_path: Path) -> None:
+    """Without its number each piece would be the first, and write over the files of the others."""
+    target = Target(str(tmp_path), Granularity.parse("DAY"), ("__time",), ("__time",), 1)
+    rows = [pa.record_batch({"__time": pa.array([0], pa.timestamp("us", "UTC"))})]
+    for work in (write_rows(target, rows), spread_rows(SpreadWork(target, None, 2), rows)):
+        with pytest.raises(AssertionError, match="by a worker of Spark alone"):
+            next(work)
+    assert list(tmp_path.iterdir()) == []

@@ -259,7 +259,9 @@ def _spark_partition() -> int:
     from pyspark import TaskContext  # noqa: PLC0415
 
     context = TaskContext.get()
-    return 0 if context is None else context.partitionId()
+    # It names files: two that took the same number would write one over the other.
+    assert context is not None, "rows of a Spark partition are written by a worker of Spark alone"
+    return context.partitionId()
 
 
 def merge_files(
