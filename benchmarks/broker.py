@@ -33,7 +33,7 @@ from benchmarks.processes import (
 from benchmarks.table import Row, against, print_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from multiprocessing.sharedctypes import Synchronized
 
 SECONDS = float(os.environ.get("PENSTOCK_BENCH_SECONDS", "4"))
@@ -56,7 +56,9 @@ def run() -> list[Row]:
     """Measure."""
     folder = Path(tempfile.mkdtemp(prefix="penstock-bench-"))
     try:
-        found = [kind for kind in (peers.Redis, peers.Nats) if kind.is_installed()]
+        found: list[peers.Kind] = [
+            kind for kind in (peers.Redis, peers.Nats) if kind.is_installed()
+        ]
         with Child(Broker(str(folder / "topics"))) as (port, _):
             rows = [
                 *_publishing(port, folder, found),
@@ -75,7 +77,7 @@ def run() -> list[Row]:
 # -- publishing
 
 
-def _publishing(port: int, folder: Path, found: list[type]) -> list[Row]:
+def _publishing(port: int, folder: Path, found: Sequence[peers.Kind]) -> list[Row]:
     batch = nsqload.mpub("t", BODY, BATCH)
     many = _publish(port, batch, 1, 4) * BATCH
     pipelined = _publish(port, nsqload.pub("p", BODY) * 100, 100, 2) * 100
@@ -101,7 +103,7 @@ def _publishing(port: int, folder: Path, found: list[type]) -> list[Row]:
     return rows
 
 
-def _one_by_one(port: int, folder: Path, found: list[type]) -> list[Row]:
+def _one_by_one(port: int, folder: Path, found: Sequence[peers.Kind]) -> list[Row]:
     one = _publish(port, nsqload.pub("o", BODY), 1, 1)
     with Child(serve_loopback) as (echo, _):
         # Processes, as the publishers are: threads would wait for each other.
@@ -144,7 +146,7 @@ def _durable(port: int, folder: Path) -> list[Row]:
 # -- consuming
 
 
-def _backlog(port: int, folder: Path, found: list[type]) -> list[Row]:
+def _backlog(port: int, folder: Path, found: Sequence[peers.Kind]) -> list[Row]:
     _make_channels(port, "behind", 1)
     _fill(port, "behind", BACKLOG)
     # Before it is consumed: then what everybody has goes.
@@ -305,7 +307,7 @@ def _consume(port: int, topic: str, messages: int, channels: int) -> float:
 
 def _timed(
     work: Callable[..., None],
-    arguments: list[tuple[object, ...]],
+    arguments: Sequence[tuple[object, ...]],
     counts: list[Synchronized[int]],
     total: int,
 ) -> float:

@@ -14,12 +14,15 @@ import struct
 import tempfile
 import threading
 import time
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from benchmarks import nsqload
 from benchmarks.processes import Broker, Child, cpu_s, resident_mib
 from benchmarks.table import Row, against, print_rows
 from penstock.broker.process.limits import raise_descriptor_limit
+
+if TYPE_CHECKING:
+    import socket
 
 CONNECTIONS = int(os.environ.get("PENSTOCK_BENCH_CONNECTIONS", "10000"))
 CHANNELS = 100
@@ -64,7 +67,7 @@ class Consumers:
     def __init__(self, port: int) -> None:
         self.beats = 0
         self._port = port
-        self._sockets = {}
+        self._sockets: dict[int, socket.socket] = {}
         self._epoll = select.epoll()
         self._stop = False
         self._thread = threading.Thread(target=self._answer)

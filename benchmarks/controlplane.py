@@ -41,6 +41,8 @@ from penstock.testing.lanes import InlineLanes
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from pydantic import JsonValue
+
     from penstock.indexing.taskspec import TaskSpec
 
 TASKS = 10_000
@@ -88,12 +90,24 @@ class ReadingPeons:
         del task_id
         return TaskReport(TaskPhase.READING, {0: 0}, {0: 0}, None, {0: {0: 0}}, {})
 
+    def pause(self, task_id: str) -> dict[int, int]:
+        raise AssertionError(f"no end of {task_id} is agreed")
+
+    def resume(self, task_id: str) -> None:
+        raise AssertionError(f"no end of {task_id} is agreed")
+
+    def set_end_offsets(self, task_id: str, end: Mapping[int, int], *, finish: bool) -> None:
+        del end, finish
+        raise AssertionError(f"no end of {task_id} is agreed")
+
 
 class EmptyTopics:
     """A broker whose topics are all there, and empty."""
 
     def available(self, topic: str, **_asked: object) -> SeenTopic:
         return SeenTopic(topic, {0: Available(topic, 0, 0)})
+
+    def append_time_ms(self, topic: str, partition: int, offset: int) -> None: ...
 
     def set_cursor(self, topic: str, name: str, offsets: Mapping[int, int]) -> None: ...
 
@@ -211,13 +225,13 @@ def view(plane: Plane, count: int) -> None:
 def supervise(plane: Plane, count: int) -> None:
     for number in range(count):
         name = f"stream{number}"
-        schema = {
+        schema: JsonValue = {
             "dataSource": name,
             "timestampSpec": {"column": "time", "format": "millis"},
             "dimensionsSpec": {"dimensions": ["a"]},
             "granularitySpec": {"segmentGranularity": "DAY"},
         }
-        spec = {"dataSchema": schema, "ioConfig": {"topic": name}, "tuningConfig": {}}
+        spec: JsonValue = {"dataSchema": schema, "ioConfig": {"topic": name}, "tuningConfig": {}}
         plane.overlord.supervisor_desk.submit({"type": "penstock", "spec": spec, "suspended": True})
     plane.settle()
 

@@ -40,8 +40,9 @@ from penstock.spark.topic.parse import MessageParser
 from penstock.storage.diskqueue import DiskQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Sequence
 
+    from pydantic import JsonValue
     from pyspark.sql import DataFrame, SparkSession
 
 ROWS = 1_000_000
@@ -66,7 +67,7 @@ LONGS = [
 DOUBLES = ["dep_delay", "arr_delay", "air_time", "distance"]
 TEXTS = ["carrier", "tailnum", "origin", "dest"]
 KEYS = ["carrier", "origin", "dest"]
-TRANSFORMS = {
+TRANSFORMS: JsonValue = {
     "transforms": [{"type": "expression", "name": "dest", "expression": "lower(dest)"}],
     "filter": {"type": "not", "field": {"type": "selector", "dimension": "origin", "value": "LGA"}},
 }
@@ -151,6 +152,11 @@ def publish(messages: list[bytes], folder: Path) -> tuple[TopicRange, ...]:
     return tuple(ranges)
 
 
+def typed(kind: str, names: Sequence[str]) -> list[JsonValue]:
+    """Return dimensions of a type."""
+    return [{"type": kind, "name": name} for name in names]
+
+
 def schema() -> DataSchema:
     """Return the schema of the flights."""
     return parse_data_schema(
@@ -160,8 +166,8 @@ def schema() -> DataSchema:
             "dimensionsSpec": {
                 "dimensions": [
                     *TEXTS,
-                    *({"type": "long", "name": name} for name in LONGS),
-                    *({"type": "double", "name": name} for name in DOUBLES),
+                    *typed("long", LONGS),
+                    *typed("double", DOUBLES),
                 ]
             },
             "granularitySpec": {"segmentGranularity": "MONTH", "rollup": False},
@@ -169,7 +175,7 @@ def schema() -> DataSchema:
     )
 
 
-def rolled_schema(transforms: Mapping[str, object] | None = None) -> DataSchema:
+def rolled_schema(transforms: JsonValue = None) -> DataSchema:
     """Return the schema of the flights by day, carrier, origin and destination."""
     return parse_data_schema(
         {

@@ -29,7 +29,7 @@ from penstock.storage.metadata import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 ROUNDS = 5
 SEGMENTS = 1000
@@ -71,7 +71,9 @@ def best(*calls: Callable[[], None]) -> list[float]:
     return [min(times) for times in taken]
 
 
-def write_bare(bare: sqlite3.Connection, statement: str, rows: list[tuple[object, ...]]) -> None:
+def write_bare(
+    bare: sqlite3.Connection, statement: str, rows: Sequence[tuple[object, ...]]
+) -> None:
     """Write rows in one transaction."""
     bare.execute("BEGIN IMMEDIATE")
     bare.executemany(statement, rows)

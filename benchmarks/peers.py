@@ -55,12 +55,10 @@ class Peer(Protocol):
     Attributes:
         name: What it is called in the table.
         port: Where it listens.
-        has_durable: It can answer after an fsync.
     """
 
     name: str
     port: int
-    has_durable: bool
 
     def load(self, body: bytes, batch: int, under_way: int) -> Load:
         """Return publishes of a batch."""
@@ -172,7 +170,6 @@ class Redis(_Server):
 
     program = "redis-server"
     name = "Redis Streams"
-    has_durable = True
     _ID = re.compile(rb"\$\d+\r\n(\d{13}-\d+)\r\n")
 
     def __init__(self, folder: Path, *, durable: bool = False) -> None:
@@ -233,7 +230,6 @@ class Nats(_Server):
 
     program = "nats-server"
     name = "NATS JetStream"
-    has_durable = False
     _REPLY = re.compile(rb"MSG b \d+ (\$JS\.ACK\.\S+) ")
     _HELLO = b'CONNECT {"verbose":false,"pedantic":false}\r\nSUB _INBOX.0000000 1\r\n'
 
@@ -291,6 +287,9 @@ class Nats(_Server):
         with socket.create_connection(("127.0.0.1", self.port)) as connection:
             connection.sendall(self._HELLO + _nats(subject, json.dumps(document).encode()))
             Answers(connection, b'"type"').take(1)
+
+
+Kind = type[Redis] | type[Nats]
 
 
 def _nats(subject: str, body: bytes) -> bytes:

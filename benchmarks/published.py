@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import httpx
 
@@ -135,17 +135,18 @@ class Bench:
         wanted = len(self._messages)
         assert 0 < rows < wanted if rolled else rows == wanted, (name, rows)
 
-    def _status(self, one: str) -> dict:
-        return self._get(f"{one}/status")["payload"]
+    def _status(self, one: str) -> dict[str, Any]:
+        found: dict[str, Any] = self._get(f"{one}/status")["payload"]
+        return found
 
     def _read_of(self, one: str) -> int:
         return sum(_total(task["currentOffsets"]) for task in self._status(one)["activeTasks"])
 
-    def _get(self, path: str) -> dict:
-        return self._api.get(f"{INDEXER}/{path}").raise_for_status().json()
+    def _get(self, path: str) -> dict[str, Any]:
+        return _said(self._api.get(f"{INDEXER}/{path}"))
 
-    def _post(self, path: str, body: object = None) -> dict:
-        return self._api.post(f"{INDEXER}/{path}", json=body).raise_for_status().json()
+    def _post(self, path: str, body: object = None) -> dict[str, Any]:
+        return _said(self._api.post(f"{INDEXER}/{path}", json=body))
 
     def _until(self, is_so: Callable[[], bool]) -> None:
         deadline_s = self._clock.monotonic_s() + PATIENCE_S
@@ -154,6 +155,11 @@ class Bench:
                 raise SystemExit(f"not done within {PATIENCE_S:.0f} s; see {self._data.log}")
             with self._pause:
                 self._clock.wait(self._pause, ASK_EVERY_S)
+
+
+def _said(answer: httpx.Response) -> dict[str, Any]:
+    found: dict[str, Any] = answer.raise_for_status().json()
+    return found
 
 
 def _total(offsets: dict[str, int]) -> int:

@@ -163,10 +163,8 @@ def run() -> list[Row]:
     build_s, list_s = seconds(lambda: timeline(rows)), seconds(lambda: plain(rows))
     each = SEGMENTS // DATASOURCES
     several = [rows[at : at + each] for at in range(0, SEGMENTS, each)]
-    many_s, many_list_s = (
-        seconds(lambda build=build: [build(part) for part in several])
-        for build in (timeline, plain)
-    )
+    many_s = seconds(lambda: [timeline(part) for part in several])
+    many_list_s = seconds(lambda: [plain(part) for part in several])
     mixed = replaced(SEGMENTS)
     mixed_s, mixed_list_s = seconds(lambda: timeline(mixed)), seconds(lambda: plain(mixed))
     return [
