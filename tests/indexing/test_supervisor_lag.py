@@ -7,7 +7,7 @@ spec says whether and how often; nothing that depends on a look may wait because
 from __future__ import annotations
 
 import pytest
-from indexing_kit import make_spec, spec_json
+from indexing_kit import FakeBroker, make_spec, spec_json
 from story_kit import ask, fail, feed, offsets, running, slowed, status, until
 
 from penstock.core.errors import InvalidRequest
@@ -17,6 +17,7 @@ from penstock.indexing.supervisor.converging import Convergence
 from penstock.indexing.supervisor.streamwatch import StreamWatch
 from penstock.indexing.supervisor.updates import UpdateAction, update_action
 from penstock.indexing.taskspec import base_sequence_name
+from penstock.testing.clock import VirtualClock
 
 PLAIN = {"maxTotalRows": 5000}
 TIMES = ("minimumLagMillis", "aggregateLagMillis", "maxLagMillis")
@@ -143,6 +144,22 @@ def test_a_time_that_cannot_be_told_is_an_error_in_the_status_and_no_time(make, 
     assert status(sim)["healthy"]
     go_on()
     until(sim, lambda: sim.visible() == sim.good)
+
+
+def test_a_slow_broker_is_asked_for_ten_seconds_and_then_of_the_others(monkeypatch):
+    clock, broker = VirtualClock(), FakeBroker()
+    broker.create("t", 7)
+    told = broker.append_time_ms
+
+    def slow(*place):
+        clock.advance(1)
+        return told(*place)
+
+    monkeypatch.setattr(broker, "append_time_ms", slow)
+    source = TopicSupplier(broker, clock, "t")
+    wanted = dict.fromkeys(range(7), (0, 1))
+    assert list(source.spans_ms(wanted)) == [0, 1, 2, 3, 4]
+    assert list(source.spans_ms(wanted)) == [5, 6, 0, 1, 2]
 
 
 def test_the_newest_offsets_are_asked_for_as_often_as_the_spec_says(make, monkeypatch):

@@ -51,7 +51,8 @@ class Watch:
         self.lanes = StepLanes()
         self.processor = MailboxProcessor(name="overlord", clock=self.clock)
         calls = Calls(self.lanes, self.processor)
-        self.topic = StreamWatch(TopicSupplier(self.broker, "t"), "c", calls, "broker")
+        source = TopicSupplier(self.broker, self.clock, "t")
+        self.topic = StreamWatch(source, "c", calls, "broker")
         self.errors: list[PenstockError] = []
 
     def settle(self) -> None:

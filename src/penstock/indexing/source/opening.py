@@ -27,7 +27,7 @@ def open_source(
         return FolderSupplier(fs, clock, place.name, place.pattern)
     if place.type == "kafka":
         return KafkaSupplier(KafkaClients(), clock, place.name, place.properties, os.environ)
-    return TopicSupplier(broker, place.name)
+    return TopicSupplier(broker, clock, place.name)
 
 
 class KafkaClients:

@@ -60,8 +60,8 @@ class RecordSupplier(Protocol):
     def spans_ms(self, ranges: Mapping[int, tuple[int, int]]) -> dict[int, int | None]:
         """Return how much time lies between the first and the last of some records.
 
-        It may be called from another thread than the rest. At most two records of a stream
-        partition are looked at.
+        It may be called from another thread than the rest. Of a stream partition a few records
+        are looked at, the first and the last.
 
         Args:
             ranges: The offsets [start, end) of each stream partition; none is empty.

@@ -5,25 +5,29 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.indexing.engine import TopicRange
+from penstock.indexing.source.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from penstock.core.clock import Clock
     from penstock.indexing.batches import SeenTopic
     from penstock.indexing.ports import BrokerPort
     from penstock.indexing.sequences import Offsets
 
 
 class TopicSupplier:
-    """One topic.
+    """One topic. One thread at a time, and another for `spans_ms`.
 
     Args:
         broker: Where it is.
+        clock: Bounds how long times are asked for.
         topic: Its name.
     """
 
-    def __init__(self, broker: BrokerPort, topic: str) -> None:
+    def __init__(self, broker: BrokerPort, clock: Clock, topic: str) -> None:
         self._broker = broker
+        self._turns = Turns(clock)  # of `spans_ms`
         self.stream = topic
 
     def available(
@@ -41,9 +45,13 @@ class TopicSupplier:
         )
 
     def spans_ms(self, ranges: Mapping[int, tuple[int, int]]) -> dict[int, int | None]:
-        """Return how much time lies between the first and the last of some messages."""
+        """Return how much time lies between the first and the last of some messages.
+
+        Stream partitions whose turn does not come within ten seconds are left out.
+        """
         found: dict[int, int | None] = {}
-        for p, (start, end) in ranges.items():
+        for p in self._turns.among(ranges):
+            start, end = ranges[p]
             first = self._broker.append_time_ms(self.stream, p, start)
             last = self._broker.append_time_ms(self.stream, p, end - 1)
             # A clock may have been set back.

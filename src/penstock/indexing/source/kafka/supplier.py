@@ -15,6 +15,7 @@ from penstock.indexing.batches import Available, SeenTopic
 from penstock.indexing.engine import KafkaRange
 from penstock.indexing.kafkasettings import resolved
 from penstock.indexing.source.kafka.cluster import OffsetsGoneError
+from penstock.indexing.source.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,7 +29,6 @@ _POLL_S: Final = 0.25
 _BACKLOG_RECORDS: Final = 10_000
 _SAMPLE_RECORDS: Final = 500
 _SAMPLE_WAIT_S: Final = 2.0
-_SPANS_S: Final = 10.0
 _LAST_RECORDS: Final = 2
 # A client reads ahead what nobody asked for; one batch of records is the least that it gets.
 _FEW_RECORDS: Final = (("max.partition.fetch.bytes", "1024"), ("queued.min.messages", "1"))
@@ -60,7 +60,7 @@ class KafkaSupplier:
         self._condition = threading.Condition()
         self._opened: tuple[KafkaAdmin, Settings] | None = None
         self._record_bytes = 0
-        self._turn = 0  # the partition at which `spans_ms` goes on
+        self._turns = Turns(clock)  # of `spans_ms`
         self.stream = topic
 
     def available(
@@ -110,12 +110,8 @@ class KafkaSupplier:
 
         Partitions whose turn does not come within ten seconds are left out.
         """
-        until_s = self._clock.monotonic_s() + _SPANS_S
         found: dict[int, int | None] = {}
-        for p in sorted(ranges, key=lambda p: (p < self._turn, p)):
-            if self._clock.monotonic_s() >= until_s:
-                self._turn = p
-                break
+        for p in self._turns.among(ranges):
             start, end = ranges[p]
             first = self._times(p, start, 1)
             # The last offset may be the mark that ends a transaction, which is no record.

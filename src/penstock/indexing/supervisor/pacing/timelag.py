@@ -1,7 +1,7 @@
 """How far a supervisor is behind in time, where its spec asks for it.
 
 On the overlord's mailbox; the stream is asked on a lane of its own, since that may take long. What
-is asked for is the time of two records of each stream partition that has unread ones, at the pace
+is asked for are the times of a few records of each stream partition with unread ones, at the pace
 of `offsetFetchPeriod`; nothing else of them is looked at. Does not own how far it is behind in
 messages (`Standing`).
 """
