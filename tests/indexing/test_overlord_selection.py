@@ -248,7 +248,7 @@ def test_why_a_task_has_no_worker():
         ("replica", ()),
     ]
     assert [r.reason for r in reasons] == [
-        "all of its 1 slots are taken: suspend a supervisor, or give it more (--worker-capacity)",
+        "its only slot is taken: suspend a supervisor, or give it more (--worker-capacity)",
         "it is disabled",
         "it has a replica of this task",
     ]

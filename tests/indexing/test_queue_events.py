@@ -95,7 +95,7 @@ def test_a_lost_worker_is_told_once(world, monkeypatch) -> None:
     monkeypatch.setattr(world.metadata.tasks, "set_statuses", away)
     world.settle(200)
     ((text, data),) = world.events.alerts
-    assert text.startswith("worker w is lost, and its 2 tasks have failed: ")
+    assert text.startswith("worker w is lost, and 2 tasks failed with it: ")
     assert data == {"worker": "w"}
 
 

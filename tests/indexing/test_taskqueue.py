@@ -421,7 +421,7 @@ def test_those_who_want_the_same_stand_in_line_the_urgent_first(world):
     submit(world, kill("a"), *(kill(f"t{n}") for n in range(5)))
     (lock, line) = world.why("t3")
     assert (lock.kind, line.kind) == ("locks", "line")
-    assert "3 tasks that want the same locks and came first, of which t0 is next" in line.text
+    assert "of those that want the same locks 3 came first, of which t0 is next" in line.text
     submit(world, kill("urgent", priority=90))  # revokes nothing: asked for together with nothing
     for _ in range(7):
         for task_id in list(worker.says):
@@ -498,7 +498,7 @@ def test_locks_and_waiting_tasks_survive_the_overlord(world):
     assert states(world)["b"] is RunnerState.WAITING
     (wait,) = world.why("c")
     assert wait.kind == "slots"
-    assert "all of its 1 slots are taken" in wait.text
+    assert "its only slot is taken" in wait.text
     worker.say("a", TaskState.SUCCESS)
     world.settle(2)
     assert held(world) == {"b", "c"}

@@ -178,8 +178,8 @@ def test_the_columns_of_an_ingesting_query_become_dimensions_of_their_types(
 @pytest.mark.parametrize(
     ("query", "by", "message"),
     [
-        ("'2013-01-02 00:00:00', '2013-02-01 00:00:00'", (), r"1 rows .* outside .*2013-01-01"),
-        ("'2013-01-02 00:00:00', NULL", (), "1 rows of the query have no __time"),
+        ("'2013-01-02 00:00:00', '2013-02-01 00:00:00'", (), r"gives 1 row outside .*2013-01-01"),
+        ("'2013-01-02 00:00:00', NULL", (), "the query gives 1 row without __time: "),
         ("'2013-01-02 00:00:00', NULL", ("nowhere",), "'nowhere': there is no such column"),
     ],
 )
@@ -205,12 +205,12 @@ def test_an_ingesting_query_loses_no_rows(
 @pytest.mark.parametrize(
     ("verb", "time", "message"),
     [
-        ("INSERT INTO copies", "NULL", "3 rows of the query have no __time: give them one"),
-        ("INSERT INTO copies", "CAST(NULL AS TIMESTAMP)", "3 rows of the query have no __time"),
+        ("INSERT INTO copies", "NULL", "the query gives 3 rows without __time: give each"),
+        ("INSERT INTO copies", "CAST(NULL AS TIMESTAMP)", "the query gives 3 rows without __time"),
         (
             f"REPLACE INTO copies OVERWRITE WHERE {JANUARY}",
             "TIMESTAMP '2014-01-01'",
-            f"3 rows of the query lie outside of OVERWRITE WHERE {JANUARY}: widen it",
+            f"the query gives 3 rows outside of OVERWRITE WHERE {JANUARY}: widen it",
         ),
     ],
 )

@@ -13,7 +13,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.errors import Closed
+from penstock.core.errors import Closed, counted
 from penstock.indexing.errand import Calls
 from penstock.indexing.overlord.entries.ending import Leavings
 from penstock.indexing.overlord.entries.entry import Stage
@@ -184,7 +184,7 @@ class Stages:
 
     def lost(self, worker: str, reason: str, tasks: int) -> None:
         """The tasks of a worker are given up."""
-        text = f"worker {worker} is lost, and its {tasks} tasks have failed: {reason}"
+        text = f"worker {worker} is lost, and {counted(tasks, 'task')} failed with it: {reason}"
         self._events.alert(text, worker=worker)
 
     def _show(self, entry: Entry) -> None:

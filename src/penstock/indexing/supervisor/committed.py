@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from penstock.core.errors import counted
 from penstock.indexing.supervisor.groups import first_offsets
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ class Committed:
         self._metadata.begin_topic(self._supervisor_id, was, now, first)
         self.read()
         unread = self._topic.unread(old)
-        lost = f", and {unread} messages more went with it" if unread else ""
+        lost = f", and {counted(unread, 'message')} more went with it" if unread else ""
         return (
             f"it was deleted and made again (id {was}, now {now}): the new one is read from its"
             f" start, {first}; of the old one everything up to {old} is published{lost}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.core.errors import Conflict
+from penstock.core.errors import Conflict, counted
 from penstock.indexing.ports import WorkerReport
 
 if TYPE_CHECKING:
@@ -59,6 +59,6 @@ class Holdings:
             raise Conflict("the worker is disabled: enable it, or give the task to another")
         if len(self.running) >= self._options.capacity:
             raise Conflict(
-                f"all {self._options.capacity} slots of the worker are taken: raise its capacity"
-                " or wait for a task to end"
+                f"the worker has {counted(self._options.capacity, 'slot')} and as many tasks: raise"
+                " its capacity, or wait for a task to end"
             )

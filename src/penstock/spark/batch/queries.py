@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as sf
 
-from penstock.core.errors import InvalidRequest
+from penstock.core.errors import InvalidRequest, counted
 from penstock.indexing.engine import EngineFailure
 from penstock.indexing.spec import TIME_COLUMN
 from penstock.indexing.spec.text.clauses import overwrite_clause
@@ -162,13 +162,13 @@ def check_times(without: int, outside: int, intervals: Sequence[Interval]) -> No
     """
     if without:
         raise EngineFailure(
-            f"{without} rows of the query have no __time: give them one with coalesce, or leave"
-            " them out with WHERE"
+            f"the query gives {counted(without, 'row')} without __time: give each one with"
+            " coalesce, or leave them out with WHERE"
         )
     if outside:
         raise EngineFailure(
-            f"{outside} rows of the query lie outside of {overwrite_clause(intervals)}: widen it,"
-            " or leave them out with the same condition in the query"
+            f"the query gives {counted(outside, 'row')} outside of {overwrite_clause(intervals)}:"
+            " widen it, or leave them out with the same condition in the query"
         )
 
 

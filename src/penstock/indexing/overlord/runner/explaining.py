@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.core.errors import counted
 from penstock.indexing.overlord.runner.selection import (
     Candidate,
     Pending,
@@ -92,14 +93,14 @@ def _against(task: Pending, seen: Seen, rules: Rules) -> str:
     if seen.barred:
         return seen.barred
     if worker.free <= 0:
-        return (
-            f"all of its {worker.capacity} slots are taken: suspend a supervisor, or give it more"
-            " (--worker-capacity)"
-        )
+        many = f"all of its {worker.capacity} slots are"
+        slots = "its only slot is" if worker.capacity == 1 else many
+        return f"{slots} taken: suspend a supervisor, or give it more (--worker-capacity)"
     limit = type_limit(worker, task.kind.type, rules)
     used = worker.used_by_type.get(task.kind.type, 0)
     if used >= limit:
-        return f"it has {used} tasks of type {task.kind.type}, as many as the worker config allows"
+        tasks = f"{counted(used, 'task')} of type {task.kind.type}"
+        return f"it has {tasks}, as many as the worker config allows"
     if task.availability_group in worker.groups:
         return "it has a replica of this task"
     if worker.room <= 0:

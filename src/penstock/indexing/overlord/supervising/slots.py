@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from penstock.core.errors import counted
+
 if TYPE_CHECKING:
     from penstock.indexing.supervisor import Supervisor
 
@@ -41,16 +43,12 @@ class SlotDemand:
         publishing = 2 * self.reading
         if not self.capacity or (self.reading < self.capacity and publishing <= self.capacity):
             return ""
-        who = (
-            "1 supervisor wants"
-            if self.supervisors == 1
-            else f"{self.supervisors} supervisors want"
-        )
+        who = counted(self.supervisors, "supervisor wants", "supervisors want")
         when = "at all times" if self.reading >= self.capacity else "while their tasks publish"
         return (
-            f"{who} {self.reading} slots for tasks that read, and up to {publishing} while those"
-            f" before them publish, of {self.capacity} that there are: {when} batch tasks wait."
-            f" To mend it, {_MEND}"
+            f"{who} {counted(self.reading, 'slot')} for tasks that read, and up to {publishing}"
+            f" while those before them publish, of {self.capacity} that there are: {when} batch"
+            f" tasks wait. To mend it, {_MEND}"
         )
 
 

@@ -113,9 +113,7 @@ class LockSeekers:
             for refused in self._lockboxes.why(head)
         ]
         if before:
-            text = (
-                f"{before} tasks that want the same locks and came first, of which {head} is next"
-            )
+            text = f"of those that want the same locks {before} came first, of which {head} is next"
             found.append(Wait("line", text))
         return found or [Wait("locks", "the answer of the lockbox")]
 

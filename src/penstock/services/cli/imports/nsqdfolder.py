@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.core.errors import NotFound
+from penstock.core.errors import NotFound, counted
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.output import Row, print_json, print_rows, say, warn
 from penstock.services.host.datafolder import DataFolder, FolderLock
@@ -95,7 +95,8 @@ def _print(topics: Sequence[ImportedTopic], run: NsqImport, *, doubtful: bool) -
         if kept and not doubtful:
             warn(f"penstock: {kept:,} doubtful messages were left out; --doubtful takes them")
     lost = sum(report.lost for report in run.reports.values())
-    say(f"\n{sum(topic.messages for topic in topics):,} messages imported, {lost:,} lost to damage")
+    imported = counted(sum(topic.messages for topic in topics), "message")
+    say(f"\n{imported} imported, {lost:,} lost to damage")
 
 
 def _topic_rows(topics: Sequence[ImportedTopic]) -> list[Row]:

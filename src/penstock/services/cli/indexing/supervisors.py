@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import typer
 
-from penstock.core.errors import InvalidRequest
+from penstock.core.errors import InvalidRequest, counted
 from penstock.core.intervals import parse_time
 from penstock.services.answers import objects, part, whole
 from penstock.services.cli import exitcodes
@@ -234,7 +234,7 @@ def lag(name: Id, as_json: Json = False) -> None:
     if not as_json:
         time_ms = part(payload, "maxLagMillis")
         time = f", {time_ms / 1000:,.1f} s" if isinstance(time_ms, int) else ""
-        say(f"{whole(payload, 'aggregateLag'):,} messages behind{time}{_age(status)}")
+        say(f"{counted(whole(payload, 'aggregateLag'), 'message')} behind{time}{_age(status)}")
 
 
 def _less(number: object, other: object) -> int | None:
@@ -330,7 +330,7 @@ def stats(name: Id, as_json: Json = False) -> None:
             "group": group,
             "task": task,
             **{
-                label: part(counted, "totals", "buildSegments", key)
+                label: part(shown, "totals", "buildSegments", key)
                 for label, key in (
                     ("processed", "processed"),
                     ("unparseable", "unparseable"),
@@ -338,10 +338,10 @@ def stats(name: Id, as_json: Json = False) -> None:
                     ("bytes", "processedBytes"),
                 )
             },
-            "a second": part(counted, "movingAverages", "buildSegments", "1m", "processed"),
+            "a second": part(shown, "movingAverages", "buildSegments", "1m", "processed"),
         }
         for group, tasks in (found.items() if isinstance(found, dict) else ())
-        for task, counted in (tasks.items() if isinstance(tasks, dict) else ())
+        for task, shown in (tasks.items() if isinstance(tasks, dict) else ())
     ]
     if as_json:
         print_json(found)
