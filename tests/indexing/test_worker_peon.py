@@ -126,7 +126,9 @@ def test_how_a_task_ended_is_in_its_attempt(tmp_path, broker):
     whole = folder.read_json("attempt/1/report.json")
     report = whole["ingestionStatsAndErrors"]
     assert (report["taskId"], report["payload"]["ingestionState"]) == ("task-1", "COMPLETED")
-    assert report["payload"]["rowStats"]["buildSegments"]["processed"] == 0
+    names = ["processed", "processedBytes", "processedWithError", "thrownAway", "unparseable"]
+    counted = report["payload"]["rowStats"]["buildSegments"]
+    assert {name: counted[name] for name in names} == dict.fromkeys(names, 0)
     assert report["payload"]["segmentAvailabilityConfirmed"] is True
     assert whole["taskContext"] == {
         "type": "taskContext",

@@ -142,6 +142,7 @@ def test_supervisors_that_take_all_slots_say_so_wherever_one_looks(
         (0, 0, 4, ""),
         (2, 2, 4, ""),
         (1, 3, 4, "1 supervisor wants 3 slots for tasks that read, and up to 6 while those"),
+        (1, 1, 1, "1 supervisor wants 1 slot for tasks that read, and up to 2 while those"),
         (3, 3, 4, "while their tasks publish batch tasks wait"),
         (4, 4, 4, "at all times batch tasks wait"),
         (9, 9, 0, ""),  # without a worker something else is wrong
@@ -182,7 +183,11 @@ def reading(unparseable: int, samples: Sequence[Mapping[str, str | int]]) -> Tas
             "thrownAwayEarly": 2,
             "thrownAwayFiltered": 3,
         },
-        averages={"1m": {"processed": 0.5}, "5m": {}, "15m": {}},
+        averages={
+            "1m": {"processed": 0.5, "thrownAwayLate": 0.25, "thrownAwayFiltered": 0.5},
+            "5m": {},
+            "15m": {},
+        },
         unparseable=samples,
         effort=Effort(per_second=2.5, idle=0.75),
     )
@@ -198,11 +203,29 @@ def test_what_tasks_count_and_cannot_parse_is_shown_by_group_and_task(
     sample = {"partition": 0, "offset": 3, "reason": "no JSON", "input": "{"}
     world.reports[task] = reading(1, [sample])
     world.until(lambda: api.get(f"{S}/flights/stats").json() != {})
+    # As Druid names them, also where nothing was counted yet.
+    nothing = {
+        "processed": 0,
+        "processedBytes": 0,
+        "processedWithError": 0,
+        "thrownAway": 0,
+        "unparseable": 0,
+    }
     assert api.get(f"{S}/flights/stats").json() == {
         "0": {
             task: {
                 "movingAverages": {
-                    "buildSegments": {"1m": {"processed": 0.5}, "5m": {}, "15m": {}}
+                    "buildSegments": {
+                        "1m": {
+                            **nothing,
+                            "processed": 0.5,
+                            "thrownAway": 0.75,
+                            "thrownAwayLate": 0.25,
+                            "thrownAwayFiltered": 0.5,
+                        },
+                        "5m": nothing,
+                        "15m": nothing,
+                    }
                 },
                 "totals": {
                     "buildSegments": {
@@ -210,6 +233,9 @@ def test_what_tasks_count_and_cannot_parse_is_shown_by_group_and_task(
                         "processedBytes": 1_234,
                         "processedWithError": 0,
                         "thrownAway": 6,
+                        "thrownAwayLate": 1,
+                        "thrownAwayEarly": 2,
+                        "thrownAwayFiltered": 3,
                         "unparseable": 1,
                     }
                 },

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeVar
 
 from penstock.core.intervals import Interval
 from penstock.indexing.engine import DataFile, RowCounts
+
+Number = TypeVar("Number", int, float)
 
 
 def data_file_to_json(file: DataFile) -> dict[str, object]:
@@ -46,6 +49,27 @@ def counts_to_json(counts: RowCounts) -> dict[str, int]:
         "thrownAwayEarly": counts.thrown_away_early,
         "thrownAwayFiltered": counts.thrown_away_filtered,
         "processedBytes": counts.read_bytes,
+    }
+
+
+def row_stats(counts: Mapping[str, Number]) -> dict[str, Number]:
+    """Return the names of Druid's row stats, and beside them why rows were thrown away.
+
+    A field that does not fit its column is null there, and its row processed: so none is processed
+    with an error.
+
+    Args:
+        counts: Counts, or rates of them, by the names that `counts_to_json` gives; what is not
+            there is 0.
+    """
+    reasons = {name: n for name, n in counts.items() if name.startswith("thrownAway")}
+    return {
+        "processed": counts.get("processed", 0),
+        "processedBytes": counts.get("processedBytes", 0),
+        "processedWithError": 0,
+        "thrownAway": sum(reasons.values()),
+        "unparseable": counts.get("unparseable", 0),
+        **reasons,
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core.intervals import format_time
+from penstock.indexing.filejson import row_stats
 from penstock.indexing.sequences import offsets_to_json
 
 if TYPE_CHECKING:
@@ -75,21 +76,11 @@ def supervisor_stats(supervisor: Supervisor) -> dict[str, object]:
         for task_id, replica in group.replicas.items():
             if replica.report is None:
                 continue
-            counts = replica.report.counts
-            thrown = sum(n for name, n in counts.items() if name.startswith("thrownAway"))
-            totals = {
-                "processed": counts.get("processed", 0),
-                "processedBytes": counts.get("processedBytes", 0),
-                # A field that does not fit its column is null there: its row is none of these.
-                "processedWithError": 0,
-                "thrownAway": thrown,
-                "unparseable": counts.get("unparseable", 0),
-            }
             by_task = stats.setdefault(str(group.group_id), {})
-            averages = {span: dict(rates) for span, rates in replica.report.averages.items()}
+            averages = {span: row_stats(rates) for span, rates in replica.report.averages.items()}
             by_task[task_id] = {
                 "movingAverages": {"buildSegments": averages},
-                "totals": {"buildSegments": totals},
+                "totals": {"buildSegments": row_stats(replica.report.counts)},
                 # What the scaler goes by; null is not known.
                 "autoscalerMetrics": {
                     "pollIdleRatio": replica.report.effort.idle,

@@ -8,6 +8,7 @@ from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import Closed, InvalidRequest
+from penstock.indexing.filejson import row_stats
 from penstock.indexing.ports import TaskState
 from penstock.indexing.spec.rows.projections import unmade
 from penstock.indexing.task import StreamingTask, TaskResult
@@ -69,12 +70,12 @@ class StreamingPeonTask:
         else:
             counts = dict(told.counts)
             saved = tuple(dict(sample) for sample in told.unparseable)
-            averages = {span: dict(rates) for span, rates in told.averages.items()}
+            averages = {span: dict(row_stats(rates)) for span, rates in told.averages.items()}
         result = self.control.result
         state = IngestionState.COMPLETED if result.state.complete else IngestionState.BUILD_SEGMENTS
         return IngestionReport(
             state,
-            {"buildSegments": counts},
+            {"buildSegments": row_stats(counts)},
             {"buildSegments": [dict(sample) for sample in saved]},
             error=result.error,
             more={"movingAverages": {"buildSegments": averages}},
