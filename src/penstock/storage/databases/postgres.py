@@ -1,14 +1,13 @@
 """Rows of a PostgreSQL of others: statements that read, in one transaction, as blocks of CSV.
 
-Owns the connection and what may go over it. Each statement is read by COPY, so the server writes
+Owns what goes over a connection. Each statement is read by COPY, so the server writes
 rows as text while we take them, and neither side holds the result; what CSV cannot tell apart
 (lists, bytes) the server turns into JSON and base64. Does not own what becomes of the text.
 
 Invariants: the transaction is read-only, sees one state of the database, and is never committed.
 A statement is parsed by the server as the user wrote it, alone, before it becomes part of a COPY:
-what is two statements, or no query, ends there. Neither a variable nor a file of this process
-stands in for what the caller did not give: a password, a certificate, a ticket of Kerberos, another
-server or its settings. A wait ends when the caller wants that, and then the server is told to stop.
+what is two statements, or no query, ends there. A wait ends when the caller wants that, and then
+the server is told to stop.
 """
 
 from __future__ import annotations
@@ -25,10 +24,12 @@ from psycopg.pq import DiagnosticField, ExecStatus, TransactionStatus
 from psycopg.sql import SQL, Identifier
 
 from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
+from penstock.storage.databases.connecting import LOOK_EVERY_MS, connected
 
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGresult
 
+    from penstock.core.clock import Clock
     from penstock.storage.databases.address import DatabaseAddress
 
 Kind = Literal[
@@ -48,10 +49,8 @@ Kind = Literal[
 ]
 
 BLOCK_BYTES: Final = 8 << 20
-_LOOK_EVERY_MS: Final = 200
 _GONE_AFTER: Final = "2s"
 _CANCEL_TIMEOUT_S: Final = 3.0
-_NETWORK_TIMEOUT_MS: Final = 60_000
 # So that a text means the same whoever the user is. Each is set for the transaction alone: a pool
 # of connections in between would keep others.
 _SETTINGS: Final[Mapping[str, str]] = {
@@ -296,7 +295,7 @@ class PostgresReader:
         """Return when the server may have said something, or a moment later."""
         self._check()
         self._readable.modify(self._pg.socket, events)
-        self._readable.poll(_LOOK_EVERY_MS)
+        self._readable.poll(LOOK_EVERY_MS)
 
     def _checked(self, result: PGresult | None, place: str, sql: str = "") -> PGresult:
         if result is None:
@@ -308,7 +307,11 @@ class PostgresReader:
 
 @contextmanager
 def opened(
-    address: DatabaseAddress, user: str, password: str, check: Callable[[], None]
+    address: DatabaseAddress,
+    user: str,
+    password: str,
+    check: Callable[[], None],
+    clock: Clock | None = None,
 ) -> Iterator[PostgresReader]:
     """Give a transaction that reads a database to a block.
 
@@ -316,8 +319,9 @@ def opened(
         address: The database.
         user: Who reads.
         password: Theirs; not empty.
-        check: Called now and then once there is a connection, also while the server is silent;
-            raises when this should end.
+        check: Called now and then, also while the server is silent, but not while the host's name
+            is looked up; raises when this should end.
+        clock: Measures how long it takes to connect.
 
     Raises:
         InvalidRequest: The database refuses the user, or its certificate is not what it should be.
@@ -325,7 +329,7 @@ def opened(
     """
     if not password:
         raise InvalidRequest(f"the password for the database {address.shown} is empty: set it")
-    connection = _connected(address, user, password)
+    connection = _connected(address, user, password, check, clock)
     try:
         reader = PostgresReader(connection, address, check)
         reader.begin(address.search_path)
@@ -343,37 +347,14 @@ def opened(
 
 
 def _connected(
-    address: DatabaseAddress, user: str, password: str
+    address: DatabaseAddress,
+    user: str,
+    password: str,
+    check: Callable[[], None],
+    clock: Clock | None,
 ) -> psycopg.Connection[tuple[object, ...]]:
     try:
-        return psycopg.connect(
-            autocommit=True,
-            host=address.host,
-            # Empty, so that no variable of the process says where else to connect, or how to read.
-            hostaddr="",
-            options="",
-            target_session_attrs="any",
-            load_balance_hosts="disable",
-            channel_binding="prefer",
-            sslnegotiation="postgres",
-            ssl_min_protocol_version="TLSv1.2",
-            port=address.port,
-            dbname=address.name,
-            user=user,
-            password=password,
-            sslmode=address.tls,
-            # What this process has of its own is not for who wrote the statement.
-            sslcertmode="disable",
-            gssencmode="disable",
-            require_auth="scram-sha-256,md5,password,none",
-            application_name=address.application,
-            client_encoding="UTF8",
-            connect_timeout=address.connect_timeout_s,
-            tcp_user_timeout=_NETWORK_TIMEOUT_MS,
-            keepalives_idle=30,
-            keepalives_interval=10,
-            keepalives_count=3,
-        )
+        return connected(address, user, password, check, clock)
     except psycopg.Error as error:
         said = f"the database {address.shown} cannot be opened ({_line(error)})"
         if _CUT_OFF not in said and any(word in said for word in _REFUSED):

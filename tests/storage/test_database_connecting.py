@@ -1,0 +1,61 @@
+"""Connections to databases of others: a server that takes a connection and says nothing holds up
+nobody for longer than its time, nor for longer than who waits wants."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from penstock.core.errors import NotFound, Unavailable
+from penstock.storage.databases.address import DatabaseAddress
+from penstock.storage.databases.postgres import opened
+from penstock.testing.clock import VirtualClock
+
+
+@pytest.fixture
+def silent() -> Iterator[DatabaseAddress]:
+    """A port that takes connections, on which nobody ever answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield DatabaseAddress("127.0.0.1", listening.getsockname()[1], "shop")
+
+
+class Stopped(NotFound):
+    """The task should end."""
+
+
+def test_who_stops_does_not_wait_for_a_server_that_says_nothing(silent: DatabaseAddress) -> None:
+    looks = []
+
+    def check() -> None:
+        looks.append(1)
+        if len(looks) == 3:
+            raise Stopped("enough")
+
+    clock = VirtualClock()  # on which no time passes
+    with pytest.raises(Stopped), opened(silent, "reader", "hush", check, clock):
+        pass
+
+
+def test_a_server_that_says_nothing_has_its_time(silent: DatabaseAddress) -> None:
+    clock = VirtualClock()
+
+    def check() -> None:
+        clock.advance(silent.connect_timeout_s / 2)
+
+    waits = pytest.raises(Unavailable, match=r"127\.0\.0\.1: connection timeout expired")
+    with waits, opened(silent, "reader", "hush", check, clock):
+        pass
+
+
+def test_what_stands_in_the_way_is_told() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    gone = DatabaseAddress("127.0.0.1", port, "shop")
+    with pytest.raises(Unavailable, match="refused"), opened(gone, "r", "p", lambda: None):
+        pass
+    unknown = DatabaseAddress("a..b", port, "shop")
+    told = pytest.raises(Unavailable, match=r"failed to resolve host 'a\.\.b'")
+    with told, opened(unknown, "r", "p", lambda: None):
+        pass
