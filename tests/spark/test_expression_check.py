@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.spark.connect.session import SparkSessions
-from penstock.spark.engine import ENGINE_CONF
+from penstock.spark.pipeline import ENGINE_CONF
 from penstock.spark.transforms.check import EXPRESSION_CONF, ExpressionCheck
 
 pytestmark = pytest.mark.spark

@@ -24,8 +24,9 @@ from penstock.spark.chunks import TimeLimits
 from penstock.spark.chunkwork import renamed
 from penstock.spark.columns import folded_columns
 from penstock.spark.connect.session import SparkSessions
-from penstock.spark.engine import ENGINE_CONF, SparkEngine, SparkEngineOptions
+from penstock.spark.engine import SparkEngine, SparkEngineOptions
 from penstock.spark.folding import fold_of
+from penstock.spark.pipeline import ENGINE_CONF
 from penstock.spark.prefolding.plan import groups_of
 
 if TYPE_CHECKING:

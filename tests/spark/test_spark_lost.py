@@ -32,13 +32,13 @@ from penstock.indexing.engine import (
 )
 from penstock.indexing.spec import parse_data_schema
 from penstock.services.host.http2 import greet
-from penstock.spark.batch.engine import BATCH_CONF
 from penstock.spark.connect.java import VECTOR_MODULE
 from penstock.spark.connect.running import Running
 from penstock.spark.connect.server import SparkServer
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
 from penstock.spark.connect.stuck import told_stuck
-from penstock.spark.engine import ENGINE_CONF, SparkEngine
+from penstock.spark.engine import SparkEngine
+from penstock.spark.pipeline import ENGINE_CONF
 
 WAIT_S = 60
 UNSTOPPABLE = (
@@ -284,9 +284,8 @@ def test_an_address_must_be_given() -> None:
 
 
 def test_one_warm_session_serves_streams_and_batches() -> None:
-    both = {**ENGINE_CONF, **BATCH_CONF}
-    sessions = SparkSessions(SparkSessionOptions("sc://localhost:1", conf=both))
-    assert sessions.with_conf(ENGINE_CONF) is sessions.with_conf(BATCH_CONF) is sessions
+    sessions = SparkSessions(SparkSessionOptions("sc://localhost:1", conf=ENGINE_CONF))
+    assert sessions.with_conf(ENGINE_CONF) is sessions
     assert sessions.with_conf({"spark.sql.ansi.enabled": "true"}) is not sessions
 
 

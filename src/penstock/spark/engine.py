@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -94,13 +94,6 @@ if TYPE_CHECKING:
     from penstock.indexing.spec import DataSchema
 
 
-# Settings of the engine's own Spark sessions, on top of the server's.
-ENGINE_CONF: Final[Mapping[str, str]] = {
-    # An expression that fails on a row makes a null there, not the end of the stream.
-    "spark.sql.ansi.enabled": "false",
-    "spark.sql.session.timeZone": "UTC",
-    pipeline.KEEP_COUNTING[0]: pipeline.KEEP_COUNTING[1],
-}
 _READ_AGAIN: Final = "the next task reads its events again; check the disk"
 
 
@@ -126,12 +119,13 @@ class SparkEngine:
     """`IndexingEngine` on a Spark session; any thread may call it, several at once.
 
     Args:
-        sessions: How Spark is reached; the engine has a session of its own.
+        sessions: How Spark is reached; the engine has a Spark session of its own, or that of
+            these if they have `ENGINE_CONF`.
         options: Sizes.
     """
 
     def __init__(self, sessions: SparkSessions, options: SparkEngineOptions | None = None) -> None:
-        self._sessions = sessions.with_conf(ENGINE_CONF)
+        self._sessions = sessions.with_conf(pipeline.ENGINE_CONF)
         self._options = options or SparkEngineOptions()
         self._parallelism = self._options.parallelism or os.cpu_count() or 1
         self._fs = OsFileSystem()

@@ -44,6 +44,13 @@ KEEP_COUNTING: Final = (
     "spark.sql.adaptive.optimizer.excludedRules",
     "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation",
 )
+ENGINE_CONF: Final[Mapping[str, str]] = {
+    # An expression that fails on a row makes a null there, not the end of the stream or the task.
+    "spark.sql.ansi.enabled": "false",
+    "spark.sql.session.timeZone": "UTC",
+    KEEP_COUNTING[0]: KEEP_COUNTING[1],
+}
+"""Settings of the engines' Spark sessions, on top of the server's."""
 
 PROCESSED: Final = "processed"
 FILTERED: Final = "filtered"

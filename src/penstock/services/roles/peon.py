@@ -51,10 +51,11 @@ from penstock.services.httpclient import JsonClient
 from penstock.services.httpserver import HttpServer
 from penstock.services.roles.peonevents import PeonEvents, task_dimensions
 from penstock.services.roles.processmetrics import process_metrics
-from penstock.spark.batch.engine import BATCH_CONF, SparkBatchEngine
+from penstock.spark.batch.engine import SparkBatchEngine
 from penstock.spark.batch.options import SparkBatchOptions
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
-from penstock.spark.engine import ENGINE_CONF, SparkEngine
+from penstock.spark.engine import SparkEngine
+from penstock.spark.pipeline import ENGINE_CONF
 from penstock.spark.tables import TableSource
 from penstock.storage.filesystem import OsFileSystem
 
@@ -98,11 +99,9 @@ class PeonProcess:
         self._ask_stop: Callable[[], None] = lambda: None
         self._emitter: ServiceEmitter | None = None
         self._events: PeonEvents | None = None
-        # With the settings of both engines: which the task needs is not known while it is warmed.
+        # With the engines' settings: which of them the task needs is not known while it is warmed.
         self._sessions = (
-            SparkSessions(
-                SparkSessionOptions(options.spark_connect, conf={**ENGINE_CONF, **BATCH_CONF})
-            )
+            SparkSessions(SparkSessionOptions(options.spark_connect, conf=ENGINE_CONF))
             if options.spark_connect
             else None
         )

@@ -20,7 +20,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from penstock.core.errors import CorruptData, InvalidRequest, NotFound, Unavailable
@@ -103,15 +103,6 @@ if TYPE_CHECKING:
     from penstock.indexing.spec.inputs import ExternTable
 
 
-# Settings of the engine's own Spark session, on top of the server's.
-BATCH_CONF: Final[Mapping[str, str]] = {
-    # An expression that fails on a row makes a null there, not the end of the task.
-    "spark.sql.ansi.enabled": "false",
-    "spark.sql.session.timeZone": "UTC",
-    pipeline.KEEP_COUNTING[0]: pipeline.KEEP_COUNTING[1],
-}
-
-
 class SparkBatchEngine:
     """`BatchEngine` on Spark; any thread may call it, several at once.
 
@@ -119,8 +110,8 @@ class SparkBatchEngine:
     own threads are blocked; and the tasks that were cancelled, as one may be just before its call.
 
     Args:
-        sessions: How Spark is reached; the engine has Spark sessions of its own, or these if they
-            have `BATCH_CONF`.
+        sessions: How Spark is reached; the engine has a Spark session of its own, or that of
+            these if they have `ENGINE_CONF`.
         options: Sizes, and what may be reached.
         tables: Which files are visible, for queries; None: queries are refused.
     """
@@ -131,7 +122,7 @@ class SparkBatchEngine:
         options: SparkBatchOptions | None = None,
         tables: TableSource | None = None,
     ) -> None:
-        self._sessions = sessions.with_conf(BATCH_CONF)
+        self._sessions = sessions.with_conf(pipeline.ENGINE_CONF)
         self._queries = None if tables is None else QueryRows(sessions, tables)
         self._options = options or SparkBatchOptions()
         self._mutex = threading.Lock()
