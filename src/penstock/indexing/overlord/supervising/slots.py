@@ -39,7 +39,11 @@ class SlotDemand:
 
     @property
     def shortage(self) -> str:
-        """What is short and how to mend it; empty if tasks of others find slots."""
+        """What is short and how to mend it; empty if nothing is.
+
+        Nothing is where the slots are enough for all that supervisors ever want at once, though
+        others may then have to wait until a publish is over.
+        """
         publishing = 2 * self.reading
         if not self.capacity or (self.reading < self.capacity and publishing <= self.capacity):
             return ""
