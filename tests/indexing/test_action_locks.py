@@ -135,6 +135,21 @@ def test_streams_with_concurrent_locks_append_beside_a_replace(desk):
     assert sorted(row.partition_number for row in found) == [0, 1]
 
 
+def test_what_is_appended_has_the_version_of_its_time_chunk_not_of_the_lock(desk):
+    """The last two of the worked sequences of locks: with a time chunk that is there, without."""
+    desk.add(batch("b"))
+    (first,) = allocate(desk, "b", sequence="b")
+    assert publish(desk, "b", [first], sequence="b").ok
+    desk.end("b")
+    desk.add(stream("s", useConcurrentLocks=True))
+    (beside,) = allocate(desk, "s")
+    (lock,) = desk.do("s", LockList())
+    assert (lock.type, lock.version) == ("APPEND", "1970-01-01T00:00:00.000Z")
+    assert (beside.version, beside.partition_number) == (first.version, 1)
+    (alone,) = allocate(desk, "s", NEXT_DAY)
+    assert (alone.version, alone.partition_number) == (lock.version, 0)
+
+
 def test_a_publish_needs_a_lock_that_covers_it(desk):
     desk.add(batch("b"))
     (place,) = allocate(desk, "b", sequence="b")
