@@ -360,8 +360,8 @@ class World:
 
     async def retain(self) -> None:
         held, consumed = self.topic.held_back(0)
-        queue = self.topic.queues[0]
-        await asyncio.to_thread(queue.retain, self.clock.now_ms(), held=held, consumed=consumed)
+        retain = self.topic.queues[0].retention.retain
+        await asyncio.to_thread(retain, self.clock.now_ms(), held=held, consumed=consumed)
 
     async def sync(self) -> None:
         await asyncio.wrap_future(self.topic.queues[0].request_sync())

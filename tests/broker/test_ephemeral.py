@@ -222,14 +222,14 @@ class AgainstModel(RuleBasedStateMachine):
     @rule(wanted=st.sets(st.integers(0, 60)))
     def trim(self, wanted: set[int]) -> None:
         self.clock.advance(1)
-        self.queue.trim(lambda start, end: bool(wanted & set(range(start, end))))
+        self.queue.retention.trim(lambda start, end: bool(wanted & set(range(start, end))))
         self.forget([entry for entry in self.batches if not wanted & set(range(*entry))])
 
     @rule(share=st.integers(0, 4))
     def drop(self, share: int) -> None:
         before = len(self.messages)
         most = self.queue.size_bytes * share // 4
-        dropped = self.queue.drop_oldest(most)
+        dropped = self.queue.retention.drop_oldest(most)
         assert self.queue.size_bytes <= most
         earliest = self.queue.earliest
         self.forget([entry for entry in self.batches if entry[0] < earliest])
@@ -237,7 +237,7 @@ class AgainstModel(RuleBasedStateMachine):
 
     @rule()
     def clear(self) -> None:
-        self.queue.clear()
+        self.queue.retention.clear()
         self.forget(self.batches.copy())
 
     @rule(offset=st.integers(0, 70), max_bytes=st.integers(0, 5_000))

@@ -167,7 +167,7 @@ def test_only_what_retention_kept_comes_again(options: BrokerOptions) -> None:
         topic.queues[0].sync()
         held, consumed = topic.held_back(0)
         now_ms = broker.server.broker.clock.now_ms()
-        topic.queues[0].retain(now_ms, held=held, consumed=consumed)
+        topic.queues[0].retention.retain(now_ms, held=held, consumed=consumed)
         earliest = topic.queues[0].earliest
         assert 0 < earliest < 40
         assert seek(broker, "to=beginning") == [earliest]

@@ -341,15 +341,15 @@ def test_retention_deletes_what_is_consumed_and_old(open_queue, clock, fs):
     cursor = queue.cursor("slow")
     queue.sync()
     clock.advance(ms=5000)
-    assert queue.retain(clock.now_ms()).held_back_by == "slow"
+    assert queue.retention.retain(clock.now_ms()).held_back_by == "slow"
     cursor.advance(5)
-    report = queue.retain(clock.now_ms())
+    report = queue.retention.retain(clock.now_ms())
     assert (report.files_deleted, report.earliest, report.held_back_by) == (2, 4, "slow")
     with pytest.raises(OffsetsDeleted) as caught:
         queue.read(3, 100)
     assert caught.value.earliest == 4
     cursor.delete()
-    queue.retain(clock.now_ms())
+    queue.retention.retain(clock.now_ms())
     assert queue.statistics().log_files == 1
     assert queue.latest == 10
     after = open_queue(fs.crash(1))
@@ -364,7 +364,7 @@ def test_a_reader_that_keeps_up_lets_every_full_file_go(open_queue, clock):
         assert len(messages_of(queue, n)) == 1
         cursor.advance(n + 1)
         queue.sync()
-        queue.retain(clock.now_ms())
+        queue.retention.retain(clock.now_ms())
         assert queue.statistics().log_files <= 2
     names = queue._fs.listdir(FOLDER)
     assert [name for name in names if not name.endswith((".log", ".cursor"))] == []
@@ -375,11 +375,11 @@ def test_retention_by_size_and_none_keeps(open_queue, clock):
     fill(queue, 20)
     queue.sync()
     clock.advance(ms=10**9)
-    assert queue.retain(clock.now_ms()).files_deleted == 0
+    assert queue.retention.retain(clock.now_ms()).files_deleted == 0
     queue.close()
     queue = open_queue(max_bytes_per_file=500, retention_bytes=1000)
     queue.sync()
-    queue.retain(clock.now_ms())
+    queue.retention.retain(clock.now_ms())
     assert 1000 <= queue.statistics().bytes < 1600
 
 
@@ -562,7 +562,7 @@ def test_a_saved_cursor_is_never_above_what_is_durable(open_queue, fs, clock):
     cursor = queue.cursor("reader")
     queue.append([b"c", b"d"])
     cursor.advance(4)
-    queue.retain(clock.now_ms())  # saves cursors, and syncs no messages
+    queue.retention.retain(clock.now_ms())  # saves cursors, and syncs no messages
     for seed in range(10):
         after = open_queue(fs.crash(seed))
         assert after.cursor("reader").position == 2
@@ -576,7 +576,7 @@ def test_a_log_file_that_somebody_removed_does_not_stop_retention(open_queue, fs
     logs = [name for name in fs.listdir(FOLDER) if name.endswith(".log")]
     assert len(logs) >= 4
     fs.unlink(f"{FOLDER}/{logs[0]}")
-    assert queue.retain(clock.now_ms()).files_deleted == len(logs) - 1
+    assert queue.retention.retain(clock.now_ms()).files_deleted == len(logs) - 1
     assert queue.statistics().log_files == 1
 
 
@@ -603,7 +603,7 @@ def test_retention_stops_where_the_queue_is_closed(tmp_path):
     queue.sync()
     before = queue.statistics().log_files
     with ThreadPoolExecutor(2) as pool:
-        retaining = pool.submit(queue.retain, 0)
+        retaining = pool.submit(queue.retention.retain, 0)
         assert disk.deleting.wait(30)
         closing = pool.submit(queue.close)
         while True:  # until the close has begun
@@ -638,9 +638,9 @@ def test_consumed_files_go_where_no_window_is_set(open_queue, clock):
     for n in range(30):
         queue.append([b"%d" % n * 20])
     queue.sync()
-    assert queue.retain(clock.now_ms()).files_deleted == 0
-    held = queue.retain(clock.now_ms(), held={"slow": 10}, consumed=True)
+    assert queue.retention.retain(clock.now_ms()).files_deleted == 0
+    held = queue.retention.retain(clock.now_ms(), held={"slow": 10}, consumed=True)
     assert 0 < queue.earliest <= 10
     assert held.held_back_by == "slow"
-    queue.retain(clock.now_ms(), held={"slow": 30}, consumed=True)
+    queue.retention.retain(clock.now_ms(), held={"slow": 30}, consumed=True)
     assert queue.statistics().log_files == 1

@@ -38,13 +38,13 @@ def test_the_size_is_that_of_the_files_at_any_time() -> None:
         queue.append([b"x" * (step * 20)])
         if step == 20:
             queue.sync()
-            queue.drop_oldest(3000)
+            queue.retention.drop_oldest(3000)
         sizes = [fs.stat(f"{FOLDER}/{name}").size for name in fs.listdir(FOLDER)]
         assert queue.size_bytes == queue.statistics().bytes == sum(sizes)
     queue.close()
     again = opened(fs)
     assert again.size_bytes == sum(sizes)
-    again.clear()
+    again.retention.clear()
     assert again.size_bytes == sum(fs.stat(f"{FOLDER}/{n}").size for n in fs.listdir(FOLDER))
 
 
@@ -52,9 +52,9 @@ def test_no_more_goes_than_must() -> None:
     fs = CrashableFileSystem()
     queue = filled(fs)
     before = queue.size_bytes
-    assert queue.drop_oldest(before) == 0
+    assert queue.retention.drop_oldest(before) == 0
     first_file = fs.stat(f"{FOLDER}/{fs.listdir(FOLDER)[0]}").size
-    dropped = queue.drop_oldest(before - 1)
+    dropped = queue.retention.drop_oldest(before - 1)
     assert dropped == queue.earliest > 0
     assert queue.size_bytes == before - first_file
     assert queue.statistics().messages_dropped == dropped
@@ -64,16 +64,16 @@ def test_no_more_goes_than_must() -> None:
 def test_the_active_file_stays_and_so_does_one_that_is_not_synced() -> None:
     fs = CrashableFileSystem()
     queue = filled(fs)
-    queue.drop_oldest(0)
+    queue.retention.drop_oldest(0)
     assert queue.statistics().log_files == 1
     assert queue.latest == 40
     fs.fail_next("fsync")
     while queue.statistics().log_files == 1:  # the pass that a roll asks for fails
         queue.append([b"." * 150])
     assert queue.durable == 40
-    assert queue.drop_oldest(0) == 0
+    assert queue.retention.drop_oldest(0) == 0
     queue.sync()
-    assert queue.drop_oldest(0) > 0
+    assert queue.retention.drop_oldest(0) > 0
 
 
 def test_cursors_move_to_what_is_left_and_stay_there() -> None:
@@ -81,7 +81,7 @@ def test_cursors_move_to_what_is_left_and_stay_there() -> None:
     queue = filled(fs)
     slow, fast = queue.cursor("slow"), queue.cursor("fast")
     fast.advance(39)
-    queue.drop_oldest(2000)
+    queue.retention.drop_oldest(2000)
     earliest = queue.earliest
     assert (slow.position, fast.position) == (earliest, 39)
     queue.close()
@@ -94,7 +94,7 @@ def steps_of_a_drop() -> int:
     fs = CrashableFileSystem()
     queue = filled(fs)
     before = fs.steps
-    queue.drop_oldest(2000)
+    queue.retention.drop_oldest(2000)
     return fs.steps - before
 
 
@@ -105,11 +105,11 @@ def test_a_failure_at_each_step_counts_what_is_gone_and_is_made_good(step: int) 
     queue.cursor("reader")
     fs.fail_at(fs.steps + step)
     with pytest.raises(Unavailable):
-        queue.drop_oldest(2000)
+        queue.retention.drop_oldest(2000)
     assert queue.statistics().messages_dropped == queue.earliest
     assert queue.cursor("reader").position == queue.earliest
     fs.forget_faults()
-    queue.drop_oldest(2000)
+    queue.retention.drop_oldest(2000)
     assert queue.size_bytes <= 2000
     assert queue.statistics().messages_dropped == queue.earliest
     assert [block.base_offset for block in queue.read(queue.earliest, 1)] == [queue.earliest]
@@ -123,12 +123,12 @@ def test_a_power_loss_at_each_step_leaves_whole_files_without_a_gap(step: int) -
         queue.cursor("reader")
         fs.kill_at(fs.steps + step)
         with pytest.raises(PowerLoss):
-            queue.drop_oldest(2000)
+            queue.retention.drop_oldest(2000)
         after = opened(fs.crash(seed))
         assert after.latest == 40
         assert after.verify().messages_lost == 0
         assert after.earliest <= after.cursor("reader").position
-        after.drop_oldest(2000)
+        after.retention.drop_oldest(2000)
         assert after.size_bytes <= 2000
 
 
@@ -146,7 +146,7 @@ def test_appends_go_on_while_a_file_is_deleted() -> None:
     with ThreadPoolExecutor(1) as appender, filled(fs) as queue:
         queue.sync()
         latest = queue.latest
-        assert queue.drop_oldest(1_000)
+        assert queue.retention.drop_oldest(1_000)
         assert fs.deleted > 1
         assert queue.latest == latest + fs.deleted
         assert queue.read(queue.earliest, 1)[0].base_offset == queue.earliest

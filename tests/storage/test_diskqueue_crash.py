@@ -113,7 +113,7 @@ class DiskQueueMachine(RuleBasedStateMachine):
     @rule()
     def retain(self) -> None:
         queue = self.queue
-        report = self.attempt(lambda: queue.retain(self.clock.now_ms()))
+        report = self.attempt(lambda: queue.retention.retain(self.clock.now_ms()))
         if report is not None:
             assert report.earliest == queue.earliest
             for name in self.cursors:
@@ -125,7 +125,7 @@ class DiskQueueMachine(RuleBasedStateMachine):
         first, before = queue.earliest, queue.statistics()
         # One that is larger than it may be is rolled first.
         last_file = before.log_files == 1 and before.bytes <= self.options.max_bytes_per_file
-        dropped = self.attempt(lambda: queue.drop_oldest(max_bytes))
+        dropped = self.attempt(lambda: queue.retention.drop_oldest(max_bytes))
         if dropped is not None:
             assert dropped == queue.earliest - first
             assert not (dropped and last_file)

@@ -80,7 +80,7 @@ def test_deleted_offsets_say_what_is_left(tmp_path):
         queue.sync()
         parts = read_range(folder, 0, 20)
         next(parts)
-        earliest = queue.retain(2**50).earliest
+        earliest = queue.retention.retain(2**50).earliest
         assert earliest > 10
         with pytest.raises(OffsetsDeleted, match="earliest left") as caught:
             read(folder, 0, 20)

@@ -71,13 +71,13 @@ def test_a_damaged_first_block_sends_the_reader_to_the_file_before(tmp_path: Pat
 def test_a_clear_keeps_offsets_and_numbers(tmp_path: Path) -> None:
     folder = str(tmp_path / "q")
     with DiskQueue.open(folder) as queue:
-        queue.clear()
+        queue.retention.clear()
         queue.append([b"a", b"b"], producer=(1, 1))
         cursor = queue.cursor("reader", "earliest")
-        queue.clear()
+        queue.retention.clear()
         assert (queue.earliest, queue.latest, cursor.position) == (2, 2, 2)
         assert queue.read(2, 100) == []
-        queue.clear()
+        queue.retention.clear()
         queue.append([b"c"])
         assert queue.statistics().log_files == 1
     with DiskQueue.open(folder) as queue:

@@ -13,7 +13,7 @@ from penstock.storage.queueoptions import DiskQueueOptions
 from penstock.testing.clock import VirtualClock
 from penstock.testing.crashable import CrashableFileSystem
 
-SMALL = DiskQueueOptions(max_bytes_per_file=1000)
+SMALL = DiskQueueOptions(max_bytes_per_file=1000, max_producers=10)
 
 
 class World:
@@ -23,8 +23,8 @@ class World:
         self.fs = fs or CrashableFileSystem()
         self.fs.mkdir("/q")
         self.full = 0
-        self.log = QueueLog(self.fs, "/q", 10, VirtualClock(), self.hurry)
-        self.log.recover(self.fs.listdir("/q"), Quarantine(self.fs, "/q"), SMALL)
+        self.log = QueueLog(self.fs, "/q", SMALL, VirtualClock(), self.hurry)
+        self.log.recover(self.fs.listdir("/q"), Quarantine(self.fs, "/q"))
 
     def hurry(self) -> None:
         self.full += 1
@@ -32,7 +32,7 @@ class World:
     def append(self, count: int, size: int = 10, producer: int | None = None) -> OffsetRange | None:
         batch = pa.array([bytes(size)] * count, pa.binary())
         mark = None if producer is None else (producer, self.log.latest)
-        return self.log.append(batch, mark, 0, SMALL)
+        return self.log.append(batch, mark, 0)
 
 
 def test_only_what_was_synced_is_durable_and_offsets_go_on_behind_it() -> None:
@@ -62,10 +62,9 @@ def test_a_full_log_file_grows_to_twice_its_size_while_the_one_before_is_not_syn
 
 def test_a_batch_that_is_refused_changes_nothing() -> None:
     world = World()
+    world.log.options = DiskQueueOptions(max_block_bytes=1000)
     with pytest.raises(InvalidRequest, match="max_block_bytes"):
-        world.log.append(
-            pa.array([bytes(2000)], pa.binary()), (1, 1), 0, DiskQueueOptions(max_block_bytes=1000)
-        )
+        world.log.append(pa.array([bytes(2000)], pa.binary()), (1, 1), 0)
     assert world.log.bounds() == (0, 0)
     assert world.log.producers.last(1) is None
 

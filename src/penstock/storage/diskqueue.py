@@ -2,9 +2,8 @@
 
 Owns: who may write, and who waits for an fsync. Does not own: what is written (`queue.log`),
 framing (`blocks`), reading (`queue.reading`), cursors, sync policy (`syncing`), deleting
-(`queue.reclaiming`): each is a module of its own. They have one face, which is what a topic
-asks of its queue, in memory or here: they share the folder's lock, the end that `close` gives them
-and the statistics, and a part that was handed out by itself could be used after that end.
+(`queue.retention`): each is a module of its own. Who writes and who reads have one face here; who
+deletes has `DiskQueue.retention`, which ends when the queue is closed.
 
 Invariants, beside those of the log:
 
@@ -17,7 +16,6 @@ Invariants, beside those of the log:
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Literal, Self
 
 from penstock.core.clock import Clock, SystemClock
@@ -29,13 +27,13 @@ from penstock.storage.logfiles import OffsetsDeleted
 from penstock.storage.quarantine import Quarantine
 from penstock.storage.queue.log import QueueLog
 from penstock.storage.queue.reading import QueueReader
-from penstock.storage.queue.reclaiming import Reclaimer, RetentionReport
+from penstock.storage.queue.retention import Retention, RetentionReport
 from penstock.storage.queueoptions import DiskQueueOptions, DiskQueueStatistics
 from penstock.storage.syncing import Syncer
 from penstock.storage.syncthreads import SyncThreads
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from concurrent.futures import Future
 
     import pyarrow as pa
@@ -50,6 +48,7 @@ __all__ = [
     "DiskQueueStatistics",
     "OffsetRange",
     "OffsetsDeleted",
+    "Retention",
     "RetentionReport",
 ]
 
@@ -59,7 +58,8 @@ _VERIFY_BYTES = 16 << 20
 class DiskQueue:
     """A queue of messages on disk; every method may be called from any thread.
 
-    `options` may be replaced at any time; when it syncs stays as it was.
+    Attributes:
+        retention: What deletes of it.
     """
 
     def __init__(
@@ -72,11 +72,8 @@ class DiskQueue:
         threads: SyncThreads | None,
     ) -> None:
         self._folder = folder
-        self.options = options
         self._fs = fs
         self._lock = lock
-        self._reclaim_mutex = threading.Lock()  # one retain() at a time, or another deletion
-        self._dropped = 0
         self._own_threads: SyncThreads | None = None
         if threads is None and options.sync_in_background:
             threads = self._own_threads = SyncThreads(clock=clock, most=1, name=f"sync {folder}")
@@ -89,10 +86,11 @@ class DiskQueue:
             threads=threads if options.sync_in_background else None,
             name=f"sync {folder}",
         )
-        self._log = QueueLog(fs, folder, options.max_producers, clock, self._syncer.hurry)
+        self._log = QueueLog(fs, folder, options, clock, self._syncer.hurry)
         self._quarantine = Quarantine(fs, folder)
         self._reader = QueueReader(fs, folder, self._quarantine, self._log.extent)
         self._cursors = CursorStore(fs, folder)
+        self.retention = Retention(self._log, self._cursors, self._reader, self.sync)
 
     @classmethod
     def open(
@@ -145,7 +143,7 @@ class DiskQueue:
         except NotFound:
             self._fs.mkdir(self._folder)
             names = []
-        self._log.recover(names, self._quarantine, self.options)
+        self._log.recover(names, self._quarantine)
         self._cursors.load(names, self._log.earliest, self._log.latest)
 
     def close(self) -> None:
@@ -167,8 +165,8 @@ class DiskQueue:
             self._syncer.close()
             if self._own_threads is not None:
                 self._own_threads.close()
-            with self._reclaim_mutex:  # the next owner must not meet one that still deletes
-                self._release()
+            self.retention.finish()  # the next owner must not meet one that still deletes
+            self._release()
 
     def _release(self) -> None:
         self._log.files.close()
@@ -182,6 +180,15 @@ class DiskQueue:
         self.close()
 
     # -- what there is
+
+    @property
+    def options(self) -> DiskQueueOptions:
+        """Return how it rolls, syncs and keeps; may be replaced, but when it syncs stays."""
+        return self._log.options
+
+    @options.setter
+    def options(self, options: DiskQueueOptions) -> None:
+        self._log.options = options
 
     @property
     def earliest(self) -> int:
@@ -209,11 +216,6 @@ class DiskQueue:
         with self._log.mutex:
             return self._log.files.size_bytes
 
-    @property
-    def worth_retaining(self) -> bool:
-        """Say whether `retain` could have anything to do: cheap enough for very many queues."""
-        return len(self._log.files) > 1 or self._cursors.unsaved
-
     def statistics(self) -> DiskQueueStatistics:
         """Return a snapshot."""
         with self._log.mutex:
@@ -224,7 +226,7 @@ class DiskQueue:
                 log_files=len(self._log.files),
                 bytes=self._log.files.size_bytes,
                 unsynced_messages=self._log.latest - self._log.durable,
-                messages_dropped=self._dropped,
+                messages_dropped=self.retention.dropped,
                 messages_lost=self._quarantine.messages_lost,
                 damaged_places=self._quarantine.damaged_places,
                 bytes_quarantined=self._quarantine.bytes_quarantined,
@@ -270,7 +272,7 @@ class DiskQueue:
         batch = as_messages(messages)
         if not len(batch):
             return OffsetRange(self._log.latest, self._log.latest)
-        while (written := self._log.append(batch, producer, due_ms, self.options)) is None:
+        while (written := self._log.append(batch, producer, due_ms)) is None:
             if not wait:
                 raise Full(
                     f"{self._folder}: two full log files wait for an fsync, the disk does not keep "
@@ -344,7 +346,7 @@ class DiskQueue:
             offset = blocks[-1].base_offset + blocks[-1].count
         return self.statistics()
 
-    # -- cursors and retention
+    # -- cursors
 
     def cursor(self, name: str, start: Literal["earliest", "latest"] | int = "earliest") -> Cursor:
         """Return the named cursor, made durably at `start` when there is none.
@@ -366,70 +368,6 @@ class DiskQueue:
             )
         self._cursors.create(name, max(position, earliest), self._log.durable)
         return Cursor(name, self._cursors, self._log.bounds)
-
-    def retain(
-        self, now_ms: int, *, held: Mapping[str, int] | None = None, consumed: bool = False
-    ) -> RetentionReport:
-        """Delete log files that lie behind every cursor and outside the window, oldest first.
-
-        The active log file and one that is not synced yet are never deleted.
-
-        Args:
-            now_ms: The wall time.
-            held: Further positions that hold it back, by the names of whose they are.
-            consumed: With no window set, files behind every cursor are outside it.
-
-        Raises:
-            Unavailable: I/O error; what was deleted before it stays deleted.
-            Closed: The queue was closed.
-        """
-        with self._reclaim_mutex:
-            return self._reclaimer().retain(now_ms, held or {}, consumed=consumed)
-
-    def drop_oldest(self, max_bytes: int) -> int:
-        """Delete the oldest log files until the queue is no larger, consumed or not.
-
-        The active log file, and one that is not synced yet, are never deleted: a bound wants log
-        files of a small part of it. Cursors that stood in what is gone move to what is left.
-
-        Args:
-            max_bytes: The bound.
-
-        Returns:
-            How many messages are gone, lost ones included; the statistics count them too.
-
-        Raises:
-            Unavailable: I/O error; what was deleted before it stays deleted.
-            Closed: The queue was closed.
-        """
-        with self._reclaim_mutex:
-            first = self.earliest
-            try:
-                self._reclaimer().drop_oldest(max_bytes)
-            finally:
-                gone = self.earliest - first
-                self._dropped += gone
-            return gone
-
-    def clear(self) -> None:
-        """Delete every message that is there now. Offsets go on; cursors move to the end.
-
-        Raises:
-            Unavailable: Disk full or I/O error; what was deleted before it stays deleted.
-            Closed: The queue was closed.
-        """
-        with self._reclaim_mutex:
-            self._reclaimer().clear()
-
-    def _reclaimer(self) -> Reclaimer:
-        # Made when it is needed: a hundred thousand queues that rest are to take little memory.
-        return Reclaimer(
-            log=self._log,
-            cursors=self._cursors,
-            options=self.options,
-            sync=self.sync,
-            created_ms=self._reader.created_ms,
-        )
 
 
 def _no_lock(_folder: str) -> None:

@@ -37,15 +37,15 @@ def admitted(
     """
     spare = ledger.limit_bytes // 2 - ledger.held_bytes
     most = min(_PARTITION_BYTES, queue.size_bytes + spare) - batch.nbytes
-    if queue.size_bytes > min(queue.trim_above_bytes, most):
-        queue.trim(is_wanted)
+    if queue.size_bytes > min(queue.retention.trim_above_bytes, most):
+        queue.retention.trim(is_wanted)
     count = len(batch)
     if queue.size_bytes > most:
         count = 0
     elif most_messages is not None:
         count = min(count, max(0, most_messages))
     if count < len(batch):
-        queue.count_dropped(len(batch) - count)
+        queue.retention.count_dropped(len(batch) - count)
         # A copy, or what went would still be held.
         batch = pa.array(batch[:count].to_pylist(), pa.binary())
     ledger.hold(queue, queue.size_bytes + batch.nbytes)

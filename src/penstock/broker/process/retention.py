@@ -1,6 +1,6 @@
 """The rounds that look for old log files.
 
-Owns when a stream partition is looked at. Does not own what may be deleted (`DiskQueue.retain`) nor
+Owns when a stream partition is looked at. Does not own what may be deleted (`Retention.retain`) nor
 what still needs it (`Topic.held_back`).
 
 Invariants: files are deleted beside the event loop; a round takes the loop for the length of a few
@@ -47,11 +47,12 @@ async def retain_now_and_then(topics: Iterable[Topic], interval_ms: int, clock: 
 
 async def _retain(topic: Topic, clock: Clock, trouble: SparseLog) -> None:
     for partition, queue in enumerate(topic.queues):
-        if not queue.worth_retaining:
+        retention = queue.retention
+        if not retention.has_work:
             continue
         held, consumed = topic.held_back(partition)
         try:
-            await asyncio.to_thread(queue.retain, clock.now_ms(), held=held, consumed=consumed)
+            await asyncio.to_thread(retention.retain, clock.now_ms(), held=held, consumed=consumed)
         except PenstockError as error:
             if not topic.closed:
                 trouble.warning("%s: old log files were not looked at: %s", topic.folder, error)

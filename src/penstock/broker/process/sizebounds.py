@@ -124,13 +124,13 @@ async def _free(topic: Topic, partition: int, clock: Clock) -> None:
     # Only what is synced can go.
     await asyncio.wrap_future(queue.request_sync())
     held, consumed = topic.held_back(partition)
-    await asyncio.to_thread(queue.retain, clock.now_ms(), held=held, consumed=consumed)
+    await asyncio.to_thread(queue.retention.retain, clock.now_ms(), held=held, consumed=consumed)
     share = topic.options.share_bytes(len(topic.queues))
     if not share or topic.options.when_full is not WhenFull.DROP_OLDEST:
         return
     # One more than where the next pass begins.
     dropped = await asyncio.to_thread(
-        queue.drop_oldest, share - 2 * queue.options.max_bytes_per_file
+        queue.retention.drop_oldest, share - 2 * queue.options.max_bytes_per_file
     )
     if dropped:
         for channel in tuple(topic.channels.values()):

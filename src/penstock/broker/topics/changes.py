@@ -122,7 +122,7 @@ class TopicChanges:
             await channel.keep()
         for queue in topic.queues:
             # It waits for an fsync, and deletes files.
-            await asyncio.to_thread(queue.clear)
+            await asyncio.to_thread(queue.retention.clear)
         for feed in topic.feeds:
             feed.forget()
         # What came meanwhile is deleted, too.

@@ -2,7 +2,7 @@
 
 Owns: that state, the mutex around it, and appending to it. Does not own: when it is fsynced
 (`syncing`), who waits for that, who holds the folder (`diskqueue`), nor which log files may go
-(`reclaiming`).
+(`retention`).
 
 Invariants:
 
@@ -46,17 +46,18 @@ class QueueLog:
 
     The mutex guards the fields and is held while a batch is written, so batches have one order;
     mail to an owning thread would cost more than the write itself. It is never held while an fsync
-    runs or while a reader reads. Options are handed in, since they may change at any time.
+    runs or while a reader reads.
 
     Args:
         fs: The file system.
         folder: The queue's.
-        max_producers: How many producers are remembered.
+        options: What the queue was told.
         clock: Tells the time.
         hurry: Called, with the mutex held, when a log file is full and cannot be rolled before the
             one before it is fsynced.
 
     Attributes:
+        options: What the queue was told; may be replaced at any time.
         mutex: For those who look at `files` or `producers`.
         files: The log files.
         producers: The last sequence number of each producer.
@@ -78,6 +79,7 @@ class QueueLog:
         "last_append_ms",
         "latest",
         "mutex",
+        "options",
         "producers",
     )
 
@@ -85,7 +87,7 @@ class QueueLog:
         self,
         fs: FileSystem,
         folder: str,
-        max_producers: int,
+        options: DiskQueueOptions,
         clock: Clock,
         hurry: Callable[[], None],
     ) -> None:
@@ -94,23 +96,21 @@ class QueueLog:
         self._clock = clock
         self._hurry = hurry
         self._changed = False  # since it was opened
+        self.options = options
         self.mutex = threading.Lock()
         self.files = LogSequence(fs, folder)
-        self.producers = ProducerTable(max_producers)
+        self.producers = ProducerTable(options.max_producers)
         self.latest = 0
         self.durable = 0
         self.last_append_ms = 0
         self.closed = False
 
-    def recover(
-        self, names: Sequence[str], quarantine: Quarantine, options: DiskQueueOptions
-    ) -> None:
+    def recover(self, names: Sequence[str], quarantine: Quarantine) -> None:
         """Take over what is in the folder, or begin the first log file there.
 
         Args:
             names: Of the files in the folder.
             quarantine: Told of damage.
-            options: Those of the queue.
 
         Raises:
             InvalidRequest: The folder has a newer format, or may not be written.
@@ -118,8 +118,9 @@ class QueueLog:
         """
         bases = log_files_among(names)
         now_ms = self._clock.now_ms()
+        max_bytes_per_file = self.options.max_bytes_per_file
         if not bases:
-            self.files.create(0, now_ms, options.max_bytes_per_file)
+            self.files.create(0, now_ms, max_bytes_per_file)
         else:
             marks = FileMarks(bases[-1])
             tail = recover_tail(
@@ -128,7 +129,7 @@ class QueueLog:
                 bases[-1],
                 quarantine,
                 now_ms=now_ms,
-                max_bytes_per_file=options.max_bytes_per_file,
+                max_bytes_per_file=max_bytes_per_file,
                 on_block=marks.take,
             )
             self.producers.replay(read_marks(self._fs, self._folder, bases, marks))
@@ -170,7 +171,7 @@ class QueueLog:
     # -- writing
 
     def append(
-        self, batch: pa.BinaryArray, producer: Mark | None, due_ms: int, options: DiskQueueOptions
+        self, batch: pa.BinaryArray, producer: Mark | None, due_ms: int
     ) -> OffsetRange | None:
         """Write one block; None where that has to wait for the fsync of an earlier log file.
 
@@ -182,6 +183,7 @@ class QueueLog:
         with self.mutex:
             self.check_open()
             self.files.remove_leftover()
+            options = self.options
             base, active = self.latest, self.files.active
             now_ms = max(self._clock.now_ms(), self.last_append_ms)
             said = (producer, due_ms)
@@ -191,7 +193,7 @@ class QueueLog:
                 # Only when this file is synced can the next one be rolled.
                 self._hurry()
                 if self.files.may_roll:
-                    self._roll_at(now_ms, options)
+                    self._roll_at(now_ms)
                     active = self.files.active
                     buffers, _ = self._encode(batch, said, active, now_ms, options.max_block_bytes)
                 elif size > _OVERFULL * limit:
@@ -204,13 +206,13 @@ class QueueLog:
                 self.producers.put(*producer, base)
             return OffsetRange(base, self.latest)
 
-    def roll(self, options: DiskQueueOptions) -> None:
+    def roll(self) -> None:
         """Go on in a new log file; the mutex is held.
 
         Raises:
             Unavailable: Disk full or I/O error; the active log file stays the same.
         """
-        self._roll_at(max(self._clock.now_ms(), self.last_append_ms), options)
+        self._roll_at(max(self._clock.now_ms(), self.last_append_ms))
 
     def sync(self) -> int:
         """Make durable what was appended before now, and return `durable`; one call at a time.
@@ -238,8 +240,8 @@ class QueueLog:
         self.closed = True
         return self._changed and self.durable < self.latest
 
-    def _roll_at(self, now_ms: int, options: DiskQueueOptions) -> None:
-        self.files.roll(self.latest, now_ms, options.max_bytes_per_file)
+    def _roll_at(self, now_ms: int) -> None:
+        self.files.roll(self.latest, now_ms, self.options.max_bytes_per_file)
         self._changed = True
 
     def _encode(

@@ -2,7 +2,7 @@
 
 Owns: beginning a log file, rolling to the next one, and what of all that an fsync is missing. Does
 not own: what is written (`diskqueue`), how a file is written or searched (`logfiles`), nor which
-files may go (`reclaiming`).
+files may go (`retention`).
 
 Invariants:
 

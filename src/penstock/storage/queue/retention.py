@@ -1,0 +1,248 @@
+"""Deleting log files of a queue: what is consumed and old, the oldest, or all.
+
+Owns: which log files may go (`choose_deletable`, a pure decision) and the steps in which they go
+(`Retention`). Does not own the sequence of log files (`sequence`) nor when it is looked at.
+
+Invariants:
+
+- Log files are deleted oldest first, each deletion synced before the next.
+- The active log file, and one that is not synced yet, are never deleted.
+- Appends and reads go on beside it; two deletions follow each other.
+- What a close of the queue has waited for is the last deletion: none goes on behind it.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.core.errors import PenstockError
+from penstock.storage.blocks import FILE_HEADER_BYTES
+from penstock.storage.logfiles import index_of_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from penstock.storage.cursors import CursorStore
+    from penstock.storage.queue.log import QueueLog
+    from penstock.storage.queue.reading import QueueReader
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionReport:
+    """What one call of `retain` deleted, and the cursor that holds back the next file, if any."""
+
+    files_deleted: int
+    earliest: int
+    held_back_by: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionChoice:
+    """How many of the oldest files may go, and the cursor that keeps the next one."""
+
+    files: int
+    held_back_by: str | None
+
+
+def choose_deletable(
+    files: Sequence[tuple[int, int, int]],
+    total_bytes: int,
+    cursors: Mapping[str, int],
+    *,
+    retention_ms: int | None,
+    retention_bytes: int | None,
+    now_ms: int,
+    newest_ms: Callable[[int], int],
+) -> RetentionChoice:
+    """Say how many of the oldest log files may be deleted.
+
+    Args:
+        files: (base offset, end offset, bytes), oldest first; only files that are full and synced.
+        total_bytes: The size of the whole queue.
+        cursors: Name and position of each.
+        retention_ms: Files whose newest message is at least this old are outside; None: none is.
+        retention_bytes: Files that make the queue larger than this are outside; None: none is.
+        now_ms: The wall time.
+        newest_ms: Gives the time of a file's newest message, by its index in `files`; asked only
+            when it matters.
+    """
+    slowest = min(cursors, key=lambda name: cursors[name], default=None)
+    for index, (_, end, size) in enumerate(files):
+        too_large = retention_bytes is not None and total_bytes - size >= retention_bytes
+        too_old = retention_ms is not None and now_ms - newest_ms(index) >= retention_ms
+        if not (too_large or too_old):
+            return RetentionChoice(index, None)
+        if slowest is not None and cursors[slowest] < end:
+            return RetentionChoice(index, slowest)
+        total_bytes -= size
+    return RetentionChoice(len(files), None)
+
+
+class Retention:
+    """Deletes log files of one queue; slow. Every method may be called from any thread.
+
+    A mutex is held for the whole of a deletion, which waits for fsyncs: there is one at a time, and
+    whoever deletes waits for it, never who appends or reads. Each step of it asks whether the queue
+    is still open, so that nothing is deleted behind a close that has waited with `finish`.
+
+    Args:
+        log: What is written; its mutex guards the log files, and its options are the window.
+        cursors: They hold log files back, but for `drop_oldest` and `clear`, which move them.
+        reader: Says when a log file was made.
+        sync: Makes all that was appended durable, and returns up to where.
+
+    Attributes:
+        dropped: How many messages `drop_oldest` has deleted, lost ones included.
+    """
+
+    __slots__ = ("_cursors", "_log", "_mutex", "_reader", "_sync", "dropped")
+
+    def __init__(
+        self, log: QueueLog, cursors: CursorStore, reader: QueueReader, sync: Callable[[], int]
+    ) -> None:
+        self._log = log
+        self._cursors = cursors
+        self._reader = reader
+        self._sync = sync
+        self._mutex = threading.Lock()
+        self.dropped = 0
+
+    @property
+    def has_work(self) -> bool:
+        """Say whether `retain` could have anything to do: cheap enough for very many queues."""
+        return len(self._log.files) > 1 or self._cursors.unsaved
+
+    def retain(
+        self, now_ms: int, *, held: Mapping[str, int] | None = None, consumed: bool = False
+    ) -> RetentionReport:
+        """Delete log files that lie behind every cursor and outside the window, oldest first.
+
+        Args:
+            now_ms: The wall time.
+            held: Further positions that hold it back, by the names of whose they are.
+            consumed: With no window set, files behind every cursor are outside it.
+
+        Raises:
+            Unavailable: I/O error; what was deleted before it stays deleted.
+            Closed: The queue was closed.
+        """
+        with self._mutex:
+            self._roll_overfull()
+            with self._log.mutex:
+                self._log.check_open()
+                files = self._log.files.files()
+                total = self._log.files.size_bytes
+                bases = [base for base, _ in files]
+                full = index_of_file(bases, self._log.files.unsynced[0].base_offset)
+            sizes = [size for _, size in files]
+            self._cursors.save(self._log.durable)
+            options = self._log.options
+            no_window = options.retention_ms is None and options.retention_bytes is None
+            choice = choose_deletable(
+                list(zip(bases[:full], bases[1 : full + 1], sizes[:full], strict=True)),
+                total,
+                self._cursors.all_positions() | dict(held or {}),
+                retention_ms=0 if consumed and no_window else options.retention_ms,
+                retention_bytes=options.retention_bytes,
+                now_ms=now_ms,
+                # A file is made when the one before is full, so that one's messages are older.
+                newest_ms=lambda index: self._reader.created_ms(bases[index + 1]),
+            )
+            self._delete(bases[: choice.files])
+            return RetentionReport(choice.files, bases[choice.files], choice.held_back_by)
+
+    def drop_oldest(self, max_bytes: int) -> int:
+        """Delete the oldest log files until the queue is no larger, consumed or not.
+
+        A bound wants log files of a small part of it, as the active one stays. Cursors that stood
+        in what is gone move to what is left.
+
+        Args:
+            max_bytes: The bound.
+
+        Returns:
+            How many messages are gone, lost ones included; the statistics count them too.
+
+        Raises:
+            Unavailable: I/O error; what was deleted before it stays deleted.
+            Closed: The queue was closed.
+        """
+        with self._mutex:
+            self._roll_overfull()
+            with self._log.mutex:
+                self._log.check_open()
+                first = self._log.files.earliest
+                excess = self._log.files.size_bytes - max_bytes
+                if excess <= 0:
+                    return 0
+                bases: list[int] = []
+                for base, size in self._log.files.files():
+                    if excess <= 0 or base == self._log.files.unsynced[0].base_offset:
+                        break
+                    bases.append(base)
+                    excess -= size
+            try:
+                self._delete(bases)
+            finally:
+                earliest = self._log.earliest
+                self._cursors.move_all_up(earliest)
+                self.dropped += earliest - first
+            return earliest - first
+
+    def clear(self) -> None:
+        """Delete every message that is there now. Offsets go on; cursors move to the end.
+
+        Raises:
+            Unavailable: Disk full or I/O error; what was deleted before it stays deleted.
+            Closed: The queue was closed.
+        """
+        with self._mutex:
+            while True:
+                with self._log.mutex:
+                    self._log.check_open()
+                    self._log.files.remove_leftover()
+                    fresh = self._log.files.active.size <= FILE_HEADER_BYTES
+                    if not fresh and self._log.files.may_roll:
+                        self._log.roll()
+                        fresh = True
+                    end = self._log.files.active.base_offset
+                # Makes the new log file durable before the old ones go.
+                self._sync()
+                if fresh:
+                    break
+            self._cursors.move_all_up(end)
+            self._cursors.save(self._log.durable)
+            with self._log.mutex:
+                bases = [base for base in self._log.files.bases() if base < end]
+            self._delete(bases)
+
+    def finish(self) -> None:
+        """Wait for the deletion that runs. The log is closed before, so that none begins."""
+        with self._mutex:
+            pass
+
+    def _roll_overfull(self) -> None:
+        """Roll a log file that is larger than it may be by now, so that it can go."""
+        with self._log.mutex:
+            self._log.check_open()
+            files = self._log.files
+            if files.active.size <= self._log.options.max_bytes_per_file or not files.may_roll:
+                return
+            files.remove_leftover()
+            self._log.roll()
+        self._sync()
+
+    def _delete(self, bases: Sequence[int]) -> None:
+        for base in bases:
+            with self._log.mutex:
+                self._log.check_open()
+                size = self._log.files.take_out(base)
+            try:
+                self._log.files.unlink(base)
+            except PenstockError:
+                with self._log.mutex:
+                    self._log.files.put_back(base, size)
+                raise
+            self._log.files.sync_folder()
