@@ -35,6 +35,7 @@ from penstock.indexing.spec.filters import (
     FalseFilter,
     TrueFilter,
 )
+from penstock.indexing.spec.scalars import OWN_PREFIX
 from penstock.spark.topic.rowshape import FieldType, RowShape, TimeField, time_format
 from penstock.spark.transforms.identifiers import names_in
 
@@ -50,7 +51,7 @@ _DIMENSION_TYPES: Final = {
 _FOLDED: Final = frozenset({"count", "sum", "min", "max", "first", "last"})
 _PICKED: Final = frozenset({"first", "last"})
 # Beside columns of users, which a shorter name could be one of.
-_KEPT_TIME: Final = "__penstock_time_"
+_KEPT_TIME: Final = f"{OWN_PREFIX}time_"
 _METRIC_TYPES: Final = {
     "long": FieldType.LONG,
     "double": FieldType.DOUBLE,

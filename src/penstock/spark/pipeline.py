@@ -17,6 +17,7 @@ from pyspark.sql import functions as sf
 
 from penstock.core.intervals import Granularity, Interval
 from penstock.indexing.spec import TIME_COLUMN, DataSchema
+from penstock.indexing.spec.scalars import OWN_PREFIX
 from penstock.spark.aggregating import aggregates, is_plain, plain
 from penstock.spark.chunks import TimeLimits
 from penstock.spark.columns import inputs, metric_names, output_columns
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from penstock.indexing.spec.rows.dimensions import Dimension
 
 # Beside columns of users, which a shorter name could be one of: it would be written over.
-CHUNK_COLUMN: Final = "__penstock_chunk"
+CHUNK_COLUMN: Final = f"{OWN_PREFIX}chunk"
 OBSERVED: Final = "penstock_counts"
 # Spark would drop the counting with the rest of a plan that turns out to give no rows.
 KEEP_COUNTING: Final = (
@@ -57,8 +58,8 @@ FILTERED: Final = "filtered"
 LATE: Final = "late"
 EARLY: Final = "early"
 
-_FATE: Final = "__penstock_fate"
-_ROW: Final = "__penstock_row"
+_FATE: Final = f"{OWN_PREFIX}fate"
+_ROW: Final = f"{OWN_PREFIX}row"
 
 
 def transformed(rows: DataFrame, schema: DataSchema, also: Sequence[str] = ()) -> DataFrame:

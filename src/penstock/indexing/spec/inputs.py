@@ -26,7 +26,7 @@ from penstock.indexing.masking import (
 )
 from penstock.indexing.spec.filters import Filter
 from penstock.indexing.spec.model import Found, Ignored, SpecModel, mistake, mistakes, refusing
-from penstock.indexing.spec.scalars import Count, Flag, IntervalText
+from penstock.indexing.spec.scalars import OWN_PREFIX, Count, Flag, IntervalText
 from penstock.indexing.spec.sources.databases import DatabaseInput
 from penstock.indexing.spec.sources.secretvalues import EnvironmentSecret, Secret
 
@@ -37,7 +37,7 @@ _SCHEMES: Final[Mapping[str, tuple[str, ...]]] = {
     "hdfs": ("hdfs", "webhdfs"),
 }
 _BUCKETS: Final = {"s3": "s3", "google": "gs", "azure": "az"}
-EXTERN_PREFIX: Final = "__penstock_extern_"
+EXTERN_PREFIX: Final = f"{OWN_PREFIX}extern_"
 _EXTERN_COLUMNS_MAX: Final = 10_000
 _SYSTEM_FIELDS: Final = {"systemFields": "the columns come from the rows alone: leave it out"}
 

@@ -25,6 +25,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.window import Window
 
 from penstock.indexing.batch.engine import Bucket, Partitioning
+from penstock.indexing.spec.scalars import OWN_PREFIX
 from penstock.spark.batch.scanning import BatchReport, batch_reports
 from penstock.spark.batch.writing import BatchTarget, MadeFile
 from penstock.spark.expressions import column
@@ -36,10 +37,10 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 # Beside columns of users, which a shorter name could be one of: it would be written over.
-BUCKET_COLUMN: Final = "__penstock_bucket"
-_KEY: Final = "__penstock_key"
-_COUNT: Final = "__penstock_count"
-_PART: Final = "__penstock_part"
+BUCKET_COLUMN: Final = f"{OWN_PREFIX}bucket"
+_KEY: Final = f"{OWN_PREFIX}key"
+_COUNT: Final = f"{OWN_PREFIX}count"
+_PART: Final = f"{OWN_PREFIX}part"
 _SHUFFLE_PLACES: Final = 32
 _SAMPLED_PER_CHUNK: Final = 50_000
 _SAMPLE_SEED: Final = 7

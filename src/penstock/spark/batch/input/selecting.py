@@ -15,6 +15,7 @@ from pyspark.sql import functions as sf
 
 from penstock.indexing.batch.engine import BatchInput, SegmentInput
 from penstock.indexing.spec import TIME_COLUMN, Filter
+from penstock.indexing.spec.scalars import OWN_PREFIX
 from penstock.spark.columns import filter_columns
 from penstock.spark.expressions import column
 from penstock.spark.filters import condition
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _FLOATING: Final = frozenset({FieldType.DOUBLE, FieldType.FLOAT})
-MARK: Final = "__penstock_selected"
+MARK: Final = f"{OWN_PREFIX}selected"
 _T = TypeVar("_T")
 
 
