@@ -110,6 +110,11 @@ def test_operators_bind_as_in_druid(text, tree):
             """LENGTH((CASE WHEN "x" RLIKE '(a)b' THEN REGEXP_EXTRACT("x", '(a)b', 1) END))""",
         ),
         (
+            # To Spark a name in another case is the same.
+            "timestamp_floor(__Time, 'PT1H')",
+            "({0} - PMOD({0} - 0L, 3600000L))".format('CAST(UNIX_MILLIS("__Time") AS BIGINT)'),
+        ),
+        (
             "timestamp_floor(__time, 'PT1H')",
             "({0} - PMOD({0} - 0L, 3600000L))".format('CAST(UNIX_MILLIS("__time") AS BIGINT)'),
         ),

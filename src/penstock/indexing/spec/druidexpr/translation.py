@@ -79,7 +79,7 @@ def type_of(node: Expression) -> Type | None:
                 return "STRING"
             return None if value is None else "LONG" if isinstance(value, int) else "DOUBLE"
         case Name(name):
-            return "LONG" if name == _TIME_COLUMN else None
+            return "LONG" if name.lower() == _TIME_COLUMN else None
         case Unary(operator, operand):
             return "BOOLEAN" if operator == "!" else type_of(operand)
         case Binary(operator, left, right):
@@ -124,7 +124,7 @@ def _sql(node: Expression) -> str:
             # Within double quotes a backslash would take the quote behind it for its own.
             mark = "`" if "\\" in name else '"'
             quoted = mark + name.replace(mark, mark * 2) + mark
-            return f"UNIX_MILLIS({quoted})" if name == _TIME_COLUMN else quoted
+            return f"UNIX_MILLIS({quoted})" if name.lower() == _TIME_COLUMN else quoted
         case Unary(operator, operand):
             return f"(NOT {_condition(operand)})" if operator == "!" else f"(-{_value(operand)})"
         case Binary():
