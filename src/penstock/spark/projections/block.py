@@ -1,0 +1,170 @@
+"""A query taken apart: one SELECT of one datasource, grouped and summed up. Pure.
+
+Owns where the parts of such a query are, and the reasons why another is none. What stands in the
+parts is not looked at. Everything that is not recognised is a reason, so what is taken apart has
+the shape that Spark sees in it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.core.sqltext import Token, tokens
+from penstock.spark.projections.words import CLAUSES, ENDING, KEYWORDS
+
+_END: Final = Token("", "", -1)
+_NUMBER: Final = re.compile(r"[0-9]+(?:[eE][0-9]+)?(?:[lLsSyYfFdD]|[bB][dD])?", re.ASCII)
+_RAW_NAME: Final = re.compile(r"[rR]\"")
+
+
+class NoMatch(Exception):
+    """The query is not one that the projection answers; the message says why, in a few words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One column of what a query asks for, from token `start` up to `end`.
+
+    `alias` is its name, if it has one, without quotes.
+    """
+
+    start: int
+    end: int
+    alias: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A query of one datasource.
+
+    Attributes:
+        sql: Its text.
+        found: Its tokens, and one that is none behind them.
+        table: The token that is the datasource.
+        items: What it asks for.
+        clauses: The tokens of each clause, from the first behind its keywords up to another: of
+            WHERE, GROUP, HAVING, ORDER, LIMIT and OFFSET, as far as it has them.
+    """
+
+    sql: str
+    found: tuple[Token, ...]
+    table: int
+    items: tuple[Item, ...]
+    clauses: dict[str, range]
+
+
+def read(sql: str, datasource: str) -> Block:
+    """Take a query apart.
+
+    Raises:
+        NoMatch: It is not of this kind, or of another datasource.
+        InvalidRequest: A text, a name or a comment is not closed.
+    """
+    found = tokens(sql)
+    while found and found[-1].text == ";":
+        found.pop()
+    if not found or found[0].text != "SELECT":
+        raise NoMatch("it is no plain SELECT")
+    _check_tokens(sql, found)
+    starts = _clauses(found)
+    table = starts["FROM"] + 1
+    clauses = {name: _behind(name, at, found) for name, at in starts.items() if name != "FROM"}
+    ends = [*(at for name, at in starts.items() if name != "FROM"), len(found)]
+    if table + 1 != ends[0] or not _is_named(found[table], datasource):
+        raise NoMatch("FROM has not this datasource alone")
+    borders = dict(zip(clauses, ends[1:], strict=True))
+    ranges = {name: range(at, borders[name]) for name, at in clauses.items()}
+    if any(not tokens_of for tokens_of in ranges.values()):
+        raise NoMatch("a clause is empty")
+    found.append(_END)
+    items = tuple(_items(found, starts["FROM"]))
+    return Block(sql, tuple(found), table, items, ranges)
+
+
+def is_number(token: Token) -> bool:
+    """Tell whether a token is a number, or a part of one."""
+    return _NUMBER.fullmatch(token.raw) is not None
+
+
+def is_name(token: Token) -> bool:
+    """Tell whether a token is a name, where no call follows."""
+    return bool(token.name) and token.text not in KEYWORDS and not is_number(token)
+
+
+def commas(found: list[Token] | tuple[Token, ...], start: int, end: int) -> Iterator[range]:
+    """Yield what stands between the commas that are in no parentheses."""
+    depth, begin = 0, start
+    for at in range(start, end):
+        depth += {"(": 1, ")": -1}.get(found[at].text, 0)
+        if found[at].text == "," and not depth:
+            yield range(begin, at)
+            begin = at + 1
+    yield range(begin, end)
+
+
+def _is_named(token: Token, datasource: str) -> bool:
+    return is_name(token) and token.name.lower() == datasource.lower()
+
+
+def _check_tokens(sql: str, found: list[Token]) -> None:
+    for token in found:
+        is_hint = token.text == "+" and sql[token.position - 2 : token.position] == "/*"
+        if is_hint or _RAW_NAME.match(token.raw):
+            raise NoMatch("it has a hint" if is_hint else f"{token.raw} may be a text or a name")
+
+
+def _clauses(found: list[Token]) -> dict[str, int]:
+    """Return where each clause begins; each is there once at most, in their order."""
+    starts: dict[str, int] = {}
+    depth = 0
+    for at, token in enumerate(found):
+        if token.text in {"(", ")"}:
+            depth += 1 if token.text == "(" else -1
+            if depth < 0:
+                raise NoMatch("a parenthesis is closed that was not opened")
+        elif token.text == "SELECT" and at:
+            raise NoMatch("it has several SELECT")
+        elif not depth and token.text in CLAUSES:
+            if starts and CLAUSES.index(token.text) <= CLAUSES.index(next(reversed(starts))):
+                raise NoMatch(f"{token.text} stands where it does not belong")
+            starts[token.text] = at
+    if depth or next(iter(starts), "") != "FROM" or starts["FROM"] + 1 >= len(found):
+        raise NoMatch("it has no FROM")
+    return starts
+
+
+def _behind(clause: str, at: int, found: list[Token]) -> int:
+    """Return the first token behind the keywords of a clause."""
+    if clause not in {"GROUP", "ORDER"}:
+        return at + 1
+    if at + 1 >= len(found) or found[at + 1].text != "BY":
+        raise NoMatch(f"{clause} has no BY")
+    return at + 2
+
+
+def _items(found: list[Token], end: int) -> Iterator[Item]:
+    for span in commas(found, 1, end):
+        if not span:
+            raise NoMatch("an item is empty")
+        last = found[span.stop - 1]
+        if len(span) == 1 or not is_name(last):
+            yield Item(span.start, span.stop)
+            continue
+        before = found[span.stop - 2]
+        if before.text == "AS":
+            if len(span) == 2:
+                raise NoMatch("an item is empty")
+            yield Item(span.start, span.stop - 2, last.name)
+        elif _ends_expression(before):
+            yield Item(span.start, span.stop - 1, last.name)
+        else:
+            yield Item(span.start, span.stop)
+
+
+def _ends_expression(token: Token) -> bool:
+    if token.text in {")", "?"} or token.text in ENDING or token.is_text:
+        return True
+    return is_name(token) or is_number(token)

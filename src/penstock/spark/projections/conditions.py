@@ -1,0 +1,169 @@
+"""A projection's filter as conditions in Spark SQL, as a query would write them. Pure.
+
+Owns which filters mean exactly what a plain comparison means: then a query that has the comparison
+among those that all must be true asks for rows that the projection has. Others are not told.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, Protocol
+
+from penstock.indexing.spec import (
+    AndFilter,
+    BoundFilter,
+    EqualsFilter,
+    Filter,
+    InFilter,
+    NotFilter,
+    NullFilter,
+    RangeFilter,
+    SelectorFilter,
+)
+from penstock.indexing.spec.druidexpr import is_druids
+from penstock.indexing.spec.filters import ExpressionFilter, TrueFilter
+
+Scalar = str | int | float | bool
+
+_WHOLE_NUMBER: Final = re.compile(r"0|-?[1-9][0-9]{0,18}")
+_LONG_MAX: Final = 2**63
+_ESCAPES: Final = str.maketrans({"\\": "\\\\", "'": "\\'"})
+
+
+class Unresolved(Exception):
+    """There is no exact counterpart in Spark SQL: leave the projection out."""
+
+
+class ColumnSource(Protocol):
+    """Where the columns of a datasource are looked up."""
+
+    def column(self, name: str) -> tuple[str, str]:
+        """Return (name, type) of a column.
+
+        Raises:
+            Unresolved: There is none.
+        """
+        ...
+
+    def inlined(self, sql: str, *, translated: bool, nested: int = 0) -> str:
+        """Return an expression over the columns.
+
+        Raises:
+            Unresolved: It cannot be told exactly.
+        """
+        ...
+
+
+def quoted(name: str) -> str:
+    """Return a name as SQL takes it, whatever characters it has."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def text_literal(text: str) -> str:
+    """Return text as SQL takes it."""
+    return f"'{text.translate(_ESCAPES)}'"
+
+
+def conditions(node: Filter, source: ColumnSource) -> tuple[str, ...]:
+    """Return what must be true of a row, all of it; none: every row counts.
+
+    Raises:
+        Unresolved: No comparison of Spark SQL means exactly this.
+    """
+    match node:
+        case TrueFilter():
+            return ()
+        case AndFilter():
+            return tuple(one for field in node.fields for one in conditions(field, source))
+        case NullFilter():
+            return (f"{quoted(source.column(node.column)[0])} IS NULL",)
+        case NotFilter(field=NullFilter() as inner):
+            return (f"{quoted(source.column(inner.column)[0])} IS NOT NULL",)
+        case ExpressionFilter():
+            return (source.inlined(node.sql, translated=is_druids(node.expression)),)
+        case EqualsFilter():
+            name, type_ = source.column(node.column)
+            value = _typed(node.match_value, node.match_value_type, type_)
+            return (f"{quoted(name)} = {value}",)
+        case RangeFilter():
+            name, type_ = source.column(node.column)
+            lower, upper = (
+                None if bound is None else _typed(bound, node.match_value_type, type_)
+                for bound in (node.lower, node.upper)
+            )
+            return _between(name, lower, upper, node.lower_open, node.upper_open)
+        case SelectorFilter() | InFilter() | BoundFilter():
+            return _of_text(node, source)
+        case _:
+            raise Unresolved(node.type)
+
+
+def _of_text(
+    node: SelectorFilter | InFilter | BoundFilter, source: ColumnSource
+) -> tuple[str, ...]:
+    """Return conditions of a filter that sees the text of a value."""
+    name, type_ = source.column(node.dimension)
+    match node:
+        case SelectorFilter(value=None):
+            return (f"{quoted(name)} IS NULL",)
+        case SelectorFilter():
+            return (f"{quoted(name)} = {_as_text(node.value, type_)}",)
+        case InFilter():
+            values = ", ".join(_as_text(value, type_) for value in node.values)
+            if not values:
+                raise Unresolved(node.type)
+            return (f"{quoted(name)} IN ({values})",)
+        case BoundFilter():
+            if node.ordering != "lexicographic" or type_ != "string":
+                raise Unresolved(node.type)
+            lower, upper = (
+                None if bound is None else _as_text(bound, type_)
+                for bound in (node.lower, node.upper)
+            )
+            return _between(name, lower, upper, node.lower_strict, node.upper_strict)
+
+
+def _between(
+    name: str,
+    lower: str | None,
+    upper: str | None,
+    lower_open: bool,
+    upper_open: bool,
+) -> tuple[str, ...]:
+    found = []
+    if lower is not None:
+        found.append(f"{quoted(name)} {'>' if lower_open else '>='} {lower}")
+    if upper is not None:
+        found.append(f"{quoted(name)} {'<' if upper_open else '<='} {upper}")
+    return tuple(found)
+
+
+def _as_text(value: Scalar | None, type_: str) -> str:
+    """Return a literal that equals the column where the column's text equals the value."""
+    if type_ == "string" and isinstance(value, str | int):
+        return text_literal(str(value).lower() if isinstance(value, bool) else str(value))
+    if type_ == "bigint" and isinstance(value, int | str) and not isinstance(value, bool):
+        return _whole(str(value))
+    raise Unresolved(str(value))
+
+
+def _typed(value: Scalar, asked: str, type_: str) -> str:
+    """Return a literal of the type that is asked for, which must be the column's own."""
+    if asked == type_ == "string":
+        return _as_text(value, type_)
+    if asked == "long" and type_ == "bigint" and type(value) is int:
+        return _whole(str(value))
+    if asked == type_ == "double" and type(value) in {int, float}:
+        number = float(value)
+        # Written as in a query, where it is a decimal number: all of its digits count.
+        if number.is_integer() and abs(number) < 2**53:
+            return str(int(number))
+        if re.fullmatch(r"-?[0-9]{1,15}\.[0-9]{1,15}", repr(number)):
+            return repr(number)
+    raise Unresolved(str(value))
+
+
+def _whole(text: str) -> str:
+    if not _WHOLE_NUMBER.fullmatch(text) or not -_LONG_MAX < int(text) < _LONG_MAX:
+        raise Unresolved(text)
+    return text

@@ -1,0 +1,159 @@
+"""What a projection has for a query: keys by name and by expression, and measures. Pure.
+
+Owns which aggregate of the groups is the same as one of the rows. The sums of no groups are null,
+and counts of no rows are 0; an average is divided as Spark does it, which is exact as long as the
+sum is below 2^53.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.core.sqltext import Token, tokens
+from penstock.spark.projections.block import NoMatch, is_number
+from penstock.spark.projections.plan import Key, MeasureKind, ProjectionPlan
+from penstock.spark.projections.words import GIVING_TEXT, KEYWORDS
+from penstock.spark.tables.model import Columns
+
+Normal = tuple[str, str]
+
+_FLOATING: Final = frozenset({"float", "double"})
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """A key that is an expression.
+
+    Attributes:
+        key: It.
+        form: Its tokens, as `normal` gives them.
+        is_call: Whether it is one call: nothing around it can take a part of it away.
+        is_fragile: Whether its value may be another zero than that of a row: -0.0 and 0.0 are one
+            group.
+    """
+
+    key: Key
+    form: tuple[Normal, ...]
+    is_call: bool
+    is_fragile: bool
+
+
+class Holdings:
+    """The keys and measures of one projection.
+
+    Attributes:
+        stored: All names of its columns, which no alias may have, case folded.
+        columns: The names of the datasource's columns, case folded.
+        plain: The keys that are columns, by their names in lower case.
+        fragile: The names of those whose zero may be another, in lower case.
+        computed: The keys that are expressions, and not to be computed from the others.
+        times: The keys that are the time, cut.
+    """
+
+    def __init__(self, plan: ProjectionPlan, columns: Columns) -> None:
+        types = {name.lower(): type_ for name, type_ in columns}
+        self.columns = frozenset(name.casefold() for name, _ in columns)
+        self.stored = frozenset(
+            name.casefold()
+            for name in (*(k.stored for k in plan.keys), *(m.stored for m in plan.measures))
+        )
+        self.plain = {k.stored.lower(): k for k in plan.keys if k.stored.lower() in types}
+        self.fragile = frozenset(name for name in self.plain if types[name] in _FLOATING)
+        others = [key for key in plan.keys if key.stored.lower() not in types]
+        self.times = tuple(key for key in others if key.time is not None)
+        made = [_computed(key) for key in others]
+        self.computed = tuple(
+            one
+            for one in made
+            if not all(name in self.plain for kind, name in one.form if kind == "name")
+        )
+        self._measures = {(m.kind, m.column.lower()): quoted(m.stored) for m in plan.measures}
+
+    def has_fragile(self) -> bool:
+        """Tell whether any key's zero may be another."""
+        return bool(self.fragile) or any(one.is_fragile for one in self.computed)
+
+    def rows(self) -> str:
+        """Return the number of rows."""
+        return f"COALESCE(SUM({self._measure('rows', '')}), 0)"
+
+    def aggregate(self, function: str, name: str) -> str:
+        """Return an aggregate of a column over the groups.
+
+        Args:
+            function: COUNT, SUM, MIN, MAX or AVG.
+            name: The column.
+
+        Raises:
+            NoMatch: The projection does not tell.
+        """
+        column = name.lower()
+        key = self.plain.get(column)
+        if function == "COUNT":
+            if key is None:
+                return f"COALESCE(SUM({self._measure('values', column)}), 0)"
+            rows = self._measure("rows", "")
+            return (
+                f"COALESCE(SUM(CASE WHEN {quoted(key.stored)} IS NULL THEN 0 ELSE {rows} END), 0)"
+            )
+        if function in {"MIN", "MAX"}:
+            if key is not None and column not in self.fragile:
+                return f"{function}({quoted(key.stored)})"
+            kind: MeasureKind = "min" if function == "MIN" else "max"
+            return f"{function}({self._measure(kind, column)})"
+        total = self._measure("sum", column)
+        if function == "SUM":
+            return f"SUM({total})"
+        count = self._measure("values", column)
+        return f"(SUM(CAST({total} AS DOUBLE)) / NULLIF(SUM({count}), 0))"
+
+    def _measure(self, kind: MeasureKind, column: str) -> str:
+        found = self._measures.get((kind, column))
+        if found is None:
+            what = {"values": "count", "sum": "sum"}.get(kind, kind)
+            raise NoMatch(f"it has no {what} of {column}")
+        return found
+
+
+def quoted(name: str) -> str:
+    """Return a name as SQL takes it, whatever characters it has."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def normal(found: Sequence[Token]) -> tuple[Normal, ...]:
+    """Return tokens as they compare: names without quotes and case, key words without case."""
+    followed = [*(token.text for token in found[1:]), ""]
+    return tuple(_normal(token, after) for token, after in zip(found, followed, strict=False))
+
+
+def _normal(token: Token, after: str) -> Normal:
+    if token.is_text:
+        return ("text", token.raw)
+    if not token.name:
+        return ("mark", token.raw)
+    if is_number(token):
+        return ("number", token.raw.lower())
+    if token.text and (token.text in KEYWORDS or after == "("):
+        return ("word", token.text)
+    return ("name", token.name.lower())
+
+
+def _computed(key: Key) -> Computed:
+    form = normal(tokens(key.sql))
+    is_call = _is_call(form)
+    gives_text = is_call and form[0][1] in GIVING_TEXT
+    return Computed(key, form, is_call, not gives_text and key.time is None)
+
+
+def _is_call(form: tuple[Normal, ...]) -> bool:
+    """Tell whether an expression is one call, whose parenthesis closes at its end."""
+    if len(form) < len("f()") or form[0][0] != "word" or form[1] != ("mark", "("):
+        return False
+    depth = 0
+    for at, one in enumerate(form):
+        depth += {("mark", "("): 1, ("mark", ")"): -1}.get(one, 0)
+        if not depth and at:
+            return at == len(form) - 1
+    return False

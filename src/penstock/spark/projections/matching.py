@@ -1,0 +1,184 @@
+"""Which queries a projection answers, and how they then read. Pure: the text of a query alone.
+
+A query is taken if every token of it is known, and refused otherwise: the rows give the same answer
+later. What is taken keeps its shape (`rewriting`), so Spark checks and computes it as it would over
+the rows. Names compare as Spark compares them. The cost is linear in the tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Final
+
+from penstock.core.errors import InvalidRequest
+from penstock.core.sqltext import tokens
+from penstock.spark.projections.block import Block, Item, NoMatch, is_number, read
+from penstock.spark.projections.holdings import Holdings, Normal, normal, quoted
+from penstock.spark.projections.plan import Key, ProjectionPlan
+from penstock.spark.projections.rewriting import Part, Rewriting
+from penstock.spark.projections.words import KEYWORDS, RESERVED
+from penstock.spark.tables.model import Columns
+
+_LENGTH_MAX: Final = 100_000
+
+
+def rewritten(
+    sql: str, datasource: str, plan: ProjectionPlan, columns: Columns, table: str
+) -> str | None:
+    """Return a query over a projection instead of the datasource; None if it does not answer it.
+
+    Args:
+        sql: The query; whether Spark takes it is not looked at.
+        datasource: What the projection is of.
+        plan: The projection.
+        columns: (name, Spark SQL type) of all columns of the datasource.
+        table: A table, or view, with the keys and measures of all groups by their stored names.
+    """
+    try:
+        return _rewritten(sql, datasource, plan, columns, table)
+    except (NoMatch, InvalidRequest):
+        return None
+
+
+def why_not(sql: str, datasource: str, plan: ProjectionPlan, columns: Columns) -> str:
+    """Return in a few words why a projection does not answer a query; empty if it does."""
+    try:
+        _rewritten(sql, datasource, plan, columns, "t")
+    except (NoMatch, InvalidRequest) as error:
+        return str(error)
+    return ""
+
+
+def _rewritten(
+    sql: str, datasource: str, plan: ProjectionPlan, columns: Columns, table: str
+) -> str:
+    _look(sql, datasource)
+    block = read(sql, datasource)
+    has = Holdings(plan, columns)
+    aliases = frozenset(item.alias.lower() for item in block.items if item.alias)
+    _check_names(block, has)
+    if not plan.keys and "GROUP" in block.clauses:
+        raise NoMatch("it has one group for all rows, and the query has GROUP BY")
+    forms = normal(block.found)
+    times: list[Key | None] = [*has.times]
+    if "__time" in has.plain or not times:
+        times = [None]
+    for number, time in enumerate(times):
+        query = Rewriting(block, forms, has, time, aliases)
+        query.replace(block.table, block.table, quoted(table))
+        try:
+            _rewrite(query, plan.conditions)
+        except NoMatch:
+            if number + 1 == len(times):
+                raise
+        else:
+            return query.text()
+    raise AssertionError("the last one returns or raises")
+
+
+def _look(sql: str, datasource: str) -> None:
+    """Refuse at once what cannot be a query of the datasource."""
+    is_plain = not {'"', "`"} & set(datasource)
+    if len(sql) > _LENGTH_MAX or (is_plain and datasource.lower() not in sql.lower()):
+        raise NoMatch(f"it is no query of {datasource}, or longer than {_LENGTH_MAX} characters")
+
+
+def _check_names(block: Block, has: Holdings) -> None:
+    """Refuse what may be two things: columns and names of items, columns and key words."""
+    for token in block.found:
+        if token.text in KEYWORDS and token.name.casefold() in has.columns:
+            raise NoMatch(f"{token.raw} is a column, too: quote it")
+    for item in block.items:
+        alias = item.alias.casefold()
+        if not alias or (alias in has.columns and _is_itself(item, block)):
+            continue
+        if alias in has.columns or alias in has.stored or alias.upper() in KEYWORDS | RESERVED:
+            raise NoMatch(f"the name {item.alias} of an item is that of something else, too")
+
+
+def _is_itself(item: Item, block: Block) -> bool:
+    """Tell whether an item is the column of its own name."""
+    column = block.found[item.start]
+    return item.end - item.start == 1 and column.name.casefold() == item.alias.casefold()
+
+
+def _rewrite(query: Rewriting, conditions: tuple[str, ...]) -> None:
+    block = query.block
+    sums_up = [
+        Part(query, range(item.start, item.end), sees_aliases=True).rewrite()
+        for item in block.items
+    ]
+    if "GROUP" not in block.clauses and not all(sums_up):
+        raise NoMatch("it asks for rows: it has no GROUP BY, and no aggregate in each item")
+    for name, span in block.clauses.items():
+        if name == "WHERE":
+            _rewrite_where(query, span, conditions)
+        elif name in {"LIMIT", "OFFSET"}:
+            token = block.found[span.start]
+            if len(span) != 1 or not (is_number(token) or token.text == "?"):
+                raise NoMatch(f"{name} has no number")
+        elif name != "GROUP" or len(span) != 1 or block.found[span.start].text != "ALL":
+            Part(query, span, sees_aliases=True).rewrite()
+    if conditions and "WHERE" not in block.clauses:
+        raise _without(conditions)
+
+
+def _rewrite_where(query: Rewriting, span: range, conditions: tuple[str, ...]) -> None:
+    """Rewrite WHERE; what the projection is of is true of all that it has."""
+    if not conditions:
+        Part(query, span, sees_aliases=False).rewrite()
+        return
+    wanted = {normal(tokens(text)) for text in conditions}
+    met: set[tuple[Normal, ...]] = set()
+    for part in _conjuncts(query.block, span):
+        form = _unwrapped(query.forms[part.start : part.stop])
+        if form in wanted:
+            met.add(form)
+            query.replace(part.start, part.stop - 1, "TRUE")
+        elif not part:
+            raise NoMatch("a condition is empty")
+        else:
+            Part(query, part, sees_aliases=False).rewrite()
+    if met != wanted:
+        raise _without(conditions)
+
+
+def _without(conditions: tuple[str, ...]) -> NoMatch:
+    return NoMatch(f"it is of rows with {' AND '.join(conditions)}, which WHERE does not ask for")
+
+
+def _conjuncts(block: Block, span: range) -> Iterator[range]:
+    """Yield the conditions that must all be true: one, if some are joined otherwise."""
+    ends: list[int] = []
+    depth = 0
+    between = False
+    for at in span:
+        word = block.found[at].text
+        depth += {"(": 1, ")": -1, "CASE": 1, "END": -1}.get(word, 0)
+        if depth:
+            continue
+        if word == "OR":
+            ends = []
+            break
+        if word == "AND" and not between:
+            ends.append(at)
+        between = (between or word == "BETWEEN") and word != "AND"
+    for start, end in pairwise([span.start - 1, *ends, span.stop]):
+        yield range(start + 1, end)
+
+
+def _unwrapped(form: tuple[Normal, ...]) -> tuple[Normal, ...]:
+    """Return a condition without the parentheses around it."""
+    while form[:1] == (("mark", "("),) and _closes_last(form):
+        form = form[1:-1]
+    return form
+
+
+def _closes_last(form: tuple[Normal, ...]) -> bool:
+    depth = 0
+    for at, one in enumerate(form):
+        depth += {("mark", "("): 1, ("mark", ")"): -1}.get(one, 0)
+        if not depth:
+            return at == len(form) - 1
+    return False

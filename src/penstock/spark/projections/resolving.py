@@ -1,0 +1,283 @@
+"""From the projections of a spec to plans, against the columns that the datasource has now. Pure.
+
+Owns what a projection's names and expressions are in Spark SQL, and which of its aggregators are
+measures: sums, least and greatest values. Sketches, first and last values are none, so a query for
+them reads the rows. A projection that cannot be told exactly has no plan; its queries read the
+rows, too.
+
+Imports the models of specs: whoever has no projections should not import this.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Container, Sequence
+from typing import Final
+
+import orjson
+
+from penstock.core.errors import InvalidRequest
+from penstock.core.intervals import Granularity
+from penstock.core.sqltext import Token, tokens
+from penstock.indexing.spec import TIME_COLUMN, Aggregator
+from penstock.indexing.spec.druidexpr import Call, Literal, Name, as_spark_sql, is_druids, parse
+from penstock.indexing.spec.rows.projections import (
+    ExpressionColumn,
+    NestedFieldColumn,
+    Projection,
+    VirtualColumn,
+)
+from penstock.indexing.spec.scalars import OWN_PREFIX
+from penstock.spark.projections.conditions import Unresolved, conditions, quoted, text_literal
+from penstock.spark.projections.plan import Key, Measure, MeasureKind, ProjectionPlan
+from penstock.spark.tables.model import Columns
+from penstock.spark.transforms.repeatable import is_repeatable
+
+# What a file holds changes with it, if the fields of a plan do not tell.
+_FORMAT_NUMBER: Final = 1
+_DIGEST_DIGITS: Final = 16
+
+_WHOLE: Final = frozenset({"tinyint", "smallint", "int", "bigint"})
+_SUMMED: Final = _WHOLE | {"float", "double"}
+_ORDERED: Final = _SUMMED | {"string", "boolean", "date", "timestamp"}
+_EXPRESSION_LENGTH_MAX: Final = 10_000
+_NESTED_MAX: Final = 50
+
+# Of a query they are the same for all rows, of a file they are not those of the query.
+_OF_THE_QUERY: Final = frozenset({"now", "curdate", "current_date", "current_timestamp"})
+_CONSTANTS: Final = frozenset({"NULL", "TRUE", "FALSE"})
+_UTC: Final = frozenset({"UTC", "Etc/UTC", "Z", "GMT"})
+_MONTHS: Final = {1: "MONTH", 3: "QUARTER", 12: "YEAR"}
+_TRUNCATED: Final = frozenset({"SECOND", "MINUTE", "HOUR", "DAY", "WEEK", *_MONTHS.values()})
+
+
+def plans(
+    projections: Sequence[Projection], metrics: Container[str], columns: Columns
+) -> tuple[ProjectionPlan, ...]:
+    """Return what the projections of a datasource hold, those left out that cannot be resolved.
+
+    Args:
+        projections: As the spec has them, in its order.
+        metrics: The names of the datasource's metrics.
+        columns: (name, Spark SQL type) of all columns that its visible files have together.
+    """
+    found = (_plan(projection, metrics, columns) for projection in projections)
+    return tuple(plan for plan in found if plan is not None)
+
+
+def _plan(
+    projection: Projection, metrics: Container[str], columns: Columns
+) -> ProjectionPlan | None:
+    source = _Source(projection.virtual_columns, columns)
+    try:
+        keys = tuple(
+            source.key(column.name, number)
+            for number, column in enumerate(projection.grouping_columns)
+        )
+        if len({key.stored.lower() for key in keys}) < len(keys):
+            return None
+        measures = _measures(projection.aggregators, metrics, source)
+        wanted = () if projection.filter is None else conditions(projection.filter, source)
+    except (Unresolved, InvalidRequest):
+        return None
+    if any(name.lower().startswith(OWN_PREFIX) for name, _ in source.read):
+        return None
+    described = {
+        "format": _FORMAT_NUMBER,
+        "name": projection.name,
+        "keys": [[k.stored, k.sql, None if k.time is None else k.time.name] for k in keys],
+        "measures": [[m.kind, m.column, m.stored] for m in measures],
+        "conditions": wanted,
+        "columns": sorted(source.read),
+    }
+    digest = hashlib.sha256(orjson.dumps(described)).hexdigest()[:_DIGEST_DIGITS]
+    return ProjectionPlan(projection.name, keys, measures, wanted, digest)
+
+
+def _measures(
+    aggregators: Sequence[Aggregator], metrics: Container[str], source: _Source
+) -> tuple[Measure, ...]:
+    wanted: dict[tuple[MeasureKind, str], None] = {("rows", ""): None}
+    for aggregator in aggregators:
+        kind, field = aggregator.kind, aggregator.field_name
+        if aggregator.name in metrics:
+            kind, field = "sum" if kind == "count" else kind, aggregator.name
+        if kind not in {"sum", "min", "max"} or field is None or field in source.virtual:
+            continue
+        column, type_ = source.column(field)
+        if kind == "sum" and type_ in _SUMMED:
+            wanted |= {("sum", column): None, ("values", column): None}
+        elif kind in {"min", "max"} and type_ in _ORDERED:
+            wanted["min" if kind == "min" else "max", column] = None
+    return tuple(
+        Measure(kind, column, f"{OWN_PREFIX}{kind}_{number}")
+        for number, (kind, column) in enumerate(wanted)
+    )
+
+
+class _Source:
+    """The columns that there are, computed ones among them, and which of them were read.
+
+    Attributes:
+        virtual: The virtual columns by name.
+        read: (name, type) of each column of the datasource that was asked for.
+    """
+
+    def __init__(self, virtual: Sequence[VirtualColumn], columns: Columns) -> None:
+        self.virtual = {column.name: column for column in virtual}
+        self.read: set[tuple[str, str]] = set()
+        self._columns = {name.lower(): (name, type_) for name, type_ in columns}
+
+    def column(self, name: str) -> tuple[str, str]:
+        """Return (name, type) of a column of the datasource.
+
+        Raises:
+            Unresolved: There is none, or it is computed.
+        """
+        found = self._columns.get(name.lower())
+        if found is None or name in self.virtual:
+            raise Unresolved(name)
+        self.read.add(found)
+        return found
+
+    def key(self, name: str, number: int) -> Key:
+        """Return what a grouping column is.
+
+        Raises:
+            Unresolved: It has no exact counterpart, or nothing can be grouped by it.
+        """
+        virtual = self.virtual.get(name)
+        if virtual is None:
+            column, type_ = self.column(name)
+            if type_ not in _ORDERED:
+                raise Unresolved(name)
+            is_time = column.lower() == TIME_COLUMN
+            return Key(column, quoted(column), Granularity.parse("NONE") if is_time else None)
+        stored = f"{OWN_PREFIX}key_{number}"
+        time = None if TIME_COLUMN in self.virtual else _time_cut(virtual)
+        if time is None:
+            return Key(stored, self.computed(virtual))
+        time_column, type_ = self.column(TIME_COLUMN)
+        if type_ != "timestamp":
+            raise Unresolved(name)
+        return Key(stored, _cut_sql(time, quoted(time_column)), time)
+
+    def computed(self, column: VirtualColumn, nested: int = 0) -> str:
+        """Return a virtual column in Spark SQL over the columns of the datasource.
+
+        Raises:
+            Unresolved: It has no exact counterpart.
+            InvalidRequest: The expression has none.
+        """
+        if isinstance(column, NestedFieldColumn):
+            return self._part(column)
+        return self.inlined(
+            as_spark_sql(column.expression), translated=is_druids(column.expression), nested=nested
+        )
+
+    def inlined(self, sql: str, *, translated: bool, nested: int = 0) -> str:
+        """Return an expression with backticks around columns, and virtual ones put in.
+
+        Args:
+            sql: The expression.
+            translated: Whether all names stand in quotes, as nobody wrote it.
+            nested: How many are around it.
+
+        Raises:
+            Unresolved: It names what is no column, or is not the same whenever it is computed.
+            InvalidRequest: As `computed`.
+        """
+        if nested > _NESTED_MAX or not is_repeatable(sql):
+            raise Unresolved(sql)
+        parts: list[str] = []
+        at = 0
+        found = tokens(sql)
+        for token, following in zip(found, [*found[1:], None], strict=True):
+            if sql[at : token.position].strip():  # a comment here may be a sign there
+                raise Unresolved(sql)
+            is_call = bool(token.text) and following is not None and following.text == "("
+            if is_call and token.name.lower() in _OF_THE_QUERY:
+                raise Unresolved(sql)
+            is_name = not is_call and _is_name(token, translated=translated)
+            parts += (
+                sql[at : token.position],
+                self._named(token, nested) if is_name else token.raw,
+            )
+            at = token.position + len(token.raw)
+        text = "".join(parts)
+        if len(text) > _EXPRESSION_LENGTH_MAX:
+            raise Unresolved(sql)
+        return text
+
+    def _named(self, token: Token, nested: int) -> str:
+        virtual = self.virtual.get(token.name)
+        if virtual is not None:
+            return f"({self.computed(virtual, nested + 1)})"
+        return quoted(self.column(token.name)[0])
+
+    def _part(self, column: NestedFieldColumn) -> str:
+        name, type_ = self.column(column.column_name)
+        is_text = (column.expected_type or "STRING").upper() == "STRING"
+        if not is_text or type_ != "string" or column.use_jq_syntax:
+            raise Unresolved(column.name)
+        path = column.path if column.path_parts is None else _path(column)
+        if path is None or not path.startswith("$"):
+            raise Unresolved(column.name)
+        return f"get_json_object({quoted(name)}, {text_literal(path)})"
+
+
+def _is_name(token: Token, *, translated: bool) -> bool:
+    if not token.name or token.raw[:1].isdigit():
+        return False
+    return not token.text or not (translated or token.text in _CONSTANTS)
+
+
+def _path(column: NestedFieldColumn) -> str:
+    """Return the path of a nested field, part by part."""
+    made = "$"
+    for part in column.path_parts or ():
+        field, index = part.get("field"), part.get("index")
+        if part.get("type") == "field" and isinstance(field, str):
+            if not field or "'" in field or "*" in field:
+                raise Unresolved(column.name)
+            is_plain = field.isascii() and field.isidentifier()
+            made += f".{field}" if is_plain else f"['{field}']"
+        elif part.get("type") == "arrayElement" and type(index) is int and index >= 0:
+            made += f"[{index}]"
+        else:
+            raise Unresolved(column.name)
+    return made
+
+
+def _time_cut(column: VirtualColumn) -> Granularity | None:
+    """Return what a virtual column cuts the time to; None where it is anything else."""
+    if not isinstance(column, ExpressionColumn):
+        return None
+    match parse(column.expression):
+        case Call("timestamp_floor", (Name(name), Literal(str(period)), *rest)):
+            if not all(one in _NOTHING_TO_SAY for one in rest) or rest[:1] in _ZONES:
+                return None
+        case Call("date_trunc", (Literal(str(period)), Name(name))):
+            if period.upper() not in _TRUNCATED:
+                return None
+        case _:
+            return None
+    if name != TIME_COLUMN:
+        return None
+    cut = Granularity.parse(period)
+    is_known = cut.months in _MONTHS or (cut.fixed_ms > 1 and not cut.months)
+    return cut if is_known and cut.zoned is None else None
+
+
+# Of `timestamp_floor`: no origin, then no zone.
+_ZONES: Final = tuple([Literal(zone)] for zone in _UTC)
+_NOTHING_TO_SAY: Final = (Literal(None), *(Literal(zone) for zone in _UTC))
+
+
+def _cut_sql(cut: Granularity, time: str) -> str:
+    if cut.months:
+        return f"date_trunc('{_MONTHS[cut.months]}', {time})"
+    if cut.name in _TRUNCATED:
+        return f"date_trunc('{cut.name}', {time})"
+    since = f"unix_millis({time})"
+    return f"timestamp_millis({since} - pmod({since} - {cut.origin_ms}L, {cut.fixed_ms}L))"

@@ -1,0 +1,340 @@
+"""One part of a query over groups instead of rows: an item that it asks for, or a clause. Pure.
+
+Owns what may stand in such a part. The shape of the part stays: aggregates become aggregates of
+measures, and expressions become the keys that they are; so whatever Spark makes of the rest, it
+makes the same of it. What is not known is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from penstock.core.intervals import Granularity
+from penstock.core.sqltext import Token
+from penstock.spark.projections.block import Block, NoMatch, is_name, is_number
+from penstock.spark.projections.holdings import Computed, Holdings, Normal, quoted
+from penstock.spark.projections.plan import Key
+from penstock.spark.projections.times import nests, starts_bucket
+from penstock.spark.projections.words import (
+    AGGREGATES,
+    BEFORE_PARENTHESIS,
+    ENDING,
+    EXTRACTED,
+    FUNCTIONS,
+    KEYWORDS,
+    LITERALS,
+    OPERATORS,
+    PARTS,
+    RESERVED,
+    TRUNCATED,
+    TYPES,
+)
+
+_TIME_COLUMN: Final = "__time"
+_NOTHING: Final = Token("", "", -1)
+_VALUE: Final = "a value"
+# Around a value that is compared, or stands for itself.
+_BEFORE_PLAIN: Final = frozenset(
+    {"", "(", ",", "<", ">", "=", "AND", "OR", "NOT", "WHEN", "CASE", "BETWEEN"}
+)
+_BEHIND_PLAIN: Final = frozenset(
+    {"", ")", ",", "<", ">", "=", "!", "AND", "OR", "IS", "IN", "BETWEEN", "WHEN", "THEN"}
+    | {"ASC", "DESC", "NULLS"}
+)
+# Around a comparison: what binds less than it.
+_BEFORE_COMPARISON: Final = frozenset({"", "(", "AND", "OR", "NOT", "WHEN"})
+_BEHIND_COMPARISON: Final = frozenset({"", ")", "AND", "OR", "THEN"})
+_BEFORE_EXPRESSION: Final = frozenset({"", "(", ","})
+_BEHIND_EXPRESSION: Final = frozenset({"", ")", ",", "ASC", "DESC", "NULLS"})
+
+
+@dataclass(slots=True)
+class Rewriting:
+    """A query on its way.
+
+    Attributes:
+        block: The query.
+        forms: Its tokens, as they compare.
+        has: What the projection has.
+        time: The key that the time is taken for; None: the time is as it was, or no key.
+        aliases: The names of items, in lower case.
+        edits: (start, end, text): what in the text is replaced.
+    """
+
+    block: Block
+    forms: tuple[Normal, ...]
+    has: Holdings
+    time: Key | None
+    aliases: frozenset[str]
+    edits: list[tuple[int, int, str]] = field(default_factory=list)
+
+    def replace(self, first: int, last: int, text: str) -> None:
+        """Put text in the place of tokens, from the first to the last."""
+        found = self.block.found
+        end = found[last].position + len(found[last].raw)
+        self.edits.append((found[first].position, end, text))
+
+    def text(self) -> str:
+        """Return the query with all that was replaced."""
+        parts: list[str] = []
+        at = 0
+        for start, end, text in sorted(self.edits):
+            parts += (self.block.sql[at:start], text)
+            at = end
+        return "".join([*parts, self.block.sql[at:]])
+
+
+class Part:
+    """Some tokens that are one expression, or several with commas between.
+
+    Args:
+        query: What they are of.
+        span: Which they are.
+        sees_aliases: Whether names of items are known in them.
+    """
+
+    def __init__(self, query: Rewriting, span: range, *, sees_aliases: bool) -> None:
+        self._query = query
+        self._found = query.block.found
+        self._span = span
+        self._sees_aliases = sees_aliases
+        self._opened: list[str] = []
+        self._aggregates = 0
+
+    def rewrite(self) -> bool:
+        """Rewrite the part; tell whether it has an aggregate.
+
+        Raises:
+            NoMatch: The projection does not have what is asked for, or it is not known.
+        """
+        self._check_neighbours()
+        at = self._span.start
+        while at < self._span.stop:
+            at = self._step(at)
+        return self._aggregates > 0
+
+    def _token(self, at: int) -> Token:
+        return self._found[at] if at in self._span else _NOTHING
+
+    def _text(self, at: int) -> str:
+        """Return a word or mark: empty outside of the part, and no word for other values."""
+        return (self._found[at].text or _VALUE) if at in self._span else ""
+
+    def _check_neighbours(self) -> None:
+        """Refuse two values side by side: what they mean is for Spark to know."""
+        for at in self._span[1:]:
+            before, token = self._found[at - 1], self._found[at]
+            starts = token.is_text or token.text == "?" or is_name(token) or is_number(token)
+            if starts and _ends(before) and not (token.is_text and before.text in LITERALS):
+                raise NoMatch(f"{before.raw} {token.raw} is not known")
+            is_value = before.is_text or is_number(before) or before.text in {")", "?"}
+            if token.text == "(" and is_value:
+                raise NoMatch(f"{before.raw} {token.raw} is not known")
+
+    def _step(self, at: int) -> int:
+        computed = self._computed(at)
+        if computed is not None:
+            last = at + len(computed.form) - 1
+            if computed.is_fragile:
+                self._check_plain(at, last)
+            self._query.replace(at, last, quoted(computed.key.stored))
+            return last + 1
+        token = self._found[at]
+        if token.is_text or is_number(token):
+            return at + 1
+        return self._word(at) if token.name else self._mark(at)
+
+    def _computed(self, at: int) -> Computed | None:
+        for one in self._query.has.computed:
+            end = at + len(one.form)
+            if end > self._span.stop or self._query.forms[at] != one.form[0]:
+                continue
+            is_apart = one.is_call or (
+                self._text(at - 1) in _BEFORE_EXPRESSION and self._text(end) in _BEHIND_EXPRESSION
+            )
+            if is_apart and self._query.forms[at:end] == one.form:
+                return one
+        return None
+
+    # words
+
+    def _word(self, at: int) -> int:
+        token, following = self._found[at], self._token(at + 1)
+        if following.text == "(":
+            return self._call(at)
+        if token.text in LITERALS and following.is_text:
+            return at + 2
+        if token.text == "AS":
+            if self._opened[-1:] not in (["CAST"], ["TRY_CAST"]) or following.text not in TYPES:
+                raise NoMatch("AS stands where it does not belong")
+            if self._text(at + 2) != ")":
+                raise NoMatch(f"the type {following.raw} is not known")
+            return at + 2
+        if token.text in OPERATORS:
+            return at + 1
+        if token.text in KEYWORDS or token.text in RESERVED:
+            raise NoMatch(f"{token.text} is not known")
+        return self._name(at)
+
+    def _call(self, at: int) -> int:
+        word = self._found[at].text
+        if word in AGGREGATES:
+            return self._aggregate(at)
+        if word == "EXTRACT":
+            return self._extract(at)
+        if word not in FUNCTIONS and word not in BEFORE_PARENTHESIS:
+            raise NoMatch(f"{self._found[at].raw}() is not known")
+        return at + 1
+
+    def _aggregate(self, at: int) -> int:
+        word, argument = self._found[at].text, self._token(at + 2)
+        if self._text(at + 3) != ")":
+            raise NoMatch(f"{word} is of more than a column")
+        if word == "COUNT" and (argument.text == "*" or argument.raw.isdecimal()):
+            made = self._query.has.rows()
+        elif is_name(argument) and argument.text not in RESERVED:
+            function = "AVG" if word == "MEAN" else word
+            made = self._query.has.aggregate(function, argument.name)
+        else:
+            raise NoMatch(f"{word} is of more than a column")
+        self._query.replace(at, at + 3, made)
+        self._aggregates += 1
+        return at + 4
+
+    def _name(self, at: int) -> int:
+        token = self._found[at]
+        name = token.name.lower()
+        if token.text[:1].isdigit() or "(" in name:
+            raise NoMatch(f"{token.raw} is not known")
+        if name == _TIME_COLUMN and self._query.time is not None:
+            return self._time(at, self._query.time)
+        if name in self._query.has.plain:
+            if name in self._query.has.fragile:
+                self._check_plain(at, at)
+            return at + 1
+        if self._sees_aliases and name in self._query.aliases:
+            if self._query.has.has_fragile():
+                self._check_plain(at, at)
+            return at + 1
+        raise NoMatch(f"{token.raw} is none of its keys")
+
+    def _check_plain(self, first: int, last: int) -> None:
+        """Refuse what could tell one zero from the other."""
+        before, behind = self._text(first - 1), self._text(last + 1)
+        is_plain = before in _BEFORE_PLAIN and behind in _BEHIND_PLAIN
+        if not is_plain or any(word not in {"", "IN"} for word in self._opened):
+            raise NoMatch(f"more than a comparison is made of {self._found[first].raw}")
+
+    # the time
+
+    def _time(self, at: int, key: Key) -> int:
+        cut = key.time
+        assert cut is not None
+        if not (self._is_part(at, cut) or self._is_compared(at, cut)):
+            raise NoMatch(f"{self._found[at].raw} is cut to {cut}: what is asked of it is finer")
+        self._query.replace(at, at, quoted(key.stored))
+        return at + 1
+
+    def _is_part(self, at: int, cut: Granularity) -> bool:
+        """Tell whether the time stands in a call that is the same for a whole bucket."""
+        before = [self._token(at - distance) for distance in (4, 3, 2, 1)]
+        words = [token.text for token in before]
+        if self._text(at + 1) == ")" and words[3] == "(":
+            return words[2] in PARTS and nests(cut, PARTS[words[2]])
+        if [self._text(at + ahead) for ahead in (1, 2, 3)] == ["AS", "DATE", ")"]:
+            return words[2:] == ["CAST", "("] and nests(cut, "DAY")
+        if self._text(at + 1) != ")" or words[1] != "(" or words[3] != ",":
+            return False
+        unit = before[2].raw[1:-1].upper() if before[2].is_text else ""
+        units = {"DATE_TRUNC": TRUNCATED, "DATE_PART": EXTRACTED}.get(words[0], {})
+        return unit in units and nests(cut, units[unit])
+
+    def _is_compared(self, at: int, cut: Granularity) -> bool:
+        """Tell whether the time is held against the start of a bucket."""
+        sign, literal = self._sign(at + 1), at + 1
+        if sign in {">=", "<"}:
+            literal += len(sign)
+            end = literal + (self._text(literal) in LITERALS) + 1
+            if self._text(at - 1) in _BEFORE_COMPARISON and self._text(end) in _BEHIND_COMPARISON:
+                return self._is_start(literal, cut)
+        for sign in ("<=", ">"):
+            literal = at - len(sign) - 1
+            if self._sign(literal + 1) != sign:
+                continue
+            literal -= self._text(literal - 1) in LITERALS
+            before = self._text(literal - 1)
+            if before in _BEFORE_COMPARISON and self._text(at + 1) in _BEHIND_COMPARISON:
+                return self._is_start(literal, cut)
+        return False
+
+    def _sign(self, at: int) -> str:
+        """Return the sign of a comparison that begins at a token."""
+        sign = ""
+        while self._text(at) in {"<", ">", "=", "!"}:
+            is_next = not sign or self._found[at].position == self._found[at - 1].position + 1
+            sign += self._text(at) if is_next else "?"
+            at += 1
+        return sign
+
+    def _is_start(self, at: int, cut: Granularity) -> bool:
+        word = self._text(at)
+        token = self._token(at + 1) if word in LITERALS else self._token(at)
+        return token.is_text and starts_bucket(cut, token.raw, is_date=word == "DATE")
+
+    def _extract(self, at: int) -> int:
+        unit, name = self._text(at + 2), self._token(at + 4)
+        if self._text(at + 3) != "FROM" or self._text(at + 5) != ")" or unit not in EXTRACTED:
+            raise NoMatch("what EXTRACT has is not known")
+        key = self._query.time
+        if name.name.lower() != _TIME_COLUMN:
+            raise NoMatch("EXTRACT is known of the time alone")
+        if key is None or key.time is None:
+            self._name(at + 4)
+        elif nests(key.time, EXTRACTED[unit]):
+            self._query.replace(at + 4, at + 4, quoted(key.stored))
+        else:
+            raise NoMatch(f"the time is cut to {key.time}, which is coarser than {unit}")
+        return at + 6
+
+    # marks
+
+    def _mark(self, at: int) -> int:
+        mark, before, behind = self._text(at), self._token(at - 1), self._token(at + 1)
+        touches = behind.position == self._found[at].position + 1
+        match mark:
+            case "(" if behind.text != ")":
+                is_call = before.text in FUNCTIONS or before.text == "IN"
+                self._opened.append(before.text if is_call else "")
+                return at + 1
+            case ")" if self._opened:
+                self._opened.pop()
+                return at + 1
+            case "," if not self._opened or self._opened[-1]:
+                return at + 1
+            case "*" if _ends(before):
+                return at + 1
+            case "+" | "/" | "%" | "<" | "!" | "?":
+                return at + 1
+            case "-" | "=":
+                is_arrow = behind.text == ">" and touches
+                if not is_arrow or (mark == "=" and before.text == "<"):
+                    return at + 1
+            case ">":
+                return at + 1
+            case "|":
+                if behind.text == "|" and touches and self._text(at + 2) not in {"|", ">"}:
+                    return at + 2
+            case ".":
+                is_digits = behind.raw[:1].isdigit() and is_number(behind) and touches
+                if is_digits and (before.raw.isdecimal() or not _ends(before)):
+                    return at + 1
+            case _:
+                pass
+        raise NoMatch(f"{mark} is not known where it stands")
+
+
+def _ends(token: Token) -> bool:
+    """Tell whether a value may end with a token."""
+    is_value = token.is_text or is_name(token) or is_number(token)
+    return is_value or token.text in ENDING or token.text in {")", "?"}
