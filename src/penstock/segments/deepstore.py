@@ -68,14 +68,41 @@ class KnownFiles:
         return at < len(self._numbers) and int(self._numbers[at]) == number
 
 
-class _Files(Protocol):
-    """Files below a root, by their path from there."""
+class StoredFiles(Protocol):
+    """Files below a root, by their path from there; `localfiles` and `remotefiles` have them."""
 
-    def size(self, relative: str) -> int | None: ...
-    def put(self, local_file: str, folder: str) -> int: ...
-    def settle(self, folder: str) -> None: ...
-    def delete(self, relative: str) -> None: ...
-    def walk(self) -> Iterator[tuple[str, int]]: ...
+    def size(self, relative: str) -> int | None:
+        """Return a file's size, None if there is none."""
+        ...
+
+    def put(self, local_file: str, folder: str, name: str = FILE_NAME, temporary: str = "") -> int:
+        """Copy a file to its place in a folder, durably, and return its size there."""
+        ...
+
+    def settle(self, folder: str) -> None:
+        """Make the names on the way to a file durable."""
+        ...
+
+    def delete(self, relative: str) -> None:
+        """Delete a file; none is fine."""
+        ...
+
+    def walk(self) -> Iterator[tuple[str, int]]:
+        """Yield every file with the time of its last change, in epoch milliseconds."""
+        ...
+
+
+def files_below(url: str, fs: FileSystem) -> tuple[str, StoredFiles]:
+    """Return a root in the form that engines open, and the files below it.
+
+    Raises:
+        InvalidRequest: The URL cannot be used; the message says what is missing.
+    """
+    path = _local_path(url)
+    if path is not None:
+        return path, LocalFiles(path, fs)
+    root = url.rstrip("/")
+    return root, RemoteFiles(root)
 
 
 class DeepStore:
@@ -91,12 +118,8 @@ class DeepStore:
 
     def __init__(self, url: str, *, fs: FileSystem | None = None) -> None:
         self._fs = fs or OsFileSystem()
-        path = _local_path(url)
-        self._is_local = path is not None
-        self._root = path if path is not None else url.rstrip("/")
-        self._files: _Files = (
-            LocalFiles(self._root, self._fs) if path is not None else RemoteFiles(self._root)
-        )
+        self._root, self._files = files_below(url, self._fs)
+        self._is_local = "://" not in self._root
 
     def push(self, local_file: str, segment_id: SegmentId, unique: str) -> Pushed:
         """Copy a file to its place, durably and at once or not at all.

@@ -2,11 +2,13 @@
 
     <datasource>/<start>_<end>/<version>/<partition>/<unique>/part.parquet    what tasks push
     <datasource>/attempts/<task>/<attempt>/…/<any name>                       what Spark writes
+    ~projections/<datasource>/<digest>/<name>.parquet                         sums of such files
 
 A batch task gives each call of its engine a folder of its own, an **attempt**; the files that its
-publish names are segments where they lie, all others there are leavings. Invariant: every name of
-ours is one path element of letters, digits and a few signs that no file system, object store or
-glob takes for something else.
+publish names are segments where they lie, all others there are leavings. Sums of a projection are
+derived from a segment's file, and no segment: no datasource's folder has the name of theirs.
+Invariant: every name of ours is one path element of letters, digits and a few signs that no file
+system, object store or glob takes for something else.
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ _SEGMENT_FILE = re.compile(
 )
 _ATTEMPT_FILE = re.compile(rf"[^/]+/{_ATTEMPTS}/[^/]+/[^/]+/.+")
 _SIGNS = frozenset("._-=+@")
+# A tilde stands in the name of a datasource only around the number of a sign.
+PROJECTIONS = "~projections"
 
 
 def relative_folder(segment_id: SegmentId, unique: str) -> str:
@@ -72,6 +76,24 @@ def is_attempt_file(relative: str) -> bool:
     return _ATTEMPT_FILE.fullmatch(relative) is not None
 
 
+def projection_folder(datasource: str, digest: str) -> str:
+    """Return the folder of one projection's files, from the folder of all projections.
+
+    Args:
+        datasource: Whose it is.
+        digest: Tells what its files hold, in letters and digits.
+
+    Raises:
+        InvalidRequest: The datasource cannot be a name.
+    """
+    return f"{_path_element('datasource', datasource)}/{digest}"
+
+
+def projection_file(segment_file: str) -> str:
+    """Return the name of the file with the sums of a segment's file, given by its location."""
+    return f"{hashlib.sha256(segment_file.encode()).hexdigest()[:32]}.parquet"
+
+
 def checksum_file(relative: str) -> str:
     """Return where Hadoop keeps a local file's checksums."""
     folder, _, name = relative.rpartition("/")
@@ -83,6 +105,8 @@ def is_segment_file(relative: str) -> bool:
 
     The root may hold files of others; they are none of our business, and least of all to delete.
     """
+    if relative.startswith(f"{PROJECTIONS}/"):
+        return False
     return _SEGMENT_FILE.fullmatch(relative) is not None or is_attempt_file(relative)
 
 

@@ -43,8 +43,14 @@ class LocalFiles:
         except NotFound:
             return None
 
-    def put(self, local_file: str, folder: str) -> int:
+    def put(self, local_file: str, folder: str, name: str = FILE_NAME, temporary: str = "") -> int:
         """Copy a file to its place in a folder, durably, and return its size.
+
+        Args:
+            local_file: What to copy.
+            folder: Where to, from the root.
+            name: What it is called there.
+            temporary: What it is called there until it is whole; no two writers have one name.
 
         Raises:
             NotFound: There is no such local file.
@@ -56,7 +62,7 @@ class LocalFiles:
         for attempt in range(1, _TRIES + 1):
             try:
                 self._fs.mkdir(absolute)
-                size = self._copy(local_file, absolute)
+                size = self._copy(local_file, absolute, name, temporary or TEMPORARY_NAME)
                 break
             except NotFound:
                 if attempt == _TRIES:
@@ -112,15 +118,15 @@ class LocalFiles:
                 else:
                     yield relative, found.modified_ms
 
-    def _copy(self, local_file: str, folder: str) -> int:
-        temporary = posixpath.join(folder, TEMPORARY_NAME)
+    def _copy(self, local_file: str, folder: str, name: str, temporary: str) -> int:
+        temporary = posixpath.join(folder, temporary)
         try:
             size = self._copy_to(temporary, local_file)
         except Unavailable:
             with suppress(PenstockError):  # a full disk needs the room
                 self._fs.unlink(temporary)
             raise
-        self._fs.rename(temporary, posixpath.join(folder, FILE_NAME))
+        self._fs.rename(temporary, posixpath.join(folder, name))
         return size
 
     def _copy_to(self, temporary: str, local_file: str) -> int:

@@ -67,22 +67,29 @@ class RemoteFiles:
         except NotFound:
             return None
 
-    def put(self, local_file: str, folder: str) -> int:
+    def put(self, local_file: str, folder: str, name: str = FILE_NAME, temporary: str = "") -> int:
         """Copy a file to its place in a folder and return its size there.
+
+        Args:
+            local_file: What to copy.
+            folder: Where to, from the root.
+            name: What it is called there.
+            temporary: What it is called there until it is whole, where that shows; no two writers
+                have one name.
 
         Raises:
             NotFound: There is no such local file.
             Unavailable: The store does not answer, or did not keep all of it.
         """
-        place = posixpath.join(folder, FILE_NAME)
+        place = posixpath.join(folder, name)
         with self._translated("write", place):
             if self._atomic_put:
                 self._fs.put_file(local_file, self._path(place))
             else:
-                temporary = self._path(posixpath.join(folder, TEMPORARY_NAME))
+                begun = self._path(posixpath.join(folder, temporary or TEMPORARY_NAME))
                 self._fs.makedirs(self._path(folder), exist_ok=True)
-                self._fs.put_file(local_file, temporary)
-                self._fs.mv(temporary, self._path(place))
+                self._fs.put_file(local_file, begun)
+                self._fs.mv(begun, self._path(place))
         size = self.size(place)
         if size is None:
             raise Unavailable(f"{self._url}/{place}: not there after it was written: push it again")

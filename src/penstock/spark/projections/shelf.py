@@ -1,0 +1,169 @@
+"""Where the files of projections are, which are there, and which nobody needs any more.
+
+    <deep storage>/~projections/<datasource>/<plan's digest>/<digest of the file's path>.parquet
+
+They are derived from segments' files and belong to no segment: one that is gone or damaged counts
+as not made. Owns what this process knows of them; another process may make the same files, which
+hold the same. Any thread may ask: a mutex guards what is known, and is not held while the store is
+asked.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from penstock.core.clock import Clock
+from penstock.core.errors import PenstockError
+from penstock.segments.deepstore import files_below
+from penstock.segments.layout import PROJECTIONS, projection_file, projection_folder
+from penstock.storage.filesystem import FileSystem, OsFileSystem
+
+UNNEEDED_S: Final = 3_600.0
+"""A file goes when its segment's file has not been visible for so long."""
+# The least that a Parquet file has; Spark takes an empty file for no rows, without a word.
+_BYTES_MIN: Final = 12
+
+
+class Shelf:
+    """The files of all projections below one deep storage.
+
+    Args:
+        deep_storage: A path or a URL.
+        clock: Tells how long files were not needed.
+        fs: What local files are looked for and deleted with.
+
+    Raises:
+        InvalidRequest: The deep storage cannot be used.
+    """
+
+    def __init__(self, deep_storage: str, clock: Clock, *, fs: FileSystem | None = None) -> None:
+        url = f"{deep_storage.rstrip('/')}/{PROJECTIONS}"
+        self.root, self._files = files_below(url, fs or OsFileSystem())
+        self._clock = clock
+        self._mutex = threading.Lock()
+        self._made: dict[str, dict[str, int]] = {}  # by folder and name: bytes, 0 if not known
+        self._begun: set[str] = set()  # under temporary names, by whoever
+        self._unneeded_since_s: dict[str, float] = {}
+        self._listed = False
+        self._version = 0
+
+    @property
+    def version(self) -> int:
+        """A number that grows when files come or go."""
+        return self._version
+
+    def made(self, datasource: str, digest: str) -> Mapping[str, int]:
+        """Return the names of a projection's files, with their bytes where known, else 0."""
+        with self._mutex:
+            return dict(self._made.get(projection_folder(datasource, digest), {}))
+
+    def location(self, datasource: str, digest: str, name: str) -> str:
+        """Return what an engine opens."""
+        return f"{self.root}/{projection_folder(datasource, digest)}/{name}"
+
+    def look(self) -> None:
+        """Learn which files are there, once; blocks on the store.
+
+        Raises:
+            Unavailable: The store does not answer.
+        """
+        if self._listed:
+            return
+        found = [relative for relative, _ in self._files.walk()]
+        with self._mutex:
+            for relative in found:
+                folder, _, name = relative.rpartition("/")
+                if name.endswith(".parquet") and not name.startswith("."):
+                    self._made.setdefault(folder, {}).setdefault(name, 0)
+                else:
+                    self._begun.add(relative)
+            self._listed = True
+            self._version += 1
+
+    def find(self, datasource: str, digest: str, segment_file: str) -> bool:
+        """Tell whether the file of a segment's file is there, whoever made it; blocks on the store.
+
+        Raises:
+            Unavailable: The store does not answer.
+        """
+        folder, name = projection_folder(datasource, digest), projection_file(segment_file)
+        size = self._files.size(f"{folder}/{name}")
+        if size is None or size < _BYTES_MIN:
+            return False
+        self.add(datasource, digest, {name: size})
+        return True
+
+    def add(self, datasource: str, digest: str, sizes: Mapping[str, int]) -> None:
+        """Note files that were made, by name with their bytes."""
+        with self._mutex:
+            self._made.setdefault(projection_folder(datasource, digest), {}).update(sizes)
+            self._version += 1
+
+    def damaged(self, datasource: str, digest: str, names: Iterable[str]) -> list[str]:
+        """Return which of the files are not as they were written, as far as their sizes tell."""
+        if "://" in self.root:
+            return []
+        made, found = self.made(datasource, digest), []
+        for name in names:
+            try:
+                size = Path(self.location(datasource, digest, name)).stat().st_size
+            except OSError:
+                found.append(name)
+                continue
+            if size < _BYTES_MIN or size != (made.get(name) or size):
+                found.append(name)
+        return found
+
+    def forget(self, datasource: str, digest: str, names: Iterable[str]) -> None:
+        """Count files as not made, and delete them, so that they are made again."""
+        folder = projection_folder(datasource, digest)
+        for name in names:
+            with self._mutex:
+                self._made.get(folder, {}).pop(name, None)
+                self._version += 1
+            with suppress(PenstockError):  # then it is found damaged once more
+                self._files.delete(f"{folder}/{name}")
+
+    def forget_at(self, path: str) -> bool:
+        """Do the same with a file that an engine names; False if it is no projection's."""
+        relative = path.removeprefix(f"{self.root}/")
+        folder, _, name = relative.rpartition("/")
+        with self._mutex:
+            if relative == path or name not in self._made.get(folder, {}):
+                return False
+            del self._made[folder][name]
+            self._version += 1
+        with suppress(PenstockError):
+            self._files.delete(relative)
+        return True
+
+    def tidy(self, needed: Mapping[str, Iterable[str]]) -> int:
+        """Delete what was not needed each time for an hour; return how many files.
+
+        Args:
+            needed: The folders of the projections that there are, with the names of the files that
+                belong to visible files.
+
+        Raises:
+            Unavailable: The store does not answer.
+        """
+        now_s = self._clock.monotonic_s()
+        kept = {f"{folder}/{name}" for folder, names in needed.items() for name in names}
+        with self._mutex:
+            there = {f"{folder}/{name}" for folder, names in self._made.items() for name in names}
+            unneeded = (there | self._begun) - kept
+            since_s = {one: self._unneeded_since_s.get(one, now_s) for one in unneeded}
+            self._unneeded_since_s = since_s
+        old = [one for one, begun_s in since_s.items() if now_s - begun_s >= UNNEEDED_S]
+        for relative in old:
+            folder, _, name = relative.rpartition("/")
+            with self._mutex:
+                self._made.get(folder, {}).pop(name, None)
+                self._begun.discard(relative)
+                self._version += 1
+            self._files.delete(relative)
+        return len(old)
