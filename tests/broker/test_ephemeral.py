@@ -277,6 +277,32 @@ TestAgainstModel = AgainstModel.TestCase
 TestAgainstModel.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
 
 
+@pytest.mark.parametrize("all_of_it", [False, True])
+def test_what_goes_beside_a_trim_does_not_come_back(all_of_it: bool) -> None:
+    """A purge, or a bound, deletes beside the event loop, which may trim for a publish then."""
+    queue = MemoryQueue(DiskQueueOptions(), VirtualClock())
+    for body in (b"0", b"1", b"2", b"3"):
+        queue.append([body])
+    size_bytes = queue.size_bytes // 4
+    asked: list[int] = []
+
+    def is_wanted(start: int, end: int) -> bool:
+        if start == 1:  # as another thread would
+            if all_of_it:
+                queue.retention.clear()
+            else:
+                assert queue.retention.drop_oldest(2 * size_bytes) == 2
+        asked.append(start)
+        return start != 3
+
+    queue.retention.trim(is_wanted)
+    assert asked == [0, 1, 2, 3]
+    left = [] if all_of_it else [2]
+    assert [block.base_offset for block in queue.read(queue.earliest, 1 << 20)] == left
+    assert queue.size_bytes == len(left) * size_bytes
+    assert queue.statistics().messages_dropped == (0 if all_of_it else 2)
+
+
 def test_a_closed_queue_takes_and_gives_nothing() -> None:
     queue = MemoryQueue(DiskQueueOptions(max_producers=1), VirtualClock())
     queue.append([b"a"], producer=(1, 5))

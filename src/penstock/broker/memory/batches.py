@@ -38,7 +38,8 @@ class Batches:
 
     Attributes:
         mutex: Around all that follows.
-        kept: The batches, oldest first.
+        kept: The batches, oldest first; a list that is added to, or replaced, but never cut, so
+            that it may be walked through without the mutex where none is added meanwhile.
         latest: The offset that the next message gets.
         size_bytes: What all of them take.
     """
@@ -60,7 +61,7 @@ class Batches:
         """Let it be the newest."""
         self.kept.append(batch)
         self.size_bytes += batch.size_bytes
-        self.latest = batch.end
+        self.latest += len(batch.messages)
 
     def keep(self, batches: list[Batch]) -> None:
         """Let go of all others."""

@@ -214,17 +214,17 @@ class MemoryQueue:
         Raises:
             Closed: The queue was closed.
         """
-        batch = as_messages(messages)
-        start = self._batches.latest
-        with self._batches.mutex:
+        batch, batches = as_messages(messages), self._batches
+        with batches.mutex:
             self._check_open()
+            start = batches.latest
             if len(batch):
-                self._last_time_ms = max(self._clock.now_ms(), self._last_time_ms)
+                time_ms = self._last_time_ms = max(self._clock.now_ms(), self._last_time_ms)
                 size_bytes = batch.nbytes + _BATCH_BYTES
-                self._batches.add(Batch(start, batch, self._last_time_ms, due_ms, size_bytes))
+                batches.add(Batch(start, batch, time_ms, due_ms, size_bytes))
             if producer is not None:
                 self._producers.put(*producer, start)
-        return OffsetRange(start, self._batches.latest)
+            return OffsetRange(start, batches.latest)
 
     def last_sequence(self, producer: int) -> int | None:
         """Return the last sequence number of a producer; None when it is not remembered."""

@@ -81,13 +81,15 @@ class MemoryRetention:
         now_s = self._clock.monotonic_s()
         if now_s < self._trim_again_s:
             return
-        before = self._batches.size_bytes
-        # Whoever is asked may look at the queue. Only the thread that trims changes the batches.
-        kept = [batch for batch in self._batches.kept if is_wanted(batch.base, batch.end)]
-        with self._batches.mutex:
-            self._batches.keep(kept)
-        self.trim_above_bytes = max(_TRIM_BYTES, 2 * self._batches.size_bytes)
-        if self._batches.size_bytes > before // 2:
+        batches = self._batches
+        before = batches.size_bytes
+        # Without the mutex: whoever is asked may look at the queue. What another thread lets go
+        # meanwhile must not come back.
+        unwanted = {b.base for b in batches.kept if not is_wanted(b.base, b.end)}
+        with batches.mutex:
+            batches.keep([batch for batch in batches.kept if batch.base not in unwanted])
+        self.trim_above_bytes = max(_TRIM_BYTES, 2 * batches.size_bytes)
+        if batches.size_bytes > before // 2:
             # Where consumers stand still, each publish would look through all.
             self._trim_again_s = now_s + _TRIM_PAUSE_S
 
