@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import unquote
 
 import httpx
 import pyarrow as pa
@@ -25,6 +26,7 @@ from penstock.services.api.sql import RUNNING_MAX, SqlRoutes
 from penstock.services.config import Address
 from penstock.services.leases import Directory
 from penstock.services.metricstext import metrics_text
+from penstock.spark.projections.choosing import ProjectionWish
 from penstock.spark.sql.service import SqlQuery, SqlResult
 from penstock.storage.metadata import MetadataStore, PublishRequest, SegmentRow
 from penstock.testing.clock import VirtualClock
@@ -55,7 +57,10 @@ class FakeSql:
         self.queries.append(query)
         if self.error:
             raise self.error
-        return SqlResult(pa.table({"sql": [query.sql]}), ("string",), truncated=False)
+        used = query.projections.use
+        return SqlResult(
+            pa.table({"sql": [query.sql]}), ("string",), truncated=False, projection=used
+        )
 
     def cancel(self, query_id: str) -> bool:
         return query_id in self.registered_ids
@@ -131,8 +136,22 @@ async def test_a_query_is_answered_in_the_wanted_format(rig: Rig) -> None:
     assert answer.text == "sql\nSTRING\nVARCHAR\nSELECT ?\n\n"
     assert answer.headers["X-Druid-SQL-Query-Id"] == "mine"
     assert rig.sql.queries[-1] == SqlQuery("SELECT ?", ["x", 2, None], "mine", 10, 500)
+    assert "X-Penstock-Projection" not in answer.headers
     answer = await rig.ask("POST", SQL, content="SELECT 3", headers={"content-type": "text/plain"})
     assert answer.json() == [{"sql": "SELECT 3"}]
+
+
+async def test_what_is_said_of_projections_goes_there_and_back(rig: Rig) -> None:
+    for context, wish in (
+        ({}, ProjectionWish()),
+        ({"useProjection": None, "forceProjections": False}, ProjectionWish()),
+        ({"useProjection": "each hour"}, ProjectionWish(use="each hour")),
+        ({"forceProjections": True, "useProjection": "ü"}, ProjectionWish("ü", force=True)),
+        ({"noProjections": "true"}, ProjectionWish(none=True)),
+    ):
+        answer = await rig.ask("POST", SQL, json={"query": "SELECT 1", "context": context})
+        assert rig.sql.queries[-1].projections == wish
+        assert unquote(answer.headers.get("X-Penstock-Projection", "")) == wish.use
 
 
 @pytest.mark.parametrize(
@@ -167,8 +186,12 @@ async def test_a_query_is_answered_in_the_wanted_format(rig: Rig) -> None:
         ('{"query": "SELECT 1", "context": {"timeout": "soon"}}', "context.timeout"),
         ('{"query": "SELECT 1", "context": {"sqlTimeZone": "Mars/X"}}', "sqlTimeZone: 'Mars/X' is"),
         ('{"query": "SELECT 1", "context": {"sqlTimeZone": ["UTC"]}}', "from_utc_timestamp"),
-        ('{"query": "SELECT 1", "context": {"useProjection": "hourly"}}', "no projections here"),
-        ('{"query": "SELECT 1", "context": {"forceProjections": true}}', "no projections here"),
+        ('{"query": "SELECT 1", "context": {"useProjection": 1}}', "must be the name"),
+        ('{"query": "SELECT 1", "context": {"forceProjections": "yes"}}', "must be true or false"),
+        (
+            '{"query": "SELECT 1", "context": {"noProjections": true, "useProjection": "p"}}',
+            "noProjections: .* contradict it",
+        ),
     ],
 )
 async def test_bad_requests_are_refused_in_druids_shape(rig: Rig, body: str, message: str) -> None:

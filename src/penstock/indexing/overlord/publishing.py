@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from penstock.core.errors import Conflict, LockRevoked
 from penstock.indexing.lockbox.model import LockType
+from penstock.indexing.overlord.declaring import declare
 from penstock.indexing.overlord.locking import lock_task, lock_type
 from penstock.indexing.taskspec import StreamTaskSpec
 from penstock.storage.metadata import CountsRow, Covering, PublishOutcome, PublishRequest
@@ -86,6 +87,8 @@ class Publishing:
             if self._is_published(action):
                 return PublishOutcome(ok=False, already_published=True)
             raise
+        if outcome.ok or outcome.already_published:
+            declare(self._metadata, task)
         if outcome.retryable and isinstance(task, StreamTaskSpec) and action.start is not None:
             return replace(outcome, reason=self._waits_for(task, action.start, outcome.reason))
         return outcome

@@ -11,7 +11,9 @@ import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
+from urllib.parse import quote
 
 import orjson
 from starlette.concurrency import run_in_threadpool
@@ -34,6 +36,7 @@ from penstock.services.api.sqlresults import (
 from penstock.services.api.sqltypes import TypeName
 from penstock.services.emitting.emitter import Emitter
 from penstock.services.emitting.events import MetricEvent
+from penstock.spark.projections.choosing import wish_of
 from penstock.spark.sql.service import SqlQuery, SqlResult, SqlValue
 
 if TYPE_CHECKING:
@@ -122,6 +125,9 @@ class SqlRoutes:
         headers = {ID_HEADER: query_id}
         if result.truncated:
             headers["X-Penstock-Truncated"] = "true"
+        if result.projection:
+            # A header takes no other signs than these.
+            headers["X-Penstock-Projection"] = quote(result.projection)
         return StreamingResponse(
             write_rows(
                 result.table, wanted.result_format, header=wanted.header, types=wanted.types
@@ -221,13 +227,6 @@ class _Wanted:
                 " in the query, with from_utc_timestamp(__time, 'Europe/Berlin')",
                 place="context.sqlTimeZone",
             )
-        for name in ("useProjection", "forceProjections"):
-            if context.get(name):
-                raise InvalidRequest(
-                    "there are no projections here, and the answer is the same without: leave it"
-                    " out",
-                    place=f"context.{name}",
-                )
         parameters = _parameters(body.get("parameters"))
         _check_bound(statement, len(parameters))
         self.query = SqlQuery(
@@ -236,12 +235,12 @@ class _Wanted:
             query_id=str(context.get("sqlQueryId") or ""),
             row_limit=_whole(context, "sqlOuterLimit"),
             timeout_ms=_whole(context, "timeout"),
+            projections=wish_of(context),
         )
 
     def with_id(self, query_id: str) -> SqlQuery:
         """Return the query under an id."""
-        given = self.query
-        return SqlQuery(given.sql, given.parameters, query_id, given.row_limit, given.timeout_ms)
+        return replace(self.query, query_id=query_id)
 
 
 def _flag(body: Mapping[str, object], name: str) -> bool:

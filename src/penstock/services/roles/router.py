@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
+from dataclasses import dataclass
+from functools import partial
 
 from starlette.routing import BaseRoute
 
+from penstock.core.clock import Clock
 from penstock.core.errors import InvalidRequest, PenstockError
 from penstock.core.metrics import MetricRegistry
 from penstock.services.api.asgi import BODY_BYTES_MAX, application
@@ -21,7 +24,12 @@ from penstock.services.presence import Presence
 from penstock.services.roles.processmetrics import FAULTS
 from penstock.services.roles.runtime import RoleContext
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
-from penstock.spark.sql.service import SqlQuery, SqlService
+from penstock.spark.projections.choosing import Projections
+from penstock.spark.projections.known import KnownProjections
+from penstock.spark.projections.maker import Maker, MakerOptions
+from penstock.spark.projections.shelf import Shelf
+from penstock.spark.sql.service import QUERY_CONF, SqlQuery, SqlService
+from penstock.spark.tables import TableSource
 from penstock.spark.tables.metadata import MetadataTables
 from penstock.spark.transforms.check import ExpressionCheck
 from penstock.storage.metadata import MetadataStore
@@ -79,6 +87,32 @@ def routes_of(sql: SqlRoutes, router: RouterRoutes, tables: TableRoutes) -> list
     return [*sql.routes(), *router.routes(), *tables.routes()]
 
 
+@dataclass(frozen=True, slots=True)
+class SqlParts:
+    """What answers queries: from the rows, from projections, and what makes those."""
+
+    sql: SqlService
+    projections: Projections
+    maker: Maker
+
+
+def sql_parts(
+    sessions: SparkSessions,
+    tables: TableSource,
+    deep_storage: str,
+    clock: Clock,
+    options: MakerOptions | None = None,
+) -> SqlParts:
+    """Put together what answers queries."""
+    for_queries = sessions.with_conf(QUERY_CONF)
+    shelf, known = Shelf(deep_storage, clock), KnownProjections(tables)
+    maker = Maker(for_queries, shelf, tables, known, clock, options)
+    projections = Projections(for_queries, shelf, known, maker, clock)
+    return SqlParts(
+        SqlService(for_queries, tables, clock, projections=projections), projections, maker
+    )
+
+
 def compose(context: RoleContext) -> Lifecycle:
     """Put the process together."""
     options, clock = context.options, context.clock
@@ -87,14 +121,22 @@ def compose(context: RoleContext) -> Lifecycle:
         raise InvalidRequest("a router on its own needs --spark-connect sc://HOST:PORT")
     store = MetadataStore.open(options.metadata_address, clock=clock)
     sessions = SparkSessions(SparkSessionOptions(connect))
-    tables = MetadataTables(store, options.deep_storage_address)
-    sql = SqlService(sessions, tables, clock)
+    tables = MetadataTables(store, options.deep_storage_address, clock)
+    answering = sql_parts(sessions, tables, options.deep_storage_address, clock)
+    sql, projections, maker = answering.sql, answering.projections, answering.maker
     expressions = ExpressionCheck(sessions)
     warm_up = WarmUp(context, sql)
     presence = Presence(options, store, clock)
     directory = presence.directory
     registry = MetricRegistry()
     registry.read("counter", "penstock_faults_total", FAULTS, presence.faults, part="discovery")
+    for name, help_text, counter in (
+        ("penstock_sql_projected_total", "Queries answered by projections", projections.used),
+        ("penstock_projection_files_made_total", "Files of projections made", maker.made),
+        ("penstock_projection_files_failed_total", "Files not made for trouble", maker.failed),
+        ("penstock_projection_files_dropped_total", "Files not queued any more", maker.dropped),
+    ):
+        registry.read("counter", name, help_text, partial(getattr, counter, "value"))
     parts = RouterParts(
         store=store,
         directory=directory,
@@ -125,11 +167,14 @@ def compose(context: RoleContext) -> Lifecycle:
     lifecycle.add_handler(Handler("metadata", stop=store.close))
     lifecycle.add_handler(Handler("Spark session", stop=sql.close))
     lifecycle.add_handler(Handler("Spark session of expressions", stop=expressions.close))
+    lifecycle.add_handler(Handler("Spark session of projections", stop=projections.close))
+    lifecycle.add_handler(Handler("Spark session that makes projections", stop=maker.close))
     lifecycle.add_handler(Handler("HTTP", server.start, server.stop), Stage.SERVER)
     presence.add_to(lifecycle, "router", context.instance, context.address)
     # Before HTTP, which waits for the requests that they answer.
     lifecycle.add_handler(
         Handler("queries", stop=lambda: sql.finish(QUERIES_GRACE_S)), Stage.ANNOUNCEMENTS
     )
+    lifecycle.add_handler(Handler("projections", maker.start, maker.stop), Stage.ANNOUNCEMENTS)
     lifecycle.add_handler(Handler("warm-up", warm_up.start, warm_up.stop), Stage.ANNOUNCEMENTS)
     return lifecycle

@@ -156,6 +156,10 @@ class SparkSessions:
             return self
         return SparkSessions(replace(self._options, conf={**self._options.conf, **conf}))
 
+    def another(self) -> SparkSessions:
+        """Return sessions of the same Spark and settings, which share nothing with these."""
+        return SparkSessions(self._options)
+
     def get(self) -> SparkSession:
         """Return the session, connecting first when there is none.
 

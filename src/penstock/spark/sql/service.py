@@ -25,9 +25,10 @@ from penstock.core.errors import Conflict, InvalidRequest, PenstockError
 from penstock.indexing.engine import EngineFailure, EngineUnavailable
 from penstock.spark.connect.running import Running
 from penstock.spark.connect.session import SparkDiskFull, SparkRefusal, SparkSessions
+from penstock.spark.projections.choosing import NO_WISH, Choice, Projections, ProjectionWish
 from penstock.spark.sql.dialect import in_spark
 from penstock.spark.sql.statement import check_reads_only
-from penstock.spark.tables import TableSource, why_empty
+from penstock.spark.tables import Tables, TableSource, why_empty
 from penstock.spark.views import Views, damaged
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ SQL_CONF: Final[Mapping[str, str]] = {
 }
 # Adaptive execution begins stages on threads of its own, also after the query was cancelled; on a
 # server of somebody else nobody can end those any more: see decision 33.
-_ENDS_WHOLE: Final[Mapping[str, str]] = {"spark.sql.adaptive.enabled": "false"}
+QUERY_CONF: Final[Mapping[str, str]] = {**SQL_CONF, "spark.sql.adaptive.enabled": "false"}
 _FILE_GONE: Final = re.compile(
     r"FILE_NOT_EXIST|FILE_NOT_FOUND|PATH_NOT_FOUND|FileNotFoundException|READ_CURRENT_FILE_NOT_FOUND"
 )
@@ -82,24 +83,28 @@ class SqlQuery:
     query_id: str = ""
     row_limit: int | None = None
     timeout_ms: int | None = None
+    projections: ProjectionWish = NO_WISH
 
 
 @dataclass(frozen=True, slots=True)
 class SqlResult:
     """The rows as an Arrow table, and the Spark SQL type of each column.
 
-    `truncated`: the row limit cut the result.
+    `truncated`: the row limit cut the result. `projection`: the name of the one that answered
+    instead of the rows.
     """
 
     table: pa.Table
     column_types: tuple[str, ...]
     truncated: bool
+    projection: str = ""
 
 
 class SqlService:
     """Answers queries; any thread may call it, several at once.
 
     A mutex is held while views are defined, which all queries of the session share and wait for.
+    With projections they answer what they can.
     """
 
     def __init__(
@@ -108,8 +113,10 @@ class SqlService:
         source: TableSource,
         clock: Clock,
         options: SqlOptions | None = None,
+        projections: Projections | None = None,
     ) -> None:
-        self._sessions = sessions.with_conf({**SQL_CONF, **_ENDS_WHOLE})
+        self._sessions = sessions.with_conf(QUERY_CONF)
+        self._projections = projections
         self._source = source
         self._clock = clock
         self._options = options or SqlOptions()
@@ -206,8 +213,11 @@ class SqlService:
         try:
             running.check()
             with self._sessions.use() as spark:
-                self._bring_views(spark, query.sql, all_of_them=not is_query)
-                return self._collect(spark, query, running)
+                named, tables = self._bring_views(spark, query.sql, all_of_them=not is_query)
+                choice = None
+                if self._projections is not None and is_query:
+                    choice = self._projections.choice(query.sql, query.projections, named, tables)
+                return self._collect(spark, query, running, choice)
         except PenstockError as error:
             if running.stopped:
                 kind = EngineUnavailable if running.stopped == _STOPPED else EngineFailure
@@ -237,22 +247,37 @@ class SqlService:
             if self._views is not None:
                 self._views.forget()
 
-    def _collect(self, spark: SparkSession, query: SqlQuery, running: Running) -> SqlResult:
+    def _collect(
+        self, spark: SparkSession, query: SqlQuery, running: Running, choice: Choice | None
+    ) -> SqlResult:
         limit = min(query.row_limit or self._options.row_limit, self._options.row_limit)
         with running.tagged(spark):
             rows: DataFrame = spark.sql(query.sql, args=list(query.parameters) or None)
             limited = rows.limit(limit + 1)
-            types = tuple(field.dataType.simpleString() for field in limited.schema.fields)
+            fields = limited.schema.fields
+        types = tuple(field.dataType.simpleString() for field in fields)
+        if choice is not None and self._projections is not None:
+            asked = (choice, query.parameters, limit + 1, types, running)
+            if (found := self._projections.answered(*asked)) is not None:
+                table = found.rename_columns([field.name for field in fields])
+                cut = table.num_rows > limit
+                return SqlResult(table.slice(0, limit), types, cut, choice.plan.name)
+        with running.tagged(spark):
             table = limited.toArrow()
         return SqlResult(table.slice(0, limit), types, table.num_rows > limit)
 
-    def _bring_views(self, spark: SparkSession, sql: str, *, all_of_them: bool) -> None:
+    def _bring_views(
+        self, spark: SparkSession, sql: str, *, all_of_them: bool
+    ) -> tuple[Sequence[str], Tables]:
+        """Define the views that a query may name; return their names, and what is visible."""
         with self._mutex:
-            files = self._source.tables().files
+            tables = self._source.tables()
             if self._views is None or self._views.session is not spark:
                 self._views = Views(spark)
             text = sql.lower()
-            self._views.bring(files, [n for n in files if all_of_them or mentions(text, n)])
+            names = [name for name in tables.files if all_of_them or mentions(text, name)]
+            self._views.bring(tables.files, names)
+            return names, tables
 
     def _explained(self, error: PenstockError) -> str:
         text = str(error)
@@ -284,6 +309,7 @@ def mentions(text: str, name: str) -> bool:
 
 
 __all__ = [
+    "QUERY_CONF",
     "SQL_CONF",
     "SqlOptions",
     "SqlQuery",

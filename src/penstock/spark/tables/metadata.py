@@ -6,15 +6,21 @@ Owns the step from the catalogue's view to `TableFile`s. It decides no visibilit
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
+from penstock.core.clock import Clock, SystemClock
+from penstock.indexing.spec.rows.declared import Declared, config_name, load, merged, of_schema
 from penstock.segments.catalogue import Catalogue, CatalogueView
 from penstock.segments.deepstore import DeepStore
 from penstock.segments.model import Segment
 from penstock.segments.timeline import Skyline
 from penstock.spark.tables.model import Feeder, TableFile, Tables, columns_from_json
 from penstock.storage.metadata import MetadataStore, Snapshot
+
+DECLARED_FOR_S: Final = 5.0
+"""So old what is known of projections may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +38,12 @@ class MetadataTables:
     to a new snapshot, which is the work that all of them wait for anyway.
     """
 
-    def __init__(self, store: MetadataStore, deep_storage: str) -> None:
+    def __init__(self, store: MetadataStore, deep_storage: str, clock: Clock | None = None) -> None:
         self._store = store
+        self._clock = clock or SystemClock()
+        # Each is one word, which any thread reads and writes: since when, and what was read then.
+        self._supervised: tuple[float, Mapping[str, tuple[Declared, ...]]] | None = None
+        self._declared: dict[str, tuple[float, tuple[Declared, ...]]] = {}
         self._deep_store = DeepStore(deep_storage)
         self._mutex = threading.Lock()
         self._catalogue = Catalogue()
@@ -71,6 +81,32 @@ class MetadataTables:
         """Tell whether all segments of a datasource are unused; its name as it was written."""
         return self._store.survey.look(lambda overview: overview.is_dropped(datasource))
 
+    def projections(self, datasource: str) -> Sequence[Declared]:
+        """Return the projections of a datasource, as they were some seconds ago at most.
+
+        Those of supervisors come after, and win over, those that batch tasks published with.
+        """
+        now_s = self._clock.monotonic_s()
+        known = self._declared.get(datasource)
+        if known is not None and now_s < known[0] + DECLARED_FOR_S:
+            return known[1]
+        of_tasks = load(self._store.config.get(config_name(datasource)))
+        found = merged(of_tasks, self._of_supervisors(now_s).get(datasource, ()))
+        self._declared[datasource] = (now_s, found)
+        return found
+
+    def _of_supervisors(self, now_s: float) -> Mapping[str, tuple[Declared, ...]]:
+        known = self._supervised
+        if known is not None and now_s < known[0] + DECLARED_FOR_S:
+            return known[1]
+        found: dict[str, tuple[Declared, ...]] = {}
+        for row in self._store.supervisors.list():
+            if declared := of_schema(_schema(row.payload)):
+                name = _datasource(row.payload)
+                found[name] = merged(found.get(name, ()), declared)
+        self._supervised = (now_s, found)
+        return found
+
     def _published_of(self, view: CatalogueView, name: str) -> _Published:
         skyline, known = view.skylines[name], self._published.get(name)
         if known is not None and known.skyline is skyline:
@@ -104,7 +140,13 @@ class MetadataTables:
 
 def _datasource(supervisor: Mapping[str, object]) -> str:
     """Return what a supervisor's spec feeds; empty where it has not the shape of one."""
+    name = _schema(supervisor).get("dataSource")
+    return name if isinstance(name, str) else ""
+
+
+def _schema(supervisor: Mapping[str, object]) -> Mapping[str, object]:
+    """Return the `dataSchema` of a supervisor's spec; empty where it has not the shape of one."""
     node: object = supervisor
-    for name in ("spec", "dataSchema", "dataSource"):
+    for name in ("spec", "dataSchema"):
         node = node.get(name) if isinstance(node, Mapping) else None
-    return node if isinstance(node, str) else ""
+    return node if isinstance(node, Mapping) else {}

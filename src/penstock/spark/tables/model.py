@@ -12,6 +12,7 @@ from typing import Final, Protocol, cast
 
 from penstock.core.errors import InvalidRequest, NotFound
 from penstock.core.intervals import Interval
+from penstock.indexing.spec.rows.declared import Declared
 
 Columns = tuple[tuple[str, str], ...]
 
@@ -122,6 +123,10 @@ class TableSource(Protocol):
 
     def is_dropped(self, datasource: str) -> bool:
         """Tell whether a datasource has segments, all of them unused."""
+        ...
+
+    def projections(self, datasource: str) -> Sequence[Declared]:
+        """Return the projections of a datasource, maybe as they were some seconds ago."""
         ...
 
 

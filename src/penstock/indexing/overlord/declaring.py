@@ -1,0 +1,61 @@
+"""Keeps the projections that batch tasks were given, for whoever makes and uses them.
+
+After the publish: what is cut between the two loses nothing but speed, and the next task of the
+same spec says it again.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.errors import PenstockError
+from penstock.indexing.spec.batch import CompactSpec, IndexParallelSpec
+from penstock.indexing.spec.rows.declared import config_name, dump, load, merged, of_schema
+
+if TYPE_CHECKING:
+    from penstock.indexing.spec.rows.declared import Declared
+    from penstock.indexing.taskspec import TaskSpec
+    from penstock.storage.metadata import MetadataStore
+
+_log = logging.getLogger(__name__)
+
+_TRIES: Final = 10
+
+
+def declare(metadata: MetadataStore, task: TaskSpec) -> None:
+    """Keep the projections of a task that has published, if it has some; by name, the newest wins.
+
+    It never fails: the publish is done.
+    """
+    declared = _declared(task)
+    if not declared:
+        return
+    name = config_name(task.datasource)
+    try:
+        for _ in range(_TRIES):
+            old = metadata.config.get(name)
+            known = load(old)
+            if set_again := [one for one in declared if one not in known]:
+                new = dump(merged(known, set_again))
+                if not metadata.config.compare_and_set(name, old, new):
+                    continue
+            return
+        _log.warning("task %s: its projections are not kept: others change them at once", task.id)
+    except PenstockError as error:
+        _log.warning(
+            "task %s: its projections are not kept, queries read the rows (%s)", task.id, error
+        )
+
+
+def _declared(task: TaskSpec) -> tuple[Declared, ...]:
+    match task:
+        case IndexParallelSpec():
+            if task.data_schema.projections:
+                return of_schema(task.data_schema.model_dump(mode="json", by_alias=True))
+        case CompactSpec():
+            if task.projections:
+                return of_schema(task.model_dump(mode="json", by_alias=True))
+        case _:
+            pass
+    return ()

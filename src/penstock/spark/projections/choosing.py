@@ -1,0 +1,342 @@
+"""Which projection answers a query, and the query run over it.
+
+Owns the choice: of the projections that fit, the coarsest, once files of it are there for half of
+what is visible, or at once if the query insists. Whatever goes wrong over a projection, the query
+runs as it was written: `answered` gives None. Files that are found damaged are counted as not made.
+
+The views of projections are in a Spark session of their own, as SHOW TABLES would tell of them in
+that of queries. A mutex is held while one is defined, which all queries over projections share.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.clock import Clock
+from penstock.core.errors import InvalidRequest, PenstockError
+from penstock.core.metrics import Counter
+from penstock.core.sparselog import SparseLog
+from penstock.segments.layout import projection_file
+from penstock.spark.connect.running import Running
+from penstock.spark.connect.session import SparkSessions
+from penstock.spark.projections.known import Known, KnownProjections
+from penstock.spark.projections.maker import Maker
+from penstock.spark.projections.matching import rewritten, why_not
+from penstock.spark.projections.plan import ProjectionPlan
+from penstock.spark.projections.relation import Parts, ProjectionViews, view_name
+from penstock.spark.projections.shelf import Shelf
+from penstock.spark.tables.model import TableFile, Tables
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+logger = logging.getLogger(__name__)
+
+USED_FROM: Final = 0.5
+"""Of the visible bytes so many must have files of a projection before it is used."""
+_PATH: Final = re.compile(r"/[^\s'\"]+?\.parquet")
+
+
+class _DamagedFiles(PenstockError):
+    """Files of a projection are not as they were written."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectionWish:
+    """What the context of a query says of projections; names are Druid's.
+
+    Attributes:
+        use: Only the projection of this name may answer, and it must.
+        force: Some projection must answer.
+        none: No projection may answer.
+    """
+
+    use: str = ""
+    force: bool = False
+    none: bool = False
+
+    def __post_init__(self) -> None:
+        if self.none and self.insists:
+            raise InvalidRequest(
+                "useProjection and forceProjections contradict it: leave one out",
+                place="context.noProjections",
+            )
+
+    @property
+    def insists(self) -> bool:
+        """Whether the rows may not answer."""
+        return self.force or bool(self.use)
+
+    @property
+    def place(self) -> str:
+        """The field that insists."""
+        return "context.useProjection" if self.use else "context.forceProjections"
+
+
+NO_WISH: Final = ProjectionWish()
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A query over a projection.
+
+    Attributes:
+        datasource: Whose it is.
+        plan: The projection.
+        columns: Those of the datasource.
+        sql: The query over the projection's view.
+        parts: What the view is made of.
+        wish: What the query's context says.
+    """
+
+    datasource: str
+    plan: ProjectionPlan
+    columns: tuple[tuple[str, str], ...]
+    sql: str
+    parts: Parts
+    wish: ProjectionWish
+
+
+class Projections:
+    """Projections of a router: chosen, asked, and made in the background. Any thread may ask.
+
+    Args:
+        sessions: Spark, with the settings that queries have.
+        shelf: The files that are made.
+        known: The plans.
+        maker: Makes what queries find not made.
+        clock: Tells when trouble is told again.
+    """
+
+    def __init__(
+        self,
+        sessions: SparkSessions,
+        shelf: Shelf,
+        known: KnownProjections,
+        maker: Maker,
+        clock: Clock,
+    ) -> None:
+        self._sessions = sessions.another()
+        self._log = SparseLog(logger, clock)
+        self._shelf = shelf
+        self._known = known
+        self._maker = maker
+        self._mutex = threading.Lock()
+        self._views: ProjectionViews | None = None
+        self._parts: dict[str, tuple[tuple[TableFile, ...], int, Parts, float]] = {}
+        self.used = Counter()
+
+    def choice(
+        self, sql: str, wish: ProjectionWish, names: Sequence[str], tables: Tables
+    ) -> Choice | None:
+        """Return what answers a query instead of the rows, if anything does; have more made.
+
+        Args:
+            sql: The query.
+            wish: What its context says.
+            names: The datasources that it may name.
+            tables: What is visible.
+
+        Raises:
+            InvalidRequest: It insists on a projection, and none fits.
+        """
+        if wish.none:
+            return None
+        fitting: list[Choice] = []
+        reasons: list[str] = []
+        for name in names:
+            known = self._known.of(name, tables.files[name])
+            if known is not None:
+                fitting += self._fitting(sql, wish, name, known, reasons)
+        if not fitting:
+            if wish.insists:
+                raise InvalidRequest(_none_fits(wish, reasons), place=wish.place)
+            return None
+        fitting.sort(key=lambda one: _fineness(one.plan))  # stable: then as in the spec
+        self._have_made(fitting[0])
+        for one in fitting:
+            parts, share = self._parts_of(one.datasource, one.plan, tables.files[one.datasource])
+            if share >= USED_FROM or wish.insists:
+                return replace(one, parts=parts)
+        return None
+
+    def answered(
+        self,
+        choice: Choice,
+        parameters: Sequence[object],
+        row_limit: int,
+        wanted: Sequence[str],
+        running: Running,
+    ) -> pa.Table | None:
+        """Run a query over its projection; None: it is to be answered from the rows.
+
+        Args:
+            choice: The query.
+            parameters: Its parameters.
+            row_limit: How many rows are given at most.
+            wanted: The types that its columns must have.
+            running: Is told that it runs.
+
+        Raises:
+            InvalidRequest: The query insists on it, and Spark does not take it.
+            EngineFailure: It was stopped.
+        """
+        refused = ""
+        try:
+            with self._sessions.use() as spark, running.tagged(spark):
+                self._bring(spark, choice)
+                found = spark.sql(choice.sql, args=list(parameters) or None)
+                types = [field.dataType.simpleString() for field in found.schema.fields]
+                if types == list(wanted):
+                    table = found.limit(row_limit).toArrow()
+                    self.used.add()
+                    return table
+                refused = f"types would be {', '.join(types)}, not {', '.join(wanted)}"
+        except PenstockError as error:
+            if running.stopped:
+                raise
+            self._after(choice, error)
+            return None
+        self._log.warning(
+            "the projection %s of %s is not used for a query: %s",
+            *(choice.plan.name, choice.datasource, refused),
+        )
+        if choice.wish.insists:
+            raise InvalidRequest(
+                f"the projection {choice.plan.name!r} does not answer this query: {refused}",
+                place=choice.wish.place,
+            )
+        return None
+
+    def close(self) -> None:
+        """End the Spark session."""
+        self._sessions.close()
+
+    def _fitting(
+        self, sql: str, wish: ProjectionWish, name: str, known: Known, reasons: list[str]
+    ) -> list[Choice]:
+        found = []
+        for plan in known.plans:
+            if wish.use and plan.name != wish.use:
+                continue
+            table = view_name(name, plan)
+            text = rewritten(sql, name, plan, known.columns, table)
+            if text is not None:
+                parts = Parts((), known.files)
+                found.append(Choice(name, plan, known.columns, text, parts, wish))
+            elif wish.insists:
+                why = why_not(sql, name, plan, known.columns)
+                reasons.append(f"{plan.name!r} of {name}: {why}")
+        if wish.insists:
+            reasons += [
+                f"{one!r} of {name} cannot be made of the columns that {name} has now"
+                for one in known.unresolved
+                if not wish.use or one == wish.use
+            ]
+        return found
+
+    def _have_made(self, choice: Choice) -> None:
+        made = self._shelf.made(choice.datasource, choice.plan.digest)
+        missing = [
+            file
+            for file in choice.parts.rest
+            if self._maker.eligible(file) and projection_file(file.path) not in made
+        ]
+        if missing:
+            self._maker.want(choice.datasource, choice.plan, choice.columns, missing)
+
+    def _parts_of(
+        self, datasource: str, plan: ProjectionPlan, files: tuple[TableFile, ...]
+    ) -> tuple[Parts, float]:
+        """Return what a projection's table is made of, and which share of the bytes is made."""
+        name, version = view_name(datasource, plan), self._shelf.version
+        kept = self._parts.get(name)
+        if kept is not None and kept[0] is files and kept[1] == version:
+            return kept[2], kept[3]
+        made, rest, sizes = [], [], self._shelf.made(datasource, plan.digest)
+        made_bytes = 0
+        for file in files:
+            own = projection_file(file.path)
+            if file.announced or file.clip is not None or own not in sizes:
+                rest.append(file)
+                continue
+            path = self._shelf.location(datasource, plan.digest, own)
+            made.append(TableFile(path, (), file.interval, size_bytes=sizes[own]))
+            made_bytes += file.size_bytes
+        parts = Parts(tuple(made), tuple(rest))
+        all_bytes = sum(file.size_bytes for file in files)
+        share = made_bytes / all_bytes if all_bytes else 0.0
+        self._parts[name] = (files, version, parts, share)
+        return parts, share
+
+    def _bring(self, spark: SparkSession, choice: Choice) -> None:
+        with self._mutex:
+            if self._views is None or self._views.session is not spark:
+                self._views = ProjectionViews(spark)
+            self._views.bring(choice.datasource, choice.plan, choice.columns, self._whole(choice))
+
+    def _whole(self, choice: Choice) -> Parts:
+        """Return the parts without made files that are damaged, whose rows are read instead."""
+        parts, digest = choice.parts, choice.plan.digest
+        by_name = {file.path.rpartition("/")[2]: file for file in parts.made}
+        damaged = self._shelf.damaged(choice.datasource, digest, by_name)
+        if not damaged:
+            return parts
+        self._shelf.forget(choice.datasource, digest, damaged)
+        raise _DamagedFiles(f"files of it are damaged, and count as not made: {damaged[:3]}")
+
+    def _after(self, choice: Choice, error: PenstockError) -> None:
+        """Forget what the error names; the views are defined anew."""
+        said: BaseException = error
+        while said.__cause__ is not None:
+            said = said.__cause__
+        paths = set(_PATH.findall(f"{error}\n{said}"))
+        forgotten = [path for path in paths if self._shelf.forget_at(path)]
+        with self._mutex:
+            if self._views is not None:
+                self._views.forget()
+        self._log.warning(
+            "the projection %s of %s is not used for a query (%d files of it are made again): %s",
+            *(choice.plan.name, choice.datasource, len(forgotten), error),
+        )
+
+
+def _fineness(plan: ProjectionPlan) -> tuple[int, float]:
+    """Return what is less the coarser a projection is: fewer keys, then longer times."""
+    lengths = [_length_ms(key.time.fixed_ms, key.time.months) for key in plan.keys if key.time]
+    return len(plan.keys), -min(lengths, default=float("inf"))
+
+
+def _length_ms(fixed_ms: int, months: int) -> float:
+    # A bucket that is neither is all of time.
+    return float(fixed_ms or months * 28 * 86_400_000) or float("inf")
+
+
+def _none_fits(wish: ProjectionWish, reasons: Sequence[str]) -> str:
+    what = f"the projection {wish.use!r} does not answer" if wish.use else "no projection answers"
+    why = "; ".join(reasons[:10]) or "the query's datasource has none of that name"
+    return f"{what} this query: {why}. Leave it out, and the rows answer"
+
+
+def wish_of(context: Mapping[str, object]) -> ProjectionWish:
+    """Read what a query's context says.
+
+    Raises:
+        InvalidRequest: A field has a value of another kind, or they contradict each other.
+    """
+    use = context.get("useProjection")
+    if use is not None and not isinstance(use, str):
+        raise InvalidRequest("must be the name of a projection", place="context.useProjection")
+    flags = []
+    for name in ("forceProjections", "noProjections"):
+        value = context.get(name)
+        if value not in (None, True, False, "true", "false"):
+            raise InvalidRequest("must be true or false", place=f"context.{name}")
+        flags.append(value in (True, "true"))
+    return ProjectionWish(use or "", *flags)

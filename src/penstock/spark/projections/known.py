@@ -1,0 +1,111 @@
+"""The projections of each datasource as plans, resolved against the columns it has now.
+
+Owns what is kept of them from query to query. Any thread; what two find at once is the same.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.core.errors import PenstockError
+from penstock.segments.layout import projection_file, projection_folder
+from penstock.spark.projections.plan import ProjectionPlan
+from penstock.spark.tables.columns import union_columns
+from penstock.spark.tables.model import Columns, TableFile, Tables, TableSource
+
+if TYPE_CHECKING:
+    from penstock.indexing.spec.rows.declared import Declared
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The projections of a datasource.
+
+    Attributes:
+        files: The visible files that this is of.
+        declared: What it was resolved from.
+        columns: Those of all files together.
+        plans: What can be made, in the order of the specs.
+        unresolved: The names of the others.
+    """
+
+    files: tuple[TableFile, ...]
+    declared: Sequence[Declared]
+    columns: Columns
+    plans: tuple[ProjectionPlan, ...]
+    unresolved: tuple[str, ...]
+
+
+class KnownProjections:
+    """Resolves the projections of datasources.
+
+    Args:
+        source: Says which there are.
+    """
+
+    def __init__(self, source: TableSource) -> None:
+        self._source = source
+        self._known: dict[str, Known] = {}
+
+    def of(self, datasource: str, files: tuple[TableFile, ...]) -> Known | None:
+        """Return the projections of a datasource with these visible files; None: it has none."""
+        try:
+            declared = self._source.projections(datasource)
+        except PenstockError as error:
+            logger.debug("projections of %s cannot be read: %s", datasource, error)
+            return None
+        if not declared or not files:
+            self._known.pop(datasource, None)
+            return None
+        known = self._known.get(datasource)
+        if known is not None and known.declared == declared:
+            if known.files is files:
+                return known
+            columns = union_columns(files)
+            if columns == known.columns:
+                known = Known(files, declared, columns, known.plans, known.unresolved)
+                self._known[datasource] = known
+                return known
+        columns = union_columns(files)
+        plans = _resolved(declared, columns)
+        missing = {one.name for one in declared} - {plan.name for plan in plans}
+        known = Known(files, declared, columns, plans, tuple(sorted(missing)))
+        self._known[datasource] = known
+        return known
+
+    def needed(self, tables: Tables) -> Mapping[str, set[str]]:
+        """Return the folders of all plans, with the names of files that visible files have."""
+        found: dict[str, set[str]] = {}
+        for datasource, files in tables.files.items():
+            if (known := self.of(datasource, files)) is None:
+                continue
+            names = {projection_file(file.path) for file in files if not file.announced}
+            for plan in known.plans:
+                # Two datasources may have one folder, if their names differ by a colon.
+                found.setdefault(projection_folder(datasource, plan.digest), set()).update(names)
+        return found
+
+
+def _resolved(declared: Sequence[Declared], columns: Columns) -> tuple[ProjectionPlan, ...]:
+    # Imported here: most datasources have no projections, and need no models of them.
+    from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415
+
+    from penstock.indexing.spec.rows.projections import Projection  # noqa: PLC0415
+    from penstock.spark.projections.resolving import plans  # noqa: PLC0415
+
+    adapter = TypeAdapter(Projection)
+    found: list[ProjectionPlan] = []
+    for one in declared:
+        try:
+            projection = adapter.validate_python(one.projection)
+        except ValidationError as error:
+            # Of a later release, which knows more.
+            logger.debug("projection %s cannot be read: %s", one.name, error)
+            continue
+        found += plans([projection], frozenset(one.metrics), columns)
+    return tuple(found)

@@ -1,0 +1,301 @@
+"""Makes the files of projections that queries asked for, in the background, one job at a time.
+
+Owns the thread and what is queued for it: so much at most, the rest is dropped with a count, as the
+next query asks again. A failure is counted and told, and what failed is left alone for a while;
+queries read the rows meanwhile. It has a Spark session of its own. A mutex guards the queue: those
+who answer queries put into it and wait for nobody.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.clock import Clock
+from penstock.core.errors import PenstockError
+from penstock.core.metrics import Counter
+from penstock.core.sparselog import SparseLog
+from penstock.indexing.engine import EngineFailure
+from penstock.segments.layout import projection_file, projection_folder
+from penstock.spark.connect.running import Running
+from penstock.spark.connect.session import SparkSessions
+from penstock.spark.projections.known import KnownProjections
+from penstock.spark.projections.making import Folder, make_files
+from penstock.spark.projections.plan import ProjectionPlan
+from penstock.spark.projections.shelf import Shelf
+from penstock.spark.tables.elsewhere import needs_workers
+from penstock.spark.tables.model import Columns, TableFile, TableSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+logger = logging.getLogger(__name__)
+
+# Groups are few, and are sorted in one of Spark's tasks.
+_CONF: Final[Mapping[str, str]] = {
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.adaptive.enabled": "false",
+}
+_ENDS: Final = "the router ends"
+_END_S: Final = 1.0
+_TOO_LONG: Final = "it took too long"
+
+
+@dataclass(frozen=True, slots=True)
+class MakerOptions:
+    """Bounds of the making.
+
+    Attributes:
+        file_bytes_min: Smaller files are not worth one; their rows are read.
+        batch_files: How many files one job makes at most.
+        batch_bytes: How many bytes one job reads at most, unless one file alone has more.
+        queued_files: How many files wait at most.
+        job_limit_s: A job is stopped that takes longer.
+        pause_s: How long nothing is made after a failure of Spark or of the store, and how long a
+            file is left alone that cannot be summed up.
+        tidy_every_s: How often files that are not needed are looked for.
+    """
+
+    file_bytes_min: int = 256 * 1024
+    batch_files: int = 16
+    batch_bytes: int = 256 << 20
+    queued_files: int = 10_000
+    job_limit_s: float = 600.0
+    pause_s: float = 600.0
+    tidy_every_s: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """A file to be made."""
+
+    datasource: str
+    plan: ProjectionPlan
+    columns: Columns
+    file: TableFile
+
+    @property
+    def target(self) -> str:
+        folder = projection_folder(self.datasource, self.plan.digest)
+        return f"{folder}/{projection_file(self.file.path)}"
+
+
+class Maker:
+    """Makes files; `want` may come from any thread.
+
+    Args:
+        sessions: Spark, with the settings that queries have.
+        shelf: Where files go.
+        source: Says what is visible, for what is not needed any more.
+        known: The plans.
+        clock: The time.
+        options: Bounds.
+    """
+
+    def __init__(
+        self,
+        sessions: SparkSessions,
+        shelf: Shelf,
+        source: TableSource,
+        known: KnownProjections,
+        clock: Clock,
+        options: MakerOptions | None = None,
+    ) -> None:
+        self._sessions = sessions.with_conf(_CONF)
+        self._shelf = shelf
+        self._source = source
+        self._known = known
+        self._clock = clock
+        self.options = options or MakerOptions()
+        self.made, self.failed, self.dropped = Counter(), Counter(), Counter()
+        self._log = SparseLog(logger, clock)
+        self._changed = threading.Condition()
+        self._queue: dict[str, _Wish] = {}  # by target; the first one is next
+        self._barred_until_s: dict[str, float] = {}
+        self._paused_until_s = clock.monotonic_s()
+        self._tidy_from_s = clock.monotonic_s() + self.options.tidy_every_s
+        self._running: Running | None = None
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="projections", daemon=True)
+
+    def eligible(self, file: TableFile) -> bool:
+        """Tell whether a visible file may have a file of a projection: published, whole, large."""
+        return (
+            not file.announced
+            and file.clip is None
+            and file.size_bytes >= self.options.file_bytes_min
+        )
+
+    def want(
+        self,
+        datasource: str,
+        plan: ProjectionPlan,
+        columns: Columns,
+        files: Sequence[TableFile],
+    ) -> None:
+        """Have the files of a plan made for eligible files, soon, the newest first."""
+        now_s = self._clock.monotonic_s()
+        newest_first = sorted(files, key=lambda file: file.interval.start_ms, reverse=True)
+        with self._changed:
+            if self._stopped or now_s < self._paused_until_s:
+                return
+            for file in newest_first:
+                wish = _Wish(datasource, plan, columns, file)
+                target = wish.target
+                if target in self._queue or now_s < self._barred_until_s.get(target, now_s):
+                    continue
+                if len(self._queue) >= self.options.queued_files:
+                    self.dropped.add()
+                else:
+                    self._queue[target] = wish
+            self._changed.notify_all()
+
+    def start(self) -> None:
+        """Begin to make what is wanted, on a thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Make no more, and stop what is being made; nobody waits for it."""
+        with self._changed:
+            self._stopped = True
+            self._queue.clear()
+            self._changed.notify_all()
+            running = self._running
+        if running is not None:
+            running.stop(_ENDS)
+
+    def close(self) -> None:
+        """End the Spark session, after `stop`: once nothing uses it, or a little later."""
+        if self._thread.is_alive():
+            self._thread.join(_END_S)
+        self._sessions.close()
+
+    def work(self) -> None:
+        """Make all that is wanted now. On the thread, or of a test."""
+        while batch := self._next_batch():
+            self._make(batch)
+
+    def tidy(self) -> None:
+        """Delete files that were not needed for an hour.
+
+        Raises:
+            PenstockError: The metadata or the deep storage does not answer.
+        """
+        self._shelf.look()
+        if deleted := self._shelf.tidy(self._known.needed(self._source.tables())):
+            logger.info("deleted %d files of projections that nobody needs any more", deleted)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                wait_s = self._tidy_from_s - self._clock.monotonic_s()
+                if not self._queue and not self._stopped and wait_s > 0:
+                    self._clock.wait(self._changed, wait_s)
+                if self._stopped:
+                    return
+            self.work()
+            if self._clock.monotonic_s() >= self._tidy_from_s:
+                self._tidy_from_s = self._clock.monotonic_s() + self.options.tidy_every_s
+                try:
+                    self.tidy()
+                except PenstockError as error:
+                    self._log.warning("files of projections are not tidied up: %s", error)
+
+    def _next_batch(self) -> list[_Wish]:
+        batch: list[_Wish] = []
+        read_bytes = 0
+        with self._changed:
+            for target, wish in list(self._queue.items()):
+                if batch and (wish.datasource, wish.plan) != (batch[0].datasource, batch[0].plan):
+                    continue
+                read_bytes += wish.file.size_bytes
+                if batch and read_bytes > self.options.batch_bytes:
+                    break
+                del self._queue[target]
+                batch.append(wish)
+                if len(batch) >= self.options.batch_files:
+                    break
+        return batch
+
+    def _make(self, batch: Sequence[_Wish]) -> None:
+        """Make the files of one plan in one job; what fails together is tried one by one."""
+        try:
+            self._shelf.look()
+            wanted = [one for one in batch if not self._is_there(one)]
+            if wanted:
+                self._sum_up(wanted)
+        except EngineFailure as error:
+            if self._stopped:
+                return
+            if len(batch) == 1:
+                self._bar(batch[0], error)
+                return
+            for one in batch:
+                if self._clock.monotonic_s() >= self._paused_until_s:
+                    self._make([one])
+        except PenstockError as error:
+            if self._stopped:
+                return
+            self.failed.add(len(batch))
+            with self._changed:
+                self._paused_until_s = self._clock.monotonic_s() + self.options.pause_s
+                dropped = len(self._queue)
+                self._queue.clear()
+            self.dropped.add(dropped)
+            name = batch[0].plan.name
+            self._log.warning(
+                "the projection %s of %s is not made, queries read the rows: %s",
+                *(name, batch[0].datasource, error),
+            )
+
+    def _bar(self, wish: _Wish, error: PenstockError) -> None:
+        self.failed.add()
+        now_s = self._clock.monotonic_s()
+        with self._changed:
+            barred = {one: until for one, until in self._barred_until_s.items() if until > now_s}
+            self._barred_until_s = barred | {wish.target: now_s + self.options.pause_s}
+        self._log.warning(
+            "the projection %s of %s is not made of %s, queries read its rows: %s",
+            *(wish.plan.name, wish.datasource, wish.file.path, error),
+        )
+
+    def _is_there(self, wish: _Wish) -> bool:
+        """Tell whether somebody made it meanwhile."""
+        return self._shelf.find(wish.datasource, wish.plan.digest, wish.file.path)
+
+    def _sum_up(self, batch: Sequence[_Wish]) -> None:
+        first = batch[0]
+        folder = Folder(self._shelf.root, projection_folder(first.datasource, first.plan.digest))
+        files = [one.file for one in batch]
+        running = Running()
+        with self._changed:
+            if self._stopped:
+                return
+            self._running = running
+        try:
+            with (
+                self._sessions.use() as spark,
+                running.limited(self.options.job_limit_s, _TOO_LONG),
+                running.tagged(spark),
+            ):
+                _check_readable(spark, files)
+                wrote = make_files(spark, first.plan, first.columns, files, folder)
+        finally:
+            running.end()
+            self._running = None
+        for one in batch:
+            # What the workers wrote, this process has to see, too.
+            if not self._is_there(one):
+                raise EngineFailure(
+                    f"{self._shelf.root} is not the same folder here and where Spark's workers"
+                    f" are: {one.target} was written and is not there"
+                )
+        self.made.add(len(wrote))
+
+
+def _check_readable(spark: SparkSession, files: Sequence[TableFile]) -> None:
+    if needs_workers(spark, files):
+        raise EngineFailure("Spark's JVM has no driver for their store")

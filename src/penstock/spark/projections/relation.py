@@ -1,0 +1,117 @@
+"""A projection as a table: what is made read from its files, the rest summed up on the fly.
+
+Owns the plan of both, and the temporary views of projections in one Spark session. Not thread-safe:
+`choosing` holds its mutex around it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as sf
+
+from penstock.spark.expressions import column, quoted
+from penstock.spark.projections.plan import Measure, ProjectionPlan
+from penstock.spark.tables.model import Columns, TableFile
+from penstock.spark.views import table
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+_VIEWS_MAX: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the table of a projection is made of.
+
+    Attributes:
+        made: Files of the projection, without their columns.
+        rest: Files of the datasource whose rows are summed up on the fly.
+    """
+
+    made: tuple[TableFile, ...]
+    rest: tuple[TableFile, ...]
+
+
+def summed(rows: DataFrame, plan: ProjectionPlan, *beside: Column) -> DataFrame:
+    """Return rows of a datasource as a projection has them.
+
+    Args:
+        rows: The rows, with all columns of the datasource.
+        plan: What is kept of them.
+        beside: What they are grouped by before the projection's own keys, and has a name.
+    """
+    for condition in plan.conditions:
+        rows = rows.where(sf.expr(condition))
+    keys = [sf.expr(key.sql).alias(key.stored) for key in plan.keys]
+    grouped = rows.groupBy(*beside, *keys) if beside or keys else rows.groupBy()
+    found = grouped.agg(*(_measured(one) for one in plan.measures))
+    if keys or beside:
+        return found
+    # Of no rows there is one group if nothing is grouped by, and none otherwise.
+    return found.where(column(_rows_of(plan)) > 0)
+
+
+def view_name(datasource: str, plan: ProjectionPlan) -> str:
+    """Return how the view of a projection is called, which needs no quotes."""
+    whole = hashlib.sha256(f"{plan.digest} {datasource}".encode()).hexdigest()
+    return f"projection_{whole[:32]}"
+
+
+class ProjectionViews:
+    """What is defined in one Spark session."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self.session = session
+        self._defined: dict[str, Parts] = {}
+        self._stored: dict[str, Columns] = {}
+
+    def bring(self, datasource: str, plan: ProjectionPlan, columns: Columns, parts: Parts) -> str:
+        """Define a projection's view anew where its parts changed, and return its name."""
+        name = view_name(datasource, plan)
+        if self._defined.pop(name, None) != parts:
+            self._table(name, plan, columns, parts).createOrReplaceTempView(quoted(name))
+        self._defined[name] = parts  # the last one used stands last
+        for old in list(self._defined)[:-_VIEWS_MAX]:
+            self.session.catalog.dropTempView(old)
+            del self._defined[old], self._stored[old]
+        return name
+
+    def forget(self) -> None:
+        """Define every view anew at its next use."""
+        self._defined = {name: Parts((), ()) for name in self._defined}
+
+    def _table(self, name: str, plan: ProjectionPlan, columns: Columns, parts: Parts) -> DataFrame:
+        stored = self._stored.get(name)
+        if stored is None:
+            stored = self._stored[name] = stored_columns(self.session, plan, columns)
+        if not parts.made:
+            return summed(table(self.session, parts.rest, columns), plan)
+        made = table(self.session, [with_columns(one, stored) for one in parts.made], stored)
+        if not parts.rest:
+            return made
+        return made.unionAll(summed(table(self.session, parts.rest, columns), plan))
+
+
+def stored_columns(session: SparkSession, plan: ProjectionPlan, columns: Columns) -> Columns:
+    """Return the columns of a projection's files with their types, as Spark says them."""
+    schema = summed(table(session, (), columns), plan).schema
+    return tuple((field.name, field.dataType.simpleString()) for field in schema.fields)
+
+
+def with_columns(file: TableFile, columns: Columns) -> TableFile:
+    """Return the same file with columns."""
+    return TableFile(file.path, columns, file.interval, size_bytes=file.size_bytes)
+
+
+def _measured(measure: Measure) -> Column:
+    given = sf.lit(1) if measure.kind == "rows" else column(measure.column)
+    of_kind = {"rows": sf.count, "values": sf.count, "sum": sf.sum, "min": sf.min, "max": sf.max}
+    return of_kind[measure.kind](given).alias(measure.stored)
+
+
+def _rows_of(plan: ProjectionPlan) -> str:
+    return next(one.stored for one in plan.measures if one.kind == "rows")

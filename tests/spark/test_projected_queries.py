@@ -1,0 +1,359 @@
+"""Projections made, kept and used on a real Spark: answers stay the same."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from datafolder import FEBRUARY, JANUARY, DataFolder, table
+
+from penstock.core.errors import InvalidRequest
+from penstock.core.intervals import Interval
+from penstock.indexing.spec.rows.declared import Declared, config_name, dump
+from penstock.services.roles.router import SqlParts, sql_parts
+from penstock.spark.connect.session import SparkSessions
+from penstock.spark.projections.choosing import ProjectionWish
+from penstock.spark.projections.maker import MakerOptions
+from penstock.spark.projections.shelf import UNNEEDED_S
+from penstock.spark.sql.service import SqlQuery, SqlResult
+from penstock.spark.tables.metadata import DECLARED_FOR_S, MetadataTables
+from penstock.testing.clock import VirtualClock
+
+pytestmark = pytest.mark.spark
+
+BY_DAY = {
+    "type": "aggregate",
+    "name": "by day",
+    "virtualColumns": [
+        {"type": "expression", "name": "day", "expression": "timestamp_floor(__time, 'P1D')"}
+    ],
+    "groupingColumns": ["day", "name"],
+    "aggregators": [
+        {"type": "longSum", "name": "total", "fieldName": "n"},
+        {"type": "doubleMax", "name": "most", "fieldName": "price"},
+    ],
+}
+BY_NAME = {
+    "type": "aggregate",
+    "name": "by name",
+    "groupingColumns": ["name"],
+    "aggregators": [{"type": "longSum", "name": "total", "fieldName": "n"}],
+}
+ASKED = (
+    "SELECT name, date_trunc('DAY', __time) AS day, COUNT(*) AS many, SUM(n) AS total,"
+    " MAX(price) AS p FROM sales GROUP BY name, date_trunc('DAY', __time) ORDER BY 1, 2"
+)
+ASKED_BY_NAME = "SELECT name, SUM(n) AS total, AVG(n) AS mean FROM sales GROUP BY name ORDER BY 1"
+ROWS = ProjectionWish(none=True)
+FORCED = ProjectionWish(force=True)
+EACH_FILE = MakerOptions(file_bytes_min=0)
+
+
+def sales(month: int, salt: int = 0, rows: int = 300) -> pa.Table:
+    """Rows of some days of a month, with nulls."""
+    times = [f"2013-{month:02}-{1 + i % 9:02}T{i % 24:02}:00:00Z" for i in range(rows)]
+    name = pa.array([None if i % 7 == 0 else "abc"[(i + salt) % 3] for i in range(rows)])
+    n = pa.array([None if i % 11 == 0 else i * 3 + salt for i in range(rows)], pa.int64())
+    price = pa.array([None if i % 5 == 0 else i / 4 for i in range(rows)], pa.float64())
+    return table(times, name=name, n=n, price=price)
+
+
+class World:
+    """A data folder and a router over it, whose maker works when it is told."""
+
+    def __init__(self, folder: Path, sessions: SparkSessions) -> None:
+        self.clock = VirtualClock()
+        self.data = DataFolder(folder)
+        self.routers: list[SqlParts] = []
+        self._sessions = sessions
+        self.declare(BY_DAY)
+        self.router()
+
+    @property
+    def last(self) -> SqlParts:
+        return self.routers[-1]
+
+    def router(self, options: MakerOptions = EACH_FILE) -> SqlParts:
+        """A router that was started just now."""
+        tables = MetadataTables(self.data.store, self.data.deep_storage, self.clock)
+        made = sql_parts(self._sessions, tables, self.data.deep_storage, self.clock, options)
+        self.routers.append(made)
+        return made
+
+    def declare(self, *projections: dict) -> None:
+        name = config_name("sales")
+        kept = dump([Declared(one, ("n",)) for one in projections])
+        assert self.data.store.config.compare_and_set(name, self.data.store.config.get(name), kept)
+        self.clock.advance(DECLARED_FOR_S)
+
+    def ask(self, sql: str = ASKED, wish: ProjectionWish | None = None) -> SqlResult:
+        return self.last.sql.query(SqlQuery(sql, projections=wish or ProjectionWish()))
+
+    def check(self, used: str, sql: str = ASKED, wish: ProjectionWish | None = None) -> None:
+        """Ask with and without: the answers are equal, and of the projection that is told."""
+        found, rows = self.ask(sql, wish), self.ask(sql, ROWS)
+        assert rows.projection == ""
+        assert found.projection == used
+        assert found.table.num_rows > 0
+        assert (found.table.to_pylist(), found.column_types) == (
+            rows.table.to_pylist(),
+            rows.column_types,
+        )
+        assert found.table.column_names == rows.table.column_names
+
+    def make(self, sql: str = ASKED) -> None:
+        """Have what a query asks for made."""
+        self.ask(sql)
+        self.last.maker.work()
+
+    def files(self) -> list[Path]:
+        folder = Path(self.data.deep_storage) / "~projections"
+        return sorted(path for path in folder.rglob("*") if path.is_file())
+
+    def close(self) -> None:
+        for router in self.routers:
+            router.maker.stop()
+            router.maker.close()
+            router.projections.close()
+        self.data.close()
+
+
+@pytest.fixture
+def world(tmp_path: Path, sessions: SparkSessions) -> Iterator[World]:
+    made = World(tmp_path, sessions)
+    yield made
+    made.close()
+
+
+def test_none_made_some_made_all_made(world: World) -> None:
+    world.data.publish("sales", sales(1), JANUARY)
+    world.check("")
+    world.check("by day", wish=FORCED)  # summed up on the fly
+    world.last.maker.work()
+    assert len(world.files()) == 1
+    world.check("by day")
+    # Half and more of it is made; what is not is summed up in the same query.
+    world.data.publish("sales", sales(2, 1, rows=250), FEBRUARY)
+    world.check("by day")
+    world.last.maker.work()
+    assert len(world.files()) == 2
+    world.check("by day")
+    assert world.last.maker.made.value == 2
+    assert world.last.projections.used.value == 4
+
+
+def test_less_than_half_is_no_reason_to_use_it(world: World) -> None:
+    world.data.publish("sales", sales(1, rows=50), JANUARY)
+    world.make()
+    world.data.publish("sales", sales(2, rows=3000), FEBRUARY)
+    world.check("")
+    world.check("by day", wish=FORCED)
+
+
+def test_a_segment_that_is_replaced_or_clipped_counts_as_it_is_now(world: World) -> None:
+    world.data.publish("sales", sales(1), JANUARY)
+    world.make()
+    world.check("by day")
+    # Two days of January are written anew: of the old file only the rest counts, of rows.
+    days = Interval.parse("2013-01-03/2013-01-05")
+    world.data.publish("sales", table(
+        ["2013-01-03T01:00:00Z", "2013-01-04T01:00:00Z"],
+        name=pa.array(["a", "z"]), n=pa.array([5, 6], pa.int64()), price=pa.array([0.25, 8.0]),
+    ), days, version="v2")  # fmt: skip
+    world.check("by day", wish=FORCED)
+    world.check("")
+    world.data.publish("sales", sales(1, 2), JANUARY, version="v3")
+    world.make()
+    world.check("by day")
+    world.clock.advance(DECLARED_FOR_S)
+    world.last.maker.tidy()
+    world.clock.advance(UNNEEDED_S)
+    assert len(world.files()) == 3
+    world.last.maker.tidy()
+    assert len(world.files()) == 1
+    world.check("by day")
+
+
+def test_what_tasks_announce_is_summed_up_on_the_fly(world: World) -> None:
+    world.data.publish("sales", sales(1), JANUARY)
+    world.make()
+    world.data.announce("sales", sales(2, rows=100), FEBRUARY)
+    world.check("by day")
+    world.last.maker.work()
+    assert len(world.files()) == 1
+
+
+def test_columns_that_change_their_type_or_come_later(world: World) -> None:
+    world.declare(BY_DAY, BY_NAME)
+    world.data.publish("sales", sales(1), JANUARY)
+    world.make(ASKED_BY_NAME)
+    world.check("by name", ASKED_BY_NAME)
+    rows = sales(2)
+    halves = pa.array([None if v is None else v / 2 for v in rows["n"].to_pylist()])
+    changed = rows.set_column(2, "n", halves).append_column("more", rows["name"])
+    world.data.publish("sales", changed, FEBRUARY)
+    # Sums are doubles now: other files, of both segments.
+    world.check("", ASKED_BY_NAME)
+    world.last.maker.work()
+    world.check("by name", ASKED_BY_NAME)
+    assert len(world.files()) == 3
+    world.declare({**BY_NAME, "groupingColumns": ["more"]})
+    more = ASKED_BY_NAME.replace("name", "more")
+    world.make(more)
+    world.check("by name", more)
+
+
+def test_the_coarsest_that_fits_answers(world: World) -> None:
+    world.declare(BY_DAY, BY_NAME)
+    world.data.publish("sales", sales(1), JANUARY)
+    world.make(ASKED)
+    world.check("by day", ASKED_BY_NAME)  # nothing of the other is made
+    world.last.maker.work()
+    world.check("by name", ASKED_BY_NAME)
+    world.check("by day", ASKED_BY_NAME, ProjectionWish(use="by day"))
+
+
+def test_a_query_that_insists_is_told_why_none_fits(world: World) -> None:
+    world.data.publish("sales", sales(1), JANUARY)
+    world.data.publish("other", sales(1), JANUARY)
+    for sql, wish, text in (
+        ("SELECT name, n FROM sales", FORCED, "forceProjections: no projection .*'by day' of sal"),
+        (ASKED, ProjectionWish(use="none"), "useProjection: the projection 'none' does not answer"),
+        ("SELECT COUNT(*) FROM other", FORCED, "forceProjections: no projection answers"),
+    ):
+        with pytest.raises(InvalidRequest, match=text):
+            world.ask(sql, wish)
+    # It is about queries of rows alone.
+    assert world.ask("DESCRIBE sales", FORCED).table.num_rows == 4
+    shown = world.ask("SHOW TABLES").table.to_pylist()
+    assert {row["tableName"] for row in shown} == {"sales", "other"}
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "gone", "overwritten"])
+@pytest.mark.parametrize("moment", ["used before", "after a restart"])
+def test_a_damaged_file_counts_as_not_made(world: World, damage: str, moment: str) -> None:
+    world.data.publish("sales", sales(1), JANUARY)
+    world.data.publish("sales", sales(2), FEBRUARY)
+    world.make()
+    world.check("by day")
+    path, _ = world.files()
+    whole = path.read_bytes()
+    if damage == "gone":
+        path.unlink()
+    else:
+        left = {"cut": whole[:-9], "empty": b"", "overwritten": b"x" * len(whole)}[damage]
+        path.write_bytes(left)
+    if moment == "after a restart":
+        world.router()
+        world.ask()
+        world.last.maker.work()  # it looks what is there
+    found = world.ask()
+    assert found.table.to_pylist() == world.ask(ASKED, ROWS).table.to_pylist()
+    world.make()
+    world.check("by day")
+    assert len(world.files()) == 2
+    assert all(path.stat().st_size > 100 for path in world.files())
+
+
+def test_two_routers_make_the_same(world: World) -> None:
+    world.data.publish("sales", sales(1), JANUARY)
+    world.data.publish("sales", sales(2), FEBRUARY)
+    first, second = world.last, world.router()
+    for router in (first, second):
+        router.sql.query(SqlQuery(ASKED))
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(router.maker.work) for router in (first, second)]:
+            done.result()
+    assert len(world.files()) == 2
+    # One that starts later finds them, and makes none.
+    third = world.router()
+    world.check("")
+    third.maker.work()
+    assert third.maker.made.value == 0
+    for router in (first, second, third):
+        world.routers.append(router)
+        world.check("by day")
+    del world.routers[3:]
+
+
+def test_a_file_without_rows_that_count_has_a_file_too(world: World) -> None:
+    only = {"type": "equals", "column": "name", "matchValueType": "STRING", "matchValue": "z"}
+    world.declare({**BY_NAME, "filter": only})
+    world.data.publish("sales", sales(1), JANUARY)
+    some = sales(2)
+    z = pa.array(["z"] * some.num_rows)
+    world.data.publish("sales", some.set_column(1, "name", z), FEBRUARY)
+    asked = "SELECT SUM(n) AS total FROM sales WHERE name = 'z'"
+    world.make(asked)
+    assert len(world.files()) == 2
+    world.check("by name", asked)
+    world.ask(asked)
+    world.last.maker.work()
+    assert world.last.maker.made.value == 2
+
+
+def test_a_damaged_segment_does_not_keep_others_from_it(world: World) -> None:
+    world.data.publish("sales", sales(1), JANUARY)
+    bad = world.data.publish("sales", sales(2), FEBRUARY)
+    world.ask()
+    path = Path(str(bad.load_spec["path"]))
+    whole = path.read_bytes()
+    path.write_bytes(b"x" * len(whole))
+    world.last.maker.work()
+    assert (world.last.maker.made.value, world.last.maker.failed.value) == (1, 1)
+    path.write_bytes(whole)
+    # What failed is left alone for a while.
+    world.make()
+    assert world.last.maker.made.value == 1
+    world.clock.advance(EACH_FILE.pause_s)
+    world.make()
+    assert world.last.maker.made.value == 2
+    world.check("by day")
+
+
+def test_queries_while_files_are_made_and_segments_replaced(world: World) -> None:
+    world.data.publish("sales", sales(1), JANUARY)
+    world.data.publish("sales", sales(2), FEBRUARY)
+    right = world.ask(ASKED, ROWS).table.to_pylist()
+    ended = threading.Event()
+
+    def until_ended(work: Callable[[], object]) -> None:
+        while not ended.is_set():
+            work()
+
+    def asked() -> set[str]:
+        used = set()
+        for _ in range(6):
+            found = world.ask()
+            assert found.table.to_pylist() == right
+            used.add(found.projection)
+        return used
+
+    with ThreadPoolExecutor(4) as pool:
+        making = pool.submit(until_ended, world.last.maker.work)
+        asking = [pool.submit(asked) for _ in range(2)]
+        # The same rows again, as a compaction writes them.
+        for version in ("v2", "v3"):
+            world.data.publish("sales", sales(1), JANUARY, version=version)
+        seen = set().union(*(one.result() for one in asking))
+        ended.set()
+        making.result()
+    world.make()
+    world.check("by day")
+    assert seen <= {"", "by day"}
+
+
+def test_a_making_is_stopped_with_the_router(world: World) -> None:
+    world.data.publish("sales", sales(1), JANUARY)
+    world.ask()
+    world.last.maker.start()
+    world.last.maker.stop()
+    world.last.maker.close()
+    # Whatever it came to, the next router goes on.
+    world.router()
+    world.make()
+    world.check("by day")
