@@ -46,7 +46,6 @@ def make_engine(url: URL, busy_timeout_ms: int) -> Engine:
         pool_use_lifo=True,
         pool_pre_ping=True,
         connect_args={
-            "connect_timeout": CONNECT_TIMEOUT_S,
             "options": limits,
             "tcp_user_timeout": NETWORK_TIMEOUT_MS,
             "keepalives_idle": 10,
@@ -60,7 +59,7 @@ def make_engine(url: URL, busy_timeout_ms: int) -> Engine:
         # SQLite need not hold psycopg's 6 MB.
         from penstock.storage.metadata.backends.bounded import BoundedConnection  # noqa: PLC0415
 
-        made = BoundedConnection.connect(**more)
+        made = BoundedConnection.connect(**more | {"connect_timeout": CONNECT_TIMEOUT_S})
         made.answer_timeout_s = ANSWER_TIMEOUT_MS / 1000
         return made
 
