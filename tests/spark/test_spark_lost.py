@@ -40,7 +40,10 @@ from penstock.spark.connect.stuck import told_stuck
 from penstock.spark.engine import SparkEngine
 from penstock.spark.pipeline import ENGINE_CONF
 
-WAIT_S = 60
+# Some start a Spark of their own: half a minute alone, minutes on a machine that is busy.
+pytestmark = pytest.mark.timeout(900)
+
+WAIT_S = 240
 UNSTOPPABLE = (
     "SELECT count(*), sum(hash(a.id, b.id, c.id))"
     " FROM range(100000) a, range(100000) b, range(100000) c"
