@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from penstock.core.errors import Unavailable
+from penstock.core.errors import Closed, Unavailable
 from penstock.storage.diskqueue import DiskQueue, DiskQueueOptions
 from penstock.testing.clock import VirtualClock
 from penstock.testing.crashable import CrashableFileSystem, PowerLoss
@@ -46,6 +46,24 @@ def test_the_size_is_that_of_the_files_at_any_time() -> None:
     assert again.size_bytes == sum(sizes)
     again.retention.clear()
     assert again.size_bytes == sum(fs.stat(f"{FOLDER}/{n}").size for n in fs.listdir(FOLDER))
+
+
+def test_what_was_kept_of_a_closed_queue_deletes_nothing_of_its_next_owner() -> None:
+    fs = CrashableFileSystem()
+    queue = filled(fs)
+    retention, names = queue.retention, fs.listdir(FOLDER)
+    queue.close()
+    with opened(fs) as next_owner:
+        for delete in (
+            lambda: retention.retain(2**50, consumed=True),
+            lambda: retention.drop_oldest(0),
+            retention.clear,
+        ):
+            with pytest.raises(Closed, match="open it again"):
+                delete()
+        assert fs.listdir(FOLDER) == names
+        assert retention.dropped == next_owner.earliest == 0
+        assert next_owner.retention.drop_oldest(0) == next_owner.earliest > 0
 
 
 def test_no_more_goes_than_must() -> None:
