@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.core.sqltext import Token, tokens
-from penstock.spark.projections.words import CLAUSES, ENDING, KEYWORDS
+from penstock.spark.projections.words import CLAUSES, ENDING, KEYWORDS, RESERVED
 
 _END: Final = Token("", "", -1)
 _NUMBER: Final = re.compile(r"[0-9]+(?:[eE][0-9]+)?(?:[lLsSyYfFdD]|[bB][dD])?", re.ASCII)
@@ -110,7 +110,9 @@ def _is_named(token: Token, datasource: str) -> bool:
 
 
 def _check_tokens(sql: str, found: list[Token]) -> None:
-    for token in found:
+    for token, following in zip(found, [*found[1:], _END], strict=True):
+        if token.text in RESERVED and following.text != "(":
+            raise NoMatch(f"{token.text} is not known: a name of that kind stands in quotes")
         is_hint = token.text == "+" and sql[token.position - 2 : token.position] == "/*"
         if is_hint or _RAW_NAME.match(token.raw):
             raise NoMatch("it has a hint" if is_hint else f"{token.raw} may be a text or a name")

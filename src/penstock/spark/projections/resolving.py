@@ -262,7 +262,7 @@ def _time_cut(column: VirtualColumn) -> Granularity | None:
                 return None
         case _:
             return None
-    if name != TIME_COLUMN:
+    if name.lower() != TIME_COLUMN:
         return None
     cut = Granularity.parse(period)
     is_known = cut.months in _MONTHS or (cut.fixed_ms > 1 and not cut.months)

@@ -26,7 +26,6 @@ from penstock.spark.projections.words import (
     LITERALS,
     OPERATORS,
     PARTS,
-    RESERVED,
     TRUNCATED,
     TYPES,
 )
@@ -173,7 +172,7 @@ class Part:
             return at + 2
         if token.text in OPERATORS:
             return at + 1
-        if token.text in KEYWORDS or token.text in RESERVED:
+        if token.text in KEYWORDS:
             raise NoMatch(f"{token.text} is not known")
         return self._name(at)
 
@@ -193,7 +192,7 @@ class Part:
             raise NoMatch(f"{word} is of more than a column")
         if word == "COUNT" and (argument.text == "*" or argument.raw.isdecimal()):
             made = self._query.has.rows()
-        elif is_name(argument) and argument.text not in RESERVED:
+        elif is_name(argument):
             function = "AVG" if word == "MEAN" else word
             made = self._query.has.aggregate(function, argument.name)
         else:

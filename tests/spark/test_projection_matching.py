@@ -1,0 +1,562 @@
+"""Which queries a projection answers, by their text: rather too few than one that it does not.
+
+A query that is taken by mistake gives a wrong sum and nobody sees it; so whatever is not known must
+be refused, whatever it is.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from projectionkit import COLUMNS, aggregator, plan, virtual
+
+from penstock.core.sqltext import tokens
+from penstock.spark.projections.matching import rewritten, why_not
+from penstock.spark.projections.plan import ProjectionPlan
+
+HOURLY = plan(
+    "__gran",
+    "carrier",
+    "low",
+    "next",
+    virtual=[
+        virtual("__gran", "timestamp_floor(__time, 'PT1H')"),
+        virtual("low", "lower(city)"),
+        virtual("next", "n + 1"),
+    ],
+    aggregators=[
+        aggregator("longSum", "n"),
+        aggregator("longMax", "n"),
+        {"type": "count", "name": "count"},
+    ],
+)
+# All columns as they are, none cut.
+PLAIN = plan("__time", "carrier", "d", "flag", "distinct")
+OF_UA = plan(
+    "City",
+    filter={
+        "type": "and",
+        "fields": [
+            {"type": "equals", "column": "carrier", "matchValue": "UA"},
+            {"type": "range", "column": "n", "matchValueType": "LONG", "lower": 1},
+        ],
+    },
+)
+ALL = plan(aggregators=[aggregator("longSum", "n")])
+ROWS = "COALESCE(SUM(`__penstock_rows_0`), 0)"
+SUM = "SUM(`__penstock_sum_1`)"
+TIME = "`__penstock_key_0`"
+FROM = "FROM ds"
+
+
+def over(sql: str, one: ProjectionPlan = HOURLY) -> str | None:
+    return rewritten(sql, "ds", one, COLUMNS, "the view")
+
+
+def why(sql: str, one: ProjectionPlan = HOURLY) -> str:
+    reason = why_not(sql, "ds", one, COLUMNS)
+    assert bool(reason) == (over(sql, one) is None)
+    return reason
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        # aggregates
+        ("SELECT COUNT(*) FROM ds", f"SELECT {ROWS} FROM `the view`"),
+        ("select count ( 1 ) from DS ;", f"select {ROWS} from `the view` ;"),
+        (
+            'SELECT Sum("N"), MAX(n), sum("count") FROM "ds"',
+            f"SELECT {SUM}, MAX(`__penstock_max_3`), SUM(`__penstock_sum_4`) FROM `the view`",
+        ),
+        ("SELECT SUM(count) FROM ds", "SELECT SUM(`__penstock_sum_4`) FROM `the view`"),
+        (
+            "SELECT AVG(n), COUNT(n) FROM ds",
+            (
+                f"SELECT ({SUM.replace('(', '(CAST(').replace(')', ' AS DOUBLE))')}"
+                " / NULLIF(SUM(`__penstock_values_2`), 0)),"
+                " COALESCE(SUM(`__penstock_values_2`), 0) FROM `the view`"
+            ),
+        ),
+        (
+            "SELECT COUNT(carrier), MIN(Carrier) FROM ds",
+            (
+                "SELECT COALESCE(SUM(CASE WHEN `carrier` IS NULL THEN 0 ELSE `__penstock_rows_0` END),"
+                " 0), MIN(`carrier`) FROM `the view`"
+            ),
+        ),
+        (
+            "SELECT ROUND(SUM(n) / COUNT(*), 2) AS mean FROM `ds` HAVING COUNT(*) > 10",
+            f"SELECT ROUND({SUM} / {ROWS}, 2) AS mean FROM `the view` HAVING {ROWS} > 10",
+        ),
+        # keys
+        (
+            "SELECT carrier, COUNT(*) n2 FROM ds GROUP BY carrier ORDER BY 2 DESC LIMIT 5 OFFSET 1",
+            (
+                f"SELECT carrier, {ROWS} n2 FROM `the view` GROUP BY carrier ORDER BY 2 DESC"
+                " LIMIT 5 OFFSET 1"
+            ),
+        ),
+        (
+            (
+                "SELECT \"CARRIER\" AS c, SUM(n) FROM ds WHERE carrier IN (?, 'b') AND carrier LIKE ?"
+                " GROUP BY c HAVING SUM(n) > ? ORDER BY c NULLS LAST, SUM(n) LIMIT ?"
+            ),
+            (
+                f"SELECT \"CARRIER\" AS c, {SUM} FROM `the view` WHERE carrier IN (?, 'b') AND carrier"
+                f" LIKE ? GROUP BY c HAVING {SUM} > ? ORDER BY c NULLS LAST, {SUM} LIMIT ?"
+            ),
+        ),
+        (
+            "SELECT Lower( city ) AS l, COUNT(*) FROM ds GROUP BY ALL",
+            f"SELECT `__penstock_key_2` AS l, {ROWS} FROM `the view` GROUP BY ALL",
+        ),
+        (
+            'SELECT upper(lower("City")) FROM ds GROUP BY 1',
+            "SELECT upper(`__penstock_key_2`) FROM `the view` GROUP BY 1",
+        ),
+        (
+            "SELECT n + 1, COUNT(*) FROM ds WHERE (n + 1) > 3 GROUP BY n + 1",
+            (
+                f"SELECT `__penstock_key_3`, {ROWS} FROM `the view` WHERE (`__penstock_key_3`) > 3"
+                " GROUP BY `__penstock_key_3`"
+            ),
+        ),
+        (
+            (
+                "SELECT CASE WHEN carrier = 'UA' THEN 1.5 ELSE -1e3 END x, COUNT(*) FROM ds"
+                " WHERE NOT (carrier IS NULL OR carrier <=> 'x') GROUP BY 1 -- the end"
+            ),
+            (
+                f"SELECT CASE WHEN carrier = 'UA' THEN 1.5 ELSE -1e3 END x, {ROWS} FROM `the view`"
+                " WHERE NOT (carrier IS NULL OR carrier <=> 'x') GROUP BY 1 -- the end"
+            ),
+        ),
+        (
+            "SELECT carrier || '-' || CAST(length(carrier) AS STRING) /* why */ FROM ds GROUP BY 1",
+            (
+                "SELECT carrier || '-' || CAST(length(carrier) AS STRING) /* why */ FROM `the view`"
+                " GROUP BY 1"
+            ),
+        ),
+        ("SELECT carrier AS carrier FROM ds GROUP BY 1", None),
+        # times
+        (
+            "SELECT date_trunc('day', __time) AS day, COUNT(*) FROM ds GROUP BY day",
+            f"SELECT date_trunc('day', {TIME}) AS day, {ROWS} FROM `the view` GROUP BY day",
+        ),
+        (
+            (
+                'SELECT extract(HOUR FROM __time), year("__TIME"), CAST(__time AS DATE) FROM ds'
+                " GROUP BY ALL"
+            ),
+            (
+                f"SELECT extract(HOUR FROM {TIME}), year({TIME}), CAST({TIME} AS DATE)"
+                " FROM `the view` GROUP BY ALL"
+            ),
+        ),
+        (
+            (
+                "SELECT COUNT(*) FROM ds WHERE __time >= TIMESTAMP '2024-01-01T05:00:00+01:00'"
+                " AND DATE '2024-02-01' > __time"
+            ),
+            (
+                f"SELECT {ROWS} FROM `the view` WHERE {TIME} >= TIMESTAMP '2024-01-01T05:00:00+01:00'"
+                f" AND DATE '2024-02-01' > {TIME}"
+            ),
+        ),
+        (
+            (
+                "SELECT COUNT(*) FROM ds WHERE NOT (__time < '2024-01-01 07:00:00' OR"
+                " '2024-02-01' <= __time)"
+            ),
+            (
+                f"SELECT {ROWS} FROM `the view` WHERE NOT ({TIME} < '2024-01-01 07:00:00' OR"
+                f" '2024-02-01' <= {TIME})"
+            ),
+        ),
+        (
+            (
+                "SELECT date_trunc('HOUR', __time), hour(date_trunc('HOUR', __time)) FROM ds"
+                " WHERE date_trunc('HOUR', __time) BETWEEN ? AND ? GROUP BY 1"
+            ),
+            f"SELECT {TIME}, hour({TIME}) FROM `the view` WHERE {TIME} BETWEEN ? AND ? GROUP BY 1",
+        ),
+    ],
+)
+def test_queries_that_it_answers(sql: str, expected: str | None) -> None:
+    if expected is None:
+        expected = sql.replace(FROM, "FROM `the view`")
+    assert over(sql) == expected
+
+
+def test_a_time_that_is_not_cut_may_be_asked_anything() -> None:
+    for sql in (
+        "SELECT MIN(__time), MAX(__time) FROM ds",
+        "SELECT COUNT(*) FROM ds WHERE __time > '2024-01-01T00:00:00.123456Z'",
+        "SELECT second(__time), date_format(__time, 'yyyy-MM') FROM ds GROUP BY ALL",
+        "SELECT EXTRACT(MINUTE FROM __time) FROM ds WHERE __time = ? GROUP BY 1",
+        "SELECT __time FROM ds GROUP BY __time",
+    ):
+        assert why(sql, PLAIN) == ""
+        assert why(sql)
+
+
+def test_of_several_cut_times_the_one_that_fits() -> None:
+    both = plan(
+        "day",
+        "hour",
+        virtual=[
+            virtual("day", "timestamp_floor(__time, 'P1D')"),
+            virtual("hour", "timestamp_floor(__time, 'PT1H')"),
+        ],
+    )
+    assert over("SELECT year(__time) FROM ds GROUP BY 1", both) == (
+        "SELECT year(`__penstock_key_0`) FROM `the view` GROUP BY 1"
+    )
+    assert over("SELECT hour(__time) FROM ds GROUP BY 1", both) == (
+        "SELECT hour(`__penstock_key_1`) FROM `the view` GROUP BY 1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("cut", "fits", "does_not"),
+    [
+        ("PT5M", ["MINUTE' IS NO", "HOUR", "WEEK", "YEAR"], ["MINUTE", "SECOND"]),
+        ("PT7M", [], ["HOUR", "DAY", "YEAR"]),
+        ("P1D", ["DAY", "WEEK", "MONTH"], ["HOUR"]),
+        ("P2D", [], ["WEEK", "MONTH", "DAY"]),
+        ("P1W", ["WEEK"], ["DAY", "MONTH", "YEAR"]),
+        ("P1M", ["MONTH", "QUARTER", "YEAR"], ["WEEK", "DAY"]),
+        ("P3M", ["QUARTER", "YEAR"], ["MONTH"]),
+    ],
+)
+def test_units_that_buckets_nest_in(cut: str, fits: list[str], does_not: list[str]) -> None:
+    one = plan("g", virtual=[virtual("g", f"timestamp_floor(__time, '{cut}')")])
+    for unit in fits[cut == "PT5M" :]:
+        assert over(f"SELECT date_trunc('{unit}', __time) FROM ds GROUP BY 1", one)
+    for unit in does_not:
+        assert not over(f"SELECT date_trunc('{unit}', __time) FROM ds GROUP BY 1", one)
+
+
+def test_literals_that_start_a_bucket() -> None:
+    one = plan("g", virtual=[virtual("g", "timestamp_floor(__time, 'P1W')")])
+    for literal in ("'2024-01-01'", "DATE '2024-01-08'", "TIMESTAMP '2024-01-14T23:00:00-01:00'"):
+        assert over(f"SELECT COUNT(*) FROM ds WHERE __time >= {literal}", one)
+    for literal in (
+        "'2024-01-02'",
+        "'2024-01-01T00:00:00.000001Z'",
+        "'2024-01-01 00:00:00.0000001'",
+        "'2024-13-01'",
+        "'2024-01-01T25:00:00'",
+        "'2024-01'",
+        "DATE '2024-01-01T00:00:00'",
+        "'2024-01-01T00:00:00Europe/Berlin'",
+        "r'2024-01-01'",
+        "?",
+        "20240101",
+    ):
+        assert not over(f"SELECT COUNT(*) FROM ds WHERE __time >= {literal}", one)
+
+
+@pytest.mark.parametrize(
+    ("sql", "reason"),
+    [
+        # the shape
+        ("SELECT COUNT(*) FROM other", "no query of ds"),
+        ("SELECT COUNT(*) AS ds FROM other", "not this datasource"),
+        ("SELECT COUNT(*) FROM ds2", "not this datasource"),
+        ("SELECT COUNT(*) FROM x.ds", "not this datasource"),
+        ("SELECT COUNT(*) FROM ds.x", "not this datasource"),
+        ("SELECT COUNT(*) FROM ds d", "not this datasource"),
+        ("SELECT COUNT(*) FROM ds AS d", "not this datasource"),
+        ("SELECT COUNT(*) FROM ds, ds", "not this datasource"),
+        ("SELECT COUNT(*) FROM ds JOIN ds USING (carrier)", "JOIN is not known"),
+        ("SELECT COUNT(*) FROM ds TABLESAMPLE (5 ROWS)", "not this datasource"),
+        ("SELECT COUNT(*) FROM ds LATERAL VIEW explode(tags) t", "LATERAL is not known"),
+        ("SELECT COUNT(*) FROM ds |> LIMIT 1", "not this datasource"),
+        ("SELECT COUNT(*) FROM (SELECT * FROM ds)", "several SELECT"),
+        ("SELECT COUNT(*) FROM ds UNION ALL SELECT COUNT(*) FROM ds", "UNION is not known"),
+        ("SELECT COUNT(*) FROM ds WHERE TRUE SELECT 1", "several SELECT"),
+        ("WITH a AS (SELECT 1) SELECT COUNT(*) FROM ds", "no plain SELECT"),
+        ("(SELECT COUNT(*) FROM ds)", "no plain SELECT"),
+        ("EXPLAIN SELECT COUNT(*) FROM ds", "no plain SELECT"),
+        ("FROM ds SELECT COUNT(*)", "no plain SELECT"),
+        ("TABLE ds", "no plain SELECT"),
+        ("SELECT COUNT(*) ds", "no FROM"),
+        ("SELECT COUNT(*) FROM", "no query of ds"),
+        ("SELECT COUNT(*) FROM ds WHERE", "clause is empty"),
+        ("SELECT COUNT(*), FROM ds", "item is empty"),
+        ("SELECT COUNT(*) FROM ds LIMIT ALL", "LIMIT has no number"),
+        ("SELECT COUNT(*) FROM ds LIMIT 1 + 1", "LIMIT has no number"),
+        ("SELECT COUNT(*) FROM ds ORDER 1", "ORDER has no BY"),
+        ("SELECT COUNT(*) FROM ds ORDER BY 1 WHERE TRUE", "WHERE stands where"),
+        ("SELECT /*+ BROADCAST(ds) */ COUNT(*) FROM ds", "hint"),
+        ("SELECT /*+ carrier */ COUNT(*) FROM ds", "hint"),
+        ("SELECT COUNT(*) FROM ds WHERE carrier = 'x", "opens a text"),
+        # rows
+        ("SELECT * FROM ds", "* is not known"),
+        ("SELECT carrier FROM ds", "asks for rows"),
+        ("SELECT 1 FROM ds", "asks for rows"),
+        ("SELECT COUNT(*), carrier FROM ds", "asks for rows"),
+        ("SELECT DISTINCT carrier FROM ds", "DISTINCT is not known"),
+        ("SELECT ALL carrier FROM ds GROUP BY 1", "ALL is not known"),
+        ("SELECT ds.carrier FROM ds GROUP BY 1", ""),
+        ("SELECT carrier.x FROM ds GROUP BY 1", ""),
+        ("SELECT carrier[0] FROM ds GROUP BY 1", ""),
+        ("SELECT carrier::int FROM ds GROUP BY 1", ""),
+        # aggregates
+        ("SELECT COUNT(DISTINCT carrier) FROM ds", "DISTINCT is not known"),
+        ("SELECT SUM(DISTINCT n) FROM ds", "DISTINCT is not known"),
+        ("SELECT SUM(ALL n) FROM ds", "more than a column"),
+        ("SELECT SUM(n + 1) FROM ds", "more than a column"),
+        ("SELECT SUM((n)) FROM ds", "more than a column"),
+        ("SELECT SUM(1) FROM ds", "more than a column"),
+        ("SELECT COUNT(NULL) FROM ds", "more than a column"),
+        ("SELECT COUNT(?) FROM ds", "more than a column"),
+        ("SELECT COUNT(n, n) FROM ds", "more than a column"),
+        ("SELECT COUNT() FROM ds", "more than a column"),
+        ("SELECT COUNT(ds.*) FROM ds", "more than a column"),
+        ("SELECT SUM(SUM(n)) FROM ds", "more than a column"),
+        ("SELECT SUM(d) FROM ds", "no sum of d"),
+        ("SELECT MIN(n) FROM ds", "no min of n"),
+        ("SELECT COUNT(delays) FROM ds", "no count of delays"),
+        ("SELECT MAX(__time) FROM ds", "no max of __time"),
+        ("SELECT COUNT(*) FILTER (WHERE carrier = 'x') FROM ds", "not known"),
+        ("SELECT SUM(n) OVER (PARTITION BY carrier) FROM ds", "not known"),
+        ("SELECT SUM(n) IGNORE NULLS FROM ds", ""),
+        ("SELECT any_value(carrier) FROM ds", "any_value() is not known"),
+        ("SELECT approx_count_distinct(carrier) FROM ds", "is not known"),
+        ('SELECT "sum"(n) FROM ds', "is not known"),
+        # names
+        ("SELECT n FROM ds GROUP BY n", "n is none of its keys"),
+        ("SELECT count, COUNT(*) FROM ds GROUP BY count", "count is none of its keys"),
+        ("SELECT carrier FROM ds WHERE n > 3 GROUP BY carrier", "n is none of its keys"),
+        ("SELECT carrier AS n, COUNT(*) FROM ds GROUP BY n", "the name n of an item"),
+        ("SELECT SUM(n) AS N FROM ds", "the name N of an item"),
+        ("SELECT lower(city) AS city, COUNT(*) FROM ds GROUP BY city", "the name city of an item"),
+        ("SELECT carrier AS city FROM ds GROUP BY carrier", "the name city of an item"),
+        ("SELECT COUNT(*) AS __penstock_rows_0 FROM ds", "the name __penstock_rows_0"),
+        ('SELECT COUNT(*) AS "end" FROM ds', "the name end of an item"),
+        ('SELECT COUNT(*) AS "where" FROM ds', "the name where of an item"),
+        ("SELECT carrier AS (a, b) FROM ds GROUP BY 1", ""),
+        ("SELECT carrier AS c FROM ds WHERE c = 'x' GROUP BY 1", "c is none of its keys"),
+        ('SELECT COUNT(*) FROM ds ORDER BY "count(1)"', ""),
+        ('SELECT R"carrier" FROM ds GROUP BY 1', "may be a text"),
+        # expressions
+        ("SELECT lower(n) FROM ds GROUP BY 1", "n is none of its keys"),
+        ("SELECT 2 * n + 1 FROM ds GROUP BY 1", "n is none"),
+        ("SELECT n + 1 * 2 FROM ds GROUP BY 1", "n is none"),
+        ("SELECT -n + 1 FROM ds GROUP BY 1", "n is none"),
+        ('SELECT "carrier" -n + 1 FROM ds GROUP BY 1', "n is none"),
+        ("SELECT COUNT(*) FROM ds WHERE n + 1 > 3", "n is none"),
+        ("SELECT rand(), COUNT(*) FROM ds GROUP BY carrier", "rand() is not known"),
+        ("SELECT carrier -> 1 FROM ds GROUP BY 1", "- is not known"),
+        ("SELECT round(carrier => 1) FROM ds GROUP BY 1", "= is not known"),
+        ("SELECT carrier | 1 FROM ds GROUP BY 1", "| is not known"),
+        ("SELECT carrier FROM ds GROUP BY carrier, ()", "( is not known"),
+        ("SELECT carrier FROM ds GROUP BY (carrier, carrier)", ", is not known"),
+        ("SELECT carrier FROM ds GROUP BY carrier WITH ROLLUP", ""),
+        ("SELECT carrier FROM ds GROUP BY CUBE (carrier)", "CUBE() is not known"),
+        ("SELECT carrier FROM ds GROUP BY GROUPING SETS ((carrier))", ""),
+        ("SELECT carrier COLLATE UNICODE FROM ds GROUP BY 1", ""),
+        ("SELECT x'1F', COUNT(*) FROM ds GROUP BY 1", ""),
+        ("SELECT CAST(carrier AS DECIMAL(3, 1)) FROM ds GROUP BY 1", "AS stands where"),
+        ("SELECT CAST(carrier AS ARRAY<STRING>) FROM ds GROUP BY 1", "ARRAY is not known"),
+        ("SELECT COUNT(*) FROM ds WHERE carrier = current_user()", "current_user() is not known"),
+        ("SELECT COUNT(*) FROM ds WHERE carrier = current_user", "current_user is none"),
+        ("SELECT COUNT(*) FROM ds WHERE carrier LIKE ANY ('a')", "ANY() is not known"),
+        ("SELECT COUNT(*) FROM ds WHERE EXISTS (carrier)", "EXISTS() is not known"),
+        ("SELECT COUNT(*) FROM ds WHERE carrier IN (SELECT 'x')", "several SELECT"),
+        ("SELECT COUNT(*) FROM ds WHERE :p = 1", ": is not known"),
+        ("SELECT COUNT(*) FROM ds WHERE carrier = {p}", "{ is not known"),
+        # times
+        ("SELECT __time FROM ds GROUP BY 1", "cut to HOUR"),
+        ("SELECT date_trunc('MINUTE', __time) FROM ds GROUP BY 1", "cut to HOUR"),
+        ("SELECT date_trunc('HOUR', __time + carrier) FROM ds GROUP BY 1", "cut to HOUR"),
+        ("SELECT date_trunc(carrier, __time) FROM ds GROUP BY 1", "cut to HOUR"),
+        ("SELECT date_trunc('DECADE', __time) FROM ds GROUP BY 1", "cut to HOUR"),
+        ("SELECT minute(__time) FROM ds GROUP BY 1", "cut to HOUR"),
+        ("SELECT EXTRACT(MINUTE FROM __time) FROM ds GROUP BY 1", "coarser than MINUTE"),
+        ("SELECT EXTRACT(SECOND FROM __time) FROM ds GROUP BY 1", "what EXTRACT has"),
+        ("SELECT EXTRACT(DAY FROM carrier) FROM ds GROUP BY 1", "of the time alone"),
+        ("SELECT date_format(__time, 'yyyy') FROM ds GROUP BY 1", "cut to HOUR"),
+        ("SELECT CAST(__time AS STRING) FROM ds GROUP BY 1", "cut to HOUR"),
+        ("SELECT COUNT(*) FROM ds WHERE __time > '2024-01-01'", "cut to HOUR"),
+        ("SELECT COUNT(*) FROM ds WHERE __time <= '2024-01-01'", "cut to HOUR"),
+        ("SELECT COUNT(*) FROM ds WHERE __time = '2024-01-01'", "cut to HOUR"),
+        ("SELECT COUNT(*) FROM ds WHERE __time <> '2024-01-01'", "cut to HOUR"),
+        ("SELECT COUNT(*) FROM ds WHERE '2024-01-01' < __time", "cut to HOUR"),
+        ("SELECT COUNT(*) FROM ds WHERE '2024-01-01' >= __time", "cut to HOUR"),
+        ("SELECT COUNT(*) FROM ds WHERE __time >= '2024-01-01T00:30:00'", "cut to HOUR"),
+        ("SELECT COUNT(*) FROM ds WHERE __time >= ?", "cut to HOUR"),
+        ("SELECT COUNT(*) FROM ds WHERE __time >= carrier", "cut to HOUR"),
+        ("SELECT COUNT(*) FROM ds WHERE __time BETWEEN '2024-01-01' AND '2025-01-01'", "cut to"),
+        (
+            "SELECT COUNT(*) FROM ds WHERE __time >= TIMESTAMP '2024-01-01' + INTERVAL 1 DAY",
+            "INTERVAL is not known",
+        ),
+        ("SELECT COUNT(*) FROM ds WHERE __time + carrier >= '2024-01-01'", "cut to HOUR"),
+        ("SELECT COUNT(*) FROM ds WHERE carrier + __time >= '2024-01-01'", "cut to HOUR"),
+        ("SELECT COUNT(*) FROM ds WHERE __time >= '2024-01-01' = TRUE", "cut to HOUR"),
+        ("SELECT COUNT(*) FROM ds WHERE carrier = __time >= '2024-01-01'", "cut to HOUR"),
+        ("SELECT COUNT(*) FROM ds WHERE __time >= '2024-01-01' 'x'", "is not known"),
+        ("SELECT date_trunc('DAY', __time) AS __time FROM ds GROUP BY 1", "name __time"),
+    ],
+)
+def test_queries_that_it_does_not_answer(sql: str, reason: str) -> None:
+    assert over(sql) is None
+    assert reason in why(sql)
+
+
+# key words as columns
+
+
+def test_columns_that_are_named_as_key_words_stand_in_quotes() -> None:
+    columns = (*COLUMNS, ("end", "string"))
+    ends = plan("end", "carrier", columns=columns)
+
+    def says(sql: str) -> str:
+        return why_not(sql, "ds", ends, columns)
+
+    assert not says('SELECT "end", COUNT(*) FROM ds GROUP BY "end"')
+    assert "end is a column" in says("SELECT end, COUNT(*) FROM ds GROUP BY end")
+    assert says("SELECT COUNT(*) FROM ds WHERE CASE WHEN TRUE THEN TRUE END")
+    assert over('SELECT "distinct", COUNT(*) FROM ds GROUP BY 1', PLAIN)
+    # In Spark this is SELECT DISTINCT carrier, not a column that gets a name.
+    assert not over("SELECT distinct carrier FROM ds GROUP BY 1", PLAIN)
+    assert not over("SELECT distinct carrier2 FROM ds GROUP BY 1", PLAIN)
+
+
+# conditions
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "carrier = 'UA' AND n >= 1",
+        "(n >= 1) AND ((\"CARRIER\" = 'UA')) AND city LIKE 'a%'",
+        "city BETWEEN 'a' AND 'b' AND carrier = 'UA' AND n>=1 AND n >= 1",
+        "CASE WHEN city = 'a' AND city = 'b' THEN TRUE END AND carrier = 'UA' AND n >= 1",
+    ],
+)
+def test_what_the_projection_is_of_must_be_asked_for(where: str) -> None:
+    sql = f"SELECT city, COUNT(*) FROM ds WHERE {where} GROUP BY 1"
+    made = over(sql, OF_UA)
+    assert made is not None
+    assert "carrier" not in made.lower()
+    assert made.count("TRUE") >= 2
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "",
+        "WHERE carrier = 'UA'",
+        "WHERE carrier = 'UA' OR n >= 1",
+        "WHERE carrier = 'UA' AND n >= 1 OR city = 'x'",
+        "WHERE NOT carrier = 'UA' AND n >= 1",
+        "WHERE carrier = 'ua' AND n >= 1",
+        "WHERE carrier = 'UA' AND n >= 2",
+        "WHERE carrier = 'UA' AND n > 1",
+        "WHERE (carrier = 'UA' AND n >= 1) OR city = 'x'",
+        "WHERE carrier = 'UA' AND city BETWEEN 'a' AND n >= 1",
+        "WHERE carrier = 'UA' AND n >= 1 + 1",
+        "HAVING carrier = 'UA' AND n >= 1",
+    ],
+)
+def test_what_the_projection_is_not_of(where: str) -> None:
+    assert not over(f"SELECT COUNT(*) FROM ds {where}", OF_UA)
+
+
+# one group, and numbers whose zeros differ
+
+
+def test_one_group_of_all_rows_answers_no_grouped_query() -> None:
+    assert over("SELECT COUNT(*), SUM(n) FROM ds", ALL)
+    # A file without rows has the group, too.
+    for sql in (
+        "SELECT 'a', COUNT(*) FROM ds GROUP BY 'a'",
+        "SELECT COUNT(*) FROM ds GROUP BY ALL",
+    ):
+        assert "one group" in why(sql, ALL)
+
+
+def test_a_number_whose_zero_may_be_another_is_only_compared() -> None:
+    for sql in (
+        "SELECT d, COUNT(*) FROM ds GROUP BY d ORDER BY d DESC NULLS FIRST",
+        "SELECT d AS x, COUNT(d) FROM ds WHERE d > 0.5 OR d IN (1, 2) GROUP BY x ORDER BY x",
+    ):
+        assert why(sql, PLAIN) == ""
+    for sql in (
+        "SELECT CAST(d AS STRING) FROM ds GROUP BY 1",
+        "SELECT d || '' FROM ds GROUP BY 1",
+        "SELECT d * 2 FROM ds GROUP BY 1",
+        "SELECT -d FROM ds GROUP BY 1",
+        "SELECT COALESCE(d, 1) FROM ds GROUP BY 1",
+        "SELECT COUNT(*) FROM ds WHERE d LIKE '-%'",
+        "SELECT COUNT(*) FROM ds WHERE d NOT LIKE '-%'",
+        "SELECT CASE WHEN flag THEN d END FROM ds GROUP BY 1",
+        "SELECT d AS x, length(x) FROM ds GROUP BY 1",
+        "SELECT MIN(d) FROM ds WHERE flag",
+    ):
+        assert why(sql, PLAIN if "MIN" not in sql else plan("d", "flag"))
+
+
+# anything
+
+
+WORDS = (
+    """
+    SELECT FROM ds WHERE GROUP BY HAVING ORDER LIMIT AND OR NOT IN AS ALL DISTINCT carrier city n d
+    __time count COUNT SUM AVG lower date_trunc EXTRACT CAST DATE CASE WHEN THEN ELSE END BETWEEN
+    TIMESTAMP ( ) ( ) , * + - / = < > >= <= . ? ; | 'UA' 'DAY' '2024-01-01' "carrier" `n` 1 2.5 x
+    ' " /* $ [ :: -> COUNT(*) SUM(n) date_trunc('DAY',__time) lower(city)
+    """
+).split()
+WORDS += ["/*+ a */", "--\n", "FROM ds", "GROUP BY"]
+
+
+def names_of(one: ProjectionPlan) -> set[str]:
+    stored = [*(k.stored for k in one.keys), *(m.stored for m in one.measures)]
+    return {name.lower() for name in stored}
+
+
+@given(st.lists(st.sampled_from(WORDS), max_size=25), st.booleans())
+def test_noise_is_refused_or_names_nothing_else(words: list[str], begins: bool) -> None:
+    sql = " ".join((["SELECT", "COUNT(*)", "FROM ds"] if begins else []) + words)
+    columns = {name.lower() for name, _ in COLUMNS}
+    for one in (HOURLY, PLAIN, OF_UA, ALL):
+        made = over(sql, one)
+        why(sql, one)
+        if made is None:
+            continue
+        named = {t.name.lower() for t in tokens(made) if t.name} & columns
+        # `count` is a function, too.
+        assert named <= names_of(one) | {"count"}
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_refused_or_told(text: str) -> None:
+    for sql in (text, f"SELECT COUNT(*) FROM ds {text}", f"SELECT {text} FROM ds GROUP BY 1"):
+        assert why(sql) or over(sql)
+
+
+def test_odd_names_of_datasources() -> None:
+    for name, written in {
+        "my table": '"MY TABLE"',
+        'q"uote': '"q""uote"',
+        "back`tick": "`back``tick`",
+        "with.dot": "`with.dot`",
+        "select": '"select"',
+    }.items():
+        sql = f"SELECT COUNT(*) FROM {written}"
+        assert rewritten(sql, name, HOURLY, COLUMNS, "a`b") == f"SELECT {ROWS} FROM `a``b`"
+
+
+def test_long_queries_are_refused_at_once() -> None:
+    assert "longer" in why(f"SELECT COUNT(*) FROM ds WHERE carrier IN ('{'x' * 200_000}')")
+    deep = "SELECT COUNT(*) FROM ds WHERE " + "(" * 20_000 + "TRUE" + ")" * 20_000
+    assert over(deep)
+    assert over(f"SELECT city, COUNT(*) FROM ds WHERE {'(' * 900}n >= 1{')' * 900}", OF_UA) is None
