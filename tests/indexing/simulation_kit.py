@@ -12,6 +12,7 @@ from pathlib import Path
 
 import orjson
 from indexing_kit import DAY_MS, START_MS, FakeBroker, FakeDeepStore, event, make_spec
+from queue_kit import KeptEvents
 
 from penstock.core.errors import Unavailable
 from penstock.indexing.engine import EngineUnavailable
@@ -268,6 +269,7 @@ class Simulation:
         self.peon_death = 0.0
         self.engine_loss = 0.0
         self.story: list[str] = []
+        self.events = KeptEvents()
         self.broker = FakeBroker(lose_answers=lambda: self.chance(0.05), wait=self._nothing_new)
         self.acting: SimPeon | None = None
         self.broker.create("flights", 2)
@@ -313,6 +315,7 @@ class Simulation:
                 lock_lanes=InlineLanes(),
                 clock=self.clock,
                 new_token=self.token,
+                events=self.events,
             ),
             OverlordOptions(
                 queue=TaskQueueOptions(context=self.task_context),

@@ -63,6 +63,77 @@ def test_the_time_between_the_first_unread_message_and_the_newest_is_told(make):
     assert sim.visible() == sim.good
 
 
+DIMENSIONS = {"supervisorId": "flights", "dataSource": "flights", "stream": "flights"}
+
+
+def told(sim):
+    """Return what was measured of the lag, and forget it."""
+    found = {
+        (name, dimensions.pop("partition", "")): (value, dimensions)
+        for name, value, dimensions in sim.events.measures
+        if name.startswith("ingest/")
+    }
+    assert all(dimensions == DIMENSIONS for _, dimensions in found.values())
+    sim.events.measures.clear()
+    return {key: value for key, (value, _) in found.items()}
+
+
+def test_the_lag_is_told_each_minute_as_druids_supervisors_do(make):
+    sim = make({"offsetFetchPeriod": "PT2S"}, taskDuration="PT1H", emitTimeLagMetrics=True)
+    slowed(sim)
+    feed(sim, 5)
+    timed(sim, 0, 700, 40)
+    until(sim, lambda: times(sim)[1] == 740)
+    told(sim)
+    sim.run(61)
+    assert told(sim) == {
+        ("ingest/penstock/partitionLag", "0"): 3,
+        ("ingest/penstock/partitionLag", "1"): 2,
+        ("ingest/penstock/lag", ""): 5,
+        ("ingest/penstock/maxLag", ""): 3,
+        ("ingest/penstock/avgLag", ""): 2.5,
+        ("ingest/penstock/partitionLag/time", "0"): 740,
+        ("ingest/penstock/partitionLag/time", "1"): 0,
+        ("ingest/penstock/lag/time", ""): 740,
+        ("ingest/penstock/maxLag/time", ""): 740,
+        ("ingest/penstock/avgLag/time", ""): 370,
+    }
+    sim.run(150)
+    lags = [value for value, _ in sim.events.of("ingest/penstock/lag")]
+    assert lags in ([5, 5], [5, 5, 5])
+
+
+def test_of_a_lag_in_time_that_is_not_known_only_what_is_known_is_told(make):
+    sim = make({"offsetFetchPeriod": "PT2S"}, taskDuration="PT1H", emitTimeLagMetrics=True)
+    slowed(sim)
+    feed(sim, 4)
+    timed(sim, 7, 7)
+    del sim.broker.times_ms["flights", 0, 1]  # It was deleted meanwhile.
+    until(sim, lambda: times(sim)[0] == {"0": None, "1": 0})
+    told(sim)
+    sim.run(61)
+    in_time = {key: value for key, value in told(sim).items() if key[0].endswith("/time")}
+    assert in_time == {("ingest/penstock/partitionLag/time", "1"): 0}
+
+
+def test_no_lag_is_told_where_nobody_reads_or_the_stream_is_away(make, monkeypatch):
+    sim = make(taskDuration="PT1H")
+    feed(sim, 4)
+    until(sim, lambda: running(sim))
+    ask(sim, sim.overlord.supervisor_desk.suspend("flights", suspended=True))
+    until(sim, lambda: status(sim)["state"] == "SUSPENDED")
+    told(sim)
+    sim.run(130)
+    assert told(sim) == {}
+    ask(sim, sim.overlord.supervisor_desk.suspend("flights", suspended=False))
+    until(sim, lambda: told(sim).get(("ingest/penstock/lag", "")) == 0)
+    monkeypatch.setattr(sim.broker, "available", lambda *_, **__: fail("the broker is away"))
+    until(sim, lambda: status(sim)["detailedState"] == "LOST_CONTACT_WITH_STREAM")
+    told(sim)
+    sim.run(130)
+    assert told(sim) == {}
+
+
 def test_two_messages_of_a_stream_partition_are_asked_for_in_a_period(make):
     sim = make({"offsetFetchPeriod": "PT20S"}, taskDuration="PT1H", emitTimeLagMetrics=True)
     slowed(sim)

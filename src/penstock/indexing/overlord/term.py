@@ -150,6 +150,7 @@ class LeaderTerm:
                 processor=processor,
                 clock=ports.clock,
                 new_token=ports.new_token,
+                events=ports.events,
             ),
             replace(options.supervisors, task_context=options.queue.context),
         )

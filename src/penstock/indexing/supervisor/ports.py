@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from penstock.indexing.events import Events, NoEvents
 from penstock.indexing.ports import TaskState
 from penstock.storage.filesystem import FileSystem, OsFileSystem
 
@@ -94,4 +95,5 @@ class SupervisorPorts:
     processor: MailboxProcessor
     clock: Clock
     new_token: Callable[[], str]
+    events: Events = field(default_factory=NoEvents)
     fs: FileSystem = field(default_factory=OsFileSystem)

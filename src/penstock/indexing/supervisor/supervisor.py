@@ -33,6 +33,7 @@ from penstock.indexing.supervisor.committed import Committed
 from penstock.indexing.supervisor.converging import Convergence
 from penstock.indexing.supervisor.health import Health
 from penstock.indexing.supervisor.offsets.moving import OffsetMoves
+from penstock.indexing.supervisor.pacing.lagevents import LagEvents
 from penstock.indexing.supervisor.pacing.looking import Looks
 from penstock.indexing.supervisor.pacing.pace import Pace
 from penstock.indexing.supervisor.pacing.timelag import TimeLag
@@ -106,6 +107,7 @@ class Supervisor:
             self._dialogue,
             Pace(state, self.standing),
             TimeLag(state, self.standing),
+            LagEvents(state, self.standing),
             ended=self._convergence.advance,
         )
         self.offsets: Final = OffsetMoves(

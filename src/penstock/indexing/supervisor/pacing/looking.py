@@ -14,6 +14,7 @@ from penstock.core.errors import NotFound, PenstockError, Unavailable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from penstock.indexing.supervisor.pacing.lagevents import LagEvents
     from penstock.indexing.supervisor.pacing.pace import Pace
     from penstock.indexing.supervisor.pacing.timelag import TimeLag
     from penstock.indexing.supervisor.state import SupervisorState
@@ -29,6 +30,7 @@ class Looks:
         dialogue: Its talk with its tasks.
         pace: Weighs what was seen.
         time_lag: Finds out how old what waits is.
+        lag_events: Tells operators how far it is behind.
         ended: Told at the end of each look, whether or not the stream was there.
     """
 
@@ -38,6 +40,7 @@ class Looks:
         dialogue: Dialogue,
         pace: Pace,
         time_lag: TimeLag,
+        lag_events: LagEvents,
         *,
         ended: Callable[[], None],
     ) -> None:
@@ -45,6 +48,7 @@ class Looks:
         self._dialogue = dialogue
         self._pace = pace
         self._time_lag = time_lag
+        self._lag_events = lag_events
         self._fetch_from_s = 0.0
         self._ended = ended
         self._stopped = False
@@ -92,6 +96,7 @@ class Looks:
             self._rest()
         for group in self._state.groups.values():
             self._dialogue.ask(group)
+        self._lag_events.tell()
 
     def _must_fetch(self) -> bool:
         """Whether to look at the stream: each time, if the spec names no `offsetFetchPeriod`.

@@ -1,0 +1,64 @@
+"""How far a supervisor is behind, told to operators each minute under Druid's names.
+
+On the overlord's mailbox. Owns when it is told and under which names; what the lag is, others find
+out (`Standing`, `TimeLag`). While the stream cannot be seen, or nobody is to read it, nothing is
+told: it would be the lag of an earlier moment.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.indexing.supervisor.standing import Standing
+    from penstock.indexing.supervisor.state import SupervisorState
+
+PERIOD_S: Final = 60.0
+_STEADY: Final = frozenset({"RUNNING", "IDLE"})
+
+
+class LagEvents:
+    """The metrics of one supervisor's lag.
+
+    Args:
+        state: The supervisor.
+        standing: How far it is behind.
+    """
+
+    def __init__(self, state: SupervisorState, standing: Standing) -> None:
+        self._state = state
+        self._standing = standing
+        self._again_s = 0.0
+
+    def tell(self) -> None:
+        """Tell the lag in messages, and in time where the spec asks for it, if that is due."""
+        now_s = self._state.ports.clock.monotonic_s()
+        if now_s < self._again_s or self._standing.state not in _STEADY:
+            return
+        self._again_s = now_s + PERIOD_S
+        self._measure("", self._standing.lag())
+        self._measure("/time", self._standing.time_lag_ms() or {})
+
+    def _measure(self, suffix: str, lag: Mapping[int, int | None]) -> None:
+        known = {partition: n for partition, n in lag.items() if n is not None}
+        for partition, n in known.items():
+            self._one(f"partitionLag{suffix}", n, partition=str(partition))
+        # What is not known of one stream partition is not known of all.
+        if known and len(known) == len(lag):
+            total = sum(known.values())
+            self._one(f"lag{suffix}", total)
+            self._one(f"maxLag{suffix}", max(known.values()))
+            self._one(f"avgLag{suffix}", total / len(known))
+
+    def _one(self, name: str, value: float, **dimensions: str) -> None:
+        spec = self._state.spec
+        self._state.ports.events.measured(
+            f"ingest/{spec.type}/{name}",
+            value,
+            supervisorId=self._state.id,
+            dataSource=spec.data_schema.data_source,
+            stream=spec.io.stream,
+            **dimensions,
+        )
