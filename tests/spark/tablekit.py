@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from penstock.indexing.spec.rows.declared import Declared
 from penstock.spark.tables import Feeder, TableFile, Tables
 
 
@@ -15,10 +16,12 @@ class GivenTables:
     Attributes:
         files: Those that are visible, by datasource.
         number: The revision that they are of.
+        declared: Projections, by datasource.
     """
 
     files: dict[str, tuple[TableFile, ...]] = field(default_factory=dict)
     number: int = 1
+    declared: dict[str, tuple[Declared, ...]] = field(default_factory=dict)
 
     def revision(self) -> int:
         return self.number
@@ -31,3 +34,6 @@ class GivenTables:
 
     def is_dropped(self, datasource: str) -> bool:
         return False
+
+    def projections(self, datasource: str) -> Sequence[Declared]:
+        return self.declared.get(datasource, ())

@@ -17,6 +17,7 @@ from penstock.core.clock import SystemClock
 from penstock.core.errors import Conflict, InvalidRequest
 from penstock.core.intervals import Interval
 from penstock.indexing.engine import EngineFailure, EngineUnavailable
+from penstock.indexing.spec.rows.declared import Declared
 from penstock.spark.connect.session import SparkDiskFull, SparkSessions
 from penstock.spark.sql.service import SqlOptions, SqlQuery, SqlResult, SqlService
 from penstock.spark.tables import Feeder, TableFile, Tables, TableSource
@@ -62,6 +63,9 @@ class FixedTables:
 
     def is_dropped(self, datasource: str) -> bool:
         return datasource in self.dropped
+
+    def projections(self, datasource: str) -> list[Declared]:
+        return []
 
     def tables(self) -> Tables:
         return self.later.pop(0) if len(self.later) > 1 else self.later[0]

@@ -237,7 +237,7 @@ def base_sequence_name(spec: SupervisorSpec, start_offsets: Offsets) -> str:
     place = [place_of(io).model_dump(mode="json")] if io.source == "kafka" else []
     meaning = json.dumps(
         [
-            # Nothing is made of projections, so others make no other tasks.
+            # Tasks make nothing of projections, so others make no other tasks.
             spec.data_schema.model_dump(mode="json", by_alias=True, exclude={"projections"}),
             # By what only the supervisor heeds, tasks do nothing otherwise.
             spec.tuning.model_dump(

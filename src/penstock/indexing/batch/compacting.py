@@ -10,7 +10,6 @@ others again: see `minor`.
 
 from __future__ import annotations
 
-import logging
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -30,7 +29,6 @@ from penstock.indexing.batch.job import Job, compaction_state, ids_digest, parti
 from penstock.indexing.batch.minor import parted
 from penstock.indexing.spec import parse_data_schema
 from penstock.indexing.spec.batch import IntervalInput, aligned
-from penstock.indexing.spec.rows.projections import unmade
 from penstock.segments.model import SegmentId
 
 if TYPE_CHECKING:
@@ -54,13 +52,8 @@ _DIMENSION_TYPES: Final = {
 }
 
 
-_log = logging.getLogger(__name__)
-
-
 def compact_task(spec: CompactSpec, folder: TaskFolder, ports: BatchPorts) -> IngestTask:
     """Return the task of a `compact`."""
-    if told := unmade(spec.projections):
-        _log.warning("task %s: %s", spec.id, told)
 
     def plan(reading: TaskReading) -> Sequence[Job]:
         interval = _interval(spec)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,6 @@ from penstock.indexing.spec.batch import aligned
 from penstock.indexing.spec.context import IngestionMode
 from penstock.indexing.spec.errors import did_you_mean
 from penstock.indexing.spec.inputs import CombiningInput
-from penstock.indexing.spec.rows.projections import unmade
 from penstock.segments.model import SegmentId
 
 if TYPE_CHECKING:
@@ -32,13 +30,8 @@ if TYPE_CHECKING:
     from penstock.segments.model import Segment
 
 
-_log = logging.getLogger(__name__)
-
-
 def index_task(spec: IndexParallelSpec, folder: TaskFolder, ports: BatchPorts) -> IngestTask:
     """Return the task of an `index_parallel`."""
-    if told := unmade(spec.data_schema.projections):
-        _log.warning("task %s: %s", spec.id, told)
 
     def plan(reading: TaskReading) -> Sequence[Job]:
         return [index_job(spec, lambda source: _rows_of(source, spec, reading))]

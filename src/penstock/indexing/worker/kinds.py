@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Final
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 from penstock.core.errors import Closed, InvalidRequest
 from penstock.indexing.filejson import row_stats
 from penstock.indexing.ports import TaskState
-from penstock.indexing.spec.rows.projections import unmade
 from penstock.indexing.task import StreamingTask, TaskResult
 from penstock.indexing.taskspec import TASK_TYPE, NoopTaskSpec, StreamTaskSpec
 from penstock.indexing.worker.peontask import IngestionReport, IngestionState, TaskKind
@@ -28,8 +26,6 @@ if TYPE_CHECKING:
 STOPPED: Final = "it was stopped with the process that ran it, and cannot go on: submit it again"
 _REPORT_WAIT_S: Final = 5.0
 
-_log = logging.getLogger(__name__)
-
 
 class StreamingPeonTask:
     """A streaming task as a `PeonTask`."""
@@ -41,8 +37,6 @@ class StreamingPeonTask:
         ports: TaskPorts,
         options: TaskOptions | None,
     ) -> None:
-        if told := unmade(spec.data_schema.projections):
-            _log.warning("task %s: %s", spec.id, told)
         self.control = StreamingTask(spec, folder, ports, options)
         self._lanes = ports.lanes
         self._last_counts: dict[str, int] = {}

@@ -103,6 +103,16 @@ class Choice:
     wish: ProjectionWish
 
 
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """What is made of a projection of these files, at a digest and a version of the shelf."""
+
+    files: tuple[TableFile, ...]
+    found_at: tuple[str, int]
+    parts: Parts
+    share: float
+
+
 class Projections:
     """Projections of a router: chosen, asked, and made in the background. Any thread may ask.
 
@@ -129,7 +139,8 @@ class Projections:
         self._maker = maker
         self._mutex = threading.Lock()
         self._views: ProjectionViews | None = None
-        self._parts: dict[str, tuple[tuple[TableFile, ...], int, Parts, float]] = {}
+        # By datasource and projection, as long as files, digest and shelf are as they were.
+        self._parts: dict[tuple[str, str], _Standing] = {}
         self.used = Counter()
 
     def choice(
@@ -255,10 +266,10 @@ class Projections:
         self, datasource: str, plan: ProjectionPlan, files: tuple[TableFile, ...]
     ) -> tuple[Parts, float]:
         """Return what a projection's table is made of, and which share of the bytes is made."""
-        name, version = view_name(datasource, plan), self._shelf.version
-        kept = self._parts.get(name)
-        if kept is not None and kept[0] is files and kept[1] == version:
-            return kept[2], kept[3]
+        key, found_at = (datasource, plan.name), (plan.digest, self._shelf.version)
+        kept = self._parts.get(key)
+        if kept is not None and kept.files is files and kept.found_at == found_at:
+            return kept.parts, kept.share
         made, rest, sizes = [], [], self._shelf.made(datasource, plan.digest)
         made_bytes = 0
         for file in files:
@@ -272,7 +283,7 @@ class Projections:
         parts = Parts(tuple(made), tuple(rest))
         all_bytes = sum(file.size_bytes for file in files)
         share = made_bytes / all_bytes if all_bytes else 0.0
-        self._parts[name] = (files, version, parts, share)
+        self._parts[key] = _Standing(files, found_at, parts, share)
         return parts, share
 
     def _bring(self, spark: SparkSession, choice: Choice) -> None:

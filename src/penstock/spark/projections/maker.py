@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -189,6 +189,8 @@ class Maker:
             logger.info("deleted %d files of projections that nobody needs any more", deleted)
 
     def _run(self) -> None:
+        # What was made before this process began is used from its first query on.
+        self._try(self._shelf.look)
         while True:
             with self._changed:
                 wait_s = self._tidy_from_s - self._clock.monotonic_s()
@@ -199,10 +201,13 @@ class Maker:
             self.work()
             if self._clock.monotonic_s() >= self._tidy_from_s:
                 self._tidy_from_s = self._clock.monotonic_s() + self.options.tidy_every_s
-                try:
-                    self.tidy()
-                except PenstockError as error:
-                    self._log.warning("files of projections are not tidied up: %s", error)
+                self._try(self.tidy)
+
+    def _try(self, look: Callable[[], None]) -> None:
+        try:
+            look()
+        except PenstockError as error:
+            self._log.warning("the files of projections cannot be looked at: %s", error)
 
     def _next_batch(self) -> list[_Wish]:
         batch: list[_Wish] = []
@@ -224,8 +229,9 @@ class Maker:
         """Make the files of one plan in one job; what fails together is tried one by one."""
         try:
             self._shelf.look()
-            wanted = [one for one in batch if not self._is_there(one)]
-            if wanted:
+            made = self._shelf.made(batch[0].datasource, batch[0].plan.digest)
+            missing = [one for one in batch if projection_file(one.file.path) not in made]
+            if wanted := [one for one in missing if not self._is_there(one)]:
                 self._sum_up(wanted)
         except EngineFailure as error:
             if self._stopped:

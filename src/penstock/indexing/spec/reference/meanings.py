@@ -29,7 +29,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "metricsSpec": "columns that aggregate",
     "granularitySpec": "time chunks and roll-up",
     "transformSpec": "computed columns, and which rows to keep",
-    "projections": "what rows would be summed up to beside themselves; checked, kept, and not made",
+    "projections": "what rows are summed up to beside themselves, for queries that ask for it",
     "Projection.type": "`aggregate`: grouped and summed up",
     "Projection.name": "its name; no two have the same",
     "Projection.filter": "the rows that it is of",

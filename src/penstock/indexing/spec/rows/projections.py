@@ -1,16 +1,15 @@
-"""Druid's projections of a datasource: ``projections``. They are read and kept, and none is made.
+"""Druid's projections of a datasource: ``projections``. Their form, and what is wrong with one.
 
 A projection is what rows are summed up to beside themselves, so that a query that asks for such
-sums is answered sooner. It changes no answer. Here nothing can put one in the place of the rows
-(`docs/decisions/0032`), so a spec with projections writes the same segments as one without, and
-whoever runs it is told (`unmade`). What they say is held against the datasource all the same, as a
-mistake would else be found only where they count.
+sums is answered sooner. It changes no answer, and nothing about how rows are ingested: the router
+makes them from the segments that there are (`spark.projections`). What they say is held against
+the columns of the datasource as soon as it is said, as a mistake would else be found by nobody.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Final, Literal
 
@@ -126,10 +125,10 @@ def _named(value: object) -> object:
 
 
 class Projection(SpecModel):
-    """Rows grouped and summed up beside themselves. Checked, kept, and not made.
+    """Rows grouped and summed up beside themselves, made when a query comes that it answers.
 
-    Queries are answered from the rows: what is asked for often is rolled up in a datasource of its
-    own.
+    Of the aggregators, sums, least and greatest values and counts are kept; a query that asks for
+    others is answered from the rows.
     """
 
     type: Literal["aggregate"]
@@ -217,17 +216,6 @@ def projection_mistakes(projections: Sequence[Projection], base: BaseColumns) ->
         for part, name, text in _mistakes_in_columns(projection, virtual, base, hints):
             found.append((("projections", number, *part), name, text))
     return found
-
-
-def unmade(projections: Iterable[Projection]) -> str:
-    """Return what to tell of the projections of a spec; empty if it has none."""
-    names = ", ".join(projection.name for projection in projections)
-    if not names:
-        return ""
-    return (
-        f"nothing is summed up beforehand for the projections {names}: answers are the same without"
-        " them; for speed, roll up in a second datasource"
-    )
 
 
 class _Hints:

@@ -1,0 +1,224 @@
+"""What is queued, dropped, barred and told of the making of projections; the job is a stand-in."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from tablekit import GivenTables
+
+from penstock.core.intervals import Interval
+from penstock.indexing.engine import EngineFailure, EngineUnavailable
+from penstock.segments.layout import projection_file
+from penstock.spark.connect.session import SparkDiskFull
+from penstock.spark.projections import maker as making
+from penstock.spark.projections.known import KnownProjections
+from penstock.spark.projections.maker import Maker, MakerOptions
+from penstock.spark.projections.making import Folder, Wrote
+from penstock.spark.projections.plan import Key, Measure, ProjectionPlan
+from penstock.spark.projections.shelf import Shelf
+from penstock.spark.tables.model import Columns, TableFile
+from penstock.testing.clock import VirtualClock
+
+COLUMNS = (("__time", "timestamp"), ("name", "string"))
+PLAN = ProjectionPlan(
+    "p", (Key("name", "`name`"),), (Measure("rows", "", "__p_rows"),), (), "0" * 16
+)
+OTHER = ProjectionPlan("q", PLAN.keys, PLAN.measures, (), "1" * 16)
+
+
+class NoSpark:
+    """Sessions that give nothing to work with; the job is a stand-in, too."""
+
+    def with_conf(self, _conf: object) -> NoSpark:
+        return self
+
+    @contextlib.contextmanager
+    def use(self) -> Iterator[object]:
+        yield SimpleNamespace(addTag=lambda _tag: None, removeTag=lambda _tag: None)
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class World:
+    """A maker whose jobs write files of no content, or raise what a test says."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch, options: MakerOptions) -> None:
+        self.clock = VirtualClock()
+        self.shelf = Shelf(str(folder), self.clock)
+        self.jobs: list[list[str]] = []
+        self.elsewhere = ""
+        self.fails: Callable[[Sequence[TableFile]], None] = lambda _files: None
+        tables = GivenTables()
+        sessions: object = NoSpark()
+        self.maker = Maker(
+            sessions,  # type: ignore[arg-type]
+            self.shelf,
+            tables,
+            KnownProjections(tables),
+            self.clock,
+            options,
+        )
+        patch.setattr(making, "make_files", self._make)
+        patch.setattr(making, "needs_workers", lambda _spark, _files: False)
+
+    def _make(
+        self,
+        _spark: object,
+        _plan: ProjectionPlan,
+        _columns: Columns,
+        files: Sequence[TableFile],
+        folder: Folder,
+    ) -> dict[str, Wrote]:
+        self.jobs.append([file.path for file in files])
+        self.fails(files)
+        made = {}
+        for file in files:
+            name = projection_file(file.path)
+            path = Path(self.elsewhere or folder.root) / folder.relative / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"x" * 20)
+            made[name] = Wrote(name, 20, 1)
+        return made
+
+    def want(self, *numbers: int, plan: ProjectionPlan = PLAN, size: int = 100) -> None:
+        files = [file(number, size) for number in numbers]
+        self.maker.want("d", plan, COLUMNS, [one for one in files if self.maker.eligible(one)])
+
+    def counts(self) -> tuple[float, float, float]:
+        maker = self.maker
+        return maker.made.value, maker.failed.value, maker.dropped.value
+
+
+def file(number: int, size: int = 100) -> TableFile:
+    hour = 3_600_000
+    return TableFile(
+        str(number), COLUMNS, Interval(number * hour, (number + 1) * hour), size_bytes=size
+    )
+
+
+@pytest.fixture
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., World]:
+    def made(**options: float) -> World:
+        bounds = {"file_bytes_min": 10, "batch_files": 3, "batch_bytes": 250, "queued_files": 6}
+        return World(tmp_path, monkeypatch, MakerOptions(**(bounds | options)))  # type: ignore[arg-type]
+
+    return made
+
+
+def test_the_newest_comes_first_one_plan_a_job_within_bounds(make: Callable[..., World]) -> None:
+    world = make()
+    world.want(1, 3, 2)
+    world.want(9, plan=OTHER)
+    world.want(4, 3, 5, size=60)
+    world.maker.work()
+    # Two of 100 bytes, then the bound; what is queued stays in its order; one is asked for twice.
+    assert world.jobs == [["3", "2"], ["1", "5", "4"], ["9"]]
+    assert world.counts() == (6, 0, 0)
+    world.want(1, 2, 3)
+    world.maker.work()
+    assert len(world.jobs) == 3
+
+
+def test_a_file_that_is_larger_than_a_job_has_one_of_its_own(make: Callable[..., World]) -> None:
+    world = make()
+    world.want(1, 2, size=10_000)
+    world.maker.work()
+    assert world.jobs == [["2"], ["1"]]
+
+
+def test_which_files_are_worth_it(make: Callable[..., World]) -> None:
+    maker = make().maker
+    one = file(1)
+    assert maker.eligible(one)
+    assert not maker.eligible(file(1, 9))
+    for more in ({"announced": True}, {"clip": Interval(0, 1)}):
+        assert not maker.eligible(
+            TableFile(one.path, one.columns, one.interval, size_bytes=100, **more)  # type: ignore[arg-type]
+        )
+
+
+def test_what_is_too_much_is_dropped_with_a_count_and_asked_for_again(
+    make: Callable[..., World],
+) -> None:
+    world = make()
+    world.want(*range(10))
+    assert world.counts() == (0, 0, 4)
+    world.maker.work()
+    world.want(*range(4))  # the others are there
+    world.maker.work()
+    assert world.counts() == (10, 0, 4)
+
+
+@pytest.mark.parametrize("kind", [SparkDiskFull, EngineUnavailable])
+def test_a_full_disk_is_told_once_and_ends_the_making_for_a_while(
+    make: Callable[..., World], caplog: pytest.LogCaptureFixture, kind: type[EngineUnavailable]
+) -> None:
+    world = make(pause_s=600)
+
+    def full(_files: Sequence[TableFile]) -> None:
+        raise kind("no space left")
+
+    world.fails = full
+    world.want(*range(6))
+    with caplog.at_level(logging.WARNING):
+        for _ in range(5):
+            world.maker.work()
+            world.want(*range(6))
+    assert len(world.jobs) == 1
+    assert world.counts() == (0, 2, 4)
+    (line,) = caplog.messages
+    assert line == ("the projection p of d is not made, queries read the rows: no space left")
+    world.fails = lambda _files: None
+    world.clock.advance(600)
+    world.want(*range(6))
+    world.maker.work()
+    assert world.counts() == (6, 2, 4)
+
+
+def test_one_bad_file_of_a_job_does_not_keep_the_others_from_it(
+    make: Callable[..., World], caplog: pytest.LogCaptureFixture
+) -> None:
+    world = make(pause_s=600)
+
+    def bad(files: Sequence[TableFile]) -> None:
+        if "2" in [file.path for file in files]:
+            raise EngineFailure("it is cut")
+
+    world.fails = bad
+    for _ in range(3):
+        world.want(2, 1)
+        world.maker.work()
+    assert world.jobs == [["2", "1"], ["2"], ["1"]]
+    assert world.counts() == (1, 1, 0)
+    assert caplog.messages == [
+        "the projection p of d is not made of 2, queries read its rows: it is cut"
+    ]
+
+
+def test_what_workers_wrote_elsewhere_is_no_file(
+    make: Callable[..., World], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = make()
+    world.elsewhere = str(tmp_path / "of another host")
+    world.want(1)
+    world.maker.work()
+    assert world.counts() == (0, 1, 0)
+    assert not world.shelf.made("d", PLAN.digest)
+    assert "is not the same folder here and where Spark's workers are" in caplog.text
+
+
+def test_nothing_is_made_after_the_end(make: Callable[..., World]) -> None:
+    world = make()
+    world.want(1)
+    world.maker.stop()
+    world.want(2)
+    world.maker.work()
+    assert world.jobs == []
+    world.maker.start()
+    world.maker.close()
