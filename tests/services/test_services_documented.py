@@ -58,6 +58,11 @@ def test_emitted_metrics() -> None:
     names |= {f"task/{end.lower()}/count" for end in (TaskState.SUCCESS, TaskState.FAILED)}
     assert {"task/run/time", "sqlQuery/time", "ingest/input/bytes"} <= names
     assert not {name for name in names if f"`{name}`" not in OPERATIONS}
+    # Their names have the type of a supervisor in them.
+    lags = re.findall(r'_one\(f"([A-Za-z]+)\{suffix\}"', sources)
+    assert len(lags) == 4
+    assert all(re.search(rf"`(?:ingest/TYPE|…)/{name}`", OPERATIONS) for name in lags)
+    assert all(re.search(rf"`(?:ingest/TYPE|…)/{name}/time`", OPERATIONS) for name in lags)
 
 
 def test_metrics() -> None:
