@@ -82,8 +82,8 @@ def why(sql: str, one: ProjectionPlan = HOURLY) -> str:
         (
             "SELECT COUNT(carrier), MIN(Carrier) FROM ds",
             (
-                "SELECT COALESCE(SUM(CASE WHEN `carrier` IS NULL THEN 0 ELSE `__penstock_rows_0` END),"
-                " 0), MIN(`carrier`) FROM `the view`"
+                "SELECT COALESCE(SUM(CASE WHEN `carrier` IS NULL THEN 0 ELSE"
+                " `__penstock_rows_0` END), 0), MIN(`carrier`) FROM `the view`"
             ),
         ),
         (
@@ -100,12 +100,12 @@ def why(sql: str, one: ProjectionPlan = HOURLY) -> str:
         ),
         (
             (
-                "SELECT \"CARRIER\" AS c, SUM(n) FROM ds WHERE carrier IN (?, 'b') AND carrier LIKE ?"
-                " GROUP BY c HAVING SUM(n) > ? ORDER BY c NULLS LAST, SUM(n) LIMIT ?"
+                "SELECT \"CARRIER\" AS c, SUM(n) FROM ds WHERE carrier IN (?, 'b') AND"
+                " carrier LIKE ? GROUP BY c HAVING SUM(n) > ? ORDER BY c NULLS LAST, SUM(n) LIMIT ?"
             ),
             (
-                f"SELECT \"CARRIER\" AS c, {SUM} FROM `the view` WHERE carrier IN (?, 'b') AND carrier"
-                f" LIKE ? GROUP BY c HAVING {SUM} > ? ORDER BY c NULLS LAST, {SUM} LIMIT ?"
+                f"SELECT \"CARRIER\" AS c, {SUM} FROM `the view` WHERE carrier IN (?, 'b') AND"
+                f" carrier LIKE ? GROUP BY c HAVING {SUM} > ? ORDER BY c NULLS LAST, {SUM} LIMIT ?"
             ),
         ),
         (
@@ -162,8 +162,8 @@ def why(sql: str, one: ProjectionPlan = HOURLY) -> str:
                 " AND DATE '2024-02-01' > __time"
             ),
             (
-                f"SELECT {ROWS} FROM `the view` WHERE {TIME} >= TIMESTAMP '2024-01-01T05:00:00+01:00'"
-                f" AND DATE '2024-02-01' > {TIME}"
+                f"SELECT {ROWS} FROM `the view` WHERE {TIME} >="
+                f" TIMESTAMP '2024-01-01T05:00:00+01:00' AND DATE '2024-02-01' > {TIME}"
             ),
         ),
         (
@@ -507,14 +507,12 @@ def test_a_number_whose_zero_may_be_another_is_only_compared() -> None:
 # anything
 
 
-WORDS = (
-    """
+WORDS = """
     SELECT FROM ds WHERE GROUP BY HAVING ORDER LIMIT AND OR NOT IN AS ALL DISTINCT carrier city n d
     __time count COUNT SUM AVG lower date_trunc EXTRACT CAST DATE CASE WHEN THEN ELSE END BETWEEN
     TIMESTAMP ( ) ( ) , * + - / = < > >= <= . ? ; | 'UA' 'DAY' '2024-01-01' "carrier" `n` 1 2.5 x
     ' " /* $ [ :: -> COUNT(*) SUM(n) date_trunc('DAY',__time) lower(city)
-    """
-).split()
+    """.split()  # noqa: SIM905 - a hundred of them
 WORDS += ["/*+ a */", "--\n", "FROM ds", "GROUP BY"]
 
 
