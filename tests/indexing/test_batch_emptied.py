@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from batch_kit import ABC, BatchWorld, Cut, day, index, lines
+from batch_kit import ABC, BatchWorld, day, index, lines
 
-from penstock.core.errors import Unavailable
 from penstock.indexing.ports import TaskState
-from penstock.indexing.task.folder import TaskFolder
 
 
 def test_a_replace_tells_which_time_it_left_empty(
@@ -71,41 +69,13 @@ def test_a_source_that_has_nothing_in_the_interval_replaces_by_nothing(world: Ba
     assert world.rows() == []
 
 
-def test_a_kill_that_is_started_again_tells_all_that_it_removed(world: BatchWorld) -> None:
-    world.run(index(lines(*ABC, (3, "c", 3))))
-    world.store.segments.mark_unused([str(s.id) for s in world.visible()])
-    world.clock.advance(10)
-    spec = world.add({"type": "kill", "dataSource": "d", "interval": day(1, 5), "batchSize": 1})
-    asked: list[str] = []
-
-    def cut(kind: str) -> None:
-        asked.append(kind)
-        if asked.count("before segmentNuke") == 2:
-            raise Cut
-
-    world.at = cut
-    with pytest.raises(Cut):
-        world.make(spec).run()
-    world.at = lambda _kind: None
-    kill = world.make(spec)
-    assert kill.run().state is TaskState.SUCCESS
-    assert kill.report().more == {"segmentsKilled": 3, "filesDeleted": 3}
-    assert world.store.segments.every() == []
-
-
-def test_a_kill_frees_a_disk_that_is_full(
-    world: BatchWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """What it keeps of its count has no room: that must not end what makes room."""
+def test_who_replaces_by_nothing_says_so(world: BatchWorld) -> None:
     world.run(index(lines(*ABC)))
-    world.store.segments.mark_unused([str(s.id) for s in world.visible()])
-    world.clock.advance(10)
-
-    def full(*_given: object) -> None:
-        raise Unavailable("the disk is full")
-
-    monkeypatch.setattr(TaskFolder, "write_json", full)
-    result = world.run({"type": "kill", "dataSource": "d", "interval": day(1, 5)})
-    assert result.state is TaskState.SUCCESS, result.error
-    assert world.files() == set()
-    assert "a kill that is started again will tell of less: the disk is full" in caplog.messages
+    month = ["2026-01-01/2026-02-01"]
+    bears = {"maxParseExceptions": 2}
+    result = world.run(index("no\nno", mode="replace", intervals=month, tuning=bears))
+    assert result.state is TaskState.SUCCESS
+    assert world.rows() == []
+    world.run(index(lines(*ABC)))
+    assert world.run(index("", mode="replace", intervals=month)).state is TaskState.SUCCESS
+    assert world.rows() == []
