@@ -17,6 +17,7 @@ from starlette.applications import Starlette
 from penstock.core.errors import PenstockError, Unavailable
 from penstock.core.intervals import Interval
 from penstock.core.metrics import Sample
+from penstock.indexing.spec.rows.declared import Declared, config_name, dump
 from penstock.segments.deepstore import DeepStore
 from penstock.segments.model import Segment, SegmentId, ShardSpec
 from penstock.services.api.asgi import answer_error
@@ -25,7 +26,7 @@ from penstock.services.api.tables import TableRoutes
 from penstock.services.config import Address
 from penstock.services.metricstext import metrics_text
 from penstock.spark.tables import Feeder, what_comes, why_empty
-from penstock.spark.tables.metadata import MetadataTables
+from penstock.spark.tables.metadata import DECLARED_FOR_S, MetadataTables
 from penstock.storage.metadata import (
     AnnouncedFile,
     CountsRow,
@@ -151,6 +152,34 @@ async def test_a_datasource_whose_segments_are_unused_says_how_they_come_back(
     store.supervisors.put("b", feeding)
     said = why_empty(source, "x")
     assert "penstock supervisor status b says whether its tasks wait for slots; all segm" in said
+
+
+def by(name: str, column: str = "n") -> dict[str, object]:
+    return {"type": "aggregate", "name": name, "groupingColumns": [column]}
+
+
+def test_projections_come_from_supervisors_and_from_batch_tasks(
+    store: MetadataStore, tmp_path: Path
+) -> None:
+    clock = VirtualClock()
+    tables = MetadataTables(store, str(tmp_path), clock)
+    assert list(tables.projections("x")) == []
+    store.config.compare_and_set(
+        config_name("x"), None, dump([Declared(by("a")), Declared(by("b"))])
+    )
+    schema = {"dataSource": "x", "projections": [by("b", "m")], "metricsSpec": [{"name": "m"}]}
+    store.supervisors.put("s", {"type": "penstock", "spec": {"dataSchema": schema}})
+    store.supervisors.put("odd", {"type": "penstock", "spec": 5})
+    other = {"dataSource": "y", "projections": [by("c")]}
+    store.supervisors.put("t", {"type": "penstock", "spec": {"dataSchema": other}})
+    # Nothing but speed depends on them: they are read again after some seconds.
+    assert list(tables.projections("x")) == []
+    clock.advance(DECLARED_FOR_S)
+    assert list(tables.projections("x")) == [Declared(by("a")), Declared(by("b", "m"), ("m",))]
+    assert [one.name for one in tables.projections("y")] == ["c"]
+    store.supervisors.terminate("s")
+    clock.advance(DECLARED_FOR_S)
+    assert list(tables.projections("x")) == [Declared(by("a")), Declared(by("b"))]
 
 
 def test_metrics_count_what_the_metadata_has_and_say_who_is_down(
