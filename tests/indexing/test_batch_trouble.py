@@ -30,16 +30,18 @@ def test_a_lost_engine_costs_another_try_into_another_folder(
     world: BatchWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folders: list[str] = []
-    write = world.engine.write
+    write = FakeBatchEngine.write
 
-    def lost_at_first(request: BatchRequest, progress: Progress | None = None) -> BatchResult:
+    def lost_at_first(
+        engine: FakeBatchEngine, request: BatchRequest, progress: Progress | None = None
+    ) -> BatchResult:
         folders.append(request.output_folder)
-        result = write(request, progress)
+        result = write(engine, request, progress)
         if len(folders) < 3:
             raise EngineUnavailable("the engine is gone")
         return result
 
-    monkeypatch.setattr(world.engine, "write", lost_at_first)
+    monkeypatch.setattr(FakeBatchEngine, "write", lost_at_first)
     assert world.run(index(lines(*ABC))).state is TaskState.SUCCESS
     assert world.rows() == ABC
     assert len(set(folders)) == len(folders) == 3
