@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from penstock.core.sparselog import SparseLog
+from penstock.core.sparselog import SparseLog, SparseLogs
 from penstock.testing.clock import VirtualClock
 
 
@@ -27,3 +27,15 @@ def test_the_first_line_comes_at_once_and_the_next_says_how_many_were_left_out(
     log.warning("topic %d: no file descriptor", 9)
     assert caplog.messages[2:] == ["topic 9: no file descriptor"]
     assert {record.levelname for record in caplog.records} == {"WARNING"}
+
+
+def test_each_kind_of_trouble_has_a_line_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
+    clock = VirtualClock()
+    logs = SparseLogs(logging.getLogger("trouble"), clock)
+    for _ in range(3):
+        logs.warning("column %r is left out", "a")
+        logs.warning("too many columns")
+    assert caplog.messages == ["column 'a' is left out", "too many columns"]
+    clock.advance(60)
+    logs.warning("column %r is left out", "b")
+    assert caplog.messages[2:] == ["column 'b' is left out (and 2 more like it before)"]

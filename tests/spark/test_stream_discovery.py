@@ -27,8 +27,10 @@ from penstock.indexing.engine import (
 from penstock.indexing.spec import DataSchema, parse_data_schema
 from penstock.indexing.spec.inputs import CsvFormat
 from penstock.spark.batch.input.discovery import Found, merge_found
+from penstock.spark.connect.session import SparkSessions
 from penstock.spark.engine import SparkEngine
 from penstock.spark.messages.columns import json_columns
+from penstock.testing.clock import VirtualClock
 
 pytestmark = pytest.mark.spark
 
@@ -108,6 +110,21 @@ def rows_of(file: DataFile) -> list[JSON_OBJECT]:
     assert table.num_rows == file.rows
     rows: list[JSON_OBJECT] = table.drop(["__time"]).to_pylist()
     return rows
+
+
+def test_an_odd_column_is_not_told_of_each_batch(
+    sessions: SparkSessions,
+    make_topic: MakeTopic,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A batch is persisted each second, and a log of that hides what else there is to read."""
+    engine = SparkEngine(sessions, clock=VirtualClock())
+    story = Story(engine, make_topic, tmp_path)
+    for _ in range(3):
+        story.persist(make_schema(useSchemaDiscovery=True), [message(a=1, **{" ": 2})])
+    engine.close()
+    assert len([text for text in caplog.messages if "left out" in text]) == 1
 
 
 def test_persists_find_their_own_columns_and_a_merge_unites_them(story: Story) -> None:

@@ -8,12 +8,20 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from penstock.core.clock import Clock
 
 _PAUSE_S: Final = 60.0
+
+
+class Warn(Protocol):
+    """Logs a warning, sparsely or not."""
+
+    def __call__(self, text: str, /, *values: object) -> None:
+        """Log a line, as `logging.Logger.warning` does."""
+        ...
 
 
 class SparseLog:
@@ -49,3 +57,28 @@ class SparseLog:
         if left_out:
             text, values = f"{text} (and %d more like it before)", (*values, left_out)
         self._logger.warning(text, *values)
+
+
+class SparseLogs:
+    """As `SparseLog`, each kind of trouble by itself: each text, as it is without its values.
+
+    These are texts of the program, so they are few. The mutex guards the dictionary of them.
+
+    Args:
+        logger: Where the lines go, as warnings.
+        clock: Tells when the minute is over.
+    """
+
+    __slots__ = ("_clock", "_logger", "_logs", "_mutex")
+
+    def __init__(self, logger: logging.Logger, clock: Clock) -> None:
+        self._logger = logger
+        self._clock = clock
+        self._mutex = threading.Lock()
+        self._logs: dict[str, SparseLog] = {}
+
+    def warning(self, text: str, *values: object) -> None:
+        """Log a line, as `logging.Logger.warning` does, or count it."""
+        with self._mutex:
+            log = self._logs.setdefault(text, SparseLog(self._logger, self._clock))
+        log.warning(text, *values)

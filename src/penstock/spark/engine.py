@@ -12,6 +12,7 @@ ended well and every message of the ranges is accounted for.
 from __future__ import annotations
 
 import functools
+import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +21,9 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from penstock.core.clock import Clock, SystemClock
 from penstock.core.errors import NotFound, Unavailable
+from penstock.core.sparselog import SparseLogs, Warn
 from penstock.indexing.engine import (
     DataFile,
     DivideRequest,
@@ -94,6 +97,7 @@ if TYPE_CHECKING:
     from penstock.indexing.spec import DataSchema
 
 
+logger = logging.getLogger(__name__)
 _READ_AGAIN: Final = "the next task reads its events again; check the disk"
 
 
@@ -122,13 +126,21 @@ class SparkEngine:
         sessions: How Spark is reached; the engine has a Spark session of its own, or that of
             these if they have `ENGINE_CONF`.
         options: Sizes.
+        clock: Tells when what was left out is told again.
     """
 
-    def __init__(self, sessions: SparkSessions, options: SparkEngineOptions | None = None) -> None:
+    def __init__(
+        self,
+        sessions: SparkSessions,
+        options: SparkEngineOptions | None = None,
+        clock: Clock | None = None,
+    ) -> None:
         self._sessions = sessions.with_conf(pipeline.ENGINE_CONF)
         self._options = options or SparkEngineOptions()
         self._parallelism = self._options.parallelism or os.cpu_count() or 1
         self._fs = OsFileSystem()
+        # Batch after batch may have the same odd column.
+        self._odd_columns = SparseLogs(logger, clock or SystemClock())
 
     def connect(self) -> None:
         """Open the Spark session now, so that the first request need not wait for that.
@@ -149,7 +161,7 @@ class SparkEngine:
         splits = self._splits(request)
         with naming_transforms(request.schema), self._sessions.use() as spark:
             if request.schema.dimensions_spec.discovers:
-                request = _with_found(spark, request, splits)
+                request = _with_found(spark, request, splits, self._odd_columns.warning)
             schema = request.schema
             target = self._target(schema, request.output_folder)
             direct = folded_columns(schema)
@@ -346,7 +358,10 @@ def _read(
 
 
 def _with_found(
-    spark: SparkSession, request: PersistRequest, splits: Sequence[Split]
+    spark: SparkSession,
+    request: PersistRequest,
+    splits: Sequence[Split],
+    warn: Warn,
 ) -> PersistRequest:
     """Return the request with the dimensions that its messages have."""
     format_, found = text_format(request.delimited), Found()
@@ -357,7 +372,7 @@ def _with_found(
     elif splits:
         work = LookWork(tuple(splits), format_, beside)
         found = found_in(run_pieces(spark, functools.partial(look_at_splits, work), len(splits)))
-    return replace(request, schema=discovered(request.schema, found, lenient=True))
+    return replace(request, schema=discovered(request.schema, found, lenient=True, warn=warn))
 
 
 def _parser(request: PersistRequest) -> Callable[[], BatchParser | RecordParser]:

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.json as pj
 
 from penstock.core.errors import InvalidRequest
+from penstock.core.sparselog import Warn
 from penstock.indexing.spec import TIME_COLUMN, DataSchema, Dimension
 from penstock.indexing.spec.rows.dimensions import COLUMNS_MAX
 from penstock.indexing.spec.scalars import OWN_PREFIX
@@ -49,15 +50,23 @@ _TOLD: Final[Mapping[str, FoundType]] = {"long": "long", "double": "double", "js
 
 
 def discovered(
-    schema: DataSchema, found: Mapping[str, FoundType], *, lenient: bool = False
+    schema: DataSchema,
+    found: Mapping[str, FoundType],
+    *,
+    lenient: bool = False,
+    warn: Warn = _log.warning,
 ) -> DataSchema:
     """Return the schema with the dimensions that were found behind those it has.
 
-    Columns that cannot be asked for are left out, and the log says so: a name of nothing but white
-    space, and one that begins as ours do.
+    Columns that cannot be asked for are left out and told: a name of nothing but white space, and
+    one that begins as ours do.
 
-    With `lenient` the second of two columns that differ only in case is left out, as are columns
-    beyond `COLUMNS_MAX`, and the log says so: one odd message must not stop a stream.
+    Args:
+        schema: What is known.
+        found: The columns of the data.
+        lenient: The second of two columns that differ only in case is left out, as are columns
+            beyond `COLUMNS_MAX`, and told: one odd message must not stop a stream.
+        warn: Told what is left out, as `logging.Logger.warning` is.
 
     Raises:
         InvalidRequest: Two columns differ only in case, or there are too many.
@@ -78,7 +87,7 @@ def discovered(
             continue
         if lenient and name.lower() in seen:
             text = "datasource %s: column %r is left out, as it differs from %r only in case"
-            _log.warning(text, schema.data_source, name, seen[name.lower()])
+            warn(text, schema.data_source, name, seen[name.lower()])
             continue
         if name.lower() in seen:
             raise InvalidRequest(
@@ -91,14 +100,14 @@ def discovered(
             )
             if not lenient:
                 raise InvalidRequest(text)
-            _log.warning("datasource %s: %s; the others are left out", schema.data_source, text)
+            warn("datasource %s: %s; the others are left out", schema.data_source, text)
             break
         seen[name.lower()] = name
         typed = type_ if spec.use_schema_discovery and type_ != "null" else "string"
         added.append(Dimension(name=name, type=typed))
     if unfit:
         shown = ", ".join(f"{name[:_SHOWN]!r}" for name in unfit[:_NAMES_SHOWN])
-        _log.warning(_NO_NAME, schema.data_source, len(unfit), shown)
+        warn(_NO_NAME, schema.data_source, len(unfit), shown)
     update = {"dimensions": (*spec.dimensions, *added)}
     return schema.model_copy(update={"dimensions_spec": spec.model_copy(update=update)})
 
