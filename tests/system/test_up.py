@@ -6,11 +6,13 @@ The same then of two streams at once whose columns are found, and that roll csv 
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from kinds_kit import (
     BY_HOUR,
@@ -42,8 +44,16 @@ SPEC = {
         "dataSchema": {
             "dataSource": "system",
             "timestampSpec": {"column": "time", "format": "millis"},
-            "dimensionsSpec": {"dimensions": [{"type": "long", "name": "seq"}, "kind"]},
+            "dimensionsSpec": {"dimensions": [{"type": "long", "name": "seq"}, "kind", "pad"]},
             "granularitySpec": {"segmentGranularity": "DAY", "rollup": False},
+            "projections": [
+                {
+                    "type": "aggregate",
+                    "name": "by kind",
+                    "groupingColumns": ["kind"],
+                    "aggregators": [{"type": "longSum", "name": "total", "fieldName": "seq"}],
+                }
+            ],
         },
         "ioConfig": {
             "topic": "system",
@@ -59,12 +69,19 @@ SPEC = {
 START_MS = 1_356_998_400_000
 
 
+def pad(seq: int) -> str:
+    """Return text that does not pack: of small segments no projection is made."""
+    return random.Random(seq).randbytes(300).hex()
+
+
 def publish(rig: Rig, first: int, end: int) -> None:
     """Publish numbered events; a batch without an answer is sent again under its number."""
     with BrokerClient(rig.server.broker_http, timeout_s=15) as broker:
         for at in range(first, end, BATCH):
             batch = [
-                json.dumps({"time": START_MS + seq, "seq": seq, "kind": "x"}).encode()
+                json.dumps(
+                    {"time": START_MS + seq, "seq": seq, "kind": "x", "pad": pad(seq)}
+                ).encode()
                 for seq in range(at, at + BATCH)
             ]
 
@@ -123,6 +140,22 @@ def test_hand_off_publishes_segments_with_every_event(rig: Rig) -> None:
 
     rig.until("the publish", published)
     assert counts(rig) == [EVENTS, EVENTS, 0, EVENTS - 1]
+
+
+def test_a_projection_answers_once_it_is_made(rig: Rig) -> None:
+    asked = "SELECT kind, COUNT(*) AS many, SUM(seq) AS total FROM system GROUP BY kind"
+    right = [{"kind": "x", "many": EVENTS, "total": EVENTS * (EVENTS - 1) // 2}]
+
+    def answered(**context: object) -> str:
+        """Return which projection answered, and rightly."""
+        body = {"query": asked, "context": context}
+        answer = httpx.post(f"{rig.server.http}/druid/v2/sql", json=body, timeout=60)
+        assert answer.json() == right
+        return answer.headers.get("X-Penstock-Projection", "")
+
+    rig.until("the projection", lambda: answered() == "by%20kind")
+    assert answered(useProjection="by kind") == "by%20kind"
+    assert answered(noProjections=True) == ""
 
 
 def test_a_topic_that_is_made_again_is_read_from_its_start(rig: Rig) -> None:
