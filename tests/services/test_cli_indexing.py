@@ -340,7 +340,7 @@ def test_the_end_of_a_task_says_what_it_took_away(
         ("many", many, f"{days[2]} and 1 interval more are replaced by nothing\n"),
         ("kill", {"segmentsKilled": 1, "rowStats": {}}, ": 1 segment removed\n"),
         ("files", {"segmentsKilled": 2, "filesDeleted": 1}, ": 2 segments removed, and 1 file of"),
-        ("killed", {"segmentsKilled": 0, "rowStats": {}}, ": 0 segments removed\n"),
+        ("killed", {"segmentsKilled": 0, "filesDeleted": 0}, ": 0 segments removed\n"),
         ("sleep", {"rowStats": {}}, " succeeded\n"),
     ):
         name = f"away-{task}"

@@ -201,7 +201,9 @@ def removed(payload: object) -> str:
     if not isinstance(killed, int):
         return ""
     text = f"{counted(killed, 'segment')} removed"
-    return f"{text}, and {counted(files, 'file')} of them" if isinstance(files, int) else text
+    if not killed or not isinstance(files, int):
+        return text
+    return f"{text}, and {counted(files, 'file')} of them"
 
 
 def _emptied(payload: object) -> str:
