@@ -18,6 +18,7 @@ ALL = (
     "ingest",
     "indexing",
     "published",
+    "projections",
     "latency",
     "recovery",
     "flow",
