@@ -250,6 +250,8 @@ def test_rules_are_set_and_their_history_kept(tmp_path: Path, capsys: Capture) -
     rules = [{"type": "loadByPeriod", "period": "P1M"}, {"type": "dropForever"}]
     said = out(capsys, "rule", "set", "web", written(tmp_path, rules), "--comment", "shorter")
     assert "2 rules" in said
+    one = written(tmp_path, rules[1:])
+    assert "bus has 1 rule of its own" in out(capsys, "rule", "set", "bus", one)
     said = out(capsys, "rule", "list", "web")
     assert "P1M" in said
     assert said.splitlines()[-1].split() == ["_default", "loadForever"]

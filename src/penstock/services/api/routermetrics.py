@@ -130,7 +130,7 @@ class RouterMetrics:
             if one.get("type") == AUTOCOMPACT:  # It reads nothing.
                 continue
             lag = whole(one, "aggregateLag")
-            yield _gauge("penstock_supervisor_lag", "Messages not read yet", lag, supervisor=name)
+            yield _gauge("penstock_supervisor_lag", "Messages yet to persist", lag, supervisor=name)
             if isinstance(lag_ms := one.get("maxLagMillis"), int):
                 yield _gauge(
                     "penstock_supervisor_lag_seconds",

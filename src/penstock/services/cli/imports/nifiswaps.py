@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 import typer
 
 from penstock.core.clock import SystemClock
-from penstock.core.errors import CorruptData, InvalidRequest, NotFound
+from penstock.core.errors import CorruptData, InvalidRequest, NotFound, counted
 from penstock.core.instants import format_time
 from penstock.services.cli import exitcodes
 from penstock.services.cli.imports.nifiinto import Into, import_into
@@ -94,7 +94,7 @@ def nifi_swap(
     if not as_json and export != "-":
         missing = sum(int(str(row["missing"] or 0)) for row in rows)
         read = sum(int(str(row["flowfiles"])) for row in rows)
-        say(f"\n{read:,} FlowFiles in {len(rows):,} files, {missing:,} missing")
+        say(f"\n{counted(read, 'FlowFile')} in {counted(len(rows), 'file')}, {missing:,} missing")
     if damaged:
         raise typer.Exit(exitcodes.FAILED)
 

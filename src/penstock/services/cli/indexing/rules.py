@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.core.errors import InvalidRequest
+from penstock.core.errors import InvalidRequest, counted
 from penstock.services.answers import objects, part
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.indexing.forms import COORDINATOR, Json, named
@@ -72,7 +72,7 @@ def set_rules(
     headers = {"X-Druid-Author": "penstock rule set", "X-Druid-Comment": comment}
     path = f"{COORDINATOR}/rules/{named(datasource)}"
     answer = GIVEN.api().post(path, rules, headers=headers)
-    say(f"{datasource} has {len(objects(answer))} rules of its own")
+    say(f"{datasource} has {counted(len(objects(answer)), 'rule')} of its own")
 
 
 @rule_app.command()
