@@ -24,9 +24,11 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.indexing.spec.rows.projections import Projection
 from penstock.spark.connect.session import SparkSessions
 from penstock.spark.projections.matching import rewritten, why_not
-from penstock.spark.projections.plan import ProjectionPlan
+from penstock.spark.projections.plan import Key, ProjectionPlan
 from penstock.spark.projections.relation import summed
 from penstock.spark.projections.resolving import plans
+from penstock.spark.projections.times import nests
+from penstock.spark.projections.words import EXTRACTED, PARTS
 from penstock.spark.schematext import ddl
 from penstock.spark.sql.service import SQL_CONF
 from penstock.spark.tables.model import Columns
@@ -67,7 +69,6 @@ TIMES = [
 ]
 CUTS = ["PT1S", "PT5M", "PT1H", "PT6H", "P1D", "P1W", "P1M", "P3M", "P1Y"]
 UNITS = ["SECOND", "MINUTE", "HOUR", "DAY", "WEEK", "MONTH", "QUARTER", "YEAR"]
-PARTS = ["second", "minute", "HOUR", "day", "dayofweek", "weekofyear", "month", "quarter", "year"]
 FILTERS = {
     "carrier = 'UA'": {"type": "equals", "column": "carrier", "matchValue": "UA"},
     "n >= -1": {"type": "range", "column": "n", "matchValueType": "LONG", "lower": -1},
@@ -211,11 +212,11 @@ class Asked:
 
 
 def some_query(random: Random, plan: ProjectionPlan, wanted: list[str]) -> Asked:
-    keys = [one for key in plan.keys for one in expressions(random, key.stored, key.sql)]
+    keys = [one for key in plan.keys for one in expressions(random, key)]
     # A few that the projection most likely has not.
     others = [sql for some in OF_COLUMN.values() for sql in some]
     groups = random.sample(keys, k=min(len(keys), random.randint(0, 3)))
-    if random.random() < 0.1:
+    if random.random() < 0.05:
         groups.append(random.choice(others))
     groups = list(dict.fromkeys(groups))
     possible = AGGREGATES if random.random() < 0.2 else measured(plan)
@@ -266,16 +267,20 @@ def measured(plan: ProjectionPlan) -> list[str]:
     return sorted(found)
 
 
-def expressions(random: Random, stored: str, sql: str) -> list[str]:
-    if stored in OF_COLUMN:
-        return OF_COLUMN[stored]
-    if "__time" not in sql:
-        return [sql, sql.replace("`", ""), f"COALESCE({sql.replace('`', chr(34))}, NULL)"][:2]
-    found = [f"date_trunc('{unit}', __time)" for unit in UNITS]
-    found += [f"{part}(__time)" for part in PARTS]
-    found += ["EXTRACT(YEAR FROM __time)", "CAST(__time AS DATE)", "date_part('day', __time)"]
-    coarse = [one for one in found if any(unit in one.upper() for unit in ("YEAR", "MONTH", "DAY"))]
-    return random.sample(found, k=4) + coarse if stored != "__time" else [*found, "__time"]
+def expressions(random: Random, key: Key) -> list[str]:
+    """Return what a query may ask of a key, most of it not finer than the key."""
+    if key.stored in OF_COLUMN:
+        return OF_COLUMN[key.stored]
+    if "__time" not in key.sql:
+        return [key.sql, key.sql.replace("`", "")]
+    found = {f"date_trunc('{unit}', __time)": unit for unit in UNITS}
+    found |= {f"{part}(__time)": PARTS[part.upper()] for part in PARTS}
+    found |= {f"EXTRACT({part} FROM __time)": unit for part, unit in EXTRACTED.items()}
+    found |= {"CAST(__time AS DATE)": "DAY", "date_part('day', __time)": "DAY"}
+    if key.stored == "__time":
+        return ["__time", *found]
+    finer = [random.choice(list(found))] if random.random() < 0.2 else []
+    return [*finer, *(sql for sql, unit in found.items() if key.time and nests(key.time, unit))]
 
 
 def some_conditions(

@@ -6,14 +6,20 @@ be refused, whatever it is.
 
 from __future__ import annotations
 
+import json
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from projectionkit import COLUMNS, aggregator, plan, virtual
 
 from penstock.core.sqltext import tokens
+from penstock.indexing.spec.rows.projections import Projection
 from penstock.spark.projections.matching import rewritten, why_not
 from penstock.spark.projections.plan import ProjectionPlan
+from penstock.spark.projections.resolving import plans
 
 HOURLY = plan(
     "__gran",
@@ -344,6 +350,8 @@ def test_literals_that_start_a_bucket() -> None:
         ("SELECT carrier AS c FROM ds WHERE c = 'x' GROUP BY 1", "c is none of its keys"),
         ('SELECT COUNT(*) FROM ds ORDER BY "count(1)"', ""),
         ('SELECT R"carrier" FROM ds GROUP BY 1', "may be a text"),
+        ("SELECT \u017fum(n) FROM ds", "looks like another word"),
+        ("SELECT COUNT(٣) FROM ds", "no count of ٣"),
         # expressions
         ("SELECT lower(n) FROM ds GROUP BY 1", "n is none of its keys"),
         ("SELECT 2 * n + 1 FROM ds GROUP BY 1", "n is none"),
@@ -558,3 +566,17 @@ def test_long_queries_are_refused_at_once() -> None:
     deep = "SELECT COUNT(*) FROM ds WHERE " + "(" * 20_000 + "TRUE" + ")" * 20_000
     assert over(deep)
     assert over(f"SELECT city, COUNT(*) FROM ds WHERE {'(' * 900}n >= 1{')' * 900}", OF_UA) is None
+
+
+def test_the_queries_of_the_page() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "ingestion-spec.md").read_text()
+    section = page.split("\n## Projections\n")[1].split("\n## ")[0]
+    example = json.loads(f"{{{section.split('```json')[1].split('```')[0]}}}")
+    columns = (("__time", "timestamp"), ("channel", "string"), ("page", "string"))
+    columns = (*columns, ("added", "bigint"))
+    specs = [Projection.model_validate(one) for one in example["projections"]]
+    (made,) = plans(specs, (), columns)
+    told = re.findall(r"^\| `(SELECT [^`]+)` \| (the projection|the rows)", section, re.MULTILINE)
+    assert len(told) == 7
+    for sql, by in told:
+        assert bool(why_not(sql, "edits", made, columns)) == (by == "the rows"), sql

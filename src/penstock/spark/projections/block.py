@@ -111,6 +111,10 @@ def _is_named(token: Token, datasource: str) -> bool:
 
 def _check_tokens(sql: str, found: list[Token]) -> None:
     for token, following in zip(found, [*found[1:], _END], strict=True):
+        if token.text.isascii() and not token.raw.isascii() and token.text:
+            raise NoMatch(
+                f"{token.raw} looks like another word: names of that kind stand in quotes"
+            )
         if token.text in RESERVED and following.text != "(":
             raise NoMatch(f"{token.text} is not known: a name of that kind stands in quotes")
         is_hint = token.text == "+" and sql[token.position - 2 : token.position] == "/*"

@@ -190,7 +190,7 @@ class Part:
         word, argument = self._found[at].text, self._token(at + 2)
         if self._text(at + 3) != ")":
             raise NoMatch(f"{word} is of more than a column")
-        if word == "COUNT" and (argument.text == "*" or argument.raw.isdecimal()):
+        if word == "COUNT" and (argument.text == "*" or _is_whole(argument)):
             made = self._query.has.rows()
         elif is_name(argument):
             function = "AVG" if word == "MEAN" else word
@@ -326,11 +326,15 @@ class Part:
                     return at + 2
             case ".":
                 is_digits = behind.raw[:1].isdigit() and is_number(behind) and touches
-                if is_digits and (before.raw.isdecimal() or not _ends(before)):
+                if is_digits and (_is_whole(before) or not _ends(before)):
                     return at + 1
             case _:
                 pass
         raise NoMatch(f"{mark} is not known where it stands")
+
+
+def _is_whole(token: Token) -> bool:
+    return token.raw.isascii() and token.raw.isdecimal()
 
 
 def _ends(token: Token) -> bool:
