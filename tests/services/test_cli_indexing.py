@@ -357,6 +357,7 @@ def test_the_end_of_a_task_says_what_it_took_away(
         # What removes segments reads no rows, ever.
         assert ("no rows were read" in said) == (task == "sleep")
         assert ("removed" in said) == ("segmentsKilled" in payload)
+        assert ("are replaced by nothing" in said) == ("intervalsEmptied" in payload)
 
 
 def test_supervisors_that_take_all_slots_are_told(

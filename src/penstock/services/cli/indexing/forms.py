@@ -192,7 +192,8 @@ def _counted(task_id: str) -> str:
     shown = ", ".join([rows, *lost])
     if counts["unparseable"]:
         shown += f" (see penstock task report {task_id})"
-    return shown + _emptied(payload)
+    gone = emptied(payload)
+    return f"{shown}; {gone}" if gone else shown
 
 
 def removed(payload: object) -> str:
@@ -206,8 +207,8 @@ def removed(payload: object) -> str:
     return f"{text}, and {counted(files, 'file')} of them"
 
 
-def _emptied(payload: object) -> str:
-    """Return where a task has left nothing of what was there."""
+def emptied(payload: object) -> str:
+    """Return where a task has left nothing of what was there, by its report; empty: nowhere."""
     found = part(payload, "intervalsEmptied")
     if not isinstance(found, list) or not found:
         return ""
@@ -215,7 +216,7 @@ def _emptied(payload: object) -> str:
     shown = ", ".join(str(one) for one in found[:_EMPTIED_SHOWN])
     more = (count if isinstance(count, int) else len(found)) - _EMPTIED_SHOWN
     rest = f" and {counted(more, 'interval')} more" if more > 0 else ""
-    return f"; the segments of {shown}{rest} are replaced by nothing"
+    return f"the segments of {shown}{rest} are replaced by nothing"
 
 
 class _WaitLines:

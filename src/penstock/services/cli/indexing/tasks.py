@@ -15,6 +15,7 @@ from penstock.services.cli.indexing.forms import (
     INDEXER,
     Json,
     Wait,
+    emptied,
     end_of,
     follow,
     named,
@@ -191,8 +192,8 @@ def report(task: TaskId, as_json: Json = False) -> None:
     gone = removed(payload)
     if rows or not gone:
         print_rows(rows, as_json=False, empty="no rows were read")
-    if gone:
-        say(gone)
+    for text in filter(None, (gone, emptied(payload))):
+        say(text)
     samples = payload.get("unparseableEvents")
     shown = [
         sample
