@@ -54,9 +54,10 @@ class Dimension(SpecModel):
             found.append((("maxStringLength",), self.max_string_length, text))
         if found:
             raise mistakes("Dimension", found)
+        if self.multi_value_handling != "sorted_array":
+            return self
         # Druid writes it for every column, and only text has lists there.
-        is_said = self.multi_value_handling == "sorted_array"
-        return self.model_copy(update={"multi_value_handling": None}) if is_said else self
+        return self.model_copy(update={"multi_value_handling": None})
 
     @property
     def has_sets(self) -> bool:
