@@ -125,7 +125,7 @@ def test_a_task_is_submitted_explained_and_followed(
     assert failed in out(capsys, "task", "status", "a")
     said = out(capsys, "task", "why", "a")
     assert said.startswith("waits for retry: its next try of ")
-    assert "3 failed; with 20 it fails; at last: Spark was lost" in said
+    assert said.endswith("3 failed; with 20 it fails; at last: Spark was lost: OutOfMemoryError\n")
     world.end("a")
     assert "nothing; it succeeded at 20" in out(capsys, "task", "why", "a")
     assert "task a has ended already: it succeeded at 20" in out(capsys, "task", "stop", "a")

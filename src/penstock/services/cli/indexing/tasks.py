@@ -148,8 +148,9 @@ def why(task: TaskId, as_json: Json = False) -> None:
         failed = trouble(api, task, found)
         again = "" if failed is None else f"; {failed}"
         say(f"task {task} waits for nothing; {stands}{again}")
+    told = (f"waits for {one.get('kind')}: {first_line(one.get('text'))}" for one in waits)
     # Of many locks of one task each is a wait; and the text names the workers already.
-    for line in dict.fromkeys(f"waits for {one.get('kind')}: {one.get('text')}" for one in waits):
+    for line in dict.fromkeys(told):
         say(line)
 
 
