@@ -13,10 +13,12 @@ from datafolder import FEBRUARY, JANUARY, DataFolder, table
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Interval
+from penstock.indexing.engine import EngineFailure
 from penstock.indexing.spec.rows.declared import Declared, config_name, dump
+from penstock.segments.layout import projection_file
 from penstock.services.roles.router import SqlParts, sql_parts
 from penstock.spark.connect.session import SparkSessions
-from penstock.spark.projections.choosing import ProjectionWish
+from penstock.spark.projections.choosing import Choice, ProjectionWish
 from penstock.spark.projections.maker import MakerOptions
 from penstock.spark.projections.shelf import UNNEEDED_S
 from penstock.spark.sql.service import SqlQuery, SqlResult
@@ -25,6 +27,7 @@ from penstock.testing.clock import VirtualClock
 
 pytestmark = pytest.mark.spark
 
+NAN, INF = float("nan"), float("inf")
 BY_DAY = {
     "type": "aggregate",
     "name": "by day",
@@ -119,6 +122,7 @@ class World:
             router.maker.stop()
             router.maker.close()
             router.projections.close()
+            router.sql.close()
         self.data.close()
 
 
@@ -205,6 +209,16 @@ def test_columns_that_change_their_type_or_come_later(world: World) -> None:
     more = ASKED_BY_NAME.replace("name", "more")
     world.make(more)
     world.check("by name", more)
+
+
+def test_the_newest_is_made_first(world: World) -> None:
+    world.data.publish("sales", sales(2), FEBRUARY)
+    world.data.publish("sales", sales(1), JANUARY)
+    one = world.router(MakerOptions(file_bytes_min=0, queued_files=1))
+    world.make()
+    newest = max(world.data.source.tables().of("sales"), key=lambda file: file.interval.start_ms)
+    assert [path.name for path in world.files()] == [projection_file(newest.path)]
+    assert one.maker.dropped.value == 1
 
 
 def test_the_coarsest_that_fits_answers(world: World) -> None:
@@ -356,4 +370,81 @@ def test_a_making_is_stopped_with_the_router(world: World) -> None:
     # Whatever it came to, the next router goes on.
     world.router()
     world.make()
+    world.check("by day")
+
+
+ODD = table(
+    [f"2013-01-01T{hour:02}:00:00Z" for hour in range(12)],
+    text=pa.array(["", None, "é", "e", "E", "a\nb", "", "Ω", " ", None, "z", "z"]),
+    long=pa.array([None, 0, -1, 2**62, 2**62, 1, 1, 0, -(2**63), 5, 5, 5], pa.int64()),
+    real=pa.array([0.0, -0.0, None, NAN, NAN, INF, -INF, 0.1, 1e300, 5e-324, 1.0, 1.0]),
+    flat=pa.array([0.5, -0.0, 0.0, NAN, None, INF, 0.5, 0.25, 1.5, 2.5, 3.5, 0.5], pa.float32()),
+    flag=pa.array([True, None, False, True, True, None, False, False, True, True, None, False]),
+)
+
+
+@pytest.mark.parametrize("key", ["__time", "text", "long", "real", "flat", "flag"])
+def test_values_of_every_type_survive_the_file(world: World, key: str) -> None:
+    kinds = {"real": ("doubleMin", "doubleMax"), "flat": ("floatMin", "floatMax")}
+    aggregators = [
+        {"type": kind, "name": kind, "fieldName": name}
+        for name, both in kinds.items()
+        for kind in both
+    ]
+    type_ = {"long": "long", "real": "double", "flat": "float"}.get(key, "string")
+    grouping = [] if key == "__time" else [{"type": type_, "name": key}]
+    world.declare(
+        {
+            "type": "aggregate",
+            "name": "p",
+            "groupingColumns": ["__time"] if key == "__time" else grouping,
+            "aggregators": [*aggregators, {"type": "longMax", "name": "most", "fieldName": "long"}],
+        }
+    )
+    world.data.publish("sales", ODD, JANUARY)
+    asked = (
+        f"SELECT {key}, COUNT(*) AS many, MIN(real) AS a, MAX(real) AS b, MIN(flat) AS c,"
+        f" MAX(flat) AS d, MAX(long) AS e FROM sales GROUP BY {key} ORDER BY {key}"
+    )
+    for insisting in (FORCED, None):
+        found, rows = world.ask(asked, insisting or ProjectionWish()), world.ask(asked, ROWS)
+        if insisting is None:
+            assert found.projection == "p"
+        # As text: NaN is not itself, and -0.0 is no other number than 0.0.
+        assert str(found.table.to_pylist()) == str(rows.table.to_pylist())
+        assert found.column_types == rows.column_types
+        world.make(asked)
+
+
+def test_a_lost_session_is_made_again(world: World) -> None:
+    world.data.publish("sales", sales(1), JANUARY)
+    world.make()
+    world.check("by day")
+    for sessions in (world.last.projections._sessions, world.last.maker._sessions):
+        sessions.get().stop()
+    assert world.ask().table.to_pylist() == world.ask(ASKED, ROWS).table.to_pylist()
+    world.check("by day")
+    world.data.publish("sales", sales(2), FEBRUARY)
+    world.make()
+    world.clock.advance(EACH_FILE.pause_s)
+    world.make()
+    assert len(world.files()) == 2
+
+
+def test_a_query_over_a_projection_is_cancelled_as_others_are(world: World) -> None:
+    world.data.publish("sales", sales(1), JANUARY)
+    world.make()
+    sql, answered = world.last.sql, world.last.projections.answered
+    begun: list[str] = []
+
+    def cancelled(choice: Choice, *given: object) -> object:
+        begun.append(choice.plan.name)
+        assert sql.cancel("mine")
+        return answered(choice, *given)  # type: ignore[arg-type]
+
+    world.last.projections.answered = cancelled  # type: ignore[method-assign, assignment]
+    with pytest.raises(EngineFailure, match="did not end: it was cancelled"):
+        sql.query(SqlQuery(ASKED, query_id="mine"))
+    assert begun == ["by day"]
+    del world.last.projections.answered
     world.check("by day")

@@ -111,11 +111,13 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., World
     return made
 
 
-def test_the_newest_comes_first_one_plan_a_job_within_bounds(make: Callable[..., World]) -> None:
+def test_what_is_asked_first_is_first_one_plan_a_job_within_bounds(
+    make: Callable[..., World],
+) -> None:
     world = make()
-    world.want(1, 3, 2)
+    world.want(3, 2, 1)
     world.want(9, plan=OTHER)
-    world.want(4, 3, 5, size=60)
+    world.want(5, 4, 3, size=60)
     world.maker.work()
     # Two of 100 bytes, then the bound; what is queued stays in its order; one is asked for twice.
     assert world.jobs == [["3", "2"], ["1", "5", "4"], ["9"]]
@@ -127,7 +129,7 @@ def test_the_newest_comes_first_one_plan_a_job_within_bounds(make: Callable[...,
 
 def test_a_file_that_is_larger_than_a_job_has_one_of_its_own(make: Callable[..., World]) -> None:
     world = make()
-    world.want(1, 2, size=10_000)
+    world.want(2, 1, size=10_000)
     world.maker.work()
     assert world.jobs == [["2"], ["1"]]
 
@@ -150,7 +152,7 @@ def test_what_is_too_much_is_dropped_with_a_count_and_asked_for_again(
     world.want(*range(10))
     assert world.counts() == (0, 0, 4)
     world.maker.work()
-    world.want(*range(4))  # the others are there
+    world.want(*range(6, 10))  # the others are there
     world.maker.work()
     assert world.counts() == (10, 0, 4)
 

@@ -40,6 +40,8 @@ logger = logging.getLogger(__name__)
 
 USED_FROM: Final = 0.5
 """Of the visible bytes so many must have files of a projection before it is used."""
+# So many files are asked for at once; who comes when they are made asks for the next.
+_WANTED_MAX: Final = 1_000
 _PATH: Final = re.compile(r"/[^\s'\"]+?\.parquet")
 
 
@@ -105,12 +107,16 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class _Standing:
-    """What is made of a projection of these files, at a digest and a version of the shelf."""
+    """What is made of a projection of these files, at a digest and a version of the shelf.
+
+    `missing` are those of the newest files that may have one and have none.
+    """
 
     files: tuple[TableFile, ...]
     found_at: tuple[str, int]
     parts: Parts
     share: float
+    missing: tuple[TableFile, ...]
 
 
 class Projections:
@@ -140,7 +146,7 @@ class Projections:
         self._mutex = threading.Lock()
         self._views: ProjectionViews | None = None
         # By datasource and projection, as long as files, digest and shelf are as they were.
-        self._parts: dict[tuple[str, str], _Standing] = {}
+        self._standings: dict[tuple[str, str], _Standing] = {}
         self.used = Counter()
 
     def choice(
@@ -170,11 +176,12 @@ class Projections:
                 raise InvalidRequest(_none_fits(wish, reasons), place=wish.place)
             return None
         fitting.sort(key=lambda one: _fineness(one.plan))  # stable: then as in the spec
-        self._have_made(fitting[0])
-        for one in fitting:
-            parts, share = self._parts_of(one.datasource, one.plan, tables.files[one.datasource])
-            if share >= USED_FROM or wish.insists:
-                return replace(one, parts=parts)
+        for number, one in enumerate(fitting):
+            standing = self._standing_of(one.datasource, one.plan, tables.files[one.datasource])
+            if number == 0 and standing.missing:
+                self._maker.want(one.datasource, one.plan, one.columns, standing.missing)
+            if standing.share >= USED_FROM or wish.insists:
+                return replace(one, parts=standing.parts)
         return None
 
     def answered(
@@ -252,39 +259,37 @@ class Projections:
             ]
         return found
 
-    def _have_made(self, choice: Choice) -> None:
-        made = self._shelf.made(choice.datasource, choice.plan.digest)
-        missing = [
-            file
-            for file in choice.parts.rest
-            if self._maker.eligible(file) and projection_file(file.path) not in made
-        ]
-        if missing:
-            self._maker.want(choice.datasource, choice.plan, choice.columns, missing)
-
-    def _parts_of(
+    def _standing_of(
         self, datasource: str, plan: ProjectionPlan, files: tuple[TableFile, ...]
-    ) -> tuple[Parts, float]:
-        """Return what a projection's table is made of, and which share of the bytes is made."""
+    ) -> _Standing:
+        """Return what is made of a projection."""
         key, found_at = (datasource, plan.name), (plan.digest, self._shelf.version)
-        kept = self._parts.get(key)
+        kept = self._standings.get(key)
         if kept is not None and kept.files is files and kept.found_at == found_at:
-            return kept.parts, kept.share
-        made, rest, sizes = [], [], self._shelf.made(datasource, plan.digest)
-        made_bytes = 0
+            return kept
+        made, rest, missing = [], [], []
+        sizes, made_bytes = self._shelf.made(datasource, plan.digest), 0
         for file in files:
             own = projection_file(file.path)
             if file.announced or file.clip is not None or own not in sizes:
                 rest.append(file)
+                if self._maker.eligible(file):
+                    missing.append(file)
                 continue
             path = self._shelf.location(datasource, plan.digest, own)
             made.append(TableFile(path, (), file.interval, size_bytes=sizes[own]))
             made_bytes += file.size_bytes
-        parts = Parts(tuple(made), tuple(rest))
+        missing.sort(key=lambda file: file.interval.start_ms, reverse=True)
         all_bytes = sum(file.size_bytes for file in files)
-        share = made_bytes / all_bytes if all_bytes else 0.0
-        self._parts[key] = _Standing(files, found_at, parts, share)
-        return parts, share
+        standing = _Standing(
+            files,
+            found_at,
+            Parts(tuple(made), tuple(rest)),
+            made_bytes / all_bytes if all_bytes else 0.0,
+            tuple(missing[:_WANTED_MAX]),
+        )
+        self._standings[key] = standing
+        return standing
 
     def _bring(self, spark: SparkSession, choice: Choice) -> None:
         with self._mutex:

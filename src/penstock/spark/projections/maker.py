@@ -136,13 +136,12 @@ class Maker:
         columns: Columns,
         files: Sequence[TableFile],
     ) -> None:
-        """Have the files of a plan made for eligible files, soon, the newest first."""
+        """Have the files of a plan made for eligible files, soon, in their order."""
         now_s = self._clock.monotonic_s()
-        newest_first = sorted(files, key=lambda file: file.interval.start_ms, reverse=True)
         with self._changed:
             if self._stopped or now_s < self._paused_until_s:
                 return
-            for file in newest_first:
+            for file in files:
                 wish = _Wish(datasource, plan, columns, file)
                 target = wish.target
                 if target in self._queue or now_s < self._barred_until_s.get(target, now_s):
