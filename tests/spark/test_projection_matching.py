@@ -437,6 +437,15 @@ def test_columns_that_are_named_as_key_words_stand_in_quotes() -> None:
     assert not over("SELECT distinct carrier2 FROM ds GROUP BY 1", PLAIN)
 
 
+def test_what_stood_side_by_side_stays_apart() -> None:
+    assert over('SELECT lower(city)"c",COUNT(*)`x`FROM`ds`GROUP BY(lower(city))') == (
+        f'SELECT `__penstock_key_2` "c",{ROWS} `x`FROM `the view` GROUP BY(`__penstock_key_2`)'
+    )
+    assert over("SELECT COUNT(*)FROM ds WHERE(carrier='UA')AND(n>=1)", OF_UA) == (
+        f"SELECT {ROWS} FROM `the view` WHERE TRUE AND TRUE"
+    )
+
+
 # conditions
 
 

@@ -1,10 +1,15 @@
-"""Columns as the text that Spark takes for a schema. Pure."""
+"""Columns as the text that Spark takes for them, and for a schema. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 
+def quoted(name: str) -> str:
+    """Return a name as SQL takes it, whatever characters it has."""
+    return "`" + name.replace("`", "``") + "`"
+
+
 def ddl(columns: Sequence[tuple[str, str]]) -> str:
     """Return (name, Spark SQL type) pairs as a schema; names may have any character."""
-    return ", ".join(f"`{name.replace('`', '``')}` {type_}" for name, type_ in columns)
+    return ", ".join(f"{quoted(name)} {type_}" for name, type_ in columns)

@@ -22,6 +22,7 @@ from penstock.indexing.spec import (
 )
 from penstock.indexing.spec.druidexpr import is_druids
 from penstock.indexing.spec.filters import ExpressionFilter, TrueFilter
+from penstock.spark.schematext import quoted
 
 Scalar = str | int | float | bool
 
@@ -52,11 +53,6 @@ class ColumnSource(Protocol):
             Unresolved: It cannot be told exactly.
         """
         ...
-
-
-def quoted(name: str) -> str:
-    """Return a name as SQL takes it, whatever characters it has."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def text_literal(text: str) -> str:

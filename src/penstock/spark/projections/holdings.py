@@ -14,7 +14,8 @@ from typing import Final
 from penstock.core.sqltext import Token, tokens
 from penstock.spark.projections.block import NoMatch, is_number
 from penstock.spark.projections.plan import Key, MeasureKind, ProjectionPlan
-from penstock.spark.projections.words import GIVING_TEXT, KEYWORDS
+from penstock.spark.projections.words import KEYWORDS, WITHOUT_ZERO
+from penstock.spark.schematext import quoted
 from penstock.spark.tables.model import Columns
 
 Normal = tuple[str, str]
@@ -117,11 +118,6 @@ class Holdings:
         return found
 
 
-def quoted(name: str) -> str:
-    """Return a name as SQL takes it, whatever characters it has."""
-    return "`" + name.replace("`", "``") + "`"
-
-
 def normal(found: Sequence[Token]) -> tuple[Normal, ...]:
     """Return tokens as they compare: names without quotes and case, key words without case."""
     followed = [*(token.text for token in found[1:]), ""]
@@ -143,8 +139,8 @@ def _normal(token: Token, after: str) -> Normal:
 def _computed(key: Key) -> Computed:
     form = normal(tokens(key.sql))
     is_call = _is_call(form)
-    gives_text = is_call and form[0][1] in GIVING_TEXT
-    return Computed(key, form, is_call, not gives_text and key.time is None)
+    is_exact = is_call and form[0][1] in WITHOUT_ZERO
+    return Computed(key, form, is_call, not is_exact and key.time is None)
 
 
 def _is_call(form: tuple[Normal, ...]) -> bool:

@@ -14,10 +14,11 @@ from typing import Final
 from penstock.core.errors import InvalidRequest
 from penstock.core.sqltext import tokens
 from penstock.spark.projections.block import Block, Item, NoMatch, is_number, read
-from penstock.spark.projections.holdings import Holdings, Normal, normal, quoted
+from penstock.spark.projections.holdings import Holdings, Normal, normal
 from penstock.spark.projections.plan import Key, ProjectionPlan
 from penstock.spark.projections.rewriting import Part, Rewriting
 from penstock.spark.projections.words import KEYWORDS, RESERVED
+from penstock.spark.schematext import quoted
 from penstock.spark.tables.model import Columns
 
 _LENGTH_MAX: Final = 100_000

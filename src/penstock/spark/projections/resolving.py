@@ -28,8 +28,9 @@ from penstock.indexing.spec.rows.projections import (
     VirtualColumn,
 )
 from penstock.indexing.spec.scalars import OWN_PREFIX
-from penstock.spark.projections.conditions import Unresolved, conditions, quoted, text_literal
+from penstock.spark.projections.conditions import Unresolved, conditions, text_literal
 from penstock.spark.projections.plan import Key, Measure, MeasureKind, ProjectionPlan
+from penstock.spark.schematext import quoted
 from penstock.spark.tables.model import Columns
 from penstock.spark.transforms.repeatable import is_repeatable
 

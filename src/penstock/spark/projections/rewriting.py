@@ -13,7 +13,7 @@ from typing import Final
 from penstock.core.intervals import Granularity
 from penstock.core.sqltext import Token
 from penstock.spark.projections.block import Block, NoMatch, is_name, is_number
-from penstock.spark.projections.holdings import Computed, Holdings, Normal, quoted
+from penstock.spark.projections.holdings import Computed, Holdings, Normal
 from penstock.spark.projections.plan import Key
 from penstock.spark.projections.times import nests, starts_bucket
 from penstock.spark.projections.words import (
@@ -29,6 +29,7 @@ from penstock.spark.projections.words import (
     TRUNCATED,
     TYPES,
 )
+from penstock.spark.schematext import quoted
 
 _TIME_COLUMN: Final = "__time"
 _NOTHING: Final = Token("", "", -1)
@@ -76,12 +77,16 @@ class Rewriting:
 
     def text(self) -> str:
         """Return the query with all that was replaced."""
+        sql = self.block.sql
         parts: list[str] = []
         at = 0
         for start, end, text in sorted(self.edits):
-            parts += (self.block.sql[at:start], text)
+            # What was apart by its kind alone, as a word from a quote, stays apart.
+            before = "" if _is_apart(sql[start - 1 : start]) else " "
+            behind = "" if _is_apart(sql[end : end + 1]) else " "
+            parts += (sql[at:start], before, text, behind)
             at = end
-        return "".join([*parts, self.block.sql[at:]])
+        return "".join([*parts, sql[at:]])
 
 
 class Part:
@@ -331,6 +336,10 @@ class Part:
             case _:
                 pass
         raise NoMatch(f"{mark} is not known where it stands")
+
+
+def _is_apart(char: str) -> bool:
+    return not char or char.isspace() or char in "(),;"
 
 
 def _is_whole(token: Token) -> bool:
