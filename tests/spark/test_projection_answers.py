@@ -49,7 +49,7 @@ TYPES = {
 }
 COLUMNS: Columns = tuple((name, type_) for name, (type_, _) in TYPES.items())
 TEXTS = ["", " ", "UA", "ua", "Ua ", "O'Hare", "ß", "SS", "İ", "i̇", "\0", "5", "-0.0", "𝄞x", None]
-QUARTERS = [0.25 * quarter for quarter in range(-6, 7)] + [-0.0, math.inf, math.nan, None]
+QUARTERS = [0.25 * quarter for quarter in range(-6, 7)] + [-0.0] * 5 + [math.inf, math.nan, None]
 TIMES = [
     "1969-12-31T23:59:59.999999",
     "1970-01-01T00:00:00.000000",
@@ -87,6 +87,7 @@ OF_COLUMN = {
     "carrier": [
         "carrier",
         '"CARRIER"',
+        "Flights.carrier",
         "upper(carrier)",
         "carrier || 'x'",
         "length(carrier)",
@@ -226,7 +227,7 @@ def some_query(random: Random, plan: ProjectionPlan, wanted: list[str]) -> Asked
     items = [f"{sql} AS {n}" for sql, n in zip(groups, names, strict=True)] if named else groups
     items = [*items, *(f"{sql} a{number}" for number, sql in enumerate(aggregates))]
     parameters: list[object] = []
-    table = random.choice(["flights", "FLIGHTS", '"flights"'])
+    table = random.choice(["flights", "FLIGHTS", '"flights"', "flights AS f"])
     sql = f"SELECT {', '.join(items)} FROM {table}"
     if where := some_conditions(random, keys, wanted, parameters):
         sql += f" WHERE {' AND '.join(where)}"

@@ -96,6 +96,19 @@ def why(sql: str, one: ProjectionPlan = HOURLY) -> str:
             "SELECT ROUND(SUM(n) / COUNT(*), 2) AS mean FROM `ds` HAVING COUNT(*) > 10",
             f"SELECT ROUND({SUM} / {ROWS}, 2) AS mean FROM `the view` HAVING {ROWS} > 10",
         ),
+        # names of the datasource
+        (
+            'SELECT "ds"."carrier" AS "Carrier", SUM(DS.n) FROM ds GROUP BY ds.carrier',
+            (
+                f'SELECT "ds"."carrier" AS "Carrier", {SUM} FROM `the view` AS `ds`'
+                " GROUP BY ds.carrier"
+            ),
+        ),
+        (
+            "SELECT a.carrier, year(a . __time) FROM ds AS a GROUP BY ALL",
+            f"SELECT a.carrier, year({TIME}) FROM `the view` AS a GROUP BY ALL",
+        ),
+        ("SELECT COUNT(*) FROM ds a", f"SELECT {ROWS} FROM `the view` a"),
         # keys
         (
             "SELECT carrier, COUNT(*) n2 FROM ds GROUP BY carrier ORDER BY 2 DESC LIMIT 5 OFFSET 1",
@@ -275,8 +288,10 @@ def test_literals_that_start_a_bucket() -> None:
         ("SELECT COUNT(*) FROM ds2", "not this datasource"),
         ("SELECT COUNT(*) FROM x.ds", "not this datasource"),
         ("SELECT COUNT(*) FROM ds.x", "not this datasource"),
-        ("SELECT COUNT(*) FROM ds d", "not this datasource"),
-        ("SELECT COUNT(*) FROM ds AS d", "not this datasource"),
+        ("SELECT COUNT(*) FROM ds a b", "not this datasource"),
+        ("SELECT COUNT(*) FROM ds AS (a)", "not this datasource"),
+        ("SELECT COUNT(*) FROM ds AS a (x)", "not this datasource"),
+        ("SELECT COUNT(*) FROM ds AS 'a'", "not this datasource"),
         ("SELECT COUNT(*) FROM ds, ds", "not this datasource"),
         ("SELECT COUNT(*) FROM ds JOIN ds USING (carrier)", "JOIN is not known"),
         ("SELECT COUNT(*) FROM ds TABLESAMPLE (5 ROWS)", "not this datasource"),
@@ -308,7 +323,12 @@ def test_literals_that_start_a_bucket() -> None:
         ("SELECT COUNT(*), carrier FROM ds", "asks for rows"),
         ("SELECT DISTINCT carrier FROM ds", "DISTINCT is not known"),
         ("SELECT ALL carrier FROM ds GROUP BY 1", "ALL is not known"),
-        ("SELECT ds.carrier FROM ds GROUP BY 1", ""),
+        ("SELECT a.carrier FROM ds GROUP BY 1", ""),
+        ("SELECT ds.carrier.x FROM ds GROUP BY 1", ""),
+        ("SELECT x.ds.carrier FROM ds GROUP BY 1", ""),
+        ("SELECT ds.carrier FROM ds a GROUP BY 1", ""),
+        ("SELECT ds.upper(carrier) FROM ds GROUP BY 1", ""),
+        ("SELECT ds.n FROM ds GROUP BY 1", "ds.n is none of its keys"),
         ("SELECT carrier.x FROM ds GROUP BY 1", ""),
         ("SELECT carrier[0] FROM ds GROUP BY 1", ""),
         ("SELECT carrier::int FROM ds GROUP BY 1", ""),

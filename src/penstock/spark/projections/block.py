@@ -44,6 +44,8 @@ class Block:
         sql: Its text.
         found: Its tokens, and one that is none behind them.
         table: The token that is the datasource.
+        own_name: What its columns may be qualified with, and are at least once, where FROM gives it
+            no other name; else empty.
         items: What it asks for.
         clauses: The tokens of each clause, from the first behind its keywords up to another: of
             WHERE, GROUP, HAVING, ORDER, LIMIT and OFFSET, as far as it has them.
@@ -52,6 +54,7 @@ class Block:
     sql: str
     found: tuple[Token, ...]
     table: int
+    own_name: str
     items: tuple[Item, ...]
     clauses: dict[str, range]
 
@@ -70,18 +73,21 @@ def read(sql: str, datasource: str) -> Block:
         raise NoMatch("it is no plain SELECT")
     _check_tokens(sql, found)
     starts = _clauses(found)
+    name, is_own = _table_name(found, starts, datasource)
+    as_it_was, found = len(found), _unqualified(sql, found, name)
+    is_qualified = len(found) < as_it_was
+    starts = _clauses(found)
     table = starts["FROM"] + 1
     clauses = {name: _behind(name, at, found) for name, at in starts.items() if name != "FROM"}
     ends = [*(at for name, at in starts.items() if name != "FROM"), len(found)]
-    if table + 1 != ends[0] or not _is_named(found[table], datasource):
-        raise NoMatch("FROM has not this datasource alone")
     borders = dict(zip(clauses, ends[1:], strict=True))
     ranges = {name: range(at, borders[name]) for name, at in clauses.items()}
     if any(not tokens_of for tokens_of in ranges.values()):
         raise NoMatch("a clause is empty")
     found.append(_END)
     items = tuple(_items(found, starts["FROM"]))
-    return Block(sql, tuple(found), table, items, ranges)
+    own_name = name if is_own and is_qualified else ""
+    return Block(sql, tuple(found), table, own_name, items, ranges)
 
 
 def is_number(token: Token) -> bool:
@@ -105,8 +111,35 @@ def commas(found: list[Token] | tuple[Token, ...], start: int, end: int) -> Iter
     yield range(begin, end)
 
 
-def _is_named(token: Token, datasource: str) -> bool:
-    return is_name(token) and token.name.lower() == datasource.lower()
+def _table_name(found: list[Token], starts: dict[str, int], datasource: str) -> tuple[str, bool]:
+    """Return what the datasource is called in a query, and whether that is its own name."""
+    table = starts["FROM"] + 1
+    behind = [at for clause, at in starts.items() if clause != "FROM"]
+    given = found[table + 1 : behind[0] if behind else len(found)]
+    if len(given) == 2 and given[0].text == "AS":
+        del given[0]
+    is_known = is_name(found[table]) and found[table].name.lower() == datasource.lower()
+    if not is_known or len(given) > 1 or not all(map(is_name, given)):
+        raise NoMatch("FROM has not this datasource alone")
+    return (given[0].name, False) if given else (found[table].name, True)
+
+
+def _unqualified(sql: str, found: list[Token], table: str) -> list[Token]:
+    """Return the tokens with `table.column` as one, which is the name of the column."""
+    made: list[Token] = []
+    at = 0
+    while at < len(found):
+        dot, column, behind = (*found[at + 1 : at + 4], _END, _END, _END)[:3]
+        is_path = dot.text == "." and bool(found[at].name) and bool(column.name)
+        is_alone = behind.text not in {".", "("} and not (made and made[-1].text == ".")
+        if is_path and is_alone and found[at].name.lower() == table.lower():
+            start, end = found[at].position, column.position + len(column.raw)
+            made.append(Token(sql[start:end], "", start, name=column.name))
+            at += 3
+        else:
+            made.append(found[at])
+            at += 1
+    return made
 
 
 def _check_tokens(sql: str, found: list[Token]) -> None:

@@ -67,7 +67,8 @@ def _rewritten(
         times = [None]
     for number, time in enumerate(times):
         query = Rewriting(block, forms, has, time, aliases)
-        query.replace(block.table, block.table, quoted(table))
+        own = f" AS {quoted(block.own_name)}" if block.own_name else ""
+        query.replace(block.table, block.table, quoted(table) + own)
         try:
             _rewrite(query, plan.conditions)
         except NoMatch:
