@@ -116,9 +116,6 @@ def test_what_is_damaged_is_found_and_forgotten(tmp_path: Path) -> None:
     assert shelf.version != version
     assert list(shelf.made("d", DIGEST)) == ["e"]
     assert [path.name for path in paths["e"].parent.iterdir()] == ["e"]
-    assert shelf.forget_at(str(paths["e"]))
-    assert not shelf.forget_at(str(paths["e"]))
-    assert not shelf.forget_at("/elsewhere/e")
 
 
 def test_an_empty_file_is_none(tmp_path: Path) -> None:
@@ -158,5 +155,5 @@ def test_a_store_behind_a_url(tmp_path: Path) -> None:
     again = Shelf("memory://bucket/segments", VirtualClock())
     again.look()
     assert list(again.made("d", DIGEST)) == [NAME]
-    assert again.forget_at(again.location("d", DIGEST, NAME))
+    again.forget("d", DIGEST, [NAME])
     assert not shelf.find("d", DIGEST, "/deep/d/part.parquet")

@@ -14,7 +14,7 @@ import logging
 import re
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.clock import Clock
@@ -42,11 +42,9 @@ USED_FROM: Final = 0.5
 """Of the visible bytes so many must have files of a projection before it is used."""
 # So many files are asked for at once; who comes when they are made asks for the next.
 _WANTED_MAX: Final = 1_000
-_PATH: Final = re.compile(r"/[^\s'\"]+?\.parquet")
-
-
-class _DamagedFiles(PenstockError):
-    """Files of a projection are not as they were written."""
+# A file that is found damaged while it is read is left out of the next try.
+_TRIES: Final = 2
+_NAME: Final = re.compile(r"\b[0-9a-f]{32}\.parquet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +91,7 @@ class Choice:
         plan: The projection.
         columns: Those of the datasource.
         sql: The query over the projection's view.
-        parts: What the view is made of.
+        files: The visible files of the datasource.
         wish: What the query's context says.
     """
 
@@ -101,7 +99,7 @@ class Choice:
     plan: ProjectionPlan
     columns: tuple[tuple[str, str], ...]
     sql: str
-    parts: Parts
+    files: tuple[TableFile, ...]
     wish: ProjectionWish
 
 
@@ -177,11 +175,11 @@ class Projections:
             return None
         fitting.sort(key=lambda one: _fineness(one.plan))  # stable: then as in the spec
         for number, one in enumerate(fitting):
-            standing = self._standing_of(one.datasource, one.plan, tables.files[one.datasource])
+            standing = self._standing_of(one)
             if number == 0 and standing.missing:
                 self._maker.want(one.datasource, one.plan, one.columns, standing.missing)
             if standing.share >= USED_FROM or wish.insists:
-                return replace(one, parts=standing.parts)
+                return one
         return None
 
     def answered(
@@ -205,31 +203,24 @@ class Projections:
             InvalidRequest: The query insists on it, and Spark does not take it.
             EngineFailure: It was stopped.
         """
-        refused = ""
-        try:
-            with self._sessions.use() as spark, running.tagged(spark):
-                self._bring(spark, choice)
-                found = spark.sql(choice.sql, args=list(parameters) or None)
-                types = [field.dataType.simpleString() for field in found.schema.fields]
-                if types == list(wanted):
-                    table = found.limit(row_limit).toArrow()
+        for _ in range(_TRIES):
+            try:
+                with self._sessions.use() as spark, running.tagged(spark):
+                    self._bring(spark, choice)
+                    found = spark.sql(choice.sql, args=list(parameters) or None)
+                    types = [field.dataType.simpleString() for field in found.schema.fields]
+                    table = found.limit(row_limit).toArrow() if types == list(wanted) else None
+            except PenstockError as error:
+                if running.stopped:
+                    raise
+                if not self._forget(choice, error):
+                    return None  # it would end so again
+            else:
+                if table is None:
+                    self._refuse(choice, f"its types are {types}, not {list(wanted)}")
+                else:
                     self.used.add()
-                    return table
-                refused = f"types would be {', '.join(types)}, not {', '.join(wanted)}"
-        except PenstockError as error:
-            if running.stopped:
-                raise
-            self._after(choice, error)
-            return None
-        self._log.warning(
-            "the projection %s of %s is not used for a query: %s",
-            *(choice.plan.name, choice.datasource, refused),
-        )
-        if choice.wish.insists:
-            raise InvalidRequest(
-                f"the projection {choice.plan.name!r} does not answer this query: {refused}",
-                place=choice.wish.place,
-            )
+                return table
         return None
 
     def close(self) -> None:
@@ -246,8 +237,7 @@ class Projections:
             table = view_name(name, plan)
             text = rewritten(sql, name, plan, known.columns, table)
             if text is not None:
-                parts = Parts((), known.files)
-                found.append(Choice(name, plan, known.columns, text, parts, wish))
+                found.append(Choice(name, plan, known.columns, text, known.files, wish))
             elif wish.insists:
                 why = why_not(sql, name, plan, known.columns)
                 reasons.append(f"{plan.name!r} of {name}: {why}")
@@ -259,10 +249,9 @@ class Projections:
             ]
         return found
 
-    def _standing_of(
-        self, datasource: str, plan: ProjectionPlan, files: tuple[TableFile, ...]
-    ) -> _Standing:
+    def _standing_of(self, choice: Choice) -> _Standing:
         """Return what is made of a projection."""
+        datasource, plan, files = choice.datasource, choice.plan, choice.files
         key, found_at = (datasource, plan.name), (plan.digest, self._shelf.version)
         kept = self._standings.get(key)
         if kept is not None and kept.files is files and kept.found_at == found_at:
@@ -295,32 +284,48 @@ class Projections:
         with self._mutex:
             if self._views is None or self._views.session is not spark:
                 self._views = ProjectionViews(spark)
-            self._views.bring(choice.datasource, choice.plan, choice.columns, self._whole(choice))
+            parts = self._standing_of(choice).parts
+            if self._views.has(choice.datasource, choice.plan, parts):
+                return
+            names = (file.path.rpartition("/")[2] for file in parts.made)
+            if damaged := self._shelf.damaged(choice.datasource, choice.plan.digest, names):
+                # Spark takes an empty file for no rows, without a word.
+                self._shelf.forget(choice.datasource, choice.plan.digest, damaged)
+                parts = self._standing_of(choice).parts
+                self._tell_damage(choice, len(damaged))
+            self._views.bring(choice.datasource, choice.plan, choice.columns, parts)
 
-    def _whole(self, choice: Choice) -> Parts:
-        """Return the parts without made files that are damaged, whose rows are read instead."""
-        parts, digest = choice.parts, choice.plan.digest
-        by_name = {file.path.rpartition("/")[2]: file for file in parts.made}
-        damaged = self._shelf.damaged(choice.datasource, digest, by_name)
-        if not damaged:
-            return parts
-        self._shelf.forget(choice.datasource, digest, damaged)
-        raise _DamagedFiles(f"files of it are damaged, and count as not made: {damaged[:3]}")
-
-    def _after(self, choice: Choice, error: PenstockError) -> None:
-        """Forget what the error names; the views are defined anew."""
+    def _forget(self, choice: Choice, error: PenstockError) -> int:
+        """Count files that an error names as not made; return how many. Views are made anew."""
         said: BaseException = error
         while said.__cause__ is not None:
             said = said.__cause__
-        paths = set(_PATH.findall(f"{error}\n{said}"))
-        forgotten = [path for path in paths if self._shelf.forget_at(path)]
+        made = self._shelf.made(choice.datasource, choice.plan.digest)
+        named = {name for name in _NAME.findall(f"{error}\n{said}") if name in made}
+        self._shelf.forget(choice.datasource, choice.plan.digest, named)
         with self._mutex:
             if self._views is not None:
                 self._views.forget()
+        if named:
+            self._tell_damage(choice, len(named))
+        else:
+            self._log.warning(
+                "the projection %s of %s failed for a query, which is answered from the rows: %s",
+                *(choice.plan.name, choice.datasource, error),
+            )
+        return len(named)
+
+    def _tell_damage(self, choice: Choice, count: int) -> None:
         self._log.warning(
-            "the projection %s of %s is not used for a query (%d files of it are made again): %s",
-            *(choice.plan.name, choice.datasource, len(forgotten), error),
+            "the projection %s of %s: %d files are damaged or gone, and are made again",
+            *(choice.plan.name, choice.datasource, count),
         )
+
+    def _refuse(self, choice: Choice, why: str) -> None:
+        text = f"the projection {choice.plan.name!r} does not answer this query: {why}"
+        if choice.wish.insists:
+            raise InvalidRequest(text, place=choice.wish.place)
+        self._log.warning("%s", text)
 
 
 def _fineness(plan: ProjectionPlan) -> tuple[int, float]:

@@ -80,6 +80,10 @@ class ProjectionViews:
             del self._defined[old], self._stored[old]
         return name
 
+    def has(self, datasource: str, plan: ProjectionPlan, parts: Parts) -> bool:
+        """Tell whether a projection's view is defined of these parts."""
+        return self._defined.get(view_name(datasource, plan)) == parts
+
     def forget(self) -> None:
         """Define every view anew at its next use."""
         self._defined = {name: Parts((), ()) for name in self._defined}

@@ -128,19 +128,6 @@ class Shelf:
             with suppress(PenstockError):  # then it is found damaged once more
                 self._files.delete(f"{folder}/{name}")
 
-    def forget_at(self, path: str) -> bool:
-        """Do the same with a file that an engine names; False if it is no projection's."""
-        relative = path.removeprefix(f"{self.root}/")
-        folder, _, name = relative.rpartition("/")
-        with self._mutex:
-            if relative == path or name not in self._made.get(folder, {}):
-                return False
-            del self._made[folder][name]
-            self._version += 1
-        with suppress(PenstockError):
-            self._files.delete(relative)
-        return True
-
     def tidy(self, needed: Mapping[str, Iterable[str]]) -> int:
         """Delete what was not needed each time for an hour; return how many files.
 
