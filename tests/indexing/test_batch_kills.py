@@ -95,46 +95,35 @@ def test_kill_keeps_to_its_limit(world: BatchWorld, caplog: pytest.LogCaptureFix
     assert f"task {task.id}: 1 segment removed, and 1 file of them" in caplog.messages
 
 
-def test_a_kill_that_is_started_again_keeps_to_its_limit(world: BatchWorld) -> None:
+@pytest.mark.parametrize(("limit", "times"), [(None, 1), (None, 2), (1, 1), (2, 1), (2, 2)])
+@pytest.mark.parametrize("cut_at", ["before segmentNuke", "after segmentNuke"])
+def test_a_kill_that_is_started_again_removes_what_it_is_to_and_tells_all_of_it(
+    world: BatchWorld, limit: int | None, times: int, cut_at: str
+) -> None:
+    """Whether what was under way when its process died had been done or not."""
     world.run(index(lines(*ABC, (3, "c", 3))))
     world.store.segments.mark_unused([str(s.id) for s in world.visible()])
     world.clock.advance(10)
-    task = world.add(
-        {"type": "kill", "dataSource": "d", "interval": day(1, 5), "limit": 1, "batchSize": 1}
-    )
-
-    def cut(kind: str) -> None:
-        if kind == "after segmentNuke":
-            raise Cut
-
-    world.at = cut
-    with pytest.raises(Cut):
-        world.make(task).run()
-    world.at = lambda _kind: None
-    assert world.make(task).run().state is TaskState.SUCCESS
-    assert len(world.store.segments.every()) == 2
-
-
-def test_a_kill_that_is_started_again_tells_all_that_it_removed(world: BatchWorld) -> None:
-    world.run(index(lines(*ABC, (3, "c", 3))))
-    world.store.segments.mark_unused([str(s.id) for s in world.visible()])
-    world.clock.advance(10)
-    spec = world.add({"type": "kill", "dataSource": "d", "interval": day(1, 5), "batchSize": 1})
+    kill = {"type": "kill", "dataSource": "d", "interval": day(1, 5), "batchSize": 1}
+    spec = world.add(kill if limit is None else {**kill, "limit": limit})
     asked: list[str] = []
 
     def cut(kind: str) -> None:
         asked.append(kind)
-        if asked.count("before segmentNuke") == 2:
+        if asked.count(cut_at) == times:
             raise Cut
 
     world.at = cut
     with pytest.raises(Cut):
         world.make(spec).run()
     world.at = lambda _kind: None
-    kill = world.make(spec)
-    assert kill.run().state is TaskState.SUCCESS
-    assert kill.report().more == {"segmentsKilled": 3, "filesDeleted": 3}
-    assert world.store.segments.every() == []
+    task = world.make(spec)
+    assert task.run().state is TaskState.SUCCESS
+    removed = 3 if limit is None else limit
+    # A file whose row went when the process died is the janitor's.
+    files = removed if cut_at.startswith("before") else removed - 1
+    assert task.report().more == {"segmentsKilled": removed, "filesDeleted": files}
+    assert len(world.store.segments.every()) == 3 - removed
 
 
 def test_a_kill_frees_a_disk_that_is_full(

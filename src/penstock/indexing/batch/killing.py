@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.core.errors import PenstockError, Unavailable, counted
 from penstock.core.intervals import parse_time
 from penstock.indexing.actions import LockTryAcquire, SegmentListUnused, SegmentNuke
+from penstock.indexing.actions.wire import strings
 from penstock.indexing.batch.insisting import Insistence, Stopped
 from penstock.indexing.batch.locks.locking import acquire
 from penstock.indexing.filekilling import delete_files
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_COUNTED: Final = "killed.json"
+_GONE: Final = "killed.json"
 
 
 class KillTask:
@@ -78,7 +79,8 @@ class KillTask:
         timeout_ms = spec.settings.lock_timeout_ms
         action = LockTryAcquire((spec.time,))
         acquire(self._ports, self._insistence, action, timeout_ms=timeout_ms)
-        self._recall()
+        # What an earlier peon had begun it may have done, or not: done once more it surely is.
+        self._delete(self._recall())
         changed = spec.max_used_status_last_updated_time
         changed_before_ms = None if changed is None else parse_time(changed) + 1
         while (wanted := self._next_batch()) > 0:
@@ -86,32 +88,39 @@ class KillTask:
             found = ask("listing segments", listing)
             if not found:
                 return
-            nuke = SegmentNuke(tuple(row.id for row in found))
-            if spec.limit is not None:
-                # Before they are deleted: a kill that is started again keeps to its limit.
-                self._keep(self._rows_deleted + len(found))
-            free = ask("deleting rows", nuke)
-            self._rows_deleted += len(found)
-            self._note()
-            for _ in delete_files(self._ports.store, free):
-                self._files_deleted += 1
-            self._note()
+            self._delete(tuple(row.id for row in found))
 
-    def _keep(self, rows: int) -> None:
-        self._folder.write_json(_COUNTED, {"rows": rows, "files": self._files_deleted})
+    def _delete(self, ids: tuple[str, ...]) -> None:
+        if not ids:
+            return
+        self._keep(ids)
+        free = self._insistence.ask("deleting rows", SegmentNuke(ids))
+        self._rows_deleted += len(ids)
+        for _ in delete_files(self._ports.store, free):
+            self._files_deleted += 1
+        self._keep()
 
-    def _note(self) -> None:
-        """Keep what is gone, for one that is started again; a full disk must not end this one."""
+    def _keep(self, begun: tuple[str, ...] = ()) -> None:
+        """Keep what is gone, and which segments are next, for one that is started again.
+
+        Raises:
+            Unavailable: There is no room for it, and it is to stop at its limit. One without a
+                limit goes on, as it is what makes room.
+        """
+        gone = {"rows": self._rows_deleted, "files": self._files_deleted}
         try:
-            self._keep(self._rows_deleted)
+            self._folder.write_json(_GONE, {**gone, "begun": list(begun)})
         except Unavailable as full:
+            if self._spec.limit is not None:
+                raise
             _log.warning("a kill that is started again will tell of less: %s", full)
 
-    def _recall(self) -> None:
-        """Take over what an earlier peon kept, if there was one."""
-        value = self._folder.read_json(_COUNTED) or {}
+    def _recall(self) -> tuple[str, ...]:
+        """Take over what an earlier peon kept, if there was one; return what it had begun."""
+        value = self._folder.read_json(_GONE) or {}
         self._rows_deleted = int(str(value.get("rows", 0)))
         self._files_deleted = int(str(value.get("files", 0)))
+        return tuple(strings(value.get("begun", [])))
 
     def _next_batch(self) -> int:
         """Return how many segments may go next."""
