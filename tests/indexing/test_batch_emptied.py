@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from batch_kit import ABC, BatchWorld, day, index, lines
 
+from penstock.indexing.batch import progress
 from penstock.indexing.ports import TaskState
 
 
@@ -32,6 +33,19 @@ def test_a_replace_tells_which_time_it_left_empty(
     assert plain.run().state is TaskState.SUCCESS
     assert "intervalsEmptied" not in plain.report().more
     assert caplog.messages[-1].endswith(": 0 rows written")
+
+
+def test_of_much_time_that_is_left_empty_the_first_is_named(
+    world: BatchWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(progress, "_EMPTIED_SHOWN_MAX", 1)
+    caplog.set_level("INFO")
+    world.run(index(lines((1, "x", 1), (3, "y", 2), (5, "z", 3))))
+    task = world.make(world.add(index("", mode="replace", intervals=[day(1, 9)])))
+    assert task.run().state is TaskState.SUCCESS
+    more = task.report().more
+    assert (more["intervalsEmptied"], more["intervalsEmptiedCount"]) == ([day(1)], 3)
+    assert f"of {day(1)} and 2 intervals more are replaced by nothing" in caplog.messages[-1]
 
 
 def reindex(source: object) -> dict[str, object]:

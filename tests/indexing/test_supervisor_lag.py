@@ -6,18 +6,24 @@ spec says whether and how often; nothing that depends on a look may wait because
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from indexing_kit import FakeBroker, make_spec, spec_json
 from story_kit import ask, fail, feed, offsets, running, slowed, status, until
 
 from penstock.core.errors import InvalidRequest
+from penstock.indexing.batches import SeenTopic
+from penstock.indexing.errand import Calls
 from penstock.indexing.source import TopicSupplier
 from penstock.indexing.spec import SpecError, parse_supervisor_spec
 from penstock.indexing.supervisor.converging import Convergence
 from penstock.indexing.supervisor.streamwatch import StreamWatch
 from penstock.indexing.supervisor.updates import UpdateAction, update_action
 from penstock.indexing.taskspec import base_sequence_name
+from penstock.mailbox import MailboxProcessor
 from penstock.testing.clock import VirtualClock
+from penstock.testing.lanes import StepLanes
 
 PLAIN = {"maxTotalRows": 5000}
 TIMES = ("minimumLagMillis", "aggregateLagMillis", "maxLagMillis")
@@ -190,6 +196,21 @@ def test_a_time_that_is_told_too_late_is_none(make, monkeypatch):
     until(sim, lambda: times(sim) == [{"0": 0, "1": 0}, 0, 0])
     late[0]({0: 740, 1: 30})
     assert times(sim) == [{"0": 0, "1": 0}, 0, 0]
+
+
+def test_looks_go_on_while_times_are_asked_for():
+    lanes, seen = StepLanes(), []
+    source = SimpleNamespace(available=lambda: SeenTopic("t", {}), spans_ms=lambda _ranges: {})
+    processor = MailboxProcessor(name="overlord", clock=VirtualClock())
+    watch = StreamWatch(source, "hold", Calls(lanes, processor), "stream")
+    watch.spans({0: (0, 1)}, lambda _spans: fail("not answered yet"), fail)
+    times = lanes.waiting()
+    watch.look(lambda: seen.append(1), fail)
+    (looks,) = set(lanes.waiting()) - set(times)
+    lanes.run_one(looks)
+    while processor.run_mailbox_step():
+        pass
+    assert seen == [1]
 
 
 def test_without_the_wish_nobody_asks_for_times(make):

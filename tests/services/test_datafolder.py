@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -44,6 +45,21 @@ def test_many_may_make_a_folder_penstocks_at_once(tmp_path: Path) -> None:
                 made.result()
         left = {item.name for item in folder.path.iterdir()}
         assert left == {"format.json", "topics", "tasks", "log", "run", "tmp"}
+
+
+def test_a_folder_that_another_made_penstocks_meanwhile_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = Path.iterdir
+
+    def look_too_late(path: Path) -> Iterator[Path]:
+        monkeypatch.undo()
+        DataFolder(tmp_path).prepare()
+        return look(path)
+
+    monkeypatch.setattr(Path, "iterdir", look_too_late)
+    DataFolder(tmp_path).prepare()
+    assert json.loads((tmp_path / "format.json").read_text()) == {"format": FORMAT}
 
 
 @pytest.mark.parametrize("step", ["create", "sync", "rename", "fsync_folder"])

@@ -127,6 +127,12 @@ def test_feeds_go_to_sinks_of_their_own_which_start_and_stop_once() -> None:
         def stop(self) -> None:
             calls.append("stop")
 
+        def flush(self) -> None:
+            calls.append("flush")
+
+        def samples(self) -> list[Sample]:
+            return [Sample("counter", "kept", "Records kept", len(self.records))]
+
     both, alerts = Counting(), Counting()
     sink = SwitchingSink({"alerts": [both, alerts], "noise": []}, [both])
     emitter = ServiceEmitter({}, sink, VirtualClock())
@@ -134,10 +140,12 @@ def test_feeds_go_to_sinks_of_their_own_which_start_and_stop_once() -> None:
     emitter.emit(MetricEvent("m", 1))
     emitter.emit(AlertEvent("a"))
     emitter.emit(MetricEvent("n", 1, feed="noise"))
+    assert [one.value for one in sink.samples()] == [2, 1]
+    sink.flush()
     emitter.stop()
     assert [one.feed for one in both.records] == ["metrics", "alerts"]
     assert [one.feed for one in alerts.records] == ["alerts"]
-    assert calls == ["start", "start", "stop", "stop"]
+    assert calls == [what for what in ("start", "flush", "stop") for _ in (both, alerts)]
 
 
 def test_events_say_when_where_and_what() -> None:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from overlord_kit import Api, OverlordWorld, supervisor_spec
 
-from penstock.indexing.overlord.supervising.slots import SlotDemand
+from penstock.indexing.overlord.supervising.slots import SlotDemand, slot_demand
 from penstock.indexing.ports import Effort, TaskPhase, TaskReport
+
+if TYPE_CHECKING:
+    from penstock.indexing.supervisor import Supervisor
 
 S = "/druid/indexer/v1/supervisor"
 
@@ -154,6 +159,24 @@ def test_when_supervisors_want_too_many_slots(
     shortage = SlotDemand(supervisors, reading, capacity).shortage
     assert bool(shortage) == bool(says)
     assert says in shortage
+
+
+@pytest.mark.parametrize(
+    ("state", "partitions", "wanted"),
+    [
+        ("CONNECTING_TO_STREAM", 0, 6),  # all that it may have may be there
+        ("RUNNING", 2, 4),  # a group has a stream partition at least
+        ("RUNNING", 8, 6),
+        *((state, 8, 0) for state in ("SUSPENDED", "STOPPING", "IDLE", "COMPLETED")),
+    ],
+)
+def test_how_many_slots_a_supervisor_wants(state: str, partitions: int, wanted: int) -> None:
+    latest: tuple[dict[int, int], None] = (dict.fromkeys(range(partitions), 5), None)
+    standing = SimpleNamespace(state=state, latest=lambda: latest)
+    io = SimpleNamespace(task_count=3, replicas=2)
+    one = SimpleNamespace(standing=standing, spec=SimpleNamespace(io=io))
+    found = slot_demand([cast("Supervisor", one)] * 2, 9)
+    assert found == SlotDemand(2 if wanted else 0, 2 * wanted, 9)
 
 
 def test_health_is_a_status_too(world: OverlordWorld, api: Api) -> None:
