@@ -482,7 +482,8 @@ def test_what_tasks_have_counted_is_a_table(server: FakeServer, capsys: Capture)
 def test_numbers_of_a_lag_add_up_and_their_age_is_told(server: FakeServer, capsys: Capture) -> None:
     payload: dict[str, object] = {
         "latestOffsets": {"0": 11_001, "1": 5},
-        "activeTasks": [{"currentOffsets": {"0": 10_501}}],
+        # The second one is a replica of the first that is behind it.
+        "activeTasks": [{"currentOffsets": {"0": offset}} for offset in (10_501, 10_400)],
         "minimumLag": {"0": 1_000},
         "committedOffsets": {"0": 9_001},
         "aggregateLag": 1_000,

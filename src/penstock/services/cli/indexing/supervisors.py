@@ -217,7 +217,7 @@ def lag(name: Id, as_json: Json = False) -> None:
     for task in objects(payload, "activeTasks"):
         offsets = part(task, "currentOffsets")
         for partition in offsets if isinstance(offsets, dict) else ():
-            # Of several replicas the first.
+            # Of several replicas the furthest.
             read[partition] = max(read.get(partition, 0), whole(offsets, partition))
     rows = [
         {
