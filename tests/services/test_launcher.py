@@ -303,7 +303,11 @@ leave(3, SystemClock())
 )
 def test_a_process_that_is_done_ends_whoever_it_still_asks(peer: str, thread: str) -> None:
     argv = [sys.executable, "-c", LEAVE, peer, thread]
-    ended = subprocess.run(argv, stdout=subprocess.PIPE, text=True, timeout=60, check=False)
+    # Where nothing is buffered nothing is lost either.
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    ended = subprocess.run(
+        argv, env=env, stdout=subprocess.PIPE, text=True, timeout=60, check=False
+    )
     assert ended.returncode == 3
     assert sorted(ended.stdout.split()) == (["done"] if peer == "silent" else ["done", "flushed"])
 
