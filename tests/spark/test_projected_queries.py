@@ -150,6 +150,28 @@ def test_none_made_some_made_all_made(world: World) -> None:
     assert world.last.projections.used.value == 4
 
 
+def test_parameters_limits_and_names_of_columns_stay(world: World) -> None:
+    world.data.publish("sales", sales(1), JANUARY)
+    world.make()
+    sql = (
+        "SELECT name, SUM(n), SUM(n) FROM sales"
+        " WHERE name >= ? AND __time >= TIMESTAMP '2013-01-03'"
+        " GROUP BY name HAVING COUNT(*) > ? ORDER BY name LIMIT ?"
+    )
+
+    def asked(wish: ProjectionWish) -> SqlResult:
+        return world.last.sql.query(SqlQuery(sql, ("b", 5, 10), row_limit=1, projections=wish))
+
+    found, rows = asked(ProjectionWish()), asked(ROWS)
+    assert (found.projection, rows.projection) == ("by day", "")
+    assert found.table.column_names == rows.table.column_names == ["name", "sum(n)", "sum(n)"]
+    assert [column.to_pylist() for column in found.table.columns] == [
+        column.to_pylist() for column in rows.table.columns
+    ]
+    assert found.truncated
+    assert rows.truncated
+
+
 def test_less_than_half_is_no_reason_to_use_it(world: World) -> None:
     world.data.publish("sales", sales(1, rows=50), JANUARY)
     world.make()

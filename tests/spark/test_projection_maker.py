@@ -203,6 +203,19 @@ def test_one_bad_file_of_a_job_does_not_keep_the_others_from_it(
     ]
 
 
+def test_of_a_store_that_the_jvm_cannot_read_nothing_is_made(
+    make: Callable[..., World], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = make()
+    monkeypatch.setattr(making, "needs_workers", lambda _spark, _files: True)
+    world.want(3, 2, 1)
+    world.maker.work()
+    assert world.jobs == []
+    assert world.counts() == (0, 2, 1)
+    (line,) = caplog.messages
+    assert "Spark's JVM has no driver" in line
+
+
 def test_what_workers_wrote_elsewhere_is_no_file(
     make: Callable[..., World], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.clock import Clock
-from penstock.core.errors import PenstockError
+from penstock.core.errors import PenstockError, Unavailable
 from penstock.core.metrics import Counter
 from penstock.core.sparselog import SparseLog
 from penstock.indexing.engine import EngineFailure
@@ -184,6 +184,8 @@ class Maker:
             PenstockError: The metadata or the deep storage does not answer.
         """
         self._shelf.look()
+        if self._shelf.is_empty:
+            return
         if deleted := self._shelf.tidy(self._known.needed(self._source.tables())):
             logger.info("deleted %d files of projections that nobody needs any more", deleted)
 
@@ -303,4 +305,4 @@ class Maker:
 
 def _check_readable(spark: SparkSession, files: Sequence[TableFile]) -> None:
     if needs_workers(spark, files):
-        raise EngineFailure("Spark's JVM has no driver for their store")
+        raise Unavailable("Spark's JVM has no driver for the store of their segments")

@@ -56,6 +56,12 @@ class Shelf:
         """A number that grows when files come or go."""
         return self._version
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no file that this process knows of."""
+        with self._mutex:
+            return not (self._begun or any(self._made.values()))
+
     def made(self, datasource: str, digest: str) -> Mapping[str, int]:
         """Return the names of a projection's files, with their bytes where known, else 0."""
         with self._mutex:

@@ -19,7 +19,7 @@ from penstock.segments.timeline import Skyline
 from penstock.spark.tables.model import Feeder, TableFile, Tables, columns_from_json
 from penstock.storage.metadata import MetadataStore, Snapshot
 
-DECLARED_FOR_S: Final = 5.0
+DECLARED_FOR_S: Final = 10.0
 """So old what is known of projections may be."""
 
 
