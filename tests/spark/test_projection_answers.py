@@ -66,6 +66,8 @@ TIMES = [
     "2024-02-01T00:00:00.000000",
     "2024-02-29T12:30:30.500000",
     "2024-04-01T00:00:00.000000",
+    "2024-12-31T00:00:00.000000",
+    "2025-01-01T00:00:00.000000",
 ]
 CUTS = ["PT1S", "PT5M", "PT1H", "PT6H", "P1D", "P1W", "P1M", "P3M", "P1Y"]
 UNITS = ["SECOND", "MINUTE", "HOUR", "DAY", "WEEK", "MONTH", "QUARTER", "YEAR"]
@@ -216,7 +218,7 @@ def some_query(random: Random, plan: ProjectionPlan, wanted: list[str]) -> Asked
     keys = [one for key in plan.keys for one in expressions(random, key)]
     # A few that the projection most likely has not.
     others = [sql for some in OF_COLUMN.values() for sql in some]
-    groups = random.sample(keys, k=min(len(keys), random.randint(0, 3)))
+    groups = random.sample(keys, k=min(len(keys), random.choice([0, 1, 2, 2, 3])))
     if random.random() < 0.05:
         groups.append(random.choice(others))
     groups = list(dict.fromkeys(groups))
@@ -280,8 +282,8 @@ def expressions(random: Random, key: Key) -> list[str]:
     found |= {"CAST(__time AS DATE)": "DAY", "date_part('day', __time)": "DAY"}
     if key.stored == "__time":
         return ["__time", *found]
-    finer = [random.choice(list(found))] if random.random() < 0.2 else []
-    return [*finer, *(sql for sql, unit in found.items() if key.time and nests(key.time, unit))]
+    fitting = [sql for sql, unit in found.items() if key.time and nests(key.time, unit)]
+    return random.sample(fitting, k=min(4, len(fitting))) + random.sample(list(found), k=1)
 
 
 def some_conditions(
