@@ -362,6 +362,7 @@ def check(spark: SparkSession, random: Random, told: Told) -> None:
         assert answer(spark, sql, asked) == expected, f"{asked.sql}\n{sql}\n{plan}"
 
 
+@pytest.mark.timeout(600)  # three hundred jobs of Spark
 def test_answers_over_groups_are_those_over_rows(ansi: SparkSession) -> None:
     told = Told()
 
