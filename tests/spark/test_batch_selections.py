@@ -348,3 +348,31 @@ def test_rows_may_be_wanted_of_hundreds_of_intervals(
     )
     asked = dataclasses.replace(request(tmp_path, inline(*numbered(9)), parts), intervals=days)
     assert [row["size"] for row in rows_of(batch.write(asked))] == [4]
+
+
+def test_nan_is_found_where_spark_says_that_it_is_the_greatest(
+    batch: SparkBatchEngine, sessions: SparkSessions, tmp_path: Path
+) -> None:
+    """What Arrow tells of a column's extremes has no NaN, and Spark skips rows by it."""
+    path = tmp_path / "a.parquet"
+    sizes = pa.array([0.1, float("nan"), None, 0.2])
+    pq.write_table(pa.table({"at": [START_MS] * 4, "size": sizes, "other": [1.0, 2, 3, 4]}), path)
+    doubles: JsonValue = [{"type": "double", "name": name} for name in ("size", "other")]
+    parts: dict[str, JsonValue] = {"dimensionsSpec": {"dimensions": doubles}}
+    given = local(path, format_={"type": "parquet"})
+    result = batch.write(request(tmp_path / "out", given, parts))
+    written = result.files[0].data.path
+    wanted = {"size > 0.25": 1, "size = double('NaN')": 1, "size >= 0.2": 2, "size < 1": 2}
+    with sessions.use() as spark:
+        found = {
+            one: spark.sql(f"SELECT 1 FROM parquet.`{written}` WHERE {one}").count()
+            for one in wanted
+        }
+    assert found == wanted
+    columns = pq.read_metadata(written).row_group(0)
+    told = {
+        one.path_in_schema: one.is_stats_set
+        for one in map(columns.column, range(columns.num_columns))
+    }
+    assert not told["size"]
+    assert told["other"]  # whose rows can still be skipped

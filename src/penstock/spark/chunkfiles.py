@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.core.intervals import Interval
 from penstock.spark.chunks import times_ms
@@ -87,8 +88,22 @@ def write_table(rows: pa.Table, path: Path, level: int) -> None:
         compression_level=level,
         # Numbers of flights and the like pack better without a dictionary (measured).
         use_dictionary=text or False,
+        write_statistics=_with_extremes(rows),
         store_schema=False,
     )
+
+
+def _with_extremes(rows: pa.Table) -> list[str]:
+    """Return the columns whose least and greatest values may be told to who skips row groups.
+
+    NaN is the greatest number to Spark, and Arrow leaves it out of them: rows would be missed.
+    """
+    return [
+        field.name
+        for field in rows.schema
+        if not pa.types.is_floating(field.type)
+        or not pc.any(pc.is_nan(rows.column(field.name))).as_py()
+    ]
 
 
 def write_groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema, path: Path) -> int:
@@ -100,7 +115,9 @@ def write_groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema, path: Pat
     import pyarrow.parquet as pq  # noqa: PLC0415
 
     rows, held_bytes, held = 0, 0, list[pa.RecordBatch]()
-    with pq.ParquetWriter(path, schema, compression="zstd", compression_level=1) as writer:
+    told = [field.name for field in schema if not pa.types.is_floating(field.type)]
+    form = {"compression": "zstd", "compression_level": 1, "write_statistics": told}
+    with pq.ParquetWriter(path, schema, **form) as writer:
         for batch in batches:
             held.append(batch)
             held_bytes += batch.nbytes

@@ -136,7 +136,11 @@ def _write(path: Path, parts: Iterator[pa.RecordBatch]) -> int:
     rows, held = 0, [first]
     text = [field.name for field in schema if field.type == pa.string()]
     form = {"compression": "zstd", "compression_level": _LEVEL, "use_dictionary": text or False}
-    with pq.ParquetWriter(path, schema, store_schema=False, **form) as writer:
+    # NaN would not be among the extremes, and rows be skipped for it: see `chunkfiles`.
+    told = [field.name for field in schema if not pa.types.is_floating(field.type)]
+    with pq.ParquetWriter(
+        path, schema, store_schema=False, write_statistics=told, **form
+    ) as writer:
         for part in parts:
             held.append(part)
             if sum(one.num_rows for one in held) >= _ROW_GROUP_ROWS:
