@@ -21,6 +21,8 @@ from penstock.core.sqltext import check_expression, tokens
         "over + (over)",
         "trim(BOTH 'x' FROM page)",
         "a -- reflect('x')",
+        "a -- \\\n reflect('x')",
+        "a /* /* */ reflect('x') */",
         "(" * 1_000 + "a" + ")" * 1_000,
     ],
 )
@@ -42,6 +44,8 @@ def test_what_only_computes_passes(expression: str) -> None:
         ("(map a using 'cat')", "line 1, column 8"),
         ("row_number() OVER (ORDER BY a)", "line 1, column 14"),
         ("sum(a) ignore nulls over /* all */ ()", "line 1, column 21"),
+        ("1 /* /*+ */, reflect('a', 'b') -- */", "line 1, column 14"),
+        ("1 -- \\\r\n, reflect('a', 'b')", "line 2, column 3"),
         ("'open", "line 1, column 1"),
         ("(" * 1_001 + "1" + ")" * 1_001, "line 1, column 1001"),
         ("upper([" * 501 + "a" + "])" * 501, "line 1, column 3506"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -11,15 +12,17 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from datafolder import FEBRUARY, JANUARY, DataFolder, table
+from pyspark.errors import PySparkException
 
 import penstock.spark.views
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Conflict, InvalidRequest
 from penstock.core.intervals import Interval
+from penstock.core.sqltext import tokens
 from penstock.indexing.engine import EngineFailure, EngineUnavailable
 from penstock.indexing.spec.rows.declared import Declared
 from penstock.spark.connect.session import SparkDiskFull, SparkSessions
-from penstock.spark.sql.service import SqlOptions, SqlQuery, SqlResult, SqlService
+from penstock.spark.sql.service import SQL_CONF, SqlOptions, SqlQuery, SqlResult, SqlService
 from penstock.spark.tables import Feeder, TableFile, Tables, TableSource
 
 pytestmark = pytest.mark.spark
@@ -539,3 +542,23 @@ def test_a_file_that_goes_away_under_a_view(sessions: SparkSessions, data: DataF
         assert ask(service, "SELECT n FROM swapped") == [(2,)]
     finally:
         service.close()
+
+
+def test_text_and_comments_end_where_spark_ends_them(sessions: SparkSessions) -> None:
+    """Else what is checked is not what runs: a forbidden call hid in what was no comment."""
+    pieces = ["/*", "*/", "+", "--", "\\", "\r", "\n", "'", '"', "`", " ", ", 4 d", "/", "*", "r"]
+    dice = random.Random(5)
+    compared = 0
+    with sessions.with_conf(SQL_CONF).use() as spark:
+        for _ in range(250):
+            begin, end = dice.choice([("/*", "*/"), ("/*", "-- */"), ("--", ""), ("", "")])
+            odd = "".join(dice.choices(pieces, k=dice.randint(1, 7)))
+            sql = f"SELECT 1 a, 2 b {begin}{odd}{end}\n, 3 c"
+            try:
+                wanted = sum(token.text == "," for token in tokens(sql)) + 1
+                found = len(spark.sql(sql).columns)
+            except (InvalidRequest, PySparkException):
+                continue
+            assert found == wanted, repr(sql)
+            compared += 1
+    assert compared > 80

@@ -18,7 +18,7 @@ from penstock.core.errors import InvalidRequest
 # Nothing is tried twice (`++`, `*+`): else a text keeps a state of 150 bytes for each character,
 # and all threads of the process waiting: 17 s for 10 MB.
 _TOKEN: Final = re.compile(
-    r"(?P<space>\s+|--(?:\\\r?\n|[^\r\n])*+)"
+    r"(?P<space>\s+|--(?:\\\n|[^\r\n])*+)"
     r"|(?P<comment>/\*)"
     r"|(?P<text>[rR]'[^']*'|'(?:[^'\\]++|\\.|'')*+')"
     r'|(?P<quoted>[rR]"[^"]*"|"(?:[^"\\]++|\\.|"")*+"|`(?:[^`]++|``)*+`)'
@@ -26,6 +26,8 @@ _TOKEN: Final = re.compile(
     r"|(?P<mark>.)",
     re.DOTALL,
 )
+# What opens a hint is text within a comment.
+_COMMENT_MARK: Final = re.compile(r"/\*(?!\+)|\*/")
 # Functions that run any method of the JVM, and the clause that can name them by a computed text.
 _FORBIDDEN_CALLS: Final = frozenset({"JAVA_METHOD", "REFLECT", "TRY_REFLECT", "IDENTIFIER"})
 # Functions that make several rows or columns of one, or none.
@@ -173,7 +175,7 @@ def _past_comment(sql: str, at: int) -> int:
     """Return the end of a bracketed comment; they nest."""
     start = at
     depth = 0
-    for mark in re.compile(r"/\*|\*/").finditer(sql, at):
+    for mark in _COMMENT_MARK.finditer(sql, at):
         depth += 1 if mark.group() == "/*" else -1
         if not depth:
             return mark.end()
