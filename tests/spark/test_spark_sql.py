@@ -546,14 +546,17 @@ def test_a_file_that_goes_away_under_a_view(sessions: SparkSessions, data: DataF
 
 def test_text_and_comments_end_where_spark_ends_them(sessions: SparkSessions) -> None:
     """Else what is checked is not what runs: a forbidden call hid in what was no comment."""
-    pieces = ["/*", "*/", "+", "--", "\\", "\r", "\n", "'", '"', "`", " ", ", 4 d", "/", "*", "r"]
+    pieces = ["/*", "/*+", "*/", "\\\r\n", "+", "--", "\\", "\r", "\n", "'", '"', "`", " "]
+    pieces += [", 4 d", "/", "*", "r"]
     dice = random.Random(5)
+    odds = ["/* /*+ */ , 4 d -- */", "--\\\r\n, 4 d", "--\\\n, 4 d", "/* /* */ , 4 d */"]
     compared = 0
     with sessions.with_conf(SQL_CONF).use() as spark:
         for _ in range(250):
             begin, end = dice.choice([("/*", "*/"), ("/*", "-- */"), ("--", ""), ("", "")])
-            odd = "".join(dice.choices(pieces, k=dice.randint(1, 7)))
-            sql = f"SELECT 1 a, 2 b {begin}{odd}{end}\n, 3 c"
+            odds.append(begin + "".join(dice.choices(pieces, k=dice.randint(1, 7))) + end)
+        for odd in odds:
+            sql = f"SELECT 1 a, 2 b {odd}\n, 3 c"
             try:
                 wanted = sum(token.text == "," for token in tokens(sql)) + 1
                 found = len(spark.sql(sql).columns)
