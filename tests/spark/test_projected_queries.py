@@ -50,7 +50,9 @@ ASKED = (
     "SELECT name, date_trunc('DAY', __time) AS day, COUNT(*) AS many, SUM(n) AS total,"
     " MAX(price) AS p FROM sales GROUP BY name, date_trunc('DAY', __time) ORDER BY 1, 2"
 )
-ASKED_BY_NAME = "SELECT name, SUM(n) AS total, AVG(n) AS mean FROM sales GROUP BY name ORDER BY 1"
+ASKED_BY_NAME = (
+    "SELECT name, SUM(n) AS total, SUM(n) / COUNT(n) AS mean FROM sales GROUP BY name ORDER BY 1"
+)
 ROWS = ProjectionWish(none=True)
 FORCED = ProjectionWish(force=True)
 EACH_FILE = MakerOptions(file_bytes_min=0)

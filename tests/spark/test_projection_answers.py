@@ -28,7 +28,7 @@ from penstock.spark.projections.plan import Key, ProjectionPlan
 from penstock.spark.projections.relation import summed
 from penstock.spark.projections.resolving import plans
 from penstock.spark.projections.times import nests
-from penstock.spark.projections.words import EXTRACTED, PARTS
+from penstock.spark.projections.words import PARTS
 from penstock.spark.schematext import ddl
 from penstock.spark.sql.service import SQL_CONF
 from penstock.spark.tables.model import Columns
@@ -102,8 +102,8 @@ OF_COLUMN = {
     ],
     "city": ["city", "upper(city)", "NULLIF(city, '')", "concat(city, city)"],
     "n": ["n", "n % 3", "abs(n)", "CAST(n AS STRING)", "n BETWEEN 0 AND 2", "-n", "n * 2 + 1"],
-    "d": ["d", "d > 0.25", "d IS NULL", "CAST(d AS STRING)", "d * 2", "d IN (0, 0.25)"],
-    "f": ["f", "f < 0.5", "CAST(f AS STRING)"],
+    "d": [*("d",) * 9, "CAST(d AS STRING)", "(d) || ''", "d * 2"],
+    "f": [*("f",) * 6, "(f) RLIKE '^-'", "CAST(f AS STRING)"],
     "flag": ["flag", "NOT flag", "flag IS NULL"],
     "count": ["count", "count + 0"],
 }
@@ -114,11 +114,11 @@ AGGREGATES = [
     "COUNT(d)",
     "COUNT(carrier)",
     "COUNT(flag)",
-    *("SUM(n)", "SUM(big)", "SUM(d)", "sum(f)", "SUM(count)", "AVG(n)", "AVG(d)", "mean(f)"),
+    *("SUM(n)", "SUM(big)", "SUM(d)", "sum(f)", "SUM(count)", "AVG(d)", "mean(f)"),
     *("MIN(n)", "MAX(big)", "MIN(d)", "MAX(d)", "MIN(carrier)", "MAX(carrier)", "MAX(__time)"),
     "SUM(n) / COUNT(*)",
     "COALESCE(SUM(d), 0) + 1",
-    "ROUND(AVG(n), 3)",
+    "ROUND(AVG(d), 3)",
     "CASE WHEN COUNT(*) > 2 THEN 'many' ELSE CAST(MAX(n) AS STRING) END",
 ]
 ALL_AGGREGATORS = [
@@ -226,6 +226,8 @@ def some_query(random: Random, plan: ProjectionPlan, wanted: list[str]) -> Asked
     aggregates = random.sample(possible, k=min(len(possible), random.randint(1, 3)))
     names = [f"x{number}" for number in range(len(groups))]
     named = random.random() < 0.5
+    if shadows := named and random.random() < 0.3:
+        names = random.sample(["__time", "City", "n", "payload", '"carrier"'], k=len(groups))
     items = [f"{sql} AS {n}" for sql, n in zip(groups, names, strict=True)] if named else groups
     items = [*items, *(f"{sql} a{number}" for number, sql in enumerate(aggregates))]
     parameters: list[object] = []
@@ -235,17 +237,16 @@ def some_query(random: Random, plan: ProjectionPlan, wanted: list[str]) -> Asked
         sql += f" WHERE {' AND '.join(where)}"
     if groups:
         by = [str(number + 1) for number in range(len(groups))]
-        ways = [by, groups, ["ALL"], *([names] if named else [])]
+        ways = [by, groups, ["ALL"], *([names] if named and not shadows else [])]
         sql += f" GROUP BY {', '.join(random.choice(ways))}"
     if random.random() < 0.3:
         having = ["COUNT(*) > 1", *(f"{one} IS NOT NULL" for one in aggregates)]
         sql += f" HAVING {random.choice(having)}"
     ordered = random.random() < 0.3
     if ordered:
-        places = [
-            f"{number + 1} {random.choice(['ASC', 'DESC NULLS LAST'])}"
-            for number in range(len(items))
-        ]
+        terms = [str(number + 1) for number in range(len(items))]
+        terms[: len(groups)] = names if shadows else terms[: len(groups)]
+        places = [f"{term} {random.choice(['ASC', 'DESC NULLS LAST'])}" for term in terms]
         sql += f" ORDER BY {', '.join(places)} LIMIT {random.randint(1, 9)}"
     return Asked(sql, parameters, ordered)
 
@@ -259,7 +260,7 @@ def measured(plan: ProjectionPlan) -> list[str]:
     ]
     for column in (column for kind, column in kinds if kind == "values"):
         found.append(f'COUNT("{column}")')
-        if column != "big":  # its sum as a double is not exact
+        if column in {"d", "f"}:
             found += [f"AVG({column})", f"ROUND(AVG({column}) * 4, 1)"]
     for key in plan.keys:
         if key.stored in OF_COLUMN:
@@ -278,8 +279,7 @@ def expressions(random: Random, key: Key) -> list[str]:
         return [key.sql, key.sql.replace("`", "")]
     found = {f"date_trunc('{unit}', __time)": unit for unit in UNITS}
     found |= {f"{part}(__time)": PARTS[part.upper()] for part in PARTS}
-    found |= {f"EXTRACT({part} FROM __time)": unit for part, unit in EXTRACTED.items()}
-    found |= {"CAST(__time AS DATE)": "DAY", "date_part('day', __time)": "DAY"}
+    found |= {"CAST(__time AS DATE)": "DAY"}
     if key.stored == "__time":
         return ["__time", *found]
     fitting = [sql for sql, unit in found.items() if key.time and nests(key.time, unit)]

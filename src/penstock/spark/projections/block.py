@@ -16,7 +16,7 @@ from penstock.core.sqltext import Token, tokens
 from penstock.spark.projections.words import CLAUSES, ENDING, KEYWORDS, RESERVED
 
 _END: Final = Token("", "", -1)
-_NUMBER: Final = re.compile(r"[0-9]+(?:[eE][0-9]+)?(?:[lLsSyYfFdD]|[bB][dD])?", re.ASCII)
+_NUMBER: Final = re.compile(r"[0-9]+(?:[lLsSyY]|(?:[eE][0-9]+)?(?:[fFdD]|[bB][dD])?)", re.ASCII)
 _RAW_NAME: Final = re.compile(r"[rR]\"")
 
 
@@ -189,6 +189,7 @@ def _items(found: list[Token], end: int) -> Iterator[Item]:
         if not span:
             raise NoMatch("an item is empty")
         last = found[span.stop - 1]
+        _check_last(found, span)
         if len(span) == 1 or not is_name(last):
             yield Item(span.start, span.stop)
             continue
@@ -201,6 +202,15 @@ def _items(found: list[Token], end: int) -> Iterator[Item]:
             yield Item(span.start, span.stop - 1, last.name)
         else:
             yield Item(span.start, span.stop)
+
+
+def _check_last(found: list[Token], span: range) -> None:
+    """Refuse a key word at the end of an item where it may be the item's name."""
+    last = found[span.stop - 1]
+    words = [found[at].text for at in span]
+    is_value = last.text in ENDING and words.count("CASE") == words.count("END")
+    if last.text in KEYWORDS and not is_value:
+        raise NoMatch(f"{last.raw} may be the name of an item: quote it")
 
 
 def _ends_expression(token: Token) -> bool:

@@ -1,13 +1,13 @@
 """What a projection has for a query: keys by name and by expression, and measures. Pure.
 
 Owns which aggregate of the groups is the same as one of the rows. The sums of no groups are null,
-and counts of no rows are 0; an average is divided as Spark does it, which is exact as long as the
-sum is below 2^53.
+and counts of no rows are 0. An average is divided as Spark does it. Of bigint there is none: Spark
+adds those as doubles, so where values are large and cancel out it tells another than the exact sum.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,6 +21,8 @@ from penstock.spark.tables.model import Columns
 Normal = tuple[str, str]
 
 _FLOATING: Final = frozenset({"float", "double"})
+_WHOLE: Final = frozenset({"tinyint", "smallint", "int", "bigint"})
+_AVERAGED: Final = _FLOATING | _WHOLE - {"bigint"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +49,18 @@ class Holdings:
     Attributes:
         stored: All names of its columns, which no alias may have, case folded.
         columns: The names of the datasource's columns, case folded.
+        names: The same in lower case.
         plain: The keys that are columns, by their names in lower case.
         fragile: The names of those whose zero may be another, in lower case.
-        computed: The keys that are expressions, and not to be computed from the others.
+        computed: The keys that are expressions, and not to be computed from the others, by their
+            first tokens.
         times: The keys that are the time, cut.
     """
 
     def __init__(self, plan: ProjectionPlan, columns: Columns) -> None:
-        types = {name.lower(): type_ for name, type_ in columns}
+        self._types = types = {name.lower(): type_ for name, type_ in columns}
         self.columns = frozenset(name.casefold() for name, _ in columns)
+        self.names = frozenset(types)
         self.stored = frozenset(
             name.casefold()
             for name in (*(k.stored for k in plan.keys), *(m.stored for m in plan.measures))
@@ -64,17 +69,17 @@ class Holdings:
         self.fragile = frozenset(name for name in self.plain if types[name] in _FLOATING)
         others = [key for key in plan.keys if key.stored.lower() not in types]
         self.times = tuple(key for key in others if key.time is not None)
-        made = [_computed(key) for key in others]
-        self.computed = tuple(
-            one
-            for one in made
-            if not all(name in self.plain for kind, name in one.form if kind == "name")
-        )
+        self.computed: dict[Normal, list[Computed]] = {}
+        for one in (_computed(key, types) for key in others):
+            if not all(name in self.plain for kind, name in one.form if kind == "name"):
+                self.computed.setdefault(one.form[0], []).append(one)
         self._measures = {(m.kind, m.column.lower()): quoted(m.stored) for m in plan.measures}
 
     def has_fragile(self) -> bool:
         """Tell whether any key's zero may be another."""
-        return bool(self.fragile) or any(one.is_fragile for one in self.computed)
+        return bool(self.fragile) or any(
+            one.is_fragile for some in self.computed.values() for one in some
+        )
 
     def rows(self) -> str:
         """Return the number of rows."""
@@ -107,6 +112,8 @@ class Holdings:
         total = self._measure("sum", column)
         if function == "SUM":
             return f"SUM({total})"
+        if self._types.get(column) not in _AVERAGED:
+            raise NoMatch(f"AVG of {column}, a bigint, is of doubles: ask for SUM / COUNT")
         count = self._measure("values", column)
         return f"(SUM(CAST({total} AS DOUBLE)) / NULLIF(SUM({count}), 0))"
 
@@ -136,20 +143,41 @@ def _normal(token: Token, after: str) -> Normal:
     return ("name", token.name.lower())
 
 
-def _computed(key: Key) -> Computed:
-    form = normal(tokens(key.sql))
-    is_call = _is_call(form)
-    is_exact = is_call and form[0][1] in WITHOUT_ZERO
-    return Computed(key, form, is_call, not is_exact and key.time is None)
-
-
-def _is_call(form: tuple[Normal, ...]) -> bool:
-    """Tell whether an expression is one call, whose parenthesis closes at its end."""
-    if len(form) < len("f()") or form[0][0] != "word" or form[1] != ("mark", "("):
-        return False
-    depth = 0
+def closings(form: Sequence[Normal]) -> dict[int, int]:
+    """Return where each parenthesis that is opened is closed."""
+    opened: list[int] = []
+    found: dict[int, int] = {}
     for at, one in enumerate(form):
-        depth += {("mark", "("): 1, ("mark", ")"): -1}.get(one, 0)
-        if not depth and at:
-            return at == len(form) - 1
-    return False
+        if one == ("mark", "("):
+            opened.append(at)
+        elif one == ("mark", ")") and opened:
+            found[opened.pop()] = at
+    return found
+
+
+def _computed(key: Key, types: Mapping[str, str]) -> Computed:
+    form = normal(tokens(key.sql))
+    is_call = closings(form).get(1) == len(form) - 1 and form[0][0] == "word"
+    is_exact = key.time is not None or _is_whole(form, types)
+    return Computed(key, form, is_call, not is_exact and not (is_call and _is_text(form, types)))
+
+
+def _is_text(form: tuple[Normal, ...], types: Mapping[str, str]) -> bool:
+    """Tell whether a call gives a value of a kind that has but one zero, or none."""
+    if form[0][1] != "CONCAT":
+        return form[0][1] in WITHOUT_ZERO
+    # It joins arrays, too, which may have zeros of both kinds.
+    return all(
+        types.get(text) == "string" if kind == "name" else text in WITHOUT_ZERO or kind != "word"
+        for kind, text in form
+    )
+
+
+def _is_whole(form: tuple[Normal, ...], types: Mapping[str, str]) -> bool:
+    """Tell whether an expression is a sum or product of whole numbers."""
+    return all(
+        (kind == "name" and types.get(text) in _WHOLE)
+        or (kind == "number" and text.isdecimal())
+        or (kind == "mark" and text in {"+", "-", "*", "(", ")"})
+        for kind, text in form
+    )

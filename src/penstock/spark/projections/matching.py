@@ -2,7 +2,7 @@
 
 A query is taken if every token of it is known, and refused otherwise: the rows give the same answer
 later. What is taken keeps its shape (`rewriting`), so Spark checks and computes it as it would over
-the rows. Names compare as Spark compares them. The cost is linear in the tokens.
+the rows. Names compare as Spark compares them. Long queries are refused, so the cost is bounded.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from typing import Final
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.sqltext import tokens
-from penstock.spark.projections.block import Block, Item, NoMatch, is_number, read
-from penstock.spark.projections.holdings import Holdings, Normal, normal
+from penstock.spark.projections.block import Block, Item, NoMatch, commas, is_number, read
+from penstock.spark.projections.holdings import Holdings, Normal, closings, normal
 from penstock.spark.projections.plan import Key, ProjectionPlan
 from penstock.spark.projections.rewriting import Part, Rewriting
 from penstock.spark.projections.words import KEYWORDS, RESERVED
 from penstock.spark.schematext import quoted
 from penstock.spark.tables.model import Columns
 
-_LENGTH_MAX: Final = 100_000
+_LENGTH_MAX: Final = 10_000
+_TIMES_MAX: Final = 10  # so many times is a query gone through
 
 
 def rewritten(
@@ -57,12 +58,13 @@ def _rewritten(
     _look(sql, datasource)
     block = read(sql, datasource)
     has = Holdings(plan, columns)
-    aliases = frozenset(item.alias.lower() for item in block.items if item.alias)
     _check_names(block, has)
+    shadows = _shadows(block, has)
+    aliases = frozenset(item.alias.lower() for item in block.items if item.alias) - has.names
     if not plan.keys and "GROUP" in block.clauses:
         raise NoMatch("it has one group for all rows, and the query has GROUP BY")
     forms = normal(block.found)
-    times: list[Key | None] = [*has.times]
+    times: list[Key | None] = [*has.times[:_TIMES_MAX]]
     if "__time" in has.plain or not times:
         times = [None]
     for number, time in enumerate(times):
@@ -70,7 +72,7 @@ def _rewritten(
         own = f" AS {quoted(block.own_name)}" if block.own_name else ""
         query.replace(block.table, block.table, quoted(table) + own)
         try:
-            _rewrite(query, plan.conditions)
+            _rewrite(query, plan.conditions, shadows)
         except NoMatch:
             if number + 1 == len(times):
                 raise
@@ -93,10 +95,26 @@ def _check_names(block: Block, has: Holdings) -> None:
             raise NoMatch(f"{token.raw} is a column, too: quote it")
     for item in block.items:
         alias = item.alias.casefold()
-        if not alias or (alias in has.columns and _is_itself(item, block)):
+        if alias in has.columns or not alias:
             continue
-        if alias in has.columns or alias in has.stored or alias.upper() in KEYWORDS | RESERVED:
+        if alias in has.stored or alias.upper() in KEYWORDS | RESERVED:
             raise NoMatch(f"the name {item.alias} of an item is that of something else, too")
+
+
+def _shadows(block: Block, has: Holdings) -> frozenset[str]:
+    """Return the names of items that are those of other columns, case folded."""
+    found = has.columns & {
+        item.alias.casefold() for item in block.items if not _is_itself(item, block)
+    }
+    names = [
+        (item.alias or block.found[item.start].name).casefold()
+        for item in block.items
+        if item.alias or item.end - item.start == 1
+    ]
+    for name in found:
+        if names.count(name) > 1:
+            raise NoMatch(f"several items are named {name}")
+    return found
 
 
 def _is_itself(item: Item, block: Block) -> bool:
@@ -105,7 +123,7 @@ def _is_itself(item: Item, block: Block) -> bool:
     return item.end - item.start == 1 and column.name.casefold() == item.alias.casefold()
 
 
-def _rewrite(query: Rewriting, conditions: tuple[str, ...]) -> None:
+def _rewrite(query: Rewriting, conditions: tuple[str, ...], shadows: frozenset[str]) -> None:
     block = query.block
     sums_up = [
         Part(query, range(item.start, item.end), sees_aliases=True).rewrite()
@@ -121,9 +139,31 @@ def _rewrite(query: Rewriting, conditions: tuple[str, ...]) -> None:
             if len(span) != 1 or not (is_number(token) or token.text == "?"):
                 raise NoMatch(f"{name} has no number")
         elif name != "GROUP" or len(span) != 1 or block.found[span.start].text != "ALL":
-            Part(query, span, sees_aliases=True).rewrite()
+            for part in _parts(block, name, span, shadows):
+                Part(query, part, sees_aliases=True).rewrite()
     if conditions and "WHERE" not in block.clauses:
         raise _without(conditions)
+
+
+def _parts(block: Block, clause: str, span: range, shadows: frozenset[str]) -> Iterator[range]:
+    """Yield what is to be rewritten of a clause.
+
+    Where the name of an item is that of a column, too, Spark takes the column but in HAVING and
+    ORDER BY. There it is the item where it stands alone, which stays; else it is not known.
+    """
+    if not shadows or clause == "GROUP":
+        yield span
+        return
+    for part in commas(block.found, span.start, span.stop):
+        words = {block.found[at].text for at in part[1:]}
+        first = block.found[part.start] if part else None
+        is_item = first is not None and "." not in first.raw and first.name.casefold() in shadows
+        if clause == "ORDER" and is_item and words <= {"ASC", "DESC", "NULLS", "FIRST", "LAST"}:
+            continue
+        for at in part:
+            if block.found[at].name.casefold() in shadows:
+                raise NoMatch(f"{block.found[at].raw} may be an item or a column")
+        yield part
 
 
 def _rewrite_where(query: Rewriting, span: range, conditions: tuple[str, ...]) -> None:
@@ -172,15 +212,7 @@ def _conjuncts(block: Block, span: range) -> Iterator[range]:
 
 def _unwrapped(form: tuple[Normal, ...]) -> tuple[Normal, ...]:
     """Return a condition without the parentheses around it."""
-    while form[:1] == (("mark", "("),) and _closes_last(form):
-        form = form[1:-1]
-    return form
-
-
-def _closes_last(form: tuple[Normal, ...]) -> bool:
-    depth = 0
-    for at, one in enumerate(form):
-        depth += {("mark", "("): 1, ("mark", ")"): -1}.get(one, 0)
-        if not depth:
-            return at == len(form) - 1
-    return False
+    closed, around = closings(form), 0
+    while closed.get(around) == len(form) - 1 - around:
+        around += 1
+    return form[around : len(form) - around]

@@ -20,7 +20,6 @@ from penstock.spark.projections.words import (
     AGGREGATES,
     BEFORE_PARENTHESIS,
     ENDING,
-    EXTRACTED,
     FUNCTIONS,
     KEYWORDS,
     LITERALS,
@@ -34,19 +33,12 @@ from penstock.spark.schematext import quoted
 _TIME_COLUMN: Final = "__time"
 _NOTHING: Final = Token("", "", -1)
 _VALUE: Final = "a value"
-# Around a value that is compared, or stands for itself.
-_BEFORE_PLAIN: Final = frozenset(
-    {"", "(", ",", "<", ">", "=", "AND", "OR", "NOT", "WHEN", "CASE", "BETWEEN"}
-)
-_BEHIND_PLAIN: Final = frozenset(
-    {"", ")", ",", "<", ">", "=", "!", "AND", "OR", "IS", "IN", "BETWEEN", "WHEN", "THEN"}
-    | {"ASC", "DESC", "NULLS"}
-)
 # Around a comparison: what binds less than it.
 _BEFORE_COMPARISON: Final = frozenset({"", "(", "AND", "OR", "NOT", "WHEN"})
 _BEHIND_COMPARISON: Final = frozenset({"", ")", "AND", "OR", "THEN"})
 _BEFORE_EXPRESSION: Final = frozenset({"", "(", ","})
-_BEHIND_EXPRESSION: Final = frozenset({"", ")", ",", "ASC", "DESC", "NULLS"})
+_BEHIND_ALONE: Final = frozenset({"", ",", "ASC", "DESC", "NULLS"})
+_BEHIND_EXPRESSION: Final = _BEHIND_ALONE | {")"}
 
 
 @dataclass(slots=True)
@@ -130,6 +122,7 @@ class Part:
         for at in self._span[1:]:
             before, token = self._found[at - 1], self._found[at]
             starts = token.is_text or token.text == "?" or is_name(token) or is_number(token)
+            starts = starts or token.text in {"NULL", "TRUE", "FALSE"}
             if starts and _ends(before) and not (token.is_text and before.text in LITERALS):
                 raise NoMatch(f"{before.raw} {token.raw} is not known")
             is_value = before.is_text or is_number(before) or before.text in {")", "?"}
@@ -141,7 +134,7 @@ class Part:
         if computed is not None:
             last = at + len(computed.form) - 1
             if computed.is_fragile:
-                self._check_plain(at, last)
+                self._check_alone(at, last)
             self._query.replace(at, last, quoted(computed.key.stored))
             return last + 1
         token = self._found[at]
@@ -150,14 +143,12 @@ class Part:
         return self._word(at) if token.name else self._mark(at)
 
     def _computed(self, at: int) -> Computed | None:
-        for one in self._query.has.computed:
+        for one in self._query.has.computed.get(self._query.forms[at], ()):
             end = at + len(one.form)
-            if end > self._span.stop or self._query.forms[at] != one.form[0]:
+            if end > self._span.stop or self._query.forms[at:end] != one.form:
                 continue
-            is_apart = one.is_call or (
-                self._text(at - 1) in _BEFORE_EXPRESSION and self._text(end) in _BEHIND_EXPRESSION
-            )
-            if is_apart and self._query.forms[at:end] == one.form:
+            is_alone = self._text(at - 1) in _BEFORE_EXPRESSION
+            if one.is_call or (is_alone and self._text(end) in _BEHIND_EXPRESSION):
                 return one
         return None
 
@@ -185,8 +176,6 @@ class Part:
         word = self._found[at].text
         if word in AGGREGATES:
             return self._aggregate(at)
-        if word == "EXTRACT":
-            return self._extract(at)
         if word not in FUNCTIONS and word not in BEFORE_PARENTHESIS:
             raise NoMatch(f"{self._found[at].raw}() is not known")
         return at + 1
@@ -215,20 +204,19 @@ class Part:
             return self._time(at, self._query.time)
         if name in self._query.has.plain:
             if name in self._query.has.fragile:
-                self._check_plain(at, at)
+                self._check_alone(at, at)
             return at + 1
         if self._sees_aliases and name in self._query.aliases:
             if self._query.has.has_fragile():
-                self._check_plain(at, at)
+                self._check_alone(at, at)
             return at + 1
         raise NoMatch(f"{token.raw} is none of its keys")
 
-    def _check_plain(self, first: int, last: int) -> None:
-        """Refuse what could tell one zero from the other."""
-        before, behind = self._text(first - 1), self._text(last + 1)
-        is_plain = before in _BEFORE_PLAIN and behind in _BEHIND_PLAIN
-        if not is_plain or any(word not in {"", "IN"} for word in self._opened):
-            raise NoMatch(f"more than a comparison is made of {self._found[first].raw}")
+    def _check_alone(self, first: int, last: int) -> None:
+        """Refuse an expression of a value that could tell one zero from the other."""
+        is_alone = self._text(first - 1) in {"", ","} and not self._opened
+        if not is_alone or self._text(last + 1) not in _BEHIND_ALONE:
+            raise NoMatch(f"{self._found[first].raw}, a number with two zeros, is not alone")
 
     # the time
 
@@ -251,8 +239,7 @@ class Part:
         if self._text(at + 1) != ")" or words[1] != "(" or words[3] != ",":
             return False
         unit = before[2].raw[1:-1].upper() if before[2].is_text else ""
-        units = {"DATE_TRUNC": TRUNCATED, "DATE_PART": EXTRACTED}.get(words[0], {})
-        return unit in units and nests(cut, units[unit])
+        return words[0] == "DATE_TRUNC" and unit in TRUNCATED and nests(cut, TRUNCATED[unit])
 
     def _is_compared(self, at: int, cut: Granularity) -> bool:
         """Tell whether the time is held against the start of a bucket."""
@@ -285,21 +272,6 @@ class Part:
         word = self._text(at)
         token = self._token(at + 1) if word in LITERALS else self._token(at)
         return token.is_text and starts_bucket(cut, token.raw, is_date=word == "DATE")
-
-    def _extract(self, at: int) -> int:
-        unit, name = self._text(at + 2), self._token(at + 4)
-        if self._text(at + 3) != "FROM" or self._text(at + 5) != ")" or unit not in EXTRACTED:
-            raise NoMatch("what EXTRACT has is not known")
-        key = self._query.time
-        if name.name.lower() != _TIME_COLUMN:
-            raise NoMatch("EXTRACT is known of the time alone")
-        if key is None or key.time is None:
-            self._name(at + 4)
-        elif nests(key.time, EXTRACTED[unit]):
-            self._query.replace(at + 4, at + 4, quoted(key.stored))
-        else:
-            raise NoMatch(f"the time is cut to {key.time}, which is coarser than {unit}")
-        return at + 6
 
     # marks
 
