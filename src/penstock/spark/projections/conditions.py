@@ -11,7 +11,6 @@ from typing import Final, Protocol
 
 from penstock.indexing.spec import (
     AndFilter,
-    BoundFilter,
     EqualsFilter,
     Filter,
     InFilter,
@@ -55,11 +54,6 @@ class ColumnSource(Protocol):
         ...
 
 
-def text_literal(text: str) -> str:
-    """Return text as SQL takes it."""
-    return f"'{text.translate(_ESCAPES)}'"
-
-
 def conditions(node: Filter, source: ColumnSource) -> tuple[str, ...]:
     """Return what must be true of a row, all of it; none: every row counts.
 
@@ -71,73 +65,39 @@ def conditions(node: Filter, source: ColumnSource) -> tuple[str, ...]:
             return ()
         case AndFilter():
             return tuple(one for field in node.fields for one in conditions(field, source))
-        case NullFilter():
-            return (f"{quoted(source.column(node.column)[0])} IS NULL",)
-        case NotFilter(field=NullFilter() as inner):
-            return (f"{quoted(source.column(inner.column)[0])} IS NOT NULL",)
         case ExpressionFilter():
             return (source.inlined(node.sql, translated=is_druids(node.expression)),)
+        case NotFilter(field=NullFilter() as inner):
+            return (f"{quoted(source.column(inner.column)[0])} IS NOT NULL",)
+        case NullFilter(column=column) | SelectorFilter(dimension=column, value=None):
+            return (f"{quoted(source.column(column)[0])} IS NULL",)
+        case SelectorFilter():
+            name, type_ = source.column(node.dimension)
+            return (f"{quoted(name)} = {_as_text(node.value, type_)}",)
+        case InFilter() if node.values:
+            name, type_ = source.column(node.dimension)
+            values = ", ".join(_as_text(value, type_) for value in node.values)
+            return (f"{quoted(name)} IN ({values})",)
         case EqualsFilter():
             name, type_ = source.column(node.column)
-            value = _typed(node.match_value, node.match_value_type, type_)
-            return (f"{quoted(name)} = {value}",)
+            return (f"{quoted(name)} = {_typed(node.match_value, node.match_value_type, type_)}",)
         case RangeFilter():
             name, type_ = source.column(node.column)
-            lower, upper = (
-                None if bound is None else _typed(bound, node.match_value_type, type_)
-                for bound in (node.lower, node.upper)
+            signs = (">" if node.lower_open else ">=", "<" if node.upper_open else "<=")
+            return tuple(
+                f"{quoted(name)} {sign} {_typed(bound, node.match_value_type, type_)}"
+                for sign, bound in zip(signs, (node.lower, node.upper), strict=True)
+                if bound is not None
             )
-            return _between(name, lower, upper, node.lower_open, node.upper_open)
-        case SelectorFilter() | InFilter() | BoundFilter():
-            return _of_text(node, source)
         case _:
             raise Unresolved(node.type)
-
-
-def _of_text(
-    node: SelectorFilter | InFilter | BoundFilter, source: ColumnSource
-) -> tuple[str, ...]:
-    """Return conditions of a filter that sees the text of a value."""
-    name, type_ = source.column(node.dimension)
-    match node:
-        case SelectorFilter(value=None):
-            return (f"{quoted(name)} IS NULL",)
-        case SelectorFilter():
-            return (f"{quoted(name)} = {_as_text(node.value, type_)}",)
-        case InFilter():
-            values = ", ".join(_as_text(value, type_) for value in node.values)
-            if not values:
-                raise Unresolved(node.type)
-            return (f"{quoted(name)} IN ({values})",)
-        case BoundFilter():
-            if node.ordering != "lexicographic" or type_ != "string":
-                raise Unresolved(node.type)
-            lower, upper = (
-                None if bound is None else _as_text(bound, type_)
-                for bound in (node.lower, node.upper)
-            )
-            return _between(name, lower, upper, node.lower_strict, node.upper_strict)
-
-
-def _between(
-    name: str,
-    lower: str | None,
-    upper: str | None,
-    lower_open: bool,
-    upper_open: bool,
-) -> tuple[str, ...]:
-    found = []
-    if lower is not None:
-        found.append(f"{quoted(name)} {'>' if lower_open else '>='} {lower}")
-    if upper is not None:
-        found.append(f"{quoted(name)} {'<' if upper_open else '<='} {upper}")
-    return tuple(found)
 
 
 def _as_text(value: Scalar | None, type_: str) -> str:
     """Return a literal that equals the column where the column's text equals the value."""
     if type_ == "string" and isinstance(value, str | int):
-        return text_literal(str(value).lower() if isinstance(value, bool) else str(value))
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        return f"'{text.translate(_ESCAPES)}'"
     if type_ == "bigint" and isinstance(value, int | str) and not isinstance(value, bool):
         return _whole(str(value))
     raise Unresolved(str(value))
@@ -149,13 +109,6 @@ def _typed(value: Scalar, asked: str, type_: str) -> str:
         return _as_text(value, type_)
     if asked == "long" and type_ == "bigint" and type(value) is int:
         return _whole(str(value))
-    if asked == type_ == "double" and type(value) in {int, float}:
-        number = float(value)
-        # Written as in a query, where it is a decimal number: all of its digits count.
-        if number.is_integer() and abs(number) < 2**53:
-            return str(int(number))
-        if re.fullmatch(r"-?[0-9]{1,15}\.[0-9]{1,15}", repr(number)):
-            return repr(number)
     raise Unresolved(str(value))
 
 

@@ -54,7 +54,7 @@ class Holdings:
         fragile: The names of those whose zero may be another, in lower case.
         computed: The keys that are expressions, and not to be computed from the others, by their
             first tokens.
-        times: The keys that are the time, cut.
+        time: The first key that is the time, cut; the others are expressions alone.
     """
 
     def __init__(self, plan: ProjectionPlan, columns: Columns) -> None:
@@ -68,7 +68,7 @@ class Holdings:
         self.plain = {k.stored.lower(): k for k in plan.keys if k.stored.lower() in types}
         self.fragile = frozenset(name for name in self.plain if types[name] in _FLOATING)
         others = [key for key in plan.keys if key.stored.lower() not in types]
-        self.times = tuple(key for key in others if key.time is not None)
+        self.time = next((key for key in others if key.time is not None), None)
         self.computed: dict[Normal, list[Computed]] = {}
         for one in (_computed(key, types) for key in others):
             if not all(name in self.plain for kind, name in one.form if kind == "name"):
@@ -158,19 +158,8 @@ def closings(form: Sequence[Normal]) -> dict[int, int]:
 def _computed(key: Key, types: Mapping[str, str]) -> Computed:
     form = normal(tokens(key.sql))
     is_call = closings(form).get(1) == len(form) - 1 and form[0][0] == "word"
-    is_exact = key.time is not None or _is_whole(form, types)
-    return Computed(key, form, is_call, not is_exact and not (is_call and _is_text(form, types)))
-
-
-def _is_text(form: tuple[Normal, ...], types: Mapping[str, str]) -> bool:
-    """Tell whether a call gives a value of a kind that has but one zero, or none."""
-    if form[0][1] != "CONCAT":
-        return form[0][1] in WITHOUT_ZERO
-    # It joins arrays, too, which may have zeros of both kinds.
-    return all(
-        types.get(text) == "string" if kind == "name" else text in WITHOUT_ZERO or kind != "word"
-        for kind, text in form
-    )
+    is_exact = (is_call and form[0][1] in WITHOUT_ZERO) or _is_whole(form, types)
+    return Computed(key, form, is_call, key.time is None and not is_exact)
 
 
 def _is_whole(form: tuple[Normal, ...], types: Mapping[str, str]) -> bool:

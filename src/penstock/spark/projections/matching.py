@@ -15,14 +15,13 @@ from penstock.core.errors import InvalidRequest
 from penstock.core.sqltext import tokens
 from penstock.spark.projections.block import Block, Item, NoMatch, commas, is_number, read
 from penstock.spark.projections.holdings import Holdings, Normal, closings, normal
-from penstock.spark.projections.plan import Key, ProjectionPlan
+from penstock.spark.projections.plan import ProjectionPlan
 from penstock.spark.projections.rewriting import Part, Rewriting
 from penstock.spark.projections.words import KEYWORDS, RESERVED
 from penstock.spark.schematext import quoted
 from penstock.spark.tables.model import Columns
 
 _LENGTH_MAX: Final = 10_000
-_TIMES_MAX: Final = 10  # so many times is a query gone through
 
 
 def rewritten(
@@ -63,22 +62,12 @@ def _rewritten(
     aliases = frozenset(item.alias.lower() for item in block.items if item.alias) - has.names
     if not plan.keys and "GROUP" in block.clauses:
         raise NoMatch("it has one group for all rows, and the query has GROUP BY")
-    forms = normal(block.found)
-    times: list[Key | None] = [*has.times[:_TIMES_MAX]]
-    if "__time" in has.plain or not times:
-        times = [None]
-    for number, time in enumerate(times):
-        query = Rewriting(block, forms, has, time, aliases)
-        own = f" AS {quoted(block.own_name)}" if block.own_name else ""
-        query.replace(block.table, block.table, quoted(table) + own)
-        try:
-            _rewrite(query, plan.conditions, shadows)
-        except NoMatch:
-            if number + 1 == len(times):
-                raise
-        else:
-            return query.text()
-    raise AssertionError("the last one returns or raises")
+    time = None if "__time" in has.plain else has.time
+    query = Rewriting(block, normal(block.found), has, time, aliases)
+    own = f" AS {quoted(block.own_name)}" if block.own_name else ""
+    query.replace(block.table, block.table, quoted(table) + own)
+    _rewrite(query, plan.conditions, shadows)
+    return query.text()
 
 
 def _look(sql: str, datasource: str) -> None:

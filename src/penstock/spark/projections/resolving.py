@@ -23,12 +23,11 @@ from penstock.indexing.spec import TIME_COLUMN, Aggregator
 from penstock.indexing.spec.druidexpr import Call, Literal, Name, as_spark_sql, is_druids, parse
 from penstock.indexing.spec.rows.projections import (
     ExpressionColumn,
-    NestedFieldColumn,
     Projection,
     VirtualColumn,
 )
 from penstock.indexing.spec.scalars import OWN_PREFIX
-from penstock.spark.projections.conditions import Unresolved, conditions, text_literal
+from penstock.spark.projections.conditions import Unresolved, conditions
 from penstock.spark.projections.plan import Key, Measure, MeasureKind, ProjectionPlan
 from penstock.spark.schematext import quoted
 from penstock.spark.tables.model import Columns
@@ -47,7 +46,6 @@ _NESTED_MAX: Final = 50
 # Of a query they are the same for all rows, of a file they are not those of the query.
 _OF_THE_QUERY: Final = frozenset({"now", "curdate", "current_date", "current_timestamp"})
 _CONSTANTS: Final = frozenset({"NULL", "TRUE", "FALSE"})
-_UTC: Final = frozenset({"UTC", "Etc/UTC", "Z", "GMT"})
 _MONTHS: Final = {1: "MONTH", 3: "QUARTER", 12: "YEAR"}
 _TRUNCATED: Final = frozenset({"SECOND", "MINUTE", "HOUR", "DAY", "WEEK", *_MONTHS.values()})
 
@@ -170,8 +168,8 @@ class _Source:
             Unresolved: It has no exact counterpart.
             InvalidRequest: The expression has none.
         """
-        if isinstance(column, NestedFieldColumn):
-            return self._part(column)
+        if not isinstance(column, ExpressionColumn):
+            raise Unresolved(column.name)
         return self.inlined(
             as_spark_sql(column.expression), translated=is_druids(column.expression), nested=nested
         )
@@ -216,16 +214,6 @@ class _Source:
             return f"({self.computed(virtual, nested + 1)})"
         return quoted(self.column(token.name)[0])
 
-    def _part(self, column: NestedFieldColumn) -> str:
-        name, type_ = self.column(column.column_name)
-        is_text = (column.expected_type or "STRING").upper() == "STRING"
-        if not is_text or type_ != "string" or column.use_jq_syntax:
-            raise Unresolved(column.name)
-        path = column.path if column.path_parts is None else _path(column)
-        if path is None or not path.startswith("$"):
-            raise Unresolved(column.name)
-        return f"get_json_object({quoted(name)}, {text_literal(path)})"
-
 
 def _is_name(token: Token, *, translated: bool) -> bool:
     if not token.name or token.raw[:1].isdigit():
@@ -233,31 +221,13 @@ def _is_name(token: Token, *, translated: bool) -> bool:
     return not token.text or not (translated or token.text in _CONSTANTS)
 
 
-def _path(column: NestedFieldColumn) -> str:
-    """Return the path of a nested field, part by part."""
-    made = "$"
-    for part in column.path_parts or ():
-        field, index = part.get("field"), part.get("index")
-        if part.get("type") == "field" and isinstance(field, str):
-            if not field or "'" in field or "*" in field:
-                raise Unresolved(column.name)
-            is_plain = field.isascii() and field.isidentifier()
-            made += f".{field}" if is_plain else f"['{field}']"
-        elif part.get("type") == "arrayElement" and type(index) is int and index >= 0:
-            made += f"[{index}]"
-        else:
-            raise Unresolved(column.name)
-    return made
-
-
 def _time_cut(column: VirtualColumn) -> Granularity | None:
     """Return what a virtual column cuts the time to; None where it is anything else."""
     if not isinstance(column, ExpressionColumn):
         return None
     match parse(column.expression):
-        case Call("timestamp_floor", (Name(name), Literal(str(period)), *rest)):
-            if not all(one in _NOTHING_TO_SAY for one in rest) or rest[:1] in _ZONES:
-                return None
+        case Call("timestamp_floor", (Name(name), Literal(str(period)))):
+            pass
         case Call("date_trunc", (Literal(str(period)), Name(name))):
             if period.upper() not in _TRUNCATED:
                 return None
@@ -268,11 +238,6 @@ def _time_cut(column: VirtualColumn) -> Granularity | None:
     cut = Granularity.parse(period)
     is_known = cut.months in _MONTHS or (cut.fixed_ms > 1 and not cut.months)
     return cut if is_known and cut.zoned is None else None
-
-
-# Of `timestamp_floor`: no origin, then no zone.
-_ZONES: Final = tuple([Literal(zone)] for zone in _UTC)
-_NOTHING_TO_SAY: Final = (Literal(None), *(Literal(zone) for zone in _UTC))
 
 
 def _cut_sql(cut: Granularity, time: str) -> str:

@@ -239,38 +239,21 @@ class Part:
         if self._text(at + 1) != ")" or words[1] != "(" or words[3] != ",":
             return False
         unit = before[2].raw[1:-1].upper() if before[2].is_text else ""
-        return words[0] == "DATE_TRUNC" and unit in TRUNCATED and nests(cut, TRUNCATED[unit])
+        return words[0] == "DATE_TRUNC" and unit in TRUNCATED and nests(cut, unit)
 
     def _is_compared(self, at: int, cut: Granularity) -> bool:
-        """Tell whether the time is held against the start of a bucket."""
-        sign, literal = self._sign(at + 1), at + 1
-        if sign in {">=", "<"}:
-            literal += len(sign)
-            end = literal + (self._text(literal) in LITERALS) + 1
-            if self._text(at - 1) in _BEFORE_COMPARISON and self._text(end) in _BEHIND_COMPARISON:
-                return self._is_start(literal, cut)
-        for sign in ("<=", ">"):
-            literal = at - len(sign) - 1
-            if self._sign(literal + 1) != sign:
-                continue
-            literal -= self._text(literal - 1) in LITERALS
-            before = self._text(literal - 1)
-            if before in _BEFORE_COMPARISON and self._text(at + 1) in _BEHIND_COMPARISON:
-                return self._is_start(literal, cut)
-        return False
-
-    def _sign(self, at: int) -> str:
-        """Return the sign of a comparison that begins at a token."""
-        sign = ""
-        while self._text(at) in {"<", ">", "=", "!"}:
-            is_next = not sign or self._found[at].position == self._found[at - 1].position + 1
-            sign += self._text(at) if is_next else "?"
-            at += 1
-        return sign
-
-    def _is_start(self, at: int, cut: Granularity) -> bool:
-        word = self._text(at)
-        token = self._token(at + 1) if word in LITERALS else self._token(at)
+        """Tell whether the time is held against the start of a bucket: `>=` or `<` a literal."""
+        sign, literal = self._text(at + 1), at + 2
+        if sign == ">" and self._text(literal) == "=":
+            literal += 1
+        elif sign != "<":
+            return False
+        word = self._text(literal)
+        literal += word in LITERALS
+        before, behind = self._text(at - 1), self._text(literal + 1)
+        if before not in _BEFORE_COMPARISON or behind not in _BEHIND_COMPARISON:
+            return False
+        token = self._token(literal)
         return token.is_text and starts_bucket(cut, token.raw, is_date=word == "DATE")
 
     # marks
