@@ -17,6 +17,7 @@ from penstock.indexing.engine import EngineFailure
 from penstock.indexing.spec.rows.declared import Declared, config_name, dump
 from penstock.segments.layout import projection_file
 from penstock.services.roles.router import SqlParts, sql_parts
+from penstock.spark.connect.running import Running
 from penstock.spark.connect.session import SparkSessions
 from penstock.spark.projections.choosing import Choice, ProjectionWish
 from penstock.spark.projections.maker import MakerOptions
@@ -472,3 +473,18 @@ def test_a_query_over_a_projection_is_cancelled_as_others_are(world: World) -> N
     assert begun == ["by day"]
     del world.last.projections.answered
     world.check("by day")
+
+
+def test_who_is_slow_does_not_show_what_was_there_before(world: World) -> None:
+    """Queries share a view: one that asked earlier and comes later must not set it back."""
+    world.data.publish("sales", sales(1), JANUARY)
+    world.make()
+    projections = world.last.projections
+    slow = projections.choice(ASKED, FORCED, ["sales"], world.data.source.tables())
+    assert slow is not None
+    world.data.publish("sales", sales(2), FEBRUARY)
+    world.check("by day", wish=FORCED)
+    wanted = world.ask(wish=ROWS)
+    found = projections.answered(slow, (), 1_000, wanted.column_types, Running())
+    assert found is not None
+    assert found.to_pylist() == wanted.table.to_pylist()

@@ -92,6 +92,7 @@ class Choice:
         columns: Those of the datasource.
         sql: The query over the projection's view.
         files: The visible files of the datasource.
+        revision: That of the metadata at which they are.
         wish: What the query's context says.
     """
 
@@ -100,6 +101,7 @@ class Choice:
     columns: tuple[tuple[str, str], ...]
     sql: str
     files: tuple[TableFile, ...]
+    revision: int
     wish: ProjectionWish
 
 
@@ -168,7 +170,7 @@ class Projections:
         for name in names:
             known = self._known.of(name, tables.files[name])
             if known is not None:
-                fitting += self._fitting(sql, wish, name, known, reasons)
+                fitting += self._fitting(sql, wish, name, known, tables.revision, reasons)
         if not fitting:
             if wish.insists:
                 raise InvalidRequest(_none_fits(wish, reasons), place=wish.place)
@@ -228,7 +230,13 @@ class Projections:
         self._sessions.close()
 
     def _fitting(
-        self, sql: str, wish: ProjectionWish, name: str, known: Known, reasons: list[str]
+        self,
+        sql: str,
+        wish: ProjectionWish,
+        name: str,
+        known: Known,
+        revision: int,
+        reasons: list[str],
     ) -> list[Choice]:
         found = []
         for plan in known.plans:
@@ -237,7 +245,8 @@ class Projections:
             table = view_name(name, plan)
             text = rewritten(sql, name, plan, known.columns, table)
             if text is not None:
-                found.append(Choice(name, plan, known.columns, text, known.files, wish))
+                of_files = (known.columns, text, known.files, revision)
+                found.append(Choice(name, plan, *of_files, wish))
             elif wish.insists:
                 why = why_not(sql, name, plan, known.columns)
                 reasons.append(f"{plan.name!r} of {name}: {why}")
@@ -284,8 +293,9 @@ class Projections:
         with self._mutex:
             if self._views is None or self._views.session is not spark:
                 self._views = ProjectionViews(spark)
+            name = view_name(choice.datasource, choice.plan)
             parts = self._standing_of(choice).parts
-            if self._views.has(choice.datasource, choice.plan, parts):
+            if self._views.shows(name, choice.revision, parts):
                 return
             names = (file.path.rpartition("/")[2] for file in parts.made)
             if damaged := self._shelf.damaged(choice.datasource, choice.plan.digest, names):
@@ -293,7 +303,7 @@ class Projections:
                 self._shelf.forget(choice.datasource, choice.plan.digest, damaged)
                 parts = self._standing_of(choice).parts
                 self._tell_damage(choice, len(damaged))
-            self._views.bring(choice.datasource, choice.plan, choice.columns, parts)
+            self._views.bring(name, choice.plan, choice.columns, choice.revision, parts)
 
     def _forget(self, choice: Choice, error: PenstockError) -> int:
         """Count files that an error names as not made; return how many. Views are made anew."""

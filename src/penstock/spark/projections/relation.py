@@ -36,6 +36,14 @@ class Parts:
     rest: tuple[TableFile, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Defined:
+    """What a view was defined of, and the newest revision of the metadata at which it was right."""
+
+    revision: int
+    parts: Parts
+
+
 def summed(rows: DataFrame, plan: ProjectionPlan, *beside: Column) -> DataFrame:
     """Return rows of a datasource as a projection has them.
 
@@ -66,27 +74,37 @@ class ProjectionViews:
 
     def __init__(self, session: SparkSession) -> None:
         self.session = session
-        self._defined: dict[str, Parts] = {}
+        self._defined: dict[str, _Defined] = {}
         self._stored: dict[str, Columns] = {}
 
-    def bring(self, datasource: str, plan: ProjectionPlan, columns: Columns, parts: Parts) -> str:
-        """Define a projection's view anew where its parts changed, and return its name."""
-        name = view_name(datasource, plan)
-        if self._defined.pop(name, None) != parts:
-            self._table(name, plan, columns, parts).createOrReplaceTempView(quoted(name))
-        self._defined[name] = parts  # the last one used stands last
+    def shows(self, name: str, revision: int, parts: Parts) -> bool:
+        """Tell whether the view of a name shows these parts, or those of a later revision.
+
+        Whoever is slow must not show what was there before to those who asked after it.
+        """
+        known = self._defined.get(name)
+        if known is not None and known.parts == parts:
+            self._defined[name] = _Defined(max(revision, known.revision), parts)
+            return True
+        return known is not None and known.revision > revision
+
+    def bring(
+        self, name: str, plan: ProjectionPlan, columns: Columns, revision: int, parts: Parts
+    ) -> None:
+        """Define the view of a name, which does not show these parts, of them."""
+        self._table(name, plan, columns, parts).createOrReplaceTempView(quoted(name))
+        self._defined.pop(name, None)
+        self._defined[name] = _Defined(revision, parts)  # the last one stands last
         for old in list(self._defined)[:-_VIEWS_MAX]:
             self.session.catalog.dropTempView(old)
             del self._defined[old], self._stored[old]
-        return name
-
-    def has(self, datasource: str, plan: ProjectionPlan, parts: Parts) -> bool:
-        """Tell whether a projection's view is defined of these parts."""
-        return self._defined.get(view_name(datasource, plan)) == parts
 
     def forget(self) -> None:
         """Define every view anew at its next use."""
-        self._defined = {name: Parts((), ()) for name in self._defined}
+        nothing = Parts((), ())
+        self._defined = {
+            name: _Defined(known.revision, nothing) for name, known in self._defined.items()
+        }
 
     def _table(self, name: str, plan: ProjectionPlan, columns: Columns, parts: Parts) -> DataFrame:
         stored = self._stored.get(name)
