@@ -602,7 +602,14 @@ def test_sql_in_every_format(
         "query": "SELECT\n 2",
         "resultFormat": "csv",
         "header": True,
+        "context": {},
     }
+    server.answers[sql] = (200, [["year"], [2013]])
+    for form in ("table", "json"):
+        told = ["--format", form, "--context", "noProjections=true", "--context", "timeout=5"]
+        assert run(["sql", "SELECT 2", *told]) == exitcodes.OK
+        wanted = {"noProjections": True, "timeout": 5}
+        assert json.loads(server.asked[-1][3])["context"] == wanted
     monkeypatch.setattr("sys.stdin", io.StringIO("SELECT 3"))
     assert run(["sql", "--json"]) == exitcodes.OK
     assert json.loads(server.asked[-1][3])["resultFormat"] == "object"

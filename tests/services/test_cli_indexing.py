@@ -442,5 +442,3 @@ def test_sql_that_writes_is_followed(world: OverlordWorld, capsys: Capture) -> N
     assert (task["rowsPerSegment"], task["context"]["who"]) == (7, "me=you")
     assert run(["sql", statement, "--context", "maxParseExceptions"]) == exitcodes.USAGE
     assert "is no NAME=VALUE" in capsys.readouterr().err
-    assert run(["sql", "SELECT 1", "--context", "sqlOuterLimit=1"]) == exitcodes.USAGE
-    assert "a query has none" in capsys.readouterr().err

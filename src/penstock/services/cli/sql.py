@@ -41,7 +41,7 @@ class Format(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """How rows are printed, and what tasks are told."""
+    """How rows are printed, and what queries and tasks are told."""
 
     output: Format
     context: Mapping[str, object]
@@ -73,7 +73,7 @@ def sql(
         list[str] | None,
         typer.Option(
             metavar="NAME=VALUE",
-            help="What the task of an INSERT or REPLACE is told; may be repeated.",
+            help="What a query, or the task of an INSERT or REPLACE, is told; may be repeated.",
         ),
     ] = None,
 ) -> None:
@@ -89,8 +89,6 @@ def sql(
         _prompt(api, chosen)
         return
     text = statement if statement is not None else read_text(file or Path("-"))
-    if context and not _WRITES.match(_bare(text)):
-        raise InvalidRequest("--context is what a task is told, and a query has none: leave it out")
     _run(api, text, chosen)
 
 
@@ -122,16 +120,17 @@ def _run(api: JsonClient, text: str, wanted: _Wanted) -> None:
         _write(api, statement, wanted.context, as_json=as_json)
         return
     try:
-        _query(api, statement, output)
+        _query(api, statement, wanted)
     except KeyboardInterrupt:
         # The connection is closed by now, and with it the server stops the query.
         warn("penstock: stopped")
         raise
 
 
-def _query(api: JsonClient, statement: str, output: Format) -> None:
+def _query(api: JsonClient, statement: str, wanted: _Wanted) -> None:
+    output = wanted.output
     if output is Format.TABLE:
-        found = ask(api, statement)
+        found = ask(api, statement, wanted.context)
         numeric = [
             all(isinstance(row[at], int | float | None) for row in found.rows)
             and any(row[at] is not None for row in found.rows)
@@ -145,6 +144,7 @@ def _query(api: JsonClient, statement: str, output: Format) -> None:
         "query": statement,
         "resultFormat": _RESULT_FORMATS[output],
         "header": output is Format.CSV,
+        "context": dict(wanted.context),
     }
     status, _, content = api.exchange("POST", "/druid/v2/sql", json.dumps(body).encode())
     if status != 200:
