@@ -13,7 +13,7 @@ from typing import Final
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.sqltext import tokens
-from penstock.spark.projections.block import Block, Item, NoMatch, commas, is_number, read
+from penstock.spark.projections.block import Block, NoMatch, commas, is_number, read
 from penstock.spark.projections.holdings import Holdings, Normal, closings, normal
 from penstock.spark.projections.plan import ProjectionPlan
 from penstock.spark.projections.rewriting import Part, Rewriting
@@ -57,7 +57,6 @@ def _rewritten(
     _look(sql, datasource)
     block = read(sql, datasource)
     has = Holdings(plan, columns)
-    _check_names(block, has)
     shadows = _shadows(block, has)
     aliases = frozenset(item.alias.lower() for item in block.items if item.alias) - has.names
     if not plan.keys and "GROUP" in block.clauses:
@@ -77,39 +76,26 @@ def _look(sql: str, datasource: str) -> None:
         raise NoMatch(f"it is no query of {datasource}, or longer than {_LENGTH_MAX} characters")
 
 
-def _check_names(block: Block, has: Holdings) -> None:
-    """Refuse what may be two things: columns and names of items, columns and key words."""
+def _shadows(block: Block, has: Holdings) -> frozenset[str]:
+    """Return the names of items that are those of other columns; refuse what may be two things."""
     for token in block.found:
         if token.text in KEYWORDS and token.name.casefold() in has.columns:
             raise NoMatch(f"{token.raw} is a column, too: quote it")
+    found: set[str] = set()
+    names: list[str] = []
     for item in block.items:
         alias = item.alias.casefold()
-        if alias in has.columns or not alias:
-            continue
-        if alias in has.stored or alias.upper() in KEYWORDS | RESERVED:
+        own = block.found[item.start].name.casefold() if item.end - item.start == 1 else ""
+        names.append(alias or own)
+        is_column = alias in has.columns
+        if is_column and alias != own:
+            found.add(alias)
+        elif not is_column and (alias in has.stored or alias.upper() in KEYWORDS | RESERVED):
             raise NoMatch(f"the name {item.alias} of an item is that of something else, too")
-
-
-def _shadows(block: Block, has: Holdings) -> frozenset[str]:
-    """Return the names of items that are those of other columns, case folded."""
-    found = has.columns & {
-        item.alias.casefold() for item in block.items if not _is_itself(item, block)
-    }
-    names = [
-        (item.alias or block.found[item.start].name).casefold()
-        for item in block.items
-        if item.alias or item.end - item.start == 1
-    ]
     for name in found:
         if names.count(name) > 1:
             raise NoMatch(f"several items are named {name}")
-    return found
-
-
-def _is_itself(item: Item, block: Block) -> bool:
-    """Tell whether an item is the column of its own name."""
-    column = block.found[item.start]
-    return item.end - item.start == 1 and column.name.casefold() == item.alias.casefold()
+    return frozenset(found)
 
 
 def _rewrite(query: Rewriting, conditions: tuple[str, ...], shadows: frozenset[str]) -> None:
