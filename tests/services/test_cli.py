@@ -123,6 +123,8 @@ def test_no_server_is_a_code_of_its_own(capsys: Capture) -> None:
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert "penstock up" in error
+    assert run(["pub", "-t", "t", "a", "--broker-url", "http://127.0.0.1:1"]) == 3
+    assert "the broker at http://127.0.0.1:1 does not answer" in capsys.readouterr().err
 
 
 def test_a_named_folder_without_a_server_leads_to_no_other(

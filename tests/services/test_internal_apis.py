@@ -18,6 +18,7 @@ from penstock.core.errors import (
     InvalidRequest,
     LockRevoked,
     NotFound,
+    NotReachable,
     PenstockError,
     Unavailable,
 )
@@ -52,7 +53,7 @@ from penstock.services.api.peon import PeonRoutes
 from penstock.services.api.worker import WorkerRoutes
 from penstock.services.config import Address
 from penstock.services.host.process import listen
-from penstock.services.httpclient import JsonClient, NotReachable
+from penstock.services.httpclient import JsonClient
 from penstock.services.httpserver import HttpServer
 from penstock.services.leases import Announcement, Announcer, Directory
 from penstock.storage.filesystem import OsFileSystem

@@ -48,6 +48,20 @@ spec:
         check_expressions(PATH, text.encode(), odd)
 
 
+def test_projections_are_looked_into_too() -> None:
+    column = {"type": "expression", "name": "x", "expression": "!a"}
+    given = {"virtualColumns": [column], "filter": {"type": "expression", "expression": "!b"}}
+    for body, place in (
+        ({"spec": {"dataSchema": {"projections": [given]}}}, "spec.dataSchema."),
+        ({"type": "compact", "projections": [given]}, ""),
+    ):
+        with pytest.raises(InvalidRequest) as caught:
+            check_expressions(PATH, json.dumps(body).encode(), odd)
+        at = f"{place}projections[0]"
+        assert f"{at}.virtualColumns[0].expression: '!a' is odd" in str(caught.value)
+        assert f"{at}.filter.expression: '!b' is odd" in str(caught.value)
+
+
 def test_every_mistake_is_told() -> None:
     with pytest.raises(InvalidRequest, match=r"^2 mistakes in the spec:\n  .*\[0\].*\n  .*\[2\]"):
         check_expressions(PATH, spec("!a", "b", "!c"), odd)

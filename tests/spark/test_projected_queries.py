@@ -272,7 +272,7 @@ def test_a_query_that_insists_is_told_why_none_fits(world: World) -> None:
     assert {row["tableName"] for row in shown} == {"sales", "other"}
 
 
-@pytest.mark.parametrize("damage", ["cut", "empty", "gone", "overwritten"])
+@pytest.mark.parametrize("damage", ["cut", "empty", "gone", "overwritten", "a folder"])
 @pytest.mark.parametrize("moment", ["used before", "after a restart"])
 def test_a_damaged_file_counts_as_not_made(world: World, damage: str, moment: str) -> None:
     world.data.publish("sales", sales(1), JANUARY)
@@ -281,9 +281,11 @@ def test_a_damaged_file_counts_as_not_made(world: World, damage: str, moment: st
     world.check("by day")
     path, _ = world.files()
     whole = path.read_bytes()
-    if damage == "gone":
+    if damage in {"gone", "a folder"}:
         path.unlink()
-    else:
+    if damage == "a folder":
+        path.mkdir()
+    elif damage != "gone":
         left = {"cut": whole[:-9], "empty": b"", "overwritten": b"x" * len(whole)}[damage]
         path.write_bytes(left)
     if moment == "after a restart":
@@ -292,6 +294,8 @@ def test_a_damaged_file_counts_as_not_made(world: World, damage: str, moment: st
         world.last.maker.work()  # it looks what is there
     # Its rows are read in the same query.
     world.check("by day", wish=FORCED)
+    if damage == "a folder":
+        return  # it stays for whoever made it
     world.make()
     world.check("by day")
     assert len(world.files()) == 2

@@ -157,9 +157,12 @@ def test_what_is_too_much_is_dropped_with_a_count_and_asked_for_again(
     assert world.counts() == (10, 0, 4)
 
 
-@pytest.mark.parametrize("kind", [SparkDiskFull, EngineUnavailable])
+@pytest.mark.parametrize(("kind", "tries"), [(SparkDiskFull, 1), (EngineUnavailable, 2)])
 def test_a_full_disk_is_told_once_and_ends_the_making_for_a_while(
-    make: Callable[..., World], caplog: pytest.LogCaptureFixture, kind: type[EngineUnavailable]
+    make: Callable[..., World],
+    caplog: pytest.LogCaptureFixture,
+    kind: type[EngineUnavailable],
+    tries: int,
 ) -> None:
     world = make(pause_s=600)
 
@@ -172,7 +175,7 @@ def test_a_full_disk_is_told_once_and_ends_the_making_for_a_while(
         for _ in range(5):
             world.maker.work()
             world.want(*range(6))
-    assert len(world.jobs) == 1
+    assert len(world.jobs) == tries
     assert world.counts() == (0, 2, 4)
     (line,) = caplog.messages
     assert line == ("the projection p of d is not made, queries read the rows: no space left")
@@ -181,6 +184,20 @@ def test_a_full_disk_is_told_once_and_ends_the_making_for_a_while(
     world.want(*range(6))
     world.maker.work()
     assert world.counts() == (6, 2, 4)
+
+
+def test_a_session_that_ended_with_its_spark_is_lost_once(make: Callable[..., World]) -> None:
+    world = make(pause_s=600)
+
+    def lost(_files: Sequence[TableFile]) -> None:
+        if len(world.jobs) == 1:
+            raise EngineUnavailable("no active session")
+
+    world.fails = lost
+    world.want(2, 1)
+    world.maker.work()
+    assert world.jobs == [["2", "1"], ["2", "1"]]
+    assert world.counts() == (2, 0, 0)
 
 
 def test_one_bad_file_of_a_job_does_not_keep_the_others_from_it(

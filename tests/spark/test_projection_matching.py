@@ -331,7 +331,7 @@ def test_literals_that_start_a_bucket() -> None:
         ("SELECT 1 FROM ds", "asks for rows"),
         ("SELECT COUNT(*), carrier FROM ds", "asks for rows"),
         ("SELECT DISTINCT carrier FROM ds", "DISTINCT is not known"),
-        ("SELECT ALL carrier FROM ds GROUP BY 1", "ALL is not known"),
+        ("SELECT ALL carrier FROM ds GROUP BY 1", "ALL is not known where it stands"),
         ("SELECT a.carrier FROM ds GROUP BY 1", ""),
         ("SELECT ds.carrier.x FROM ds GROUP BY 1", ""),
         ("SELECT x.ds.carrier FROM ds GROUP BY 1", ""),

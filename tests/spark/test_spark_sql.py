@@ -565,3 +565,21 @@ def test_text_and_comments_end_where_spark_ends_them(sessions: SparkSessions) ->
             assert found == wanted, repr(sql)
             compared += 1
     assert compared > 80
+
+
+def test_names_that_differ_in_case_alone_show_no_rows_of_each_other(
+    sessions: SparkSessions, tmp_path: Path
+) -> None:
+    data = DataFolder(tmp_path)
+    rows = table(["2013-01-01T00:00:00Z"], n=ints(1))
+    for name in ("Twin", "twin", "single"):
+        data.publish(name, rows, JANUARY)
+    service = SqlService(sessions, data.source, SystemClock())
+    try:
+        with pytest.raises(InvalidRequest, match='"Twin" and "twin" differ in case alone'):
+            ask(service, "SELECT SUM(n) FROM twin")
+        # Others are answered, whatever words they have.
+        assert ask(service, "SELECT SUM(n) AS twin FROM single") == [(1,)]
+    finally:
+        service.close()
+        data.close()

@@ -18,7 +18,7 @@ from urllib.parse import urlencode, urlsplit
 
 import orjson
 
-from penstock.core.errors import Conflict, InvalidRequest, NotFound, Unavailable
+from penstock.core.errors import Conflict, InvalidRequest, NotFound, NotReachable, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -114,9 +114,9 @@ class Requests:
             connection.sock = sock
         return sock
 
-    def _no_answer(self, error: Exception) -> Unavailable:
+    def _no_answer(self, error: Exception) -> NotReachable:
         what = str(error) or type(error).__name__
-        return Unavailable(
+        return NotReachable(
             f"the broker at {self._base_url} does not answer ({what}): check that it runs there"
         )
 

@@ -46,6 +46,10 @@ class Unavailable(PenstockError):
     """It cannot be done now: try again later. Nothing was changed."""
 
 
+class NotReachable(Unavailable):
+    """Nothing answers at the address."""
+
+
 class Fenced(Unavailable):
     """A later term of leadership has begun: stop leading. Nothing was changed.
 

@@ -39,9 +39,10 @@ class LocalFiles:
     def size(self, relative: str) -> int | None:
         """Return a file's size, None if there is none."""
         try:
-            return self._fs.stat(posixpath.join(self._root, relative)).size
+            found = self._fs.stat(posixpath.join(self._root, relative))
         except NotFound:
             return None
+        return None if found.is_folder else found.size
 
     def put(self, local_file: str, folder: str, name: str = FILE_NAME, temporary: str = "") -> int:
         """Copy a file to its place in a folder, durably, and return its size.

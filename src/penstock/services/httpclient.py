@@ -15,16 +15,12 @@ from dataclasses import dataclass
 from email.message import Message
 from urllib.parse import urlencode, urlsplit
 
-from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
+from penstock.core.errors import InvalidRequest, NotReachable, PenstockError
 from penstock.services.errorcodes import error_from
 
 JSON_TYPE = "application/json"
 DETAIL_HEADER = "X-Penstock-Detail"
 _ANSWER_TEXT_MAX = 2_000
-
-
-class NotReachable(Unavailable):
-    """Nothing answers at the address."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from penstock.core.errors import Unavailable
+from penstock.core.errors import NotReachable, Unavailable
 from penstock.services.api.asgi import JsonResponse, process_status
 from penstock.services.api.clients import LOG_OFFSET_HEADER, LOG_SIZE_HEADER
 from penstock.services.api.coordinator.datasources import DatasourceRoutes
@@ -25,7 +25,7 @@ from penstock.services.api.indexer.reading import AUTHOR_HEADER, COMMENT_HEADER
 from penstock.services.api.indexer.sqltask import SqlTaskRoutes
 from penstock.services.api.speccheck import Mistakes, check_expressions, is_checked
 from penstock.services.config import Address
-from penstock.services.httpclient import JsonClient, NotReachable
+from penstock.services.httpclient import JsonClient
 from penstock.services.leases import Directory
 from penstock.storage.metadata import MetadataStore
 

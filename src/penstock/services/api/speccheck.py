@@ -86,7 +86,7 @@ def _other_mistakes(path: str, body: bytes) -> list[str]:
 
 
 def _expressions(body: bytes) -> Iterator[tuple[str, str]]:
-    """Yield (place, expression in Spark SQL) of transforms and filters."""
+    """Yield (place, expression in Spark SQL) of transforms, filters and projections."""
     value = _value(body)
     spec, schema = _inner(value, "spec"), _inner(value, "spec", "dataSchema")
     # The second is a compaction's own place, the third that of its supervisor.
@@ -99,8 +99,20 @@ def _expressions(body: bytes) -> Iterator[tuple[str, str]]:
         for number, one in enumerate(transforms if isinstance(transforms, list) else ()):
             yield from _expression(f"{place}.transforms[{number}]", one, condition=False)
         yield from _of_filter(f"{place}.filter", _inner(owner, "transformSpec", "filter"), 0)
+        yield from _of_projections(place.removesuffix("transformSpec"), owner)
     source = _inner(spec, "ioConfig", "inputSource", "filter")
     yield from _of_filter("spec.ioConfig.inputSource.filter", source, 0)
+
+
+def _of_projections(place: str, owner: object) -> Iterator[tuple[str, str]]:
+    """Yield those of projections, of which no task would tell: nothing else would be said."""
+    projections = _inner(owner, "projections")
+    for number, one in enumerate(projections if isinstance(projections, list) else ()):
+        at = f"{place}projections[{number}]"
+        columns = _inner(one, "virtualColumns")
+        for count, column in enumerate(columns if isinstance(columns, list) else ()):
+            yield from _expression(f"{at}.virtualColumns[{count}]", column, condition=False)
+        yield from _of_filter(f"{at}.filter", _inner(one, "filter"), 0)
 
 
 def _value(body: bytes) -> object:

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.core.errors import InvalidRequest
+from penstock.core.errors import InvalidRequest, NotReachable
 from penstock.services import config
 from penstock.services.config import Address, Options
 from penstock.services.host.datafolder import DataFolder
-from penstock.services.httpclient import JsonClient, NotReachable
+from penstock.services.httpclient import JsonClient
 
 if TYPE_CHECKING:
     from penstock.broker.client import BrokerClient

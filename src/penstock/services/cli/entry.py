@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 import penstock
-from penstock.core.errors import InvalidRequest, PenstockError
+from penstock.core.errors import InvalidRequest, NotReachable, PenstockError
 from penstock.services.cli import (
     consuming,
     cron,
@@ -37,7 +37,6 @@ from penstock.services.cli.indexing import (
 )
 from penstock.services.cli.output import warn
 from penstock.services.cli.processor import commands as processor_commands
-from penstock.services.httpclient import NotReachable
 
 EVERYWHERE = "--data-dir, --url, --broker-url, --token, --config and --debug may stand anywhere in a command."  # noqa: E501
 _HOISTED = frozenset({"--data-dir", "--url", "--broker-url", "--token", "--config"})

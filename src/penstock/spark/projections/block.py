@@ -149,7 +149,9 @@ def _check_tokens(sql: str, found: list[Token]) -> None:
                 f"{token.raw} looks like another word: names of that kind stand in quotes"
             )
         if token.text in RESERVED and following.text != "(":
-            raise NoMatch(f"{token.text} is not known: a name of that kind stands in quotes")
+            raise NoMatch(
+                f"{token.text} is not known here (a column of that name stands in quotes)"
+            )
         is_hint = token.text == "+" and sql[token.position - 2 : token.position] == "/*"
         if is_hint or _RAW_NAME.match(token.raw):
             raise NoMatch("it has a hint" if is_hint else f"{token.raw} may be a text or a name")

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.clock import Clock
-from penstock.core.errors import InvalidRequest, PenstockError
+from penstock.core.errors import InvalidRequest, PenstockError, counted
 from penstock.core.metrics import Counter
 from penstock.core.sparselog import SparseLog
 from penstock.segments.layout import projection_file
@@ -252,7 +252,8 @@ class Projections:
                 reasons.append(f"{plan.name!r} of {name}: {why}")
         if wish.insists:
             reasons += [
-                f"{one!r} of {name} cannot be made of the columns that {name} has now"
+                f"{one!r} of {name} cannot be made: a column that it names is not there now, or an"
+                " expression or its filter has no exact counterpart in Spark SQL"
                 for one in known.unresolved
                 if not wish.use or one == wish.use
             ]
@@ -327,8 +328,8 @@ class Projections:
 
     def _tell_damage(self, choice: Choice, count: int) -> None:
         self._log.warning(
-            "the projection %s of %s: %d files are damaged or gone, and are made again",
-            *(choice.plan.name, choice.datasource, count),
+            "the projection %s of %s is made again where it was damaged or gone: %s",
+            *(choice.plan.name, choice.datasource, counted(count, "file")),
         )
 
     def _refuse(self, choice: Choice, why: str) -> None:
@@ -351,7 +352,8 @@ def _length_ms(fixed_ms: int, months: int) -> float:
 
 def _none_fits(wish: ProjectionWish, reasons: Sequence[str]) -> str:
     what = f"the projection {wish.use!r} does not answer" if wish.use else "no projection answers"
-    why = "; ".join(reasons[:10]) or "the query's datasource has none of that name"
+    none = f"none called {wish.use!r}" if wish.use else "none"
+    why = "; ".join(reasons[:10]) or f"its datasource has {none}"
     return f"{what} this query: {why}. Leave it out, and the rows answer"
 
 
@@ -367,7 +369,7 @@ def wish_of(context: Mapping[str, object]) -> ProjectionWish:
     flags = []
     for name in ("forceProjections", "noProjections"):
         value = context.get(name)
-        if value not in (None, True, False, "true", "false"):
+        if not (value is None or isinstance(value, bool) or value in ("true", "false")):
             raise InvalidRequest("must be true or false", place=f"context.{name}")
         flags.append(value in (True, "true"))
     return ProjectionWish(use or "", *flags)

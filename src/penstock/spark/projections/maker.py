@@ -18,10 +18,10 @@ from penstock.core.clock import Clock
 from penstock.core.errors import PenstockError, Unavailable
 from penstock.core.metrics import Counter
 from penstock.core.sparselog import SparseLog
-from penstock.indexing.engine import EngineFailure
+from penstock.indexing.engine import EngineFailure, EngineUnavailable
 from penstock.segments.layout import projection_file, projection_folder
 from penstock.spark.connect.running import Running
-from penstock.spark.connect.session import SparkSessions
+from penstock.spark.connect.session import SparkDiskFull, SparkSessions
 from penstock.spark.projections.known import KnownProjections
 from penstock.spark.projections.making import Folder, make_files
 from penstock.spark.projections.plan import ProjectionPlan
@@ -233,7 +233,7 @@ class Maker:
             made = self._shelf.made(batch[0].datasource, batch[0].plan.digest)
             missing = [one for one in batch if projection_file(one.file.path) not in made]
             if wanted := [one for one in missing if not self._is_there(one)]:
-                self._sum_up(wanted)
+                self._insist(wanted)
         except EngineFailure as error:
             if self._stopped:
                 return
@@ -272,6 +272,15 @@ class Maker:
     def _is_there(self, wish: _Wish) -> bool:
         """Tell whether somebody made it meanwhile."""
         return self._shelf.find(wish.datasource, wish.plan.digest, wish.file.path)
+
+    def _insist(self, batch: Sequence[_Wish]) -> None:
+        """Sum up; the session of a Spark that was started again is found lost once."""
+        try:
+            self._sum_up(batch)
+        except EngineUnavailable as error:
+            if isinstance(error, SparkDiskFull):
+                raise
+            self._sum_up(batch)
 
     def _sum_up(self, batch: Sequence[_Wish]) -> None:
         first = batch[0]

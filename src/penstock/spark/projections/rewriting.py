@@ -169,7 +169,7 @@ class Part:
         if token.text in OPERATORS:
             return at + 1
         if token.text in KEYWORDS:
-            raise NoMatch(f"{token.text} is not known")
+            raise NoMatch(f"{token.text} is not known where it stands")
         return self._name(at)
 
     def _call(self, at: int) -> int:

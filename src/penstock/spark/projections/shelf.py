@@ -115,11 +115,11 @@ class Shelf:
             return []
         made, found = self.made(datasource, digest), []
         for name in names:
+            path = Path(self.location(datasource, digest, name))
             try:
-                size = Path(self.location(datasource, digest, name)).stat().st_size
+                size = path.stat().st_size if path.is_file() else 0
             except OSError:
-                found.append(name)
-                continue
+                size = 0
             if size < _BYTES_MIN or size != (made.get(name) or size):
                 found.append(name)
         return found

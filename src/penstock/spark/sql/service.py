@@ -16,6 +16,7 @@ import itertools
 import re
 import threading
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -28,7 +29,7 @@ from penstock.spark.connect.session import SparkDiskFull, SparkRefusal, SparkSes
 from penstock.spark.projections.choosing import NO_WISH, Choice, Projections, ProjectionWish
 from penstock.spark.sql.dialect import in_spark
 from penstock.spark.sql.statement import check_reads_only
-from penstock.spark.tables import Tables, TableSource, why_empty
+from penstock.spark.tables import TableFile, Tables, TableSource, why_empty
 from penstock.spark.views import Views, damaged
 
 if TYPE_CHECKING:
@@ -275,8 +276,9 @@ class SqlService:
             if self._views is None or self._views.session is not spark:
                 self._views = Views(spark)
             text = sql.lower()
-            names = [name for name in tables.files if all_of_them or mentions(text, name)]
-            self._views.bring(tables.files, names)
+            files = _told_apart(tables.files)
+            names = [name for name in files if all_of_them or mentions(text, name)]
+            self._views.bring(files, names)
             return names, tables
 
     def _explained(self, error: PenstockError) -> str:
@@ -284,9 +286,19 @@ class SqlService:
         if "TABLE_OR_VIEW_NOT_FOUND" not in text:
             return text
         missing = _MISSING_TABLE.search(text)
-        if missing and (why := why_empty(self._source, missing[1].replace("``", "`"))):
-            return why
-        known = self._source.tables().known_names()
+        tables = self._source.tables()
+        if missing:
+            name = missing[1].replace("``", "`")
+            alike = [one for one in tables.files if one.lower() == name.lower()]
+            if len(alike) > 1:
+                names = " and ".join(f'"{one}"' for one in alike)
+                return (
+                    f"{names} differ in case alone, which SQL does not tell apart: ingest one of"
+                    " them under another name"
+                )
+            if why := why_empty(self._source, name):
+                return why
+        known = tables.known_names()
         first = text.split("\n", 1)[0].split(". Verify", 1)[0]
         where = re.search(r"line (\d+),? pos(?:ition)? (\d+)", text)
         place = f" (line {where[1]}, column {int(where[2]) + 1})" if where else ""
@@ -299,6 +311,14 @@ def _said(error: BaseException) -> str:
     while said.__cause__ is not None:
         said = said.__cause__
     return f"{error}\n{said}"
+
+
+def _told_apart(files: Mapping[str, tuple[TableFile, ...]]) -> Mapping[str, tuple[TableFile, ...]]:
+    """Leave out datasources whose names differ in case alone: one would show the other's rows."""
+    counts = Counter(name.lower() for name in files)
+    if len(counts) == len(files):
+        return files
+    return {name: found for name, found in files.items() if counts[name.lower()] == 1}
 
 
 def mentions(text: str, name: str) -> bool:

@@ -35,7 +35,7 @@ _WAITING: Final = ("pending", "waiting")
 _AGAIN: Final = ", try "
 _LOOKS_UNTOLD: Final = 2
 _EMPTIED_SHOWN: Final = 3
-_WAIT_TEXT_LENGTH_MAX: Final = 200
+_WAIT_TEXT_LENGTH_MAX: Final = 2_000
 _ASK_EVERY_S: Final = 0.5
 # An overlord that is started again answers within this time.
 _SILENCE_MAX_S: Final = 60.0
