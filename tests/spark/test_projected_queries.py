@@ -492,3 +492,17 @@ def test_who_is_slow_does_not_show_what_was_there_before(world: World) -> None:
     found = projections.answered(slow, (), 1_000, wanted.column_types, Running())
     assert found is not None
     assert found.to_pylist() == wanted.table.to_pylist()
+
+
+def test_a_query_that_is_at_fault_itself_costs_no_projection(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.data.publish("sales", sales(1), JANUARY)
+    world.make()
+    world.check("by day")
+    wrong = "SELECT name, SUM(n) / (COUNT(*) - COUNT(*)) AS x FROM sales GROUP BY name"
+    for wish in (ProjectionWish(), FORCED, ROWS):
+        with pytest.raises((InvalidRequest, EngineFailure), match=r"(?i)divi.* by zero"):
+            world.ask(wrong, wish)
+    world.check("by day")
+    assert not [text for text in caplog.messages if "projection" in text]

@@ -6,6 +6,7 @@ be refused, whatever it is.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -519,6 +520,13 @@ def test_what_the_projection_is_of_must_be_asked_for(where: str) -> None:
     assert made is not None
     assert "carrier" not in made.lower()
     assert made.count("TRUE") >= 2
+
+
+def test_a_condition_may_stand_in_parentheses_on_either_side() -> None:
+    known = dataclasses.replace(OF_UA, conditions=("(`carrier` IS NOT NULL)",))
+    for where in ("carrier IS NOT NULL", "((carrier IS NOT NULL)) AND city = 'a'"):
+        assert over(f"SELECT COUNT(*) FROM ds WHERE {where}", known)
+    assert not over("SELECT COUNT(*) FROM ds WHERE carrier IS NULL", known)
 
 
 @pytest.mark.parametrize(

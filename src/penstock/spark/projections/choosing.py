@@ -23,7 +23,7 @@ from penstock.core.metrics import Counter
 from penstock.core.sparselog import SparseLog
 from penstock.segments.layout import projection_file
 from penstock.spark.connect.running import Running
-from penstock.spark.connect.session import SparkSessions
+from penstock.spark.connect.session import SparkRefusal, SparkSessions
 from penstock.spark.projections.known import Known, KnownProjections
 from penstock.spark.projections.maker import Maker
 from penstock.spark.projections.matching import rewritten, why_not
@@ -42,6 +42,7 @@ USED_FROM: Final = 0.5
 """Of the visible bytes so many must have files of a projection before it is used."""
 # So many files are asked for at once; who comes when they are made asks for the next.
 _WANTED_MAX: Final = 1_000
+_STANDINGS_MAX: Final = 1_000
 # A file that is found damaged while it is read is left out of the next try.
 _TRIES: Final = 2
 _NAME: Final = re.compile(r"\b[0-9a-f]{32}\.parquet")
@@ -202,10 +203,10 @@ class Projections:
             running: Is told that it runs.
 
         Raises:
-            InvalidRequest: The query insists on it, and Spark does not take it.
-            EngineFailure: It was stopped.
+            InvalidRequest: The query insists on it, and it gives other types.
+            PenstockError: It was stopped; or it insists, and this is what Spark says.
         """
-        for _ in range(_TRIES):
+        for attempt in range(1, _TRIES + 1):
             try:
                 with self._sessions.use() as spark, running.tagged(spark):
                     self._bring(spark, choice)
@@ -215,15 +216,18 @@ class Projections:
             except PenstockError as error:
                 if running.stopped:
                     raise
-                if not self._forget(choice, error):
-                    return None  # it would end so again
+                # Without a file that can be read anew it would end so again.
+                if not self._forget(choice, error) or attempt == _TRIES:
+                    if choice.wish.insists:
+                        raise
+                    return None
             else:
                 if table is None:
                     self._refuse(choice, f"its types are {types}, not {list(wanted)}")
                 else:
                     self.used.add()
                 return table
-        return None
+        raise AssertionError("the last try returns or raises")
 
     def close(self) -> None:
         """End the Spark session."""
@@ -287,6 +291,8 @@ class Projections:
             made_bytes / all_bytes if all_bytes else 0.0,
             tuple(missing[:_WANTED_MAX]),
         )
+        if len(self._standings) >= _STANDINGS_MAX:
+            self._standings.clear()  # of datasources that are gone, too
         self._standings[key] = standing
         return standing
 
@@ -307,16 +313,18 @@ class Projections:
             self._views.bring(name, choice.plan, choice.columns, choice.revision, parts)
 
     def _forget(self, choice: Choice, error: PenstockError) -> int:
-        """Count files that an error names as not made; return how many. Views are made anew."""
+        """Count files that an error names as not made; return how many. The view is made anew."""
         said: BaseException = error
         while said.__cause__ is not None:
             said = said.__cause__
         made = self._shelf.made(choice.datasource, choice.plan.digest)
         named = {name for name in _NAME.findall(f"{error}\n{said}") if name in made}
+        if not named and isinstance(error, SparkRefusal):
+            return 0  # the query is at fault, and the rows will say the same
         self._shelf.forget(choice.datasource, choice.plan.digest, named)
         with self._mutex:
             if self._views is not None:
-                self._views.forget()
+                self._views.forget(view_name(choice.datasource, choice.plan))
         if named:
             self._tell_damage(choice, len(named))
         else:

@@ -80,6 +80,8 @@ class KnownProjections:
 
     def needed(self, tables: Tables) -> Mapping[str, set[str]]:
         """Return the folders of all plans, with the names of files that visible files have."""
+        for gone in self._known.keys() - tables.files.keys():
+            self._known.pop(gone, None)
         found: dict[str, set[str]] = {}
         for datasource, files in tables.files.items():
             if (known := self.of(datasource, files)) is None:

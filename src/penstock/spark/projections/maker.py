@@ -243,6 +243,8 @@ class Maker:
             for one in batch:
                 if self._clock.monotonic_s() >= self._paused_until_s:
                     self._make([one])
+                else:
+                    self.dropped.add()
         except PenstockError as error:
             if self._stopped:
                 return

@@ -146,7 +146,7 @@ def _rewrite_where(query: Rewriting, span: range, conditions: tuple[str, ...]) -
     if not conditions:
         Part(query, span, sees_aliases=False).rewrite()
         return
-    wanted = {normal(tokens(text)) for text in conditions}
+    wanted = {_unwrapped(normal(tokens(text))) for text in conditions}
     met: set[tuple[Normal, ...]] = set()
     for part in _conjuncts(query.block, span):
         form = _unwrapped(query.forms[part.start : part.stop])

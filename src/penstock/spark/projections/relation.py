@@ -99,12 +99,10 @@ class ProjectionViews:
             self.session.catalog.dropTempView(old)
             del self._defined[old], self._stored[old]
 
-    def forget(self) -> None:
-        """Define every view anew at its next use."""
-        nothing = Parts((), ())
-        self._defined = {
-            name: _Defined(known.revision, nothing) for name, known in self._defined.items()
-        }
+    def forget(self, name: str) -> None:
+        """Define the view of a name anew at its next use."""
+        if known := self._defined.get(name):
+            self._defined[name] = _Defined(known.revision, Parts((), ()))
 
     def _table(self, name: str, plan: ProjectionPlan, columns: Columns, parts: Parts) -> DataFrame:
         stored = self._stored.get(name)

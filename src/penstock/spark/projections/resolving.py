@@ -11,6 +11,7 @@ Imports the models of specs: whoever has no projections should not import this.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Container, Sequence
 from typing import Final
 
@@ -44,7 +45,13 @@ _EXPRESSION_LENGTH_MAX: Final = 10_000
 _NESTED_MAX: Final = 50
 
 # Of a query they are the same for all rows, of a file they are not those of the query.
-_OF_THE_QUERY: Final = frozenset({"now", "curdate", "current_date", "current_timestamp"})
+_OF_THE_QUERY: Final = frozenset(
+    {"now", "curdate", "current_date", "current_timestamp", "unix_timestamp"}
+)
+# Text that Spark reads as a time of now, or that may be such once its escapes are read.
+_OF_NOW: Final = re.compile(
+    r"[rR]?'\s*(?:(?:now|today|yesterday|tomorrow)\b|[a-z]{0,9}\\[uU0-9ntrbZ])", re.IGNORECASE
+)
 _CONSTANTS: Final = frozenset({"NULL", "TRUE", "FALSE"})
 _MONTHS: Final = {1: "MONTH", 3: "QUARTER", 12: "YEAR"}
 _TRUNCATED: Final = frozenset({"SECOND", "MINUTE", "HOUR", "DAY", "WEEK", *_MONTHS.values()})
@@ -195,7 +202,8 @@ class _Source:
             if sql[at : token.position].strip():  # a comment here may be a sign there
                 raise Unresolved(sql)
             is_call = bool(token.text) and following is not None and following.text == "("
-            if is_call and token.name.lower() in _OF_THE_QUERY:
+            is_of_now = token.is_text and _OF_NOW.match(token.raw) is not None
+            if is_of_now or (is_call and token.name.lower() in _OF_THE_QUERY):
                 raise Unresolved(sql)
             is_name = not is_call and _is_name(token, translated=translated)
             parts += (

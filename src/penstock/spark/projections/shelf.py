@@ -106,8 +106,10 @@ class Shelf:
     def add(self, datasource: str, digest: str, sizes: Mapping[str, int]) -> None:
         """Note files that were made, by name with their bytes."""
         with self._mutex:
-            self._made.setdefault(projection_folder(datasource, digest), {}).update(sizes)
-            self._version += 1
+            known = self._made.setdefault(projection_folder(datasource, digest), {})
+            if any(known.get(name) != size for name, size in sizes.items()):
+                known.update(sizes)
+                self._version += 1
 
     def damaged(self, datasource: str, digest: str, names: Iterable[str]) -> list[str]:
         """Return which of the files are not as they were written, as far as their sizes tell."""
@@ -137,6 +139,8 @@ class Shelf:
     def tidy(self, needed: Mapping[str, Iterable[str]]) -> int:
         """Delete what was not needed each time for an hour; return how many files.
 
+        What a killed worker began is known from this process's start alone.
+
         Args:
             needed: The folders of the projections that there are, with the names of the files that
                 belong to visible files.
@@ -156,7 +160,9 @@ class Shelf:
             folder, _, name = relative.rpartition("/")
             with self._mutex:
                 self._made.get(folder, {}).pop(name, None)
-                self._begun.discard(relative)
+                self._begun.add(relative)  # until it is deleted
                 self._version += 1
             self._files.delete(relative)
+            with self._mutex:
+                self._begun.discard(relative)
         return len(old)
