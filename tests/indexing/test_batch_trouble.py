@@ -198,7 +198,7 @@ class NoFolder:
 
 
 def losses(dice: random.Random) -> Losses:
-    return Losses(dice.random, NoFolder())  # type: ignore[arg-type]
+    return Losses(dice.random, NoFolder())
 
 
 @given(st.integers(0, 2**32), st.integers(1, 120))
@@ -251,17 +251,17 @@ def test_bad_rows_are_counted_sampled_and_bounded(world: BatchWorld) -> None:
     spec = world.add(index(lines(*ABC) + "\nnonsense", tuning=tuning))
     task = world.make(spec)
     assert task.run().state is TaskState.SUCCESS
-    assert task.report().unparseable["buildSegments"][0]["place"] == "inline:4"  # type: ignore[index,call-overload]
+    assert task.report().unparseable["buildSegments"][0]["place"] == "inline:4"
     task = world.make(world.add(index("no\nno", tuning=tuning)))
     assert task.run().state is TaskState.FAILED
     report = task.report()
-    assert report.row_stats["buildSegments"]["unparseable"] == 2  # type: ignore[index,call-overload]
-    assert len(report.unparseable["buildSegments"]) == 2  # type: ignore[arg-type]
+    assert report.row_stats["buildSegments"]["unparseable"] == 2
+    assert len(report.unparseable["buildSegments"]) == 2
     result = world.run(index(lines(*ABC) + "\nno", tuning={"maxParseExceptions": 0}))
     assert result.error.startswith("1 row cannot be parsed, and at most 0 may be; the first: ")
     task = world.make(world.add(index("no\nno\nno")))
     assert task.run().state is TaskState.FAILED
-    assert task.report().row_stats["buildSegments"]["unparseable"] == 3  # type: ignore[index,call-overload]
+    assert task.report().row_stats["buildSegments"]["unparseable"] == 3
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -15,6 +15,7 @@ from pyspark.sql.types import BooleanType, LongType, StringType
 
 from penstock.core.intervals import START_OF_TIME_MS, Granularity
 from penstock.spark.chunks import given_starts, lies_inside, zoned_starts
+from penstock.spark.schematext import quoted
 from penstock.spark.topic.rowshape import TIME_COLUMN
 from penstock.spark.topic.valuesets import in_order
 
@@ -31,11 +32,6 @@ if TYPE_CHECKING:
 
 # With more of them a plan takes longer to make than a column to go through Python.
 _CONDITIONS_MAX: Final = 16
-
-
-def quoted(name: str) -> str:
-    """Return a name as SQL takes it, whatever characters it has."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def column(name: str) -> Column:

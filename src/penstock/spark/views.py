@@ -16,8 +16,8 @@ from pyspark.sql import functions as sf
 
 from penstock.core.intervals import Interval
 from penstock.indexing.engine import EngineFailure
-from penstock.spark.expressions import column, instant, quoted
-from penstock.spark.schematext import ddl
+from penstock.spark.expressions import column, instant
+from penstock.spark.schematext import ddl, quoted
 from penstock.spark.tables.columns import union_columns
 from penstock.spark.tables.elsewhere import needs_workers, read_by_workers
 from penstock.spark.tables.model import Columns, TableFile

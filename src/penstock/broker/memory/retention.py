@@ -48,10 +48,10 @@ class MemoryRetention:
 
     def retain(
         self,
-        now_ms: int,  # noqa: ARG002 - its topic lets messages go
+        now_ms: int,  # noqa: ARG002 - named as the disk's retention has it
         *,
-        held: Mapping[str, int] | None = None,  # noqa: ARG002
-        consumed: bool = False,  # noqa: ARG002
+        held: Mapping[str, int] | None = None,  # noqa: ARG002 - as above
+        consumed: bool = False,  # noqa: ARG002 - as above
     ) -> RetentionReport:
         """Do nothing: its topic lets messages go."""
         with self._batches.mutex:

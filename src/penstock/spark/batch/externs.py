@@ -20,8 +20,8 @@ from penstock.core.intervals import ETERNITY
 from penstock.indexing.spec.inputs import extern_name
 from penstock.spark.batch.input.reading import InputWork, SplitReport, reports_of
 from penstock.spark.chunkfiles import write_groups, write_whole
-from penstock.spark.expressions import quoted
 from penstock.spark.pieces import numbers, reported, run_pieces
+from penstock.spark.schematext import quoted
 from penstock.spark.tables.model import TableFile
 from penstock.spark.topic.rowshape import FieldType, RowShape
 from penstock.spark.views import table

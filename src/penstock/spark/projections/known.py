@@ -95,10 +95,10 @@ class KnownProjections:
 
 def _resolved(declared: Sequence[Declared], columns: Columns) -> tuple[ProjectionPlan, ...]:
     # Imported here: most datasources have no projections, and need no models of them.
-    from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415
+    from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415 - said above
 
-    from penstock.indexing.spec.rows.projections import Projection  # noqa: PLC0415
-    from penstock.spark.projections.resolving import plans  # noqa: PLC0415
+    from penstock.indexing.spec.rows.projections import Projection  # noqa: PLC0415 - as above
+    from penstock.spark.projections.resolving import plans  # noqa: PLC0415 - as above
 
     adapter = TypeAdapter(Projection)
     found: list[ProjectionPlan] = []
