@@ -1,6 +1,6 @@
 # Each target does its own set-up. `make` alone prints this list.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast lint fmt bench up docs lock clean
+.PHONY: help setup demo test test-fast soak lint fmt bench up docs wheel lock clean
 
 # Containers say so at times: then each of the hundreds of processes that the tests start, and each
 # part of Penstock, compiles all of the Python that it imports.
@@ -27,10 +27,14 @@ test: .venv/.ready-dev  ## Every test, from nothing
 	@scripts/setup postgres
 	@scripts/setup zookeeper
 	@scripts/setup conformance
+	@scripts/setup wheel
 	@$(PY) -m pytest -n 3 --no-loadscope-reorder --maxfail 10 $(ARGS)
 
 test-fast: .venv/.ready-dev  ## The tests that need neither Spark, PostgreSQL nor processes
 	@$(PY) -m pytest -m "not spark and not postgres and not system and not conformance" $(ARGS)
+
+soak: .venv/.ready-dev  ## Large counts, recorded in tests/soak (ARGS="sql-wall --total 100000")
+	@$(PY) tests/soak/soak.py $(ARGS)
 
 lint: .venv/.ready-dev  ## ruff, mypy strict, import contracts, sizes
 	@.venv/bin/ruff check .
@@ -49,9 +53,12 @@ bench: .venv/.ready-dev  ## One table of ours against a peer and a limit, measur
 up: .venv/.ready-demo  ## Run Penstock in ./data (ARGS="--data-dir DIR …" for more)
 	@.venv/bin/penstock up --data-dir data $(ARGS)
 
+wheel: .venv/.ready-dev  ## Build dist/penstock_io-*.whl
+	@.venv/bin/uv build -q --wheel --no-build-isolation --python $(PY) -o dist . && ls dist/*.whl
+
 lock: .venv/.ready-dev  ## Resolve the dependencies anew into requirements.lock
-	@.venv/bin/uv pip compile -q --universal --no-emit-index-url --no-header --no-annotate \
-		--python-version 3.11 --extra demo --extra java --group dev pyproject.toml -o requirements.lock
+	@.venv/bin/uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header --no-annotate \
+		--python-version 3.11 --extra java --group dev pyproject.toml -o requirements.lock
 	@.venv/bin/uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header --no-annotate \
 		--python-version 3.11 tests/conformance/clients/requirements.in -o tests/conformance/clients/requirements.lock
 

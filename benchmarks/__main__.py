@@ -1,11 +1,16 @@
-"""`make bench`: every benchmark in turn, one table. Arguments name the ones to run."""
+"""`make bench`: every benchmark in turn, one table. Arguments name the ones to run.
+
+Each benchmark runs in a process of its own, so that its memory and its speed do not depend on what
+ran before it.
+"""
 
 from __future__ import annotations
 
-import importlib
+import multiprocessing
 import sys
+from concurrent.futures import ProcessPoolExecutor
 
-from benchmarks.table import print_rows
+from benchmarks.table import print_rows, run_benchmark
 
 ALL = (
     "mailbox",
@@ -42,7 +47,8 @@ def main(names: list[str]) -> None:
     rows = []
     for name in names or ALL:
         print(f"running benchmarks/{name}.py …", file=sys.stderr, flush=True)
-        rows += importlib.import_module(f"benchmarks.{name}").run()
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+            rows += process.submit(run_benchmark, name).result()
     print_rows(rows)
 
 

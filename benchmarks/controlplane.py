@@ -9,13 +9,13 @@ first; in the end they are resumed, and each has a task that reads.
 from __future__ import annotations
 
 import os
-import resource
 import shutil
 import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks.processes import peak_mib
 from benchmarks.table import Row, print_rows
 from penstock.core.intervals import Interval, format_time
 from penstock.indexing.batches import Available, SeenTopic
@@ -185,8 +185,7 @@ def measure(folder: Path, scale: float) -> list[Row]:
     timed("take the end of a task", tasks, lambda: end(plane))
     timed("resume a supervisor and start its task", supervisors, lambda: resume(plane, supervisors))
     timed("a quiet minute of a supervisor that works", supervisors, lambda: plane.go_on(60))
-    memory_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    rows.append(Row("memory at most", memory_mb, "MB"))
+    rows.append(Row("memory at most", peak_mib(), "MiB"))
     plane.metadata.close()
     return rows
 

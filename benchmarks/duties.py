@@ -10,7 +10,6 @@ the round is not counted. The second round comes after one segment more.
 from __future__ import annotations
 
 import multiprocessing
-import re
 import sys
 import tempfile
 import time
@@ -18,6 +17,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from benchmarks.processes import peak_mib
 from benchmarks.table import Row, print_rows
 from penstock.core.intervals import Interval
 from penstock.indexing.overlord.duties.compaction import CompactionConfigs, CompactionDuty
@@ -130,23 +130,16 @@ def rounds(name: str, url: str, hours: int, folder: str) -> list[tuple[float, fl
     store = MetadataStore.open(url, clock=clock)
     run = duty_of(name, store, clock, folder)
     found = []
-    before = peak_kb()
+    before = peak_mib()
     for _ in range(2):
         begun = time.perf_counter()
         answer = str(run())
         took_s = time.perf_counter() - begun
-        more = peak_kb() - before
-        found.append((took_s, more / 1_024, answer[-120:]))
+        more = peak_mib() - before
+        found.append((took_s, more, answer[-120:]))
         publish(store, f"{name} more", [segment(hours + len(name), "v2")])
     store.close()
     return found
-
-
-def peak_kb() -> int:
-    """Return the most memory that this process held, which does not count its parent's."""
-    found = re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())
-    assert found is not None
-    return int(found[1])
 
 
 def run(count: int = SEGMENTS) -> list[Row]:

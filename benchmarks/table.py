@@ -5,6 +5,7 @@ A benchmark module offers ``run() -> list[Row]``; ``python -m benchmarks`` merge
 
 from __future__ import annotations
 
+import importlib
 import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -86,3 +87,9 @@ def _cells(row: Row) -> tuple[str, ...]:
         row.aim,
         row.verdict,
     )
+
+
+def run_benchmark(name: str) -> list[Row]:
+    """Run a benchmark by the name of its module, in this process."""
+    found: list[Row] = importlib.import_module(f"benchmarks.{name}").run()
+    return found

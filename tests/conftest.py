@@ -25,12 +25,26 @@ settings.register_profile("nightly", max_examples=20_000, deadline=None)
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 os.environ.setdefault("PENSTOCK_SPARK_JAVA_OPTIONS", JAVA_OPTIONS)
 
+# A second JVM for queries is tested where it matters; elsewhere its start would only cost time.
+os.environ.setdefault("PENSTOCK_QUERY_MEMORY", "none")
+
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 
-# What starts systems goes to one process, as two at a time starve each other; what needs Spark
-# to another, so that one Spark is started; the rest is dealt by files.
+# What starts systems goes to one process, as several at a time starve each other; what needs Spark
+# to another, so that one Spark is started; the rest is dealt by files, and then the second half of
+# the systems to who is done first.
 LANES = ("system", "spark")
+LATER = "system, later"
+LATER_FILES = frozenset(
+    {
+        "test_backup.py",
+        "test_case_of_columns.py",
+        "test_moved_folder.py",
+        "test_rolling_restart.py",
+        "test_wheel.py",
+    }
+)
 # Of the rest the folders with the longest files: at the end others would wait for one of them.
 LONG = ("simulation", "tests")
 
@@ -73,7 +87,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "spark_server" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
-    order = (*LANES, "")
+    order = (*LANES, "", LATER)
 
     def place(item: pytest.Item) -> tuple[int, bool, str]:
         is_short = item.path.parent.name not in LONG
@@ -83,8 +97,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _lane(nodeid: str) -> str:
-    folder = Path(nodeid.partition("::")[0]).parent.name
-    return folder if folder in LANES else ""
+    path = Path(nodeid.partition("::")[0])
+    lane = path.parent.name if path.parent.name in LANES else ""
+    return LATER if lane == "system" and path.name in LATER_FILES else lane
 
 
 def pytest_collection_finish() -> None:

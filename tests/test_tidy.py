@@ -1,4 +1,4 @@
-"""The sizes and names of the house style: prints what is over, refuses what is far over."""
+"""The sizes and names of the house style, and the lock files: reports what exceeds a limit."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 
-MODULE_LINES_MAX = 700
-FUNCTION_LINES_MAX = 70
+MODULE_LINES_MAX = 1_000
+FUNCTION_LINES_MAX = 100
 CLASS_METHODS_MAX = 20
 CONSTRUCTOR_PARAMETERS_MAX = 8
 TEST_MODULE_LINES_MAX = 900
-PACKAGE_MODULES_MAX = 16
 BANNED_MODULE_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "manager"}
 
 # What only one module may call: elsewhere it is passed in.
@@ -85,12 +84,6 @@ def test_modules_are_named_for_what_they_hold() -> None:
     assert not [path for path in SOURCES if path.stem in BANNED_MODULE_NAMES]
 
 
-def test_packages_stay_small() -> None:
-    folders = {path.parent for path in SOURCES}
-    over = {str(folder): len(list(folder.glob("*.py"))) for folder in folders}
-    assert not {k: v for k, v in over.items() if v > PACKAGE_MODULES_MAX + 1}
-
-
 @pytest.mark.parametrize("pattern", sorted(ONE_PLACE))
 def test_what_is_passed_in_is_not_called(pattern: str) -> None:
     allowed = ONE_PLACE[pattern]
@@ -106,3 +99,10 @@ def test_what_is_passed_in_is_not_called(pattern: str) -> None:
 
 def test_every_module_says_what_it_is() -> None:
     assert not [str(path) for path in SOURCES if not ast.get_docstring(ast.parse(path.read_text()))]
+
+
+def test_every_locked_package_has_a_hash() -> None:
+    """Installers check the hashes that a lock file has; a package without one is not checked."""
+    for path in (ROOT / "requirements.lock", ROOT / "tests/conformance/clients/requirements.lock"):
+        packages = re.split(r"^(?=\S+==)", path.read_text(), flags=re.MULTILINE)
+        assert not [one for one in packages if one.strip() and "--hash=sha256:" not in one]

@@ -150,7 +150,7 @@ def test_every_route_refuses_a_query_that_cannot_be_read(
             asking.ask("POST", path + b"?topic=t", b"x")
 
 
-HEAD = b"POST /pub?topic=refused HTTP/1.1\r\nHost: a\r\n"
+HEAD = b"POST /pub?topic=refused HTTP/1.1\r\nHost: [::1]\r\n"
 
 RAW = {
     "nothing but line ends": b"\r\n" * 50,
@@ -158,7 +158,7 @@ RAW = {
     "a method alone": b"GET\r\n\r\n",
     "no version": b"GET /ping\r\n\r\n",
     "a version of tomorrow": b"GET /ping HTTP/9.9\r\n\r\n",
-    "a method of nobody": b"BREW /ping HTTP/1.1\r\nHost: a\r\n\r\n",
+    "a method of nobody": b"BREW /ping HTTP/1.1\r\nHost: [::1]\r\n\r\n",
     "a header without a colon": HEAD + b"nonsense\r\n\r\n",
     "a header with NUL": HEAD + b"X: a\0b\r\n\r\n",
     "a name with a space": HEAD + b"X Y: a\r\n\r\n",
@@ -176,13 +176,13 @@ RAW = {
     "a chunk that is longer": HEAD + b"Transfer-Encoding: chunked\r\n\r\n1\r\nxxx\r\n0\r\n\r\n",
     "a chunk beyond 64 bits": HEAD
     + b"Transfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\nx\r\n0\r\n\r\n",
-    "too many at once": b"GET /ping HTTP/1.1\r\nHost: a\r\n\r\n" * 20_000,
+    "too many at once": b"GET /ping HTTP/1.1\r\nHost: [::1]\r\n\r\n" * 20_000,
     "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\0" * 300,
     "NSQ's other protocol": b"  V2PUB refused\n" + struct.pack(">i", 1) + b"x",
-    "an upgrade": b"GET /ping HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\n"
+    "an upgrade": b"GET /ping HTTP/1.1\r\nHost: [::1]\r\nUpgrade: websocket\r\n"
     b"Connection: Upgrade\r\nSec-WebSocket-Key: x\r\n\r\n",
-    "CONNECT": b"CONNECT a:80 HTTP/1.1\r\nHost: a\r\n\r\n",
+    "CONNECT": b"CONNECT a:80 HTTP/1.1\r\nHost: [::1]\r\n\r\n",
     "a thousand headers": HEAD + b"X: y\r\n" * 20_000 + b"\r\n",
 }
 
@@ -215,11 +215,11 @@ def exchange(broker: RunningBroker, sent: bytes) -> bytes:
 
 BATCH = struct.pack(">iiici", 2, 1, 2, b"a", 1) + b"b"
 CUT = {
-    "pub": b"POST /pub?topic=cut HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\na message",
-    "mpub": b"POST /mpub?topic=cut HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\na\nb\n",
-    "binary": b"POST /mpub?topic=cut&binary=1 HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%s"
-    % (len(BATCH), BATCH),
-    "chunks": b"POST /pub?topic=cut HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+    "pub": b"POST /pub?topic=cut HTTP/1.1\r\nHost: [::1]\r\nContent-Length: 9\r\n\r\na message",
+    "mpub": b"POST /mpub?topic=cut HTTP/1.1\r\nHost: [::1]\r\nContent-Length: 4\r\n\r\na\nb\n",
+    "binary": b"POST /mpub?topic=cut&binary=1 HTTP/1.1\r\nHost: [::1]\r\n"
+    b"Content-Length: %d\r\n\r\n%s" % (len(BATCH), BATCH),
+    "chunks": b"POST /pub?topic=cut HTTP/1.1\r\nHost: [::1]\r\nTransfer-Encoding: chunked\r\n\r\n"
     b"5\r\nhello\r\n3\r\nyou\r\n0\r\n\r\n",
 }
 

@@ -81,15 +81,18 @@ HTTP_WITHOUT_END = {
     "query": b"POST /pub?topic=t&",
     "header name": b"GET /ping HTTP/1.1\r\n",
     "header value": b"GET /ping HTTP/1.1\r\nX: ",
-    "chunk size": b"POST /pub?topic=t HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n",
+    "chunk size": (
+        b"POST /pub?topic=t HTTP/1.1\r\nHost: [::1]\r\nTransfer-Encoding: chunked\r\n\r\n"
+    ),
     "chunk extension": (
-        b"POST /pub?topic=t HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1;x="
+        b"POST /pub?topic=t HTTP/1.1\r\nHost: [::1]\r\nTransfer-Encoding: chunked\r\n\r\n1;x="
     ),
     "chunk": (
-        b"POST /mpub?topic=t HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n7fffffff\r\n"
+        b"POST /mpub?topic=t HTTP/1.1\r\nHost: [::1]\r\nTransfer-Encoding: chunked\r\n\r\n"
+        b"7fffffff\r\n"
     ),
     "trailer": (
-        b"POST /pub?topic=t HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: "
+        b"POST /pub?topic=t HTTP/1.1\r\nHost: [::1]\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: "
     ),
 }
 
@@ -115,7 +118,7 @@ def test_a_body_that_is_announced_and_refused_does_not_fill_memory(
             Bounded(process, 32),
             socket.create_connection(("127.0.0.1", process.http_port), 30) as connection,
         ):
-            head = f"POST /mpub?topic=t HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n"
+            head = f"POST /mpub?topic=t HTTP/1.1\r\nHost: [::1]\r\nContent-Length: {length}\r\n\r\n"
             connection.sendall(head.encode())
             assert connection.recv(12) == b"HTTP/1.1 413"
             sent = pour(connection, b"a" * PIECE, GIBIBYTE, bystander.notices_nothing)
@@ -225,7 +228,7 @@ def test_a_thousand_that_say_nothing_cost_little(
 
 def alive(process: BrokerProcess) -> bool:
     with socket.create_connection(("127.0.0.1", process.http_port), 30) as connection:
-        connection.sendall(b"GET /ping HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        connection.sendall(b"GET /ping HTTP/1.1\r\nHost: [::1]\r\nConnection: close\r\n\r\n")
         answer = b""
         while piece := connection.recv(4096):
             answer += piece
@@ -262,7 +265,7 @@ def test_http_answers_that_nobody_reads_do_not_fill_memory(
         Bounded(process, 64),
         socket.create_connection(("127.0.0.1", process.http_port), 0.5) as connection,
     ):
-        request = b"GET /stats?format=json HTTP/1.1\r\nHost: a\r\n\r\n"
+        request = b"GET /stats?format=json HTTP/1.1\r\nHost: [::1]\r\n\r\n"
         sent = pour(connection, request * 400, GIBIBYTE, bystander.notices_nothing)
         assert sent < 64 * MEBIBYTE
 
@@ -270,7 +273,7 @@ def test_http_answers_that_nobody_reads_do_not_fill_memory(
 def test_any_number_of_requests_may_be_asked_and_answered(process: BrokerProcess) -> None:
     with socket.create_connection(("127.0.0.1", process.http_port), 30) as connection:
         for _ in range(4):
-            connection.sendall(b"GET /ping HTTP/1.1\r\nHost: a\r\n\r\n" * 300)
+            connection.sendall(b"GET /ping HTTP/1.1\r\nHost: [::1]\r\n\r\n" * 300)
             answers = b""
             while answers.count(b"HTTP/1.1 200") < 300 or not answers.endswith(b"OK"):
                 answers += connection.recv(65536)

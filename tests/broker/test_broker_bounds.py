@@ -151,11 +151,14 @@ def test_publishes_stop_before_the_disk_is_full_and_go_on_by_themselves() -> Non
     clock, free = Hand(), [1000]
     headroom = Headroom("/d", lambda: free[0], 900, clock, "delete topics")
     headroom.require(60)
-    with pytest.raises(Unavailable, match="disk of /d"):
-        headroom.require(60)  # between measurements what was taken counts
-    headroom.require(40)
+    headroom.require(60)  # begins the reserve
+    for size_bytes in (60, 1, 0):  # between measurements what was taken counts
+        with pytest.raises(Unavailable, match="disk of /d"):
+            headroom.require(size_bytes)
     free[0] = 5000
     with pytest.raises(Unavailable):
         headroom.require(1)
     clock.seconds += 1
+    with pytest.raises(Unavailable, match="kept free"):
+        headroom.require(4600)  # more than half of the reserve would go
     headroom.require(4000)

@@ -100,7 +100,9 @@ def test_offsets_of_the_topic_of_before_hold_no_answer_back(client: BrokerClient
 def test_a_reader_that_leaves_is_forgotten(broker: RunningBroker, client: BrokerClient) -> None:
     client.create_topic("t")
     with socket.create_connection(("127.0.0.1", broker.server.http_port)) as gone:
-        gone.sendall(b"GET /offsets?topic=t&after=0:0&wait_ms=60000 HTTP/1.1\r\nHost: x\r\n\r\n")
+        gone.sendall(
+            b"GET /offsets?topic=t&after=0:0&wait_ms=60000 HTTP/1.1\r\nHost: [::1]\r\n\r\n"
+        )
         while broker.server.broker.waiting_readers == 0:
             client.ping()
     while broker.server.broker.waiting_readers:

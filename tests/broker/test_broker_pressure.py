@@ -36,7 +36,7 @@ class SlowBody:
     def __init__(self, broker: RunningBroker, size: int) -> None:
         self._rest = size - size // 2
         self._socket = socket.create_connection(("127.0.0.1", broker.server.http_port))
-        head = b"POST /pub?topic=slow HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % size
+        head = b"POST /pub?topic=slow HTTP/1.1\r\nHost: [::1]\r\nContent-Length: %d\r\n\r\n" % size
         self._socket.sendall(head + b"x" * (size // 2))
 
     def finish(self) -> bytes:
@@ -123,12 +123,15 @@ def test_publishes_stop_while_the_disk_is_nearly_full_and_reading_goes_on(
         BrokerClient(broker.url) as client,
     ):
         client.publish("t", [b"before"])
+        assert broker.ask("GET", "/status/ready").status == 200
         free[0] = 1 << 20
         while broker.ask("GET", "/ping").status == 200:
             pass
         answer = broker.ask("GET", "/ping")
         assert (answer.status, answer.body[:6]) == (500, b"NOK - ")
-        with pytest.raises(Unavailable, match=r"1 MiB left .* delete topics"):
+        ready = broker.ask("GET", "/status/ready")
+        assert (ready.status, ready.body[:14]) == (503, b'{"ready":false')
+        with pytest.raises(Unavailable, match=r"1 MiB left, .* delete topics"):
             client.publish("t", [b"refused"])
         with pytest.raises(Unavailable):
             client.publish("new", [b"refused"])

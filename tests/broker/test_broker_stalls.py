@@ -13,7 +13,7 @@ import pytest
 from broker_harness import RunningBroker
 
 from penstock.broker.client import BrokerClient
-from penstock.broker.http import connection
+from penstock.broker.httpserver import connection
 from penstock.core.errors import PenstockError, Unavailable
 from penstock.storage.diskqueue import DiskQueueOptions
 from penstock.storage.filesystem import OsAppendFile, OsFileSystem, OsReadFile
@@ -173,7 +173,7 @@ def test_a_head_without_end_is_cut_off(broker: RunningBroker, before: bytes) -> 
 
 def test_a_long_head_within_the_bound_is_served(broker: RunningBroker) -> None:
     headers = b"".join(b"X-%d: %s\r\n" % (number, b"a" * 1000) for number in range(30))
-    head = b"GET /ping HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + headers
+    head = b"GET /ping HTTP/1.1\r\nHost: [::1]\r\nConnection: close\r\n" + headers
     assert answer_to(broker, head[:9], head[9:20_000], head[20_000:], b"\r\n").endswith(b"OK")
 
 
@@ -185,7 +185,7 @@ def test_a_head_that_does_not_come_is_given_up(
     assert found.startswith(b"HTTP/1.1 408 ")
     assert found.endswith(b'{"message":"REQUEST_TIMEOUT"}')
     # So is the second one of a connection.
-    found = answer_to(broker, b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\nGET /pi")
+    found = answer_to(broker, b"GET /ping HTTP/1.1\r\nHost: [::1]\r\n\r\nGET /pi")
     assert found.startswith(b"HTTP/1.1 200 ")
     assert found.endswith(b'{"message":"REQUEST_TIMEOUT"}')
 

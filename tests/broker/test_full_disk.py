@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from broker_harness import RunningBroker
-from v2 import V2, batch
+from v2 import V2, batch, sized
 
 from penstock.broker.options import BrokerOptions
 from penstock.storage.diskqueue import DiskQueueOptions
@@ -127,6 +127,37 @@ def test_a_nearly_full_disk_refuses_and_recovers_as_it_is_consumed(options: Brok
             asked = meter.asked
             while broker.ask("GET", "/ping").status != 200 or meter.asked == asked:
                 pass
+
+
+def test_at_the_limit_health_and_publishing_agree_and_tell_clients_no_path(
+    options: BrokerOptions, tmp_path: Path
+) -> None:
+    free = [3 << 20]
+    with RunningBroker(options, QUEUE, free_bytes=lambda: free[0]) as broker:
+        port = broker.server.broker.tcp_port
+        broker.ask("POST", "/pub?topic=t", b"first")
+        answers = []
+        # What is taken between two measurements counts, so that the limit is met inside of one.
+        for _ in range(3 << 10):
+            healthy = broker.ask("GET", "/ping")
+            answer = broker.ask("POST", "/pub?topic=t", BODY)
+            answers.append((healthy.status, answer.status))
+            if answer.status != 200:
+                break
+            free[0] -= len(BODY) << 8
+        # The measurement may have been renewed between the two, once.
+        assert set(answers) <= {(200, 200), (200, 503), (500, 503)}
+        health = broker.ask("GET", "/ping")
+        assert health.status == 500
+        with V2(port) as line:
+            line.send(b"PUB t\n", sized(BODY))
+            refusal = line.error()
+        assert refusal.startswith("E_PUB_FAILED PUB failed the disk of the data folder has")
+        shown = [refusal, health.body.decode(), answer.headers["x-penstock-detail"]]
+        for text in shown:
+            assert str(tmp_path) not in text
+            assert "--topic-retention" in text
+            assert "min_free_bytes" not in text
 
 
 def test_a_disk_that_somebody_else_fills_costs_nothing_that_was_acknowledged(

@@ -26,13 +26,10 @@ from penstock.core.errors import PenstockError
 def test_an_address_that_can_be_none_is_an_error_of_ours(url: str, run: object) -> None:
     async def ask() -> None:
         asker = HttpAsker(1.0, 1.0, 1_000)
-        try:
-            with pytest.raises(PenstockError):
-                await asker.get(url, {"secret": "s"})
-            with pytest.raises(PenstockError):
-                await asker.post(url, b"{}")
-        finally:
-            await asker.close()
+        with pytest.raises(PenstockError):
+            await asker.get(url, {"secret": "s"})
+        with pytest.raises(PenstockError):
+            await asker.post(url, b"{}")
 
     assert callable(run)
     run(ask())

@@ -534,7 +534,7 @@ def test_of_very_many_new_topics_a_few_are_asked_about_at_a_time() -> None:
         inheritance = ChannelInheritance(
             cast("Announcer", announcer),
             cast("TopicChanges", SimpleNamespace(find_or_create_channel=make)),
-            lambda: lookupd,
+            lookupd,
         )
         for number in range(100):
             topic = SimpleNamespace(name=f"t{number}", queues=[0], closed=number == 50)

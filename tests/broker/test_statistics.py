@@ -145,7 +145,7 @@ def test_stats_have_nsqs_fields_in_its_order(
     connect().publish("t", b"x")
     connect().subscribe("t", "c").message()
     document = stats(broker)
-    assert list(document) == [*TOP, "publishing", "held"]
+    assert list(document) == [*TOP, "publishing", "held", "http", "loop_stall_ms"]
     assert list(document["memory"]) == MEMORY
     (topic,) = document["topics"]
     assert list(topic)[: len(TOPIC)] == TOPIC

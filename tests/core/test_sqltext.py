@@ -7,7 +7,7 @@ import tracemalloc
 import pytest
 
 from penstock.core.errors import InvalidRequest
-from penstock.core.sqltext import check_expression, tokens
+from penstock.core.sqltext import check_calls, check_expression, tokens
 
 
 @pytest.mark.parametrize(
@@ -79,3 +79,39 @@ def test_a_long_text_costs_its_size_and_no_state_for_each_character(text: str) -
         tracemalloc.stop()
     assert found.raw == text
     assert peak_bytes < 4 * len(text)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "PYTHON_WOR\N{KELVIN SIGN}ER_LOGS",
+        "input_file_bloc\N{KELVIN SIGN}_start",
+        "STAC\N{KELVIN SIGN}",
+    ],
+)
+def test_a_forbidden_name_is_known_in_the_case_in_which_spark_looks_it_up(name: str) -> None:
+    with pytest.raises(InvalidRequest, match="not allowed"):
+        check_expression(f'"{name}"()')
+
+
+@pytest.mark.parametrize("text", ["'${a}'", "'${ ${${env:X}'", "'${}}'", "/* ${x} ${y:z} */ 1"])
+def test_variables_are_refused(text: str) -> None:
+    with pytest.raises(InvalidRequest, match="variable of the host"):
+        check_expression(text)
+
+
+@pytest.mark.parametrize("text", ["'${}'", "'${ a}'", "'${a'", "'$ {a}'", "'}${'"])
+def test_what_is_no_variable_passes(text: str) -> None:
+    check_expression(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("'" + "${" * 499_000 + "'", id="open braces"),
+        pytest.param("\n" * 900_000 + "f(a)," * 20_000 + "1", id="calls behind many lines"),
+    ],
+)
+def test_a_long_statement_is_checked_in_one_pass(text: str) -> None:
+    """Without it the check holds all threads of the process for minutes."""
+    check_calls(text, tokens(text))

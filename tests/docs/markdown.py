@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
+PROJECT = re.compile(r"https://github\.com/penstock/penstock/(?:blob|tree)/main/")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
@@ -45,10 +46,12 @@ def all_fences(language: str) -> list[Fence]:
 
 
 def links(page: Path) -> Iterator[tuple[str, str]]:
-    """(path, anchor) of each relative link."""
-    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
-        if "://" not in target and not target.startswith("mailto:"):
-            path, _, anchor = target.partition("#")
+    """(path, anchor) of each link into the project; absolute ones are to files of main."""
+    text = page.read_text()
+    for target in re.findall(r"\]\(([^)\s]+)\)|^\[[^\]]+\]: (\S+)$", text, re.MULTILINE):
+        place = PROJECT.sub(f"{ROOT}/", target[0] or target[1])
+        if "://" not in place and not place.startswith("mailto:"):
+            path, _, anchor = place.partition("#")
             yield path, anchor
 
 

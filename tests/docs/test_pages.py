@@ -12,6 +12,14 @@ from penstock.indexing.spec import parse_supervisor, parse_supervisor_spec
 from penstock.indexing.spec.batch import BATCH_TASK_TYPES, parse_batch_task
 from penstock.services.cli.entry import run
 
+EXAMPLES = ROOT / "src" / "penstock" / "services" / "examples"
+
+
+def test_the_readme_can_be_read_outside_of_the_repository() -> None:
+    """The wheel carries it as its description, where a relative link leads nowhere."""
+    relative = [path for path, _ in links(ROOT / "README.md") if not path.startswith("/")]
+    assert not relative
+
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
@@ -39,11 +47,11 @@ def test_python_compiles(fence: Fence) -> None:
     compile(fence.text, fence.place, "exec")
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*-supervisor.json")))
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*-supervisor.json")))
 def test_example_specs_are_valid(path: Path) -> None:
     parse_supervisor_spec(path.read_bytes())
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda p: p.name)
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda p: p.name)
 def test_example_flows_are_valid(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["flow", "validate", str(path)]) == 0, capsys.readouterr().err

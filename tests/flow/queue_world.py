@@ -15,6 +15,7 @@ from penstock.flow.swap.swapfile import SwapReader, write_swap_file
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
 from penstock.testing.clock import VirtualClock
 from penstock.testing.crashable import CrashableFileSystem
+from penstock.testing.injection import Faults
 
 SMALL = QueueOptions(swap_threshold=8, swap_batch=4)
 
@@ -158,6 +159,14 @@ class FakeHome:
         return list(self.journal.values()), files
 
 
+class NoListener:
+    """Is told, and does nothing."""
+
+    def on_work(self, queue: str) -> None: ...
+
+    def on_space(self, queue: str) -> None: ...
+
+
 class World:
     """A queue, its home and a clock."""
 
@@ -166,13 +175,28 @@ class World:
         options: QueueOptions = SMALL,
         prioritizers: Sequence[Prioritizer] = (),
         home: FakeHome | None = None,
+        clock: VirtualClock | None = None,
         **arguments: object,
     ) -> None:
         self.home = home or FakeHome()
-        self.clock = VirtualClock()
-        self.queue = FlowFileQueue("q", self.home, self.clock, options, **arguments)  # type: ignore[arg-type]
+        self.clock = clock or VirtualClock()
+        self.faults = Faults()
+        if "background" in arguments:
+            arguments["background"] = self.faults.port(arguments["background"])
+        self.queue = FlowFileQueue(
+            "q",
+            self.faults.port(self.home, results=["open"]),
+            self.faults.port(self.clock),
+            options,
+            **arguments,  # type: ignore[arg-type]
+        )
+        self.queue.listener = self.faults.port(NoListener())
         if prioritizers:
-            self.queue.set_prioritizers(prioritizers)
+            self.order(prioritizers)
+
+    def order(self, prioritizers: Sequence[Prioritizer]) -> None:
+        """Set prioritizers whose calls are counted, too."""
+        self.queue.set_prioritizers([self.faults.port(one) for one in prioritizers])
 
     def put(self, *flowfiles: FlowFile) -> None:
         self.home.commit(flowfiles)

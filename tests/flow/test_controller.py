@@ -20,6 +20,7 @@ from penstock.flow.controller.options import ControllerOptions
 from penstock.flow.graph.places import InvalidFlow
 from penstock.flow.graph.yamlreading import read_flow
 from penstock.flow.logrecords import of_component
+from penstock.flow.modules import FlowModules
 from penstock.flow.processor import (
     InputRequirement,
     ProcessContext,
@@ -108,7 +109,7 @@ class World:
             self.folder,
             fs=OsFileSystem(),
             clock=SystemClock(),
-            registry=ProcessorRegistry(kinds),
+            registry=ProcessorRegistry(kinds, modules=FlowModules([__name__])),
             new_uuid=lambda: next(self.uuids),
             environment=environment,
             options=ControllerOptions(stop_limit_s=1.0),
@@ -265,7 +266,9 @@ def test_a_secret_comes_from_the_environment(world: World) -> None:
     assert first.attributes["word"] == "from outside"
 
 
-def test_bulletins_name_the_component(world: World) -> None:
+def test_bulletins_and_the_log_name_the_component(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     class_path = f"{__name__}:Failing"
     flow = FLOW.replace("{type: Pass}", f"{{type: '{class_path}'}}")
     controller = world.open()
@@ -278,6 +281,11 @@ def test_bulletins_name_the_component(world: World) -> None:
     ids = {one.name: one.id for one in controller.status().components}
     assert said[0].component == ids["Mark"]
     assert said[0].message == "raised ValueError: it broke; it is left alone for 1000 ms"
+    logged = [text for text in caplog.messages if "it broke" in text]
+    assert logged[0].startswith(f"Mark ({ids['Mark']}) raised ValueError")
+    connection = controller.status().connections[0]
+    logging.getLogger(f"{LOGGER_NAME}.test").warning("queue %s is slow", connection.id)
+    assert caplog.messages[-1] == f"queue {connection.name} ({connection.id}) is slow"
 
 
 def test_refusals_name_the_component(world: World) -> None:
@@ -309,7 +317,7 @@ def test_bulletins_are_kept_from_the_level_that_the_processor_has(world: World) 
 
 
 def test_a_class_that_is_not_there_is_told_with_the_mend(world: World) -> None:
-    with pytest.raises(InvalidFlow, match=r"there is no module nowhere: install it, or name its"):
+    with pytest.raises(InvalidFlow, match=r"may not name module nowhere.at_all, because importing"):
         apply(world.open(), FLOW.replace("{type: Pass}", "{type: 'nowhere.at_all:Mark'}"))
 
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from repository_kit import Opened
+from test_nifi_swap import legacy
 
 from penstock.core.errors import CorruptData, Unavailable
 from penstock.flow.flowfile import FlowFile
@@ -390,3 +391,58 @@ def test_a_full_disk_loses_and_doubles_nothing(room: int) -> None:
         assert report.imported + report.imported_before == 13
     opened.fs.forget_faults()
     check(again(opened), bodies, data)
+
+
+def plain(numbers: Sequence[int], **fields: int) -> list[FlowFile]:
+    return [
+        FlowFile(n, {"uuid": f"u{n}", "n": str(n)}, 0, None, 0, 5, 5, **fields) for n in numbers
+    ]
+
+
+def numbers_of(opened: Opened) -> list[int]:
+    return [int(one.attributes["n"]) for one in drained(again(opened))]
+
+
+@pytest.mark.parametrize("version", [4, 5, 10])
+def test_flowfiles_without_dates_come_by_nifis_record_id(version: int) -> None:
+    opened = Opened.open()
+    take(opened, legacy(version, plain(range(10, 22))), source=False)
+    assert numbers_of(opened) == list(range(10, 22))
+
+
+def test_ids_follow_record_ids_over_all_files() -> None:
+    opened = Opened.open()
+    files = [nifi_swap_bytes(QUEUE, plain(ids)) for ids in ([9, 1, 5], [2, 8, 4], [7, 3, 6])]
+    run = NifiImport(Target("q"), opened.repository, opened.content, None, lambda: "new", FEW)
+    run.expect(opened_file(data) for data in files)
+    for data in files:
+        run.take("a.swap", opened_file(data))
+    found = sorted(drained(again(opened)), key=lambda one: one.id)
+    assert [int(one.attributes["n"]) for one in found] == list(range(1, 10))
+
+
+def test_a_flowfile_in_two_files_of_a_queue_is_imported_once() -> None:
+    opened = Opened.open()
+    first, second = ([1, 2, 3, 4, 5, 6], [4, 5, 6, 7, 8, 8])
+    reports = take(
+        opened, *(nifi_swap_bytes(QUEUE, plain(ids)) for ids in (first, second)), source=False
+    )
+    assert [(one.imported, one.imported_before) for one in reports] == [(6, 0), (2, 4)]
+    opened = again(opened)
+    # Also after a restart, and in a file that was never seen.
+    (report,) = take(opened, nifi_swap_bytes(QUEUE, plain([2, 7, 9])), source=False)
+    assert (report.imported, report.imported_before) == (1, 2)
+    assert sorted(numbers_of(opened)) == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+
+
+def test_a_record_id_of_another_node_or_queue_is_another_flowfile() -> None:
+    opened = Opened.open()
+    other = [FlowFile(1, {"uuid": "of another node", "n": "1"}, 0, None, 0, 5, 5)]
+    files = [
+        nifi_swap_bytes(QUEUE, plain([1])),
+        nifi_swap_bytes(QUEUE, other),
+        nifi_swap_bytes("another queue", plain([1])),
+    ]
+    assert [one.imported for one in take(opened, *files, source=False)] == [1, 1, 1]
+    found = drained(again(opened))
+    assert len({one.id for one in found}) == 3

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import InvalidRequest
 from penstock.flow.flowfile import FlowFile
-from penstock.flow.ownprioritizers import OwnPrioritizer, prioritizer_of
+from penstock.flow.modules import FlowModules
+from penstock.flow.ownprioritizers import OwnPrioritizer, check_prioritizer, prioritizer_of
 
 HERE = __name__
+LISTED = FlowModules([HERE])
 
 
 class Shortest:
@@ -61,27 +63,36 @@ values = st.recursive(
 
 
 def test_one_is_found_by_its_path() -> None:
-    own = prioritizer_of(f"{HERE}:Shortest")
+    own = prioritizer_of(f"{HERE}:Shortest", LISTED)
     flowfiles = [FlowFile(n, {}, size) for n, size in enumerate((5, 1, 3))]
     assert [one.size for one in sorted(flowfiles, key=own.key)] == [1, 3, 5]
     assert own.name == f"{HERE}:Shortest"
-    assert prioritizer_of("FirstInFirstOutPrioritizer").name == "FirstInFirstOutPrioritizer"
+    assert prioritizer_of("FirstInFirstOutPrioritizer", LISTED).name == "FirstInFirstOutPrioritizer"
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("nothing.there:Shortest", "No module named"),
+        ("nothing.there:Shortest", "may not name module nothing.there"),
         (f"{HERE}:Absent", "Absent"),
         (f"{HERE}:NoKey", "a method key"),
         (f"{HERE}:Argument", "no arguments"),
-        ("a:b:c", "no import path"),
+        ("a:b:c", "not an import path"),
         ("Fastest", "there is no prioritizer"),
     ],
 )
 def test_what_is_none_is_refused(text: str, says: str) -> None:
     with pytest.raises(InvalidRequest, match=says):
-        prioritizer_of(text)
+        prioritizer_of(text, LISTED)
+
+
+def test_a_prioritizer_that_is_not_listed_is_refused_and_not_imported() -> None:
+    for use in (prioritizer_of, check_prioritizer):
+        with pytest.raises(InvalidRequest, match="--flow-modules"):
+            use(f"{HERE}:Shortest", FlowModules())
+    check_prioritizer(f"{HERE}:Shortest", LISTED)
+    with pytest.raises(InvalidRequest, match="has no Absent"):
+        check_prioritizer(f"{HERE}:Absent", LISTED)
 
 
 @given(st.lists(values, min_size=1, max_size=6))

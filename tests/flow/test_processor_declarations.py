@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import ClassVar
@@ -12,6 +13,7 @@ import pytest
 
 from penstock.core.errors import Conflict, InvalidRequest, NotFound
 from penstock.flow.flowfile import FlowFile
+from penstock.flow.modules import FlowModules
 from penstock.flow.processor import (
     PERIOD,
     REGEX,
@@ -256,7 +258,13 @@ def test_sizes(text: str, size: int) -> None:
 def test_the_registry_finds_names_and_import_paths() -> None:
     registry = ProcessorRegistry(
         {"Greet": Greet, "Route": f"{__name__}:Route"},
-        [("Labels", f"{__name__}:Labels"), ("Twice", "a:A"), ("Twice", "b:B")],
+        [
+            ("Labels", f"{__name__}:Labels"),
+            ("Twice", f"{__name__}:Labels"),
+            ("Twice", f"{__name__}:Greet"),
+            ("Elsewhere", "json:JSONDecoder"),
+        ],
+        FlowModules([__name__]),
     )
     assert registry.names() == ["Greet", "Labels", "Route", "Twice"]
     assert registry.find("Greet") is Greet
@@ -265,6 +273,8 @@ def test_the_registry_finds_names_and_import_paths() -> None:
     assert isinstance(installed_paths(), list)
     with pytest.raises(Conflict, match="more than once"):
         registry.find("Twice")
+    with pytest.raises(InvalidRequest, match="may not name module json"):
+        registry.find("Elsewhere")
     with pytest.raises(NotFound, match="did you mean Greet"):
         registry.find("Great")
 
@@ -272,31 +282,39 @@ def test_the_registry_finds_names_and_import_paths() -> None:
 @pytest.mark.parametrize(
     ("path", "error", "said"),
     [
-        ("no.such.module:X", NotFound, "there is no module no"),
-        ("json:Nothing", NotFound, "is not there"),
-        ("json:JSONDecoder", NotFound, "no subclass"),
-        ("json:", InvalidRequest, "no import path"),
-        ("../x:Y", InvalidRequest, "no import path"),
-        ("json;os:X", InvalidRequest, "no import path"),
+        ("no.such.module:X", InvalidRequest, "may not name module no.such.module"),
+        ("json.no_such_module:X", InvalidRequest, "may not name module json.no_such_module"),
+        ("json:Nothing", NotFound, "has no Nothing"),
+        ("json:JSONDecoder", NotFound, "not a subclass"),
+        ("json:", InvalidRequest, "not an import path"),
+        ("../x:Y", InvalidRequest, "not an import path"),
+        ("json;os:X", InvalidRequest, "not an import path"),
         ("penstock.flow.processor:Processor", InvalidRequest, "abstract: give it on_trigger"),
     ],
 )
 def test_paths_that_lead_nowhere_say_so(path: str, error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said):
-        ProcessorRegistry({}).find(path)
+        ProcessorRegistry({}, modules=FlowModules(["json", "penstock.flow"])).find(path)
 
 
 @pytest.mark.parametrize(
     "source",
-    ["import nothing_of_that_name", "1 +", "x = y", "raise RuntimeError", "raise SystemExit(3)"],
+    [
+        "import nothing_of_that_name as X",
+        "1 +",
+        "X = y",
+        "X = 1; raise RuntimeError",
+        "X = 1; raise SystemExit(3)",
+    ],
 )
 def test_a_module_that_cannot_be_imported_is_named(
     source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "broken_processor_module.py").write_text(source)
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    modules = FlowModules([str(tmp_path)])
     with pytest.raises(InvalidRequest, match="broken_processor_module:X"):
-        ProcessorRegistry({}).find("broken_processor_module:X")
+        ProcessorRegistry({}, modules=modules).find("broken_processor_module:X")
 
 
 def test_a_kind_of_an_author() -> None:

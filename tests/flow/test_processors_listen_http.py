@@ -12,6 +12,7 @@ import pytest
 
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.flow.processor import PropertyValue
+from penstock.flow.processor.processor import InvalidConfiguration
 from penstock.flow.processors.http.listen import ListenHTTP
 from penstock.testing.flow import ProcessorRunner
 
@@ -173,7 +174,9 @@ def test_a_processor_that_is_terminated_leaves_its_port() -> None:
 def test_a_sender_that_goes_away_leaves_nothing() -> None:
     with runner_of() as runner:
         with socket.create_connection(("127.0.0.1", runner.processor.bound_port)) as connection:
-            connection.sendall(b"POST /events HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nabc")
+            connection.sendall(
+                b"POST /events HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nabc"
+            )
         assert send(runner, method="GET")[0] == 405  # it still answers
         runner.run()
         assert runner.counts() == {}
@@ -215,3 +218,21 @@ def test_what_will_not_do_is_refused() -> None:
     for name, value in wrong.items():
         places = {p.place for p in ListenHTTP.problems({"port": 1, "path": "/", name: value})}
         assert places == {name}
+
+
+def test_pages_of_other_sites_and_foreign_hosts_are_refused(threads: ThreadPoolExecutor) -> None:
+    with runner_of(allowed_hosts="hooks.example, *.cluster.example") as runner:
+        for headers in (
+            {"Host": "evil.example"},
+            {"Origin": "https://evil.example"},
+            {"Origin": "null"},
+            {"Sec-Fetch-Site": "cross-site"},
+        ):
+            assert send(runner, b"x", **headers)[0] == 403
+        for host in ("hooks.example", "a.cluster.example:80", "localhost"):
+            sending = threads.submit(send, runner, b"x", Host=host)
+            runner.run_when_woken()
+            assert sending.result()[0] == 200
+        assert len(runner.sent("success")) == 3
+    with pytest.raises(InvalidConfiguration, match="allowed_hosts: "):
+        ListenHTTP(port=0, allowed_hosts="a:80")

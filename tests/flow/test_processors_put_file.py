@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import fsspec
 import pytest
 
+from penstock.flow.processor.processor import InvalidConfiguration
 from penstock.flow.processors.files.putting import PutFile
 from penstock.testing.crashable import CrashableFileSystem
 from penstock.testing.flow import ProcessorRunner
@@ -103,3 +105,26 @@ def test_a_url_is_a_folder_too() -> None:
             assert runner.sent("success")[0].attributes["file.path"] == "memory:///put/1/a"
     finally:
         memory.rm("/put", recursive=True)
+
+
+def test_files_are_for_others_only_if_the_flow_says_so(tmp_path: Path) -> None:
+    umask = os.umask(0o077)  # as in the service
+    try:
+        for permissions, file_mode, folder_mode in (("600", 0o600, 0o700), ("644", 0o644, 0o755)):
+            folder = tmp_path / permissions / "x"
+            properties = {"folder": str(folder), "permissions": permissions}
+            with ProcessorRunner(PutFile, properties) as runner:
+                runner.enqueue(b"x", filename="a")
+                runner.run()
+                assert runner.counts() == {"success": 1}
+            assert (folder / "a").stat().st_mode & 0o777 == file_mode
+            for made in (folder, folder.parent):
+                assert made.stat().st_mode & 0o777 == folder_mode
+    finally:
+        os.umask(umask)
+
+
+@pytest.mark.parametrize("permissions", ["", "9", "888", "rwx", "0644", "u+x"])
+def test_permissions_are_three_octal_digits(permissions: str) -> None:
+    with pytest.raises(InvalidConfiguration, match="permissions: "):
+        PutFile(folder="/x", permissions=permissions)

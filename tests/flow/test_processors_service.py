@@ -9,7 +9,7 @@ import pytest
 from penstock.flow.processors.topics.consuming import ConsumeTopic
 from penstock.flow.processors.topics.service import SERVICE, ServiceAddresses
 
-OWN = ServiceAddresses("http://own:1", "own:2", "http://own:3", "secret")
+OWN = ServiceAddresses(lambda: "http://own:1", lambda: "own:2", "http://own:3", "secret")
 
 
 @pytest.fixture(autouse=True)

@@ -21,10 +21,16 @@ from penstock.flow.queue.queue import AttributeIs, FlowFileQueue, Polled, Verdic
 from penstock.flow.queue.size import Availability, QueueOptions
 from penstock.flow.queue.swapped import windows
 from penstock.flow.swap import columnar
+from penstock.testing.injection import FAULTS
 
 EXPIRATION_MS = 1_000
 ORDERS = st.sampled_from(
     [(), (FirstInFirstOut(),), (NewestFlowFileFirst(),), (PriorityAttribute(),), (ByNumber(3),)]
+)
+
+OPERATIONS = (
+    *("put", "poll", "poll_where", "give_back", "expire", "drop"),
+    *("change_order", "run_jobs", "look", "availability", "options"),
 )
 
 
@@ -40,7 +46,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.jobs = []
         self.world = World(self.options, background=self.jobs.append)
         self.order = SortOrder(order)
-        self.queue.set_prioritizers(order)
+        self.world.order(order)
         self.queued: dict[int, FlowFile] = {}
         self.taken: dict[int, FlowFile] = {}
         self.seen_swept = 0
@@ -161,7 +167,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(order=ORDERS)
     def change_order(self, order: tuple) -> None:
         self.order = SortOrder(order)
-        self.queue.set_prioritizers(order)
+        self.world.order(order)
 
     @rule(ms=st.integers(1, 500))
     def wait(self, ms: int) -> None:
@@ -201,17 +207,86 @@ class QueueMachine(RuleBasedStateMachine):
         home = self.world.home.restarted(self.world.home.fs.crash(seed))
         clock = self.world.clock
         self.jobs.clear()
-        self.world = World(self.options, home=home, background=self.jobs.append)
-        self.world.clock = clock
-        self.world.queue = FlowFileQueue(
-            "q", home, clock, self.options, background=self.jobs.append
-        )
+        self.world = World(self.options, home=home, clock=clock, background=self.jobs.append)
         # As a controller does: the order is known before anything is put.
-        self.queue.set_prioritizers(self.order.prioritizers)
+        self.world.order(self.order.prioritizers)
         self.queue.restore(*home.recovered())
         self.queued |= self.taken
         self.taken = {}
         self.seen_swept = 0
+
+    @rule(
+        error=st.sampled_from(FAULTS),
+        at=st.integers(0, 9) | st.integers(0, 60),
+        operation=st.sampled_from(OPERATIONS),
+        data=st.data(),
+    )
+    def fault(
+        self, error: type[BaseException], at: int, operation: str, data: st.DataObject
+    ) -> None:
+        """Raise something unexpected at one call of a port: nothing is lost, doubled or stuck."""
+        faults, queue, polled = self.world.faults, self.queue, Polled([])
+        if operation == "put":
+            made = [self.make(*value) for value in data.draw(st.lists(self.flowfiles, max_size=9))]
+            self.world.home.commit(made)
+            with faults.armed(error, at):
+                queue.put_many(made)
+            self.queued |= {one.id: one for one in made}
+        elif operation == "give_back":
+            back = list(self.taken.values())
+            with faults.armed(error, at):
+                queue.put_many(back)
+            queue.acknowledge(len(back), sum(one.size for one in back))
+            self.queued |= self.taken
+            self.taken = {}
+        elif operation == "change_order":
+            order = data.draw(ORDERS)
+            with faults.armed(error, at):
+                self.world.order(order)
+            if queue._contents.main.order == SortOrder(order).text:
+                self.order = SortOrder(order)
+        else:
+            limit = data.draw(st.integers(1, 20))
+            before = len(self.world.home.removed)
+            with faults.armed(error, at):
+                if operation == "poll":
+                    polled = queue.poll_many(limit)
+                elif operation == "poll_where":
+                    polled = queue.poll_where(
+                        lambda one: Verdict.ACCEPT if one.id % 3 else Verdict.REJECT
+                    )
+                elif operation == "expire":
+                    polled = queue.expire()
+                elif operation == "drop":
+                    queue.drop(lambda attributes: attributes["kind"] == "k1")
+                    self.run_jobs()
+                elif operation == "run_jobs":
+                    self.run_jobs()
+                elif operation == "look":
+                    queue.looking.first(limit)
+                    queue.looking.count_by("kind")
+                elif operation == "availability":
+                    queue.availability(self.now)
+                    queue.next_due_ms()
+                else:
+                    queue.set_options(self.options)
+            for number in self.world.home.removed[before:]:
+                del self.queued[number]
+        self.after_fault(polled)
+
+    def after_fault(self, polled: Polled) -> None:
+        home = self.world.home
+        for number in home.swept[self.seen_swept :]:
+            del self.queued[number]
+        self.seen_swept = len(home.swept)
+        for one in polled.flowfiles:
+            self.taken[one.id] = self.queued.pop(one.id)
+        home.commit(polled.expired)
+        self.expired(polled.expired)
+        assert not home.damages
+        # What could not be read is tried again after a moment, by whatever comes next.
+        self.world.clock.advance(ms=1_001)
+        self.queue.looking.first(1)
 
     @rule(limit=st.integers(1, 30))
     def look(self, limit: int) -> None:

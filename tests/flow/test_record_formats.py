@@ -274,7 +274,7 @@ def test_without_fastavro_the_error_says_how_to_install_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "fastavro", None)
-    with pytest.raises(BadRecords, match=r"pip install 'penstock\[avro\]'"):
+    with pytest.raises(BadRecords, match=r"pip install 'penstock-io\[avro\]'"):
         avro_format.read_avro(source(b""), ReadingOptions())
 
 

@@ -135,7 +135,7 @@ def test_expired_flowfiles_whose_removal_fails_are_put_back_and_go_later(
     world.repository.fails = full_disk()
     session, transaction = world.begin()
     assert session.get() is None
-    assert "1 expired FlowFiles could not be removed" in caplog.text
+    assert "1 expired FlowFile could not be removed" in caplog.text
     assert len(world.queues["a"].flowfiles) == 1
     assert world.yielded, "or it is asked at once, and refused again"
     session.rollback()

@@ -82,6 +82,7 @@ class BatchWorld:
         self.tasks: dict[str, TaskSpec] = {}
         self.lead_again()
         self.deep_store = DeepStore(str(folder / "deep"))
+        self.deep_store.make_root()
         self.engine = FakeBatchEngine()
         self.at: Callable[[str], None] = lambda _kind: None
         self._numbers = itertools.count()

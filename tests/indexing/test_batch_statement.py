@@ -23,7 +23,7 @@ def test_an_insert_appends_and_a_replace_replaces() -> None:
     assert str(insert.segment_granularity) == "DAY"
     replace = parse_ingest(
         "REPLACE INTO t OVERWRITE WHERE __time >= TIMESTAMP '2026-01-01' AND"
-        " __time < TIMESTAMP '2026-01-02 00:00:00' SELECT a, MAX(b) AS b FROM s GROUP BY 1"
+        " __time < TIMESTAMP '2026-01-02 00:00:00' SELECT __time, MAX(b) AS b FROM s GROUP BY 1"
         ' PARTITIONED BY FLOOR(__time TO HOUR) CLUSTERED BY a, "b";'
     )
     assert replace.mode is IngestionMode.REPLACE
@@ -31,7 +31,7 @@ def test_an_insert_appends_and_a_replace_replaces() -> None:
         "2026-01-01T00:00:00.000Z/2026-01-02T00:00:00.000Z"
     ]
     assert replace.clustered_by == ("a", "b")
-    assert replace.query == "SELECT a, MAX(b) AS b FROM s GROUP BY 1"
+    assert replace.query == "SELECT __time, MAX(b) AS b FROM s GROUP BY 1"
 
 
 @pytest.mark.parametrize(
@@ -46,9 +46,11 @@ def test_an_insert_appends_and_a_replace_replaces() -> None:
     ],
 )
 def test_time_chunks(clause: str, granularity: str) -> None:
-    found = parse_ingest(f"INSERT INTO t (SELECT 1) PARTITIONED BY {clause} CLUSTERED BY x")
+    found = parse_ingest(
+        f"INSERT INTO t (SELECT 1 AS __time) PARTITIONED BY {clause} CLUSTERED BY x"
+    )
     assert str(found.segment_granularity) == granularity
-    assert found.query == "(SELECT 1)"
+    assert found.query == "(SELECT 1 AS __time)"
 
 
 def test_several_intervals_may_be_replaced() -> None:
@@ -56,7 +58,7 @@ def test_several_intervals_may_be_replaced() -> None:
         "REPLACE INTO t OVERWRITE WHERE"
         " (__time >= TIMESTAMP '2026-01-01' AND __time < '2026-01-02') OR"
         " (__time < DATE '2026-01-04' AND __time >= DATE '2026-01-03')"
-        " SELECT 1 PARTITIONED BY DAY"
+        " SELECT 1 AS __time PARTITIONED BY DAY"
     )
     assert [one.length_ms for one in found.intervals] == [86_400_000, 86_400_000]
 
@@ -118,11 +120,86 @@ def test_what_is_wrong_is_told_with_its_place(sql: str, told: str) -> None:
 )
 def test_a_clause_that_an_error_shows_means_what_it_is_about(found: list[tuple[int, int]]) -> None:
     intervals = [Interval(start, start + length) for start, length in found]
-    sql = f"REPLACE INTO t {overwrite_clause(intervals)} SELECT 1 PARTITIONED BY 'PT0.001S'"
+    sql = (
+        f"REPLACE INTO t {overwrite_clause(intervals)} SELECT 1 AS __time PARTITIONED BY 'PT0.001S'"
+    )
     assert list(parse_ingest(sql).intervals) == intervals
     assert overwrite_clause([ETERNITY]) == "OVERWRITE ALL"
     many = overwrite_clause(intervals * 9)
     assert many.endswith(f" OR … ({len(intervals) * 9 - 3} more)")
+
+
+FILES = (
+    'TABLE(EXTERN(\'{"type": "http", "uris": ["http://a/b"]}\', \'{"type": "json"}\'))'
+    " EXTEND (größe VARCHAR, n BIGINT)"
+)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT 1 AS a",
+        "SELECT a FROM s WHERE __time > TIMESTAMP '2024-01-01'",
+        "SELECT DISTINCT a, count(*) AS n, date_trunc('DAY', __time) FROM s GROUP BY 1",
+        "SELECT __time AS at, a IS DISTINCT FROM b FROM s",
+        "(SELECT a FROM s) UNION ALL (SELECT __time FROM s)",
+        "SELECT a FROM s UNION ALL SELECT __time FROM s",
+        "SELECT * FROM (SELECT a FROM s) AS inner_one",
+        "WITH one AS (SELECT a FROM s), two AS (SELECT * FROM one) SELECT * FROM two",
+        "VALUES (1, 'a')",
+        f"SELECT * FROM {FILES}",
+        f"SELECT n FROM {FILES}",
+    ],
+)
+@pytest.mark.parametrize("granularity", ["ALL", "DAY"])
+def test_a_query_without_a_time_is_refused(query: str, granularity: str) -> None:
+    with pytest.raises(InvalidRequest, match="the query gives no column __time") as caught:
+        parse_ingest(f"INSERT INTO t {query} PARTITIONED BY {granularity}")
+    assert f"PARTITIONED BY {granularity}" in str(caught.value)
+    assert "AS __time" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT * FROM s",
+        "SELECT s.* FROM s",
+        "SELECT a, * EXCEPT (a) FROM s",
+        'SELECT 1 AS "__TIME"',
+        "SELECT CAST(a AS TIMESTAMP) __time FROM s",
+        "SELECT CAST(__time AS TIMESTAMP) FROM s",
+        "SELECT __time::timestamp FROM s",
+        "SELECT (__time) FROM s",
+        "SELECT inline(array(struct(1 AS __time))) FROM s",
+        "SELECT stack(1, 1, 2) AS (a, __time)",
+        "SELECT s.at.__time, 1 FROM s",
+        "SELECT a FROM s |> EXTEND at AS __time",
+        "(SELECT __time FROM s) UNION ALL (SELECT a FROM s)",
+        "SELECT * FROM (SELECT a FROM s) x JOIN s ON x.a = s.a",
+        "SELECT * FROM (SELECT a FROM s) AS x(__time)",
+        "WITH one(__time) AS (SELECT a FROM s) SELECT * FROM one",
+        "WITH one AS (SELECT * FROM s) SELECT * FROM one",
+        "VALUES (1) AS t(__time)",
+        "TABLE s",
+        f"SELECT *, 1 AS __time FROM {FILES}",
+        f"SELECT * FROM {FILES.replace('n BIGINT', '__time BIGINT')}",
+    ],
+)
+def test_a_query_that_may_give_a_time_becomes_a_task(query: str) -> None:
+    assert parse_ingest(f"INSERT INTO t {query} PARTITIONED BY ALL").mode is IngestionMode.APPEND
+
+
+def test_names_with_other_letters_stand_in_double_quotes() -> None:
+    with pytest.raises(
+        InvalidRequest, match='line 2, column 8: write it in double quotes, "größe"'
+    ):
+        parse_ingest("INSERT INTO t\nSELECT größe, __time FROM s PARTITIONED BY DAY")
+    # Names that Penstock reads itself need no quotes, as in Druid.
+    task = parse_ingest(
+        f'INSERT INTO größen SELECT "größe", 1 AS __time FROM {FILES} PARTITIONED BY DAY'
+        " CLUSTERED BY größe"
+    )
+    assert (task.datasource, task.clustered_by) == ("größen", ("größe",))
 
 
 def test_what_writes_becomes_a_task() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from pathlib import Path
 
 import pytest
 from batch_kit import ABC, BatchWorld, index, lines
@@ -72,6 +73,28 @@ def test_an_engine_that_is_not_there_is_waited_for_and_the_report_says_so(
     assert told[:2] == [(None, None), (1, "nothing answers before write")]
     assert told[3 * LOSSES_MAX][0] == 3 * LOSSES_MAX
     assert "failedTries" not in payload(task)
+
+
+def test_a_deep_storage_whose_folder_is_away_is_waited_for_by_name(
+    world: BatchWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = Path(world.deep_store.root)
+    root.rename(root.with_name("away"))
+    probe, told = world.deep_store.probe, []
+    task = world.make(world.add(index(lines(*ABC))))
+
+    def look() -> None:
+        told.append(payload(task).get("lastFailure"))
+        if len(told) == 3:
+            assert not root.exists()
+            root.with_name("away").rename(root)
+        probe()
+
+    monkeypatch.setattr(world.deep_store, "probe", look)
+    assert task.run().state is TaskState.SUCCESS
+    text = f"the deep storage folder {root} is not there: mount it, or put it back"
+    assert told == [None, text, text]
+    assert world.rows() == ABC
 
 
 def test_the_report_says_which_try_of_how_many_and_when_the_next_is(world: BatchWorld) -> None:

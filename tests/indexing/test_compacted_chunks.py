@@ -6,11 +6,13 @@ read the datasource any more. So chunks that overlap become one; every row must 
 
 from __future__ import annotations
 
+import orjson
 import pytest
-from batch_kit import START_MS, BatchWorld, day, index, lines
+from batch_kit import DAY_MS, START_MS, BatchWorld, day, index, lines
 
 from penstock.core.intervals import Interval
 from penstock.indexing.ports import TaskState
+from penstock.testing.engine import read_rows
 
 DAYS = [(1, "a", 1), (2, "b", 2), (3, "c", 3), (4, "d", 4)]
 HALF_DAY_MS = 43_200_000
@@ -113,3 +115,78 @@ def test_a_segment_that_stays_beside_chunks_that_become_one_becomes_a_part_of_it
     assert chunks(world) == [whole, day(2)]
     assert before not in {str(one.id) for one in world.visible()}
     assert len([one for one in world.visible() if str(one.interval) == whole]) == 2
+
+
+# columns whose names differ in case alone
+
+
+def cities(world: BatchWorld, at: int, **values: str) -> None:
+    """Publish a segment of a row of a day with dimensions of these names."""
+    data = orjson.dumps({"t": START_MS + (at - 1) * DAY_MS, **values}).decode()
+    world.run(index(data, schema={"dimensionsSpec": {"dimensions": list(values)}}))
+
+
+def found_cities(world: BatchWorld) -> list[dict[str, object]]:
+    """Return the rows without their times and without what is null."""
+    rows = [
+        row
+        for segment in world.visible()
+        for row in read_rows(world.deep_store.location(segment.load_spec))
+    ]
+    found = ({n: v for n, v in row.items() if n != "__time" and v is not None} for row in rows)
+    return sorted(found, key=str)
+
+
+def test_a_column_whose_case_changed_is_compacted_into_one(world: BatchWorld) -> None:
+    cities(world, 1, City="Bern")
+    cities(world, 2, city="Chur")
+    result = world.run(compact(day(1, 31), granularitySpec={"segmentGranularity": "month"}))
+    assert result.state is TaskState.SUCCESS, result.error
+    assert found_cities(world) == [{"city": "Bern"}, {"city": "Chur"}]  # as in the newest
+
+
+def test_a_column_is_compacted_into_the_one_that_is_listed_in_another_case(
+    world: BatchWorld,
+) -> None:
+    cities(world, 1, City="Bern")
+    cities(world, 2, city="Chur")
+    listed = {"dimensions": ["CITY"]}
+    month = {"segmentGranularity": "month"}
+    result = world.run(compact(day(1, 31), dimensionsSpec=listed, granularitySpec=month))
+    assert result.state is TaskState.SUCCESS, result.error
+    assert found_cities(world) == [{"CITY": "Bern"}, {"CITY": "Chur"}]
+
+
+@pytest.mark.parametrize("outside", [False, True])
+def test_columns_that_differ_in_case_alone_are_compacted_apart(
+    world: BatchWorld, *, outside: bool
+) -> None:
+    """Once a segment has both, also one that is not compacted, queries see two columns."""
+    cities(world, 1, City="Bern")
+    cities(world, 2, city="Chur")
+    cities(world, 40 if outside else 3, City="Genf", city="genf")
+    result = world.run(compact(day(1, 31), granularitySpec={"segmentGranularity": "month"}))
+    assert result.state is TaskState.SUCCESS, result.error
+    assert found_cities(world) == [
+        {"City": "Bern"},
+        {"City": "Genf", "city": "genf"},
+        {"city": "Chur"},
+    ]
+
+
+@pytest.mark.parametrize("name", ["ROWS", "A"])
+def test_metrics_do_not_become_one_with_what_differs_in_case_alone(
+    world: BatchWorld, name: str
+) -> None:
+    for at, named, dimension in ((1, "rows", "a"), (2, name, "b")):
+        schema = {
+            "metricsSpec": [{"type": "count", "name": named}],
+            "dimensionsSpec": {"dimensions": [dimension]},
+        }
+        rolled_up = {"rollup": True, "queryGranularity": "day"}
+        world.run(index(lines((at, "x", 1)), granularity=rolled_up, schema=schema))
+    rollup = {"segmentGranularity": "month", "rollup": False}
+    result = world.run(compact(day(1, 31), granularitySpec=rollup))
+    assert result.state is TaskState.FAILED
+    assert result.error is not None
+    assert "differ in case alone, and not all of them are dimensions" in str(result.error)

@@ -12,6 +12,7 @@ import pytest
 from batch_kit import DAY_MS, BatchWorld, day, index, lines, world_of
 
 from penstock.core.errors import InvalidRequest, Unavailable
+from penstock.core.waits import WaitTable
 from penstock.indexing.overlord.duties.compaction import CompactionConfigs, CompactionDuty
 from penstock.indexing.overlord.duties.compactionunits import CompactionUnits
 from penstock.indexing.overlord.duties.duty import DutyRounds, DutyTools
@@ -356,7 +357,7 @@ class Failing:
 def test_a_round_that_failed_is_not_tried_again_after_the_term() -> None:
     clock, lanes, duty = VirtualClock(), StepLanes(), Failing(60_000)
     processor = MailboxProcessor(name="overlord", clock=clock)
-    rounds = DutyRounds([duty], lanes, processor)
+    rounds = DutyRounds([duty], lanes, processor, WaitTable(clock))
 
     rounds.start()
     settle(processor, clock, 60, lanes)
@@ -373,7 +374,7 @@ def test_what_is_due_often_is_tried_again_soon(interval_ms: int, again_s: int) -
     """However long nobody answered: who changed a rule waits for what follows from it."""
     clock, lanes, duty = VirtualClock(), StepLanes(), Failing(interval_ms)
     processor = MailboxProcessor(name="overlord", clock=clock)
-    rounds = DutyRounds([duty], lanes, processor)
+    rounds = DutyRounds([duty], lanes, processor, WaitTable(clock))
     rounds.start()
     settle(processor, clock, interval_ms // 1_000, lanes)
     assert duty.runs == 1

@@ -99,7 +99,7 @@ MISTAKES = [
     ),
     (
         f"{DS}.dimensionsSpec.dimensions.1",
-        "CARRIER",
+        "carrier",
         f"{DS}.dimensionsSpec.dimensions[1].name",
         "is there already",
     ),

@@ -24,6 +24,7 @@ def world(tmp_path):
     clock = VirtualClock()
     metadata = MetadataStore.open(f"sqlite:///{tmp_path}/m.db", clock=clock)
     store = DeepStore(str(tmp_path / "segments"))
+    store.make_root()
     file = tmp_path / "part.parquet"
     file.write_bytes(b"rows")
 

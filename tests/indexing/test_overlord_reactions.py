@@ -26,12 +26,14 @@ RUNNING, ENDED = [TaskState.RUNNING], [TaskState.SUCCESS, TaskState.FAILED]
         (RUNNING, Place.HANDED, Reaction.RUN),
         (RUNNING, Place.HERE, Reaction.RUN),
         (RUNNING, Place.ELSEWHERE, Reaction.DISMISS),
+        (RUNNING, Place.ABSENT, Reaction.RUN),
         (ENDED, Place.UNKNOWN, Reaction.DISMISS),
         (ENDED, Place.QUEUED, Reaction.END),
         (ENDED, Place.PENDING, Reaction.END),
         (ENDED, Place.HANDED, Reaction.END),
         (ENDED, Place.HERE, Reaction.END),
         (ENDED, Place.ELSEWHERE, Reaction.DISMISS),
+        (ENDED, Place.ABSENT, Reaction.END),
     ],
 )
 def test_what_a_worker_announces(states, place, reaction):

@@ -128,6 +128,121 @@ def test_other_tasks_are_taken_as_druid_writes_them() -> None:
     assert "markAsUnused" in mistakes(kill() | {"markAsUnused": True})
 
 
+DAY = "2015-09-12/2015-09-13"
+SEGMENT = "flights_2015-09-12T00:00:00.000Z_2015-09-13T00:00:00.000Z_v1_3"
+
+
+def older_compaction(**fields: object) -> dict[str, object]:
+    return {"type": "compact", "dataSource": "flights", **fields}
+
+
+def compaction_of(**fields: object) -> CompactSpec:
+    task = parse_batch_task(json.dumps(older_compaction(**fields)))
+    assert isinstance(task, CompactSpec)
+    # The stored form is the current one, and parsing it gives an equal task.
+    assert parse_batch_task(task.to_json()) == task
+    assert not {"interval", "segments", "segmentGranularity"} & task.to_json().keys()
+    return task
+
+
+def test_an_interval_stands_for_the_io_config_of_a_compaction() -> None:
+    tuning = {
+        "type": "index_parallel",
+        "partitionsSpec": {"type": "dynamic"},
+        "maxRowsInMemory": 25_000,
+        "forceExtendableShardSpecs": True,
+    }
+    given = compaction_of(interval=DAY, tuningConfig=tuning)
+    current = {"type": "compact", "inputSpec": {"type": "interval", "interval": DAY}}
+    assert given == compaction_of(ioConfig=current, tuningConfig=tuning)
+    # Fields that stand for others may be null, as in all that Druid writes.
+    nothing = {"segments": None, "ioConfig": None, "segmentGranularity": None, "dimensions": None}
+    assert given == compaction_of(interval=DAY, tuningConfig=tuning, **nothing)
+
+
+@pytest.mark.parametrize(
+    "tuning",
+    [
+        {"type": "index", "targetPartitionSize": 7, "forceExtendableShardSpecs": True},
+        {"type": "compaction", "maxRowsPerSegment": 7},
+        {"type": "index_parallel", "partitionsSpec": {"type": "dynamic", "maxRowsPerSegment": 7}},
+    ],
+)
+def test_the_rows_of_a_segment_have_an_older_name(tuning: dict[str, object]) -> None:
+    given = compaction_of(interval=DAY, tuningConfig=tuning)
+    assert segment_rows_max(given.tuning_config.partitions) == 7
+
+
+def test_a_number_of_shards_leaves_the_rows_of_a_segment_without_effect() -> None:
+    partitions = {"type": "hashed", "numShards": 1}
+    tuning = {"type": "index_parallel", "maxRowsPerSegment": 3, "partitionsSpec": partitions}
+    given = compaction_of(interval=DAY, tuningConfig=tuning | {"forceGuaranteedRollup": True})
+    assert given.tuning_config.partitions.is_perfect
+
+
+def test_segments_stand_for_the_io_config_of_a_compaction() -> None:
+    whole = {
+        "dataSource": "flights",
+        "interval": DAY,
+        "version": "v1",
+        "loadSpec": {"type": "local", "path": "elsewhere"},
+        "shardSpec": {"type": "numbered", "partitionNum": 3, "partitions": 4},
+        "size": 5,
+    }
+    assert compaction_of(segments=[SEGMENT, whole]).segment_ids == (SEGMENT, SEGMENT)
+
+
+@pytest.mark.parametrize("inside", [None, {}, {"rollup": True}, {"segmentGranularity": "day"}])
+def test_a_segment_granularity_may_stand_outside(inside: dict[str, object] | None) -> None:
+    given = compaction_of(interval=DAY, segmentGranularity="DAY", granularitySpec=inside)
+    assert str(given.segment_granularity) == "DAY"
+    assert given.granularity_spec.rollup is (True if inside == {"rollup": True} else None)
+
+
+def test_older_names_of_a_compaction() -> None:
+    dimensions = {"dimensions": ["carrier"]}
+    given = compaction_of(interval=DAY, dimensions=dimensions, keepSegmentGranularity=True)
+    assert given == compaction_of(interval=DAY, dimensionsSpec=dimensions)
+
+
+@pytest.mark.parametrize(
+    ("fields", "place", "hint"),
+    [
+        ({}, "ioConfig", "is required"),
+        ({"interval": "2015"}, "interval", "write 2015/P1Y"),
+        ({"interval": "2015/2015"}, "interval", "holds no time"),
+        ({"interval": 2015}, "interval", "write an interval as text"),
+        ({"interval": DAY, "segments": [SEGMENT]}, "segments", "is given beside interval"),
+        ({"ioConfig": {"type": "compact"}, "interval": DAY}, "interval", "beside ioConfig"),
+        ({"segments": [SEGMENT, {}]}, "segments[1]", "does not name a segment"),
+        ({"segments": 3}, "segments[0]", "does not name a segment"),
+        (
+            {
+                "interval": DAY,
+                "segmentGranularity": "DAY",
+                "granularitySpec": {"segmentGranularity": "HOUR"},
+            },
+            "segmentGranularity",
+            "leave one of the two out",
+        ),
+        (
+            {"interval": DAY, "keepSegmentGranularity": False},
+            "keepSegmentGranularity",
+            "set granularitySpec.segmentGranularity",
+        ),
+        (
+            {"interval": DAY, "tuningConfig": {"forceExtendableShardSpecs": "sometimes"}},
+            "tuningConfig.forceExtendableShardSpecs",
+            "true or false",
+        ),
+    ],
+)
+def test_mistakes_in_older_compactions(fields: dict[str, object], place: str, hint: str) -> None:
+    found = mistakes(older_compaction(**fields))
+    assert list(found) == [place]
+    assert hint in found[place]
+
+
 def test_what_compacts_is_taken_as_druid_writes_it() -> None:
     config = parse_compaction(json.dumps(compaction_config()))
     assert segment_rows_max(config.tuning.partitions) == 3_000_000

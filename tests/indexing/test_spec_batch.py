@@ -207,7 +207,7 @@ INTERVALS = "spec.dataSchema.granularitySpec.intervals"
             "none of the dimensions",
         ),
         (
-            {f"{TU}.partitionsSpec": HASHED, f"{TU}.maxRowsPerSegment": 5},
+            {f"{TU}.partitionsSpec": RANGE, f"{TU}.maxRowsPerSegment": 5},
             f"{TU}.maxRowsPerSegment",
             "put it into partitionsSpec",
         ),
@@ -323,7 +323,7 @@ def test_partitions_have_druids_defaults():
             "ioConfig.inputSpec.interval",
             "in America/New_York): write 2024-03-09T05:00:00.000Z/2024-03-11T04:00:00.000Z",
         ),
-        ({"interval": "2013/2014"}, "interval", "inputSpec"),
+        ({"interval": "2013/2014"}, "interval", "beside ioConfig"),
         (
             {"ioConfig.inputSpec": {"type": "minor", "interval": "2013/2014", "segments": ["x"]}},
             "ioConfig.inputSpec.segments[0]",

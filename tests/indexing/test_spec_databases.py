@@ -88,7 +88,7 @@ def test_a_database_is_an_external_table_of_two_arguments() -> None:
         f"TABLE(EXTERN(inputSource => '{text}', signature => '{columns}'))",
         f"TABLE(EXTERN('{text}')) EXTEND (a VARCHAR)",
     ):
-        spec = parse_ingest(f"INSERT INTO d SELECT * FROM {table} PARTITIONED BY DAY")
+        spec = parse_ingest(f"INSERT INTO d SELECT *, 1 AS __time FROM {table} PARTITIONED BY DAY")
         (table_,) = spec.externs
         assert table_.input_format is None
         assert parse_batch_task(spec.to_json()) == spec

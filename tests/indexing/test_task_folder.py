@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from contextlib import suppress
 
 import orjson
@@ -100,6 +101,28 @@ def test_persists_of_published_sequences_are_dropped_even_if_damaged(folder):
     assert found.current == {0: 20}
 
 
+@pytest.mark.parametrize("written", ["now", "by an earlier release"])
+def test_a_folder_that_was_moved_has_its_own_files(folder, tmp_path, written):
+    """The original may still be at the old place: a copy must not touch its files."""
+    bad = BadFile(f"{folder.new_folder('bad')}/x.bin", 3)
+    write(bad.path, b"bad", 1)
+    commit = Commit(0, {0: 0}).add(persist(0, data_file(folder), bad=(bad,)))
+    folder.write_commit(commit)
+    before, after = tmp_path / "task", tmp_path / "a b#ü%" / "persist" / "task"
+    assert str(tmp_path) not in (before / "commit.json").read_text()
+    if written != "now":
+        old = {**commit.to_json(), "format": 1}
+        (before / "commit.json").write_bytes(orjson.dumps(old))
+    shutil.copytree(before, after)
+    moved = TaskFolder(str(after), OsFileSystem())
+    found = moved.restore_commit({"B_0"})
+    paths = [f.path for p in found.persists for f in (*p.files, *p.bad_files)]
+    assert len(paths) == 2
+    assert all(path.startswith(f"{after}/") for path in paths)
+    moved.delete(paths)
+    assert again(folder).restore_commit({"B_0"}) == commit
+
+
 def test_litter_is_deleted(folder):
     committed(folder, 1)
     litter = write(f"{folder.new_folder('merge')}/deep/part.parquet", b"y", 1)
@@ -141,7 +164,7 @@ def test_a_commit_that_contradicts_itself_is_told_even_without_assertions():
 def test_a_newer_commit_is_refused_with_both_numbers(folder):
     value = committed(folder, 1).to_json() | {"format": 7}
     OsFileSystem().write_atomically(f"{folder.path}/commit.json", orjson.dumps(value))
-    with pytest.raises(InvalidRequest, match="format number 7, this release reads up to 1"):
+    with pytest.raises(InvalidRequest, match="format number 7, this release reads up to 2"):
         again(folder).restore_commit({"B_0"})
 
 

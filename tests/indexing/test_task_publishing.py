@@ -5,10 +5,16 @@ from __future__ import annotations
 import pytest
 from indexing_kit import OneTask, event
 
-from penstock.core.errors import InvalidRequest, LockRevoked, Unavailable
+from penstock.core.errors import (
+    Dependency,
+    InvalidRequest,
+    LockRevoked,
+    StorageUnavailable,
+    Unavailable,
+)
 from penstock.core.intervals import Interval
 from penstock.indexing.actions import AnnounceFiles, PublishSegments, SegmentAllocate
-from penstock.indexing.engine import RowCounts
+from penstock.indexing.engine import EngineUnavailable, RowCounts
 from penstock.indexing.ports import TaskState
 
 DAY = Interval.parse("2013-01-01/2013-01-02")
@@ -93,3 +99,52 @@ def test_a_task_that_is_not_active_is_not_heard(world):
     for action in actions_of(f"{world.spec.base_sequence_name}_0"):
         with pytest.raises(LockRevoked, match="not active"):
             world.handler.perform(world.spec.id, action.to_json())
+
+
+def test_a_deep_storage_that_answers_503_is_waited_for_by_name(world, monkeypatch):
+    feed(world, 4)
+    push = world.deep_store.push
+    away = StorageUnavailable("s3://b/k: cannot write: 503 Slow Down")
+
+    def fail(*_given):
+        raise away
+
+    monkeypatch.setattr(world.deep_store, "push", fail)
+    agree_on_the_end(world)
+    waits = world.task._context.waits
+    begun_ms = world.clock.now_ms()
+    world.run(lambda: any(one.tries > 4 for one in waits.all()))
+    (wait,) = waits.all()
+    assert (wait.dependency, wait.work, wait.error) == (
+        Dependency.STORAGE,
+        "publishing",
+        str(away),
+    )
+    assert wait.since_ms >= begun_ms
+    monkeypatch.setattr(world.deep_store, "push", push)
+    world.run(lambda: world.task.result.state is TaskState.SUCCESS)
+    assert waits.all() == ()
+    assert world.published() == list(range(4))
+
+
+@pytest.mark.parametrize("dependency", [Dependency.BROKER, Dependency.SPARK])
+def test_a_broker_and_a_spark_that_are_away_are_waited_for_by_name(world, monkeypatch, dependency):
+    feed(world, 2)
+    where, what = {
+        Dependency.BROKER: (type(world.broker), "available"),
+        Dependency.SPARK: (type(world.engine), "persist"),
+    }[dependency]
+    before = getattr(where, what)
+
+    def fail(*_given, **_more):
+        if dependency is Dependency.SPARK:
+            raise EngineUnavailable("nothing answers at sc://localhost:1")
+        raise Unavailable("refused", dependency=dependency)
+
+    monkeypatch.setattr(where, what, fail)
+    world.broker.add("flights", 0, [event(7)])
+    waits = world.task._context.waits
+    world.run(lambda: any(one.tries > 2 for one in waits.all()))
+    assert [one.dependency for one in waits.all()] == [dependency]
+    monkeypatch.setattr(where, what, before)
+    world.run(lambda: waits.all() == ())

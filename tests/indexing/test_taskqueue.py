@@ -6,7 +6,7 @@ import itertools
 from dataclasses import replace
 
 import pytest
-from queue_kit import World, held, kill, noop, states, submit
+from queue_kit import SaidWorker, World, held, kill, noop, states, submit
 
 from penstock.core.errors import Conflict, InvalidRequest, LockRevoked, Unavailable
 from penstock.indexing.lockbox.model import Revoked
@@ -143,6 +143,53 @@ def test_a_task_that_a_former_overlord_handed_over_is_never_handed_over_again(wo
     world.settle(3)
     assert worker.taken == ["a"]
     assert world.ended == [("a", TaskState.FAILED, "it disappeared from the worker w")]
+
+
+def stored_worker(world, task_id: str) -> object:
+    return world.metadata.tasks.get(task_id).status["worker"]
+
+
+@pytest.mark.parametrize("end", [None, TaskState.SUCCESS])
+def test_a_worker_with_a_new_name_keeps_the_tasks_of_its_folder(world, end):
+    """As after an upgrade, or a restore at another place; nobody waits for the old name."""
+    old = world.worker("host:/was/here")
+    submit(world, noop("a"))
+    world.settle(1)
+    assert stored_worker(world, "a") == old.name
+    world.announced.clear()
+    world.start()
+    new = world.worker("worker-1")
+    new.say("a")
+    world.settle(5)
+    assert stored_worker(world, "a") == "worker-1"
+    assert world.ended == []
+    assert new.forgotten == []
+    # Should the old one come back, it is not its task any more.
+    old.say("a")
+    world.announced.append(old)
+    world.settle(5)
+    assert old.forgotten == ["a"]
+    if end is not None:
+        new.say("a", end)
+        world.settle(5)
+        assert world.ended == [("a", end, "")]
+
+
+def test_an_announced_worker_does_not_lose_its_task_to_another(world):
+    mine = world.worker("mine")
+    submit(world, noop("a"))
+    world.settle(1)
+    world.announced.clear()
+    world.start()
+    # Its lease exists, though it does not answer.
+    mine.error = Unavailable("busy")
+    world.announced.append(mine)
+    other = SaidWorker("other")
+    other.say("a")
+    world.announced.append(other)
+    world.settle(5)
+    assert stored_worker(world, "a") == "mine"
+    assert other.forgotten == ["a"]
 
 
 def test_a_task_whose_answer_was_lost_is_handed_over_again_if_it_did_not_arrive(world):

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core.errors import InvalidRequest, Unavailable
+from penstock.core.errors import Dependency, InvalidRequest, Unavailable
+from penstock.core.waits import WaitTable
 from penstock.indexing.errand import Calls
 from penstock.indexing.ports import TaskState
 from penstock.indexing.spec.batch import parse_batch_task
@@ -15,7 +16,7 @@ from penstock.indexing.task.folder import TaskFolder
 from penstock.indexing.worker.attempts import Attempts, TaskEnd
 from penstock.indexing.worker.ended import EndedTasks
 from penstock.indexing.worker.options import WorkerOptions
-from penstock.indexing.worker.taskfolders import TaskFolders
+from penstock.indexing.worker.taskfolders import TaskFolders, worker_identity
 from penstock.mailbox import MailboxProcessor
 from penstock.storage.filesystem import OsFileSystem
 from penstock.testing.clock import VirtualClock
@@ -32,6 +33,24 @@ def folders(tmp_path) -> TaskFolders:
     made = TaskFolders([f"{tmp_path}/one", f"{tmp_path}/two"], OsFileSystem())
     assert list(made.found()) == []
     return made
+
+
+def test_a_worker_is_known_by_an_id_that_moves_with_its_folder(tmp_path):
+    ids, fs = iter(["w1", "w2", "w3"]), OsFileSystem()
+    before, after = tmp_path / "one", tmp_path / "two"
+    assert worker_identity(str(before), fs, lambda: next(ids)) == "w1"
+    before.rename(after)
+    assert worker_identity(str(after), fs, lambda: next(ids)) == "w1"
+    assert worker_identity(str(before), fs, lambda: next(ids)) == "w2"
+    # It is neither a task nor changed with the worker's other state.
+    folders = TaskFolders([str(after)], fs)
+    folders.write_enabled(enabled=False)
+    assert list(folders.found()) == []
+    assert worker_identity(str(after), fs, lambda: next(ids)) == "w1"
+    for damage in ("", "[]", '{"id": ""}', '{"id": 7}'):
+        (after / "identity.json").write_text(damage)
+        made = worker_identity(str(after), fs, lambda: "new")
+        assert made == "new"
 
 
 def test_folders_go_where_the_fewest_run_and_are_found_again(folders):
@@ -95,11 +114,13 @@ class World:
         self.removed: list[str] = []
         self.taken: set[str] = set()
         self.stuck = 0
+        self.waits = WaitTable(self.clock)
         self.ended = EndedTasks(
             *(self.processor, WorkerOptions(forget_delay_ms=60_000, ship_tries_max=3)),
             *(self.shipper, Calls(InlineLanes(), self.processor)),
             remove=self.remove,
             is_taken=self.taken.__contains__,
+            waits=self.waits,
         )
         self.ended.keep("a", TaskFolder("/a", OsFileSystem()), TaskEnd(TaskState.SUCCESS))
 
@@ -131,8 +152,12 @@ def test_a_task_is_told_of_until_it_is_forgotten_and_its_folder_goes_a_while_lat
 def test_a_folder_stays_until_its_log_is_kept_or_was_tried_often(failures, tries):
     world = World(failures)
     world.ended.forget("a")
+    world.settle(30)
+    (wait,) = world.waits.all()
+    assert (wait.dependency, wait.error) == (Dependency.STORAGE, "the store is away")
     world.settle(1_000)
     assert (world.removed, len(world.shipper.shipped)) == (["/a"], tries)
+    assert world.waits.all() == (), "kept, or given up"
 
 
 def test_the_folder_of_a_task_that_is_here_again_is_left():
@@ -162,9 +187,11 @@ def test_a_folder_that_could_not_be_deleted_is_tried_again():
     world.ended.forget("a")
     world.settle(61)
     assert (world.stuck, world.removed) == (1, [])
+    assert [one.dependency for one in world.waits.all()] == [Dependency.DISK]
     world.ended.require_no_deletion("a")
     world.settle(1_000)
     assert (world.stuck, world.removed) == (0, ["/a"])
+    assert world.waits.all() == ()
 
 
 def test_what_a_later_task_could_not_clear_goes_when_nobody_comes_again():

@@ -123,7 +123,7 @@ def test_a_reported_throwable_ends_the_loop_before_other_mail() -> None:
 
 def test_the_loop_belongs_to_one_thread_and_to_an_open_mailbox() -> None:
     story = Story()
-    with pytest.raises(Conflict, match="belongs to another thread"):
+    with pytest.raises(WrongThread, match="belongs to another thread"):
         in_thread(story.processor.run)
     story.processor.prepare_close()
     with pytest.raises(Closed, match="story is quiesced"):
@@ -435,3 +435,139 @@ def test_a_mailbox_thread_never_started_drops_its_mail_at_stop() -> None:
     assert left.cancelled()
     with pytest.raises(Conflict):
         thread.start()
+
+
+# The end of a loop whose mail waits in a yield
+
+
+def thread_that_yields(mail_priority: int, ends: list[str]) -> tuple[MailboxThread, Future[None]]:
+    """Start a thread whose first mail yields until it is interrupted, and wait until it does."""
+    entered: Future[None] = Future()
+    thread = MailboxThread("worker")
+    own = thread.processor.executor(mail_priority)
+
+    def wait_for_room() -> None:
+        entered.set_result(None)
+        try:
+            while True:
+                own.yield_()
+        except BaseException as error:
+            ends.append(f"{type(error).__name__}: {error}")
+            raise
+
+    thread.executor.execute(wait_for_room, "wait for room")
+    left = thread.executor.submit(lambda: None)
+    thread.start()
+    entered.result(10)
+    return thread, left
+
+
+@pytest.mark.parametrize("priority", [0, 7, MAX_PRIORITY])
+def test_stopping_without_drain_ends_a_yield_and_is_no_failure(priority: int) -> None:
+    ends: list[str] = []
+    thread, left = thread_that_yields(priority, ends)
+    thread.stop(drain=False)
+    assert thread.join(10)
+    assert ends == ["Closed: mailbox worker ends without running what is left: stop waiting"]
+    assert thread.failure is None
+    assert left.cancelled()
+
+
+@pytest.mark.parametrize("priority", [0, 7, MAX_PRIORITY])
+def test_a_reported_failure_ends_a_yield_and_is_the_failure(priority: int) -> None:
+    ends: list[str] = []
+    thread, left = thread_that_yields(priority, ends)
+    lost = KeyError("lost")
+    thread.processor.report_throwable(lost)
+    assert thread.join(10)
+    assert ends == ["KeyError: 'lost'"]
+    assert thread.failure is lost
+    assert left.cancelled()
+
+
+def test_a_mail_that_catches_what_its_yield_raises_does_not_keep_the_loop_alive() -> None:
+    story, own = Story(), None
+    own = story.processor.executor(1)
+    seen: list[str] = []
+
+    def stubborn() -> None:
+        for _ in range(3):
+            try:
+                own.yield_()
+            except KeyError as error:
+                seen.append(str(error))
+        with pytest.raises(KeyError):
+            own.try_yield()
+
+    story.executor.submit(stubborn)
+    story.executor.submit(lambda: story.processor.report_throwable(KeyError("lost")))
+    story.processor.report_throwable(KeyError("first"))
+    story.say("later")
+    with pytest.raises(KeyError, match="first"):
+        story.run()
+    story.executor.execute(stubborn, options=URGENT)
+    story.processor.executor(1).execute(
+        lambda: story.processor.report_throwable(KeyError("second")), options=URGENT
+    )
+    with pytest.raises(KeyError, match="second") as caught:
+        story.run()
+    assert not hasattr(caught.value, "__notes__")
+    assert seen == ["'second'"] * 2  # the first yield ran the mail that reported it
+    assert "later" not in story.said
+
+
+def test_a_failure_reported_to_a_yield_stays_the_cause_when_its_cleanup_raises() -> None:
+    entered = threading.Event()
+    thread = MailboxThread("worker")
+
+    def clean_up_badly() -> None:
+        entered.set()
+        try:
+            thread.executor.yield_()
+            thread.executor.yield_()
+        finally:
+            raise RuntimeError("cleanup")
+
+    thread.executor.execute(clean_up_badly)
+    thread.start()
+    assert entered.wait(10)
+    lost = KeyError("lost")
+    thread.processor.report_throwable(lost)
+    assert thread.join(10)
+    assert thread.failure is lost
+    assert "afterwards, in mailbox worker: RuntimeError('cleanup')" in lost.__notes__
+
+
+def test_the_first_failure_stays_the_cause_when_closing_fails_too() -> None:
+    class Stubborn:
+        def __call__(self) -> None:
+            raise AssertionError
+
+        def cancel(self) -> None:
+            raise RuntimeError("will not")
+
+    told: list[BaseException] = []
+    thread = MailboxThread("worker", on_failure=told.append)
+    thread.executor.execute(lambda: 1 // 0)
+    thread.executor.execute(Stubborn())
+    left = thread.executor.submit(lambda: 1)
+    thread.start()
+    assert thread.join(10)
+    assert isinstance(thread.failure, ZeroDivisionError)
+    assert told == [thread.failure]
+    assert "will not" in thread.failure.__notes__[-1]
+    assert left.cancelled()
+
+
+def test_ctrl_c_while_one_future_is_cancelled_cancels_the_others_all_the_same() -> None:
+    story = Story()
+    interrupted, other = story.executor.submit(lambda: 1), story.executor.submit(lambda: 2)
+
+    def strike(future: Future[int]) -> None:
+        raise KeyboardInterrupt
+
+    interrupted.add_done_callback(strike)
+    with pytest.raises(BaseExceptionGroup) as caught:
+        story.processor.close()
+    assert isinstance(caught.value.exceptions[0], KeyboardInterrupt)
+    assert other.cancelled()

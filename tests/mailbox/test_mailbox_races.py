@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
+from stepping import SteppedMutex, SteppedThread
 
 from penstock.core.errors import Closed, Unavailable
 from penstock.mailbox import BoundedTaskMailbox, MailOptions, TaskMailbox, taskmailbox
@@ -160,6 +161,69 @@ def test_a_put_at_any_place_of_a_quiesce_is_either_refused_or_handed_out(
 
     assert every_preemption(run) > 20
     assert outcomes == {True, False}
+
+
+class Ending:
+    """A put on one thread and the end of the mailbox on its owner's, cut as the test says."""
+
+    def __init__(self, options: MailOptions, *, closing: bool, bounded: bool) -> None:
+        self.box = BoundedTaskMailbox(9, bind=False) if bounded else TaskMailbox(bind=False)
+        self.box._mutex = SteppedMutex()
+        self.earlier = [mail("urgent", MailOptions.URGENT), mail("normal")]
+        for one in self.earlier:
+            self.box.put(one)
+        self.late, self.closing = mail("late", options), closing
+        self.handed_out: list[Mail] = []
+        self.found: list[int] = []
+        files = frozenset({taskmailbox.__file__})
+        self.put = SteppedThread(lambda: self.box.put(self.late), files)
+        self.end = SteppedThread(self._end, files, self.box.bind)
+
+    def _end(self) -> None:
+        if self.closing:
+            self.handed_out += self.box.close()
+        else:
+            self.box.quiesce()
+            self.found.append(self.box.size)
+            self.handed_out += self.box.drain()
+            self.found.append(len(self.handed_out))
+
+    def finish(self) -> bool:
+        """Run both to their ends; return whether the put was refused."""
+        self.put.to_end()  # as far as it can: it may wait for the mutex of the other
+        assert self.end.to_end()
+        assert self.put.to_end()
+        assert self.end.error is None
+        refused = isinstance(self.put.error, Closed)
+        assert refused or self.put.error is None
+        assert [one for one in self.handed_out if one is not self.late] == self.earlier
+        assert self.handed_out.count(self.late) == (not refused)
+        assert self.found == ([] if self.closing else [len(self.handed_out)] * 2)
+        return refused
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("closing", [True, False])
+@pytest.mark.parametrize("bounded", [True, False])
+def test_a_half_done_put_resumed_at_any_place_of_the_end_is_refused_or_handed_out(
+    options: MailOptions, closing: bool, bounded: bool
+) -> None:
+    """All pairs of cuts: the put stops at the first, goes on when the end reached the second."""
+    outcomes: set[bool] = set()
+
+    def run(first: int, second: int) -> bool:
+        ending = Ending(options, closing=closing, bounded=bounded)
+        put_was_cut = not ending.put.step(first)
+        end_was_cut = not ending.end.step(second)
+        outcomes.add(ending.finish())
+        return put_was_cut and end_was_cut
+
+    places = every_preemption(
+        lambda place: not Ending(options, closing=closing, bounded=bounded).put.step(place)
+    )
+    pairs = sum(every_preemption(partial(run, first)) for first in range(places))
+    assert outcomes == {True, False}
+    assert pairs > 300
 
 
 class _Asleep(Exception):

@@ -80,6 +80,51 @@ def test_a_repeated_timer_keeps_its_grid_and_leaves_out_what_it_missed() -> None
         timed.timers.schedule_every(0, timed.say("never"))
 
 
+def test_a_timer_of_fixed_delay_waits_its_delay_after_each_run() -> None:
+    timed = Timed()
+
+    def slow() -> None:
+        timed.said.append(f"begins@{timed.clock.monotonic_s():g}")
+        timed.clock.advance(3)
+
+    timer = timed.timers.schedule_with_delay(1_000, slow, first_after_ms=500)
+    assert timed.run(0.5) == ["begins@0.5"]
+    assert timed.run(0.9) == ["begins@0.5"]
+    assert timed.run(0.1)[1:] == ["begins@4.5"]
+    assert timed.run(10)[2:] == ["begins@17.5"]  # it waited: no run is made up for
+    timer.cancel()
+    assert timed.run(10)[3:] == []
+
+
+def test_a_timer_of_fixed_delay_first_runs_after_one_delay_and_ends_when_it_raises() -> None:
+    timed = Timed()
+    timed.timers.schedule_with_delay(1_000, lambda: 1 // 0, "divides")
+    assert timed.run(0.9) == []
+    with pytest.raises(ZeroDivisionError):
+        timed.run(0.1)
+    assert timed.timers.pending == 0
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
+def test_delays_and_intervals_that_are_not_finite_are_refused(wrong: float) -> None:
+    timed = Timed()
+    timers, say = timed.timers, timed.say("never")
+    with pytest.raises(InvalidRequest, match=r"timer 'x': delay .* is not a finite"):
+        timers.schedule_after(wrong, say, "x")
+    with pytest.raises(InvalidRequest, match="not a finite number"):
+        timers.schedule_at(wrong, say)
+    for schedule in (timers.schedule_every, timers.schedule_with_delay):
+        with pytest.raises(InvalidRequest, match="not a finite number"):
+            schedule(wrong, say)
+        with pytest.raises(InvalidRequest, match=r"first delay .* is not a finite"):
+            schedule(1, say, first_after_ms=wrong)
+    with pytest.raises(InvalidRequest, match="give over 0"):
+        timers.schedule_with_delay(0, say)
+    with pytest.raises(InvalidRequest, match="latency_probe_interval_ms"):
+        MailboxProcessor(latency_probe_interval_ms=wrong)
+    assert timers.pending == 0
+
+
 def test_a_repeated_timer_may_cancel_itself_and_ends_when_it_raises() -> None:
     timed = Timed()
     made: list[Timer] = []

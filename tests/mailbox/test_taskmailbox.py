@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from thread_kit import in_thread
 
-from penstock.core.errors import Closed, Conflict
+from penstock.core.errors import Closed
 from penstock.mailbox import MailboxState, MailOptions, TaskMailbox, WrongThread
 from penstock.mailbox.mail import MAX_PRIORITY, MIN_PRIORITY, Mail
 
@@ -186,7 +186,7 @@ def test_only_the_owner_takes_and_changes_the_state() -> None:
             in_thread(use)
     assert box.size == 1
     assert box.is_mailbox_thread
-    with pytest.raises(Conflict, match="another thread"):
+    with pytest.raises(WrongThread, match="another thread"):
         in_thread(box.bind)
 
 

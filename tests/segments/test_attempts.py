@@ -101,14 +101,17 @@ def test_spark_may_call_a_file_in_its_own_way(tmp_path) -> None:
     path = f"{store.attempt_folder('d', 't', '1')}/{PART}"
     quoted = path.replace(" ", "%20")
     for uri in (path, f"file://{quoted}", f"file:{quoted}"):
-        assert store.load_spec_of(uri) == {"type": "local", "path": path}
+        assert store.load_spec_of(uri) == {
+            "type": "deepStorage",
+            "path": f"d/attempts/t/1/{PART}",
+        }
 
 
 def test_object_stores_have_two_names_for_one_scheme(monkeypatch) -> None:
     monkeypatch.setattr("fsspec.core.url_to_fs", lambda url: (MemoryFileSystem(), url))
     store = DeepStore("s3://bucket/segments")
     load_spec = store.load_spec_of("s3a://bucket/segments/d/attempts/t/1/x.parquet")
-    assert load_spec["url"] == "s3://bucket/segments/d/attempts/t/1/x.parquet"
+    assert load_spec["path"] == "d/attempts/t/1/x.parquet"
 
 
 @pytest.mark.parametrize(

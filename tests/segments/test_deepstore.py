@@ -11,10 +11,17 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from penstock.core.errors import Conflict, InvalidRequest, NotFound, Unavailable
+from penstock.core.errors import (
+    Conflict,
+    InvalidRequest,
+    NotFound,
+    StorageUnavailable,
+    Unavailable,
+)
 from penstock.core.intervals import Interval
-from penstock.segments.deepstore import DeepStore
+from penstock.segments.deepstore import DeepStore, files_below
 from penstock.segments.model import SegmentId
+from penstock.storage.filesystem import OsFileSystem
 from penstock.testing.crashable import CrashableFileSystem, PowerLoss
 
 if TYPE_CHECKING:
@@ -34,9 +41,11 @@ def store(request, tmp_path) -> Iterator[DeepStore]:
         fsspec.filesystem("memory").store.clear()
     else:
         root = tmp_path / "deep storage"
-        yield DeepStore(
+        made = DeepStore(
             str(root) if request.param == "path" else f"file://{root}".replace(" ", "%20")
         )
+        made.make_root()
+        yield made
 
 
 @pytest.fixture
@@ -92,6 +101,7 @@ def test_killing_takes_the_file_and_is_fine_twice(store, local_file) -> None:
 
 def test_killing_takes_the_folders_that_are_empty_then(tmp_path, local_file) -> None:
     store = DeepStore(str(tmp_path / "deep"))
+    store.make_root()
     first, second = (store.push(str(local_file), ID, unique) for unique in ("u1", "u2"))
     store.kill(first.load_spec)
     assert not (tmp_path / "deep" / FOLDER).exists()
@@ -124,6 +134,7 @@ def test_files_of_others_are_no_orphans(store, local_file) -> None:
 
 
 def test_the_root_may_be_written_in_several_ways(tmp_path, local_file) -> None:
+    DeepStore(str(tmp_path / "deep")).make_root()
     pushed = DeepStore(f"/{tmp_path}/deep/").push(str(local_file), ID, "u1")
     assert DeepStore(f"file://localhost{tmp_path}/x/../deep").location(pushed.load_spec)
 
@@ -221,6 +232,7 @@ def test_nothing_outside_the_store_is_touched(tmp_path, load_spec) -> None:
 )
 def test_names_are_made_safe(tmp_path, local_file, datasource, folder) -> None:
     store = DeepStore(str(tmp_path / "deep"))
+    store.make_root()
     pushed = store.push(str(local_file), SegmentId(datasource, DAY, "v"), "u1")
     assert [path.name for path in (tmp_path / "deep").iterdir()] == [folder]
     assert Path(store.location(pushed.load_spec)).read_bytes() == local_file.read_bytes()
@@ -334,3 +346,110 @@ def test_a_folder_removed_under_a_push_is_made_again() -> None:
     fs.write_atomically("/task/merged.parquet", CONTENT)
     push(fs)
     assert fs.read_bytes(TARGET) == CONTENT
+
+
+def spoilt(root: Path, how: str) -> None:
+    """Take the folder of a deep storage away, as a user or an unmounted disk does."""
+    match how:
+        case "moved":
+            root.rename(root.with_name("elsewhere"))
+        case "a file":
+            root.rename(root.with_name("elsewhere"))
+            root.touch()
+        case "a file above":
+            root.parent.rename(root.parent.with_name("elsewhere"))
+            root.parent.touch()
+        case "a file below":
+            (root / "flights").rename(root / "elsewhere")
+            (root / "flights").touch()
+
+
+@pytest.mark.parametrize(
+    ("how", "text"),
+    [
+        ("moved", "the deep storage folder .*/disk/deep is not there: mount it, or put it back"),
+        ("a file", "/disk/deep is a file, where the deep storage has a folder"),
+        ("a file above", "the deep storage .*/disk/deep is not there .*is not a folder"),
+        ("a file below", "/disk/deep/flights is a file, where the deep storage has a folder"),
+    ],
+)
+def test_a_folder_that_is_away_is_waited_for_and_never_made(
+    tmp_path, local_file, how, text
+) -> None:
+    root = tmp_path / "disk" / "deep"
+    store = DeepStore(str(root))
+    store.make_root()
+    pushed = store.push(str(local_file), ID, "u1")
+    spoilt(root, how)
+    there = sorted(tmp_path.rglob("*"))
+    works = [
+        lambda: store.push(str(local_file), ID, "u1"),
+        lambda: store.push(str(local_file), ID, "u2"),
+        lambda: store.kill(pushed.load_spec),
+    ]
+    if how != "a file below":
+        works.append(store.probe)
+    for work in works:
+        with pytest.raises(StorageUnavailable, match=text):
+            work()
+    assert sorted(tmp_path.rglob("*")) == there
+
+
+def test_a_folder_that_goes_away_during_a_push_is_not_made_again() -> None:
+    class Unmounted(CrashableFileSystem):
+        def open_read(self, path):
+            if self.exists("/deep"):
+                self.rmdir("/deep")
+            return super().open_read(path)
+
+    fs = Unmounted()
+    for folder in ("/task", "/deep"):
+        fs.mkdir(folder)
+    fs.write_atomically("/task/merged.parquet", CONTENT)
+    with pytest.raises(StorageUnavailable, match="mount it"):
+        push(fs)
+    assert not fs.exists("/deep")
+
+
+def test_projections_need_the_folder_of_the_deep_storage_and_make_their_own(
+    tmp_path, local_file
+) -> None:
+    _, files = files_below(f"{tmp_path}/deep/~projections", OsFileSystem())
+    for work in (lambda: files.size("a/b"), lambda: files.put(str(local_file), "a", "b")):
+        with pytest.raises(StorageUnavailable, match=f"{tmp_path}/deep is not there"):
+            work()
+    (tmp_path / "deep").mkdir()
+    assert files.size("a/b") is None
+    assert files.put(str(local_file), "a", "b") == files.size("a/b") == 4000
+
+
+def test_load_specs_stay_valid_when_the_store_moves(tmp_path, local_file) -> None:
+    before, after = tmp_path / "a b#ü%", tmp_path / "elsewhere"
+    before.mkdir()
+    pushed = DeepStore(str(before)).push(str(local_file), ID, "u1")
+    before.rename(after)
+    moved = DeepStore(str(after))
+    location = moved.location(pushed.load_spec)
+    assert location == f"{after}/{FOLDER}/part.parquet"
+    assert moved.rebased(f"{before}/{FOLDER}/part.parquet") == location
+    assert orphans(moved, pushed.load_spec) == []
+
+
+def test_a_load_spec_of_an_earlier_release_has_a_current_form(tmp_path) -> None:
+    store = DeepStore(str(tmp_path))
+    for old in (
+        {"type": "local", "path": f"/was/here/{FOLDER}/part.parquet"},
+        {"type": "fsspec", "url": f"s3://bucket/segments/{FOLDER}/part.parquet"},
+    ):
+        current = {"type": "deepStorage", "path": f"{FOLDER}/part.parquet"}
+        assert store.current(old) == current
+        assert store.current(current) == current
+    assert store.location({"type": "local", "path": f"{tmp_path}/x/y"}) == f"{tmp_path}/x/y"
+    for foreign in ({"type": "tombstone"}, {"type": "local", "path": "/p"}):
+        assert store.current(foreign) == foreign
+
+
+@pytest.mark.parametrize("path", ["../x", "/etc/x", "a/../../x", "", ".", "a//b"])
+def test_a_load_spec_does_not_lead_out_of_the_store(tmp_path, path) -> None:
+    with pytest.raises(InvalidRequest, match="not of the deep storage"):
+        DeepStore(str(tmp_path)).location({"type": "deepStorage", "path": path})

@@ -9,9 +9,10 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 import httpx
 from anyio.from_thread import BlockingPortal, start_blocking_portal
@@ -49,10 +50,13 @@ from penstock.services.config import Address
 from penstock.services.host.process import listen
 from penstock.services.httpserver import HttpServer
 from penstock.services.leases import Directory
+from penstock.services.readiness import ReadyState
 from penstock.storage.filesystem import OsFileSystem
 from penstock.storage.metadata import MetadataStore
 from penstock.testing.clock import VirtualClock
 from penstock.testing.emitting import KeptEvents
+
+T = TypeVar("T")
 
 REAL_LIMIT_S = 20.0
 
@@ -206,6 +210,28 @@ class Api:
         self._portal_context.__exit__(None, None, None)
 
 
+class AwaitedLanes(ThreadLanes):
+    """Lanes whose calls can be waited for, so that virtual time does not pass a slow disk by."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._under_way: set[Future[object]] = set()
+
+    def submit(self, lane: str, work: Callable[[], T]) -> Future[T]:
+        future = super().submit(lane, work)
+        self._under_way.add(future)  # type: ignore[arg-type]  # Future is invariant
+        future.add_done_callback(self._under_way.discard)
+        return future
+
+    def settle(self) -> None:
+        """Return when what is under way now has ended; what follows from it may not have begun."""
+        wait(self._under_way.copy(), REAL_LIMIT_S)
+
+
+def ready() -> ReadyState:
+    return ReadyState("router")
+
+
 class OverlordWorld:
     """All of it; close it at the end."""
 
@@ -218,7 +244,7 @@ class OverlordWorld:
         self.live: dict[str, object] = {}
         self.reports: dict[str, TaskReport] = {}
         self._numbers = itertools.count()
-        self._lanes = [ThreadLanes("overlord"), ThreadLanes("locks"), ThreadLanes("worker")]
+        self._lanes = [AwaitedLanes(name) for name in ("overlord", "locks", "worker")]
         self._mailboxes = [
             MailboxThread(n, clock=self.clock, daemon=True) for n in ("overlord", "worker")
         ]
@@ -307,6 +333,8 @@ class OverlordWorld:
         end_s = time.monotonic() + REAL_LIMIT_S
         while not condition():
             assert time.monotonic() < end_s, "it did not come to that"
+            for lanes in self._lanes:
+                lanes.settle()
             self.clock.advance(0.25)
             # What the mailboxes were given before is done when they answer.
             self.overlord.desk.workers().result(REAL_LIMIT_S)
@@ -339,7 +367,7 @@ def routed(world: OverlordWorld, service: SqlPort) -> Iterator[Api]:
     server.start()
     world.metadata.leases.renew("overlord", "o", host=address.host, port=address.port, ttl_ms=10**9)
     directory = Directory(world.metadata.leases)
-    parts = RouterParts(world.metadata, directory, address, address, lambda: True)
+    parts = RouterParts(world.metadata, directory, address, lambda: address, ready, world.clock)
     sql = SqlRoutes(service, MetricRegistry(), KeptEvents(), world.clock.monotonic_s)
     api = Api(application([*sql.routes(), *RouterRoutes(parts).routes()]))
     try:

@@ -13,7 +13,7 @@ import pytest
 from penstock.broker.client import BrokerClient
 from penstock.broker.options import BrokerOptions
 from penstock.broker.server import BrokerServer
-from penstock.core.errors import NotFound
+from penstock.core.errors import NotFound, NotReachable
 from penstock.services.api.brokerport import HttpBrokerPort
 
 
@@ -39,7 +39,7 @@ def url(tmp_path: Path) -> Iterator[str]:
 
 
 def test_what_is_seen_says_which_topic_it_is_of(url: str) -> None:
-    port = HttpBrokerPort(url)
+    port = HttpBrokerPort(lambda: url)
     with pytest.raises(NotFound, match="no topic 'flights'"):
         port.available("flights")
     with BrokerClient(url) as client:
@@ -58,11 +58,12 @@ def test_what_is_seen_says_which_topic_it_is_of(url: str) -> None:
     assert new.is_another(old.id)
     assert not new.is_another("")
     assert list(new.partitions) == [0]
-    port._client().close()
+    with port._client() as client:
+        client.close()
 
 
 def test_when_a_message_came_is_known_while_it_is_kept(url: str) -> None:
-    port, before_ms = HttpBrokerPort(url), time.time_ns() // 1_000_000
+    port, before_ms = HttpBrokerPort(lambda: url), time.time_ns() // 1_000_000
     assert port.append_time_ms("clicks", 0, 0) is None  # No such topic.
     with BrokerClient(url) as client:
         client.create_topic("clicks", 2)
@@ -74,4 +75,18 @@ def test_when_a_message_came_is_known_while_it_is_kept(url: str) -> None:
     assert second is not None
     assert before_ms <= first <= second <= time.time_ns() // 1_000_000
     assert none is None
-    port._client().close()
+    with port._client() as client:
+        client.close()
+
+
+def test_a_broker_that_moved_is_found_again_and_one_that_is_gone_is_named(url: str) -> None:
+    places = ["http://127.0.0.1:1"]
+    port = HttpBrokerPort(lambda: places[-1])
+    with pytest.raises(NotReachable, match=r"127\.0\.0\.1:1 .*--broker-http"):
+        port.available("flights")
+    places.append(url)
+    with BrokerClient(url) as client:
+        client.create_topic("flights", 1)
+    assert list(port.available("flights").partitions) == [0]
+    with port._client() as kept:
+        kept.close()

@@ -23,7 +23,7 @@ from penstock.services import doctor
 from penstock.services.cli import exitcodes, publishing
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.entry import hoisted, run
-from penstock.services.config import Options
+from penstock.services.config import Address, Options
 from penstock.spark.connect.java import MEND, JavaRuntime
 
 THERE = {"topic": "t", "id": "i", "host": "h", "folder": "", "partitions": []}
@@ -91,8 +91,8 @@ Capture = pytest.CaptureFixture[str]
 
 
 def test_options_of_every_command_may_stand_anywhere() -> None:
-    assert hoisted(["topic", "list", "--url", "u", "--json", "--token=t", "--debug"]) == [
-        *("--url", "u", "--token=t", "--debug"),
+    assert hoisted(["topic", "list", "--url", "u", "--json", "--token-file=t", "--debug"]) == [
+        *("--url", "u", "--token-file=t", "--debug"),
         *("topic", "list", "--json"),
     ]
     assert hoisted(["pub", "--", "--url"]) == ["pub", "--", "--url"]
@@ -160,10 +160,22 @@ def test_debug_brings_the_trace(capsys: Capture) -> None:
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_the_token_is_sent(server: FakeServer) -> None:
+def test_the_token_is_sent(
+    server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server.answers["/druid/indexer/v1/tasks"] = (200, [])
-    assert run(["task", "list", "--token", "s"]) == exitcodes.OK
-    assert server.tokens == ["Bearer s"]
+    (tmp_path / "token").write_text("s\n")
+    assert run(["task", "list", "--token-file", str(tmp_path / "token")]) == exitcodes.OK
+    monkeypatch.setenv("PENSTOCK_TOKEN", "t")
+    assert run(["task", "list"]) == exitcodes.OK
+    assert server.tokens == ["Bearer s", "Bearer t"]
+
+
+@pytest.mark.parametrize("words", [["--token", "s"], ["--token=s"]])
+def test_the_token_is_not_taken_from_the_command_line(words: list[str], capsys: Capture) -> None:
+    for command in (["task", "list"], ["up"], ["server", "router"]):
+        assert run([*command, *words]) == exitcodes.USAGE
+        assert "--token-file FILE, or set PENSTOCK_TOKEN" in capsys.readouterr().err
 
 
 def test_errors_of_the_server_are_one_line(server: FakeServer, capsys: Capture) -> None:
@@ -379,11 +391,14 @@ def test_another_part_of_a_server_is_told(server: FakeServer, capsys: Capture) -
     assert "/stats is not served there: --url names the API" in capsys.readouterr().err
 
 
-def test_a_wrong_token_is_told_with_the_mend(server: FakeServer, capsys: Capture) -> None:
+def test_a_wrong_token_is_told_with_the_mend(
+    server: FakeServer, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_TOKEN", "wrong")
     server.answers["/stats"] = (401, {"message": "UNAUTHORIZED"})
     server.detail = "send Authorization: Bearer and the token"
-    assert run(["topic", "list", "--token", "wrong"]) == exitcodes.USAGE
-    assert "say --token, or set PENSTOCK_TOKEN" in capsys.readouterr().err
+    assert run(["topic", "list"]) == exitcodes.USAGE
+    assert "give --token-file, or set PENSTOCK_TOKEN" in capsys.readouterr().err
 
 
 def test_supervisors(server: FakeServer, tmp_path: Path, capsys: Capture) -> None:
@@ -671,7 +686,7 @@ def test_the_prompt_goes_on_after_errors_and_interrupts(
     assert run(["sql", "SELECT 1"]) == exitcodes.INTERRUPTED
     assert capsys.readouterr().err == "penstock: stopped\n"
 
-    insert = "INSERT INTO t SELECT 1 PARTITIONED BY ALL"
+    insert = "INSERT INTO t SELECT 1 AS __time PARTITIONED BY ALL"
     server.answers[f"{sql}/task"] = (200, {"taskId": "x"})
     monkeypatch.setattr("penstock.services.cli.sql.follow", interrupted)
     goes_on = "penstock: task x goes on; to stop it: penstock task shutdown x\n"
@@ -695,10 +710,74 @@ def test_with_a_url_the_api_is_asked_for_the_broker(server: FakeServer, capsys: 
     assert server.url in capsys.readouterr().out
 
 
+def test_status_names_what_is_waited_for(server: FakeServer, capsys: Capture) -> None:
+    wait = {
+        "dependency": "deep storage",
+        "work": "publishing",
+        "since": "2026-11-23T02:00:00.000Z",
+        "tries": 12,
+        "error": "s3://b: 503",
+    }
+    worker = {"service": "worker", "instance": "w", "address": "h:1", "ready": False}
+    server.answers["/status"] = (
+        200,
+        {
+            "version": "1",
+            "services": [{**worker, "reasons": ["x"]}],
+            "reasons": ["worker h:1: deep storage since then"],
+            "waits": [wait],
+        },
+    )
+    assert run(["status"]) == exitcodes.OK
+    out = capsys.readouterr().out
+    assert "not ready: worker h:1: deep storage since then" in out
+    line = "deep storage since 2026-11-23T02:00:00.000Z, 12 tries (publishing): s3://b: 503"
+    assert f"waits for {line}" in out
+    found = [{"id": "s", "detailedState": "WAITING_FOR_STORAGE", "healthy": False, "waits": [wait]}]
+    server.answers["/druid/indexer/v1/supervisor"] = (200, found)
+    assert run(["supervisor", "list"]) == exitcodes.OK
+    assert f"s waits for {line}" in capsys.readouterr().out
+    server.answers["/druid/indexer/v1/supervisor/s/status"] = (200, {"payload": found[0]})
+    assert run(["supervisor", "status", "s"]) == exitcodes.OK
+    assert f"waits for   {line}" in capsys.readouterr().out
+    task = {"id": "t", "statusCode": "RUNNING", "runnerStatusCode": "RUNNING", "waits": [wait]}
+    server.answers["/druid/indexer/v1/task/t/status"] = (200, {"task": "t", "status": task})
+    assert run(["task", "status", "t"]) == exitcodes.OK
+    assert f"waits for           {line}" in capsys.readouterr().out
+    server.answers["/druid/indexer/v1/tasks"] = (200, [task])
+    assert run(["task", "list"]) == exitcodes.OK
+    assert f"t waits for {line}" in capsys.readouterr().out
+
+
+def test_status_of_a_start_says_what_it_waits_for(
+    server: FakeServer, tmp_path: Path, capsys: Capture
+) -> None:
+    (tmp_path / "penstock.json").unlink()
+    (tmp_path / "penstock.lock").write_text(str(os.getpid()))
+    (tmp_path / "run").mkdir()
+    text = "waits for Spark since 2026-11-23T02:00:00.000Z, 3 tries (answer a query): gone"
+    children = {"router": {"pid": 1, "restarts": 0, "ready": False, "waits": text}}
+    (tmp_path / "run" / "children.json").write_text(json.dumps(children))
+    assert run(["status", "--data-dir", str(tmp_path)]) == exitcodes.OK
+    assert f"router {text}" in capsys.readouterr().out
+    assert run(["supervisor", "list", "--data-dir", str(tmp_path)]) != exitcodes.OK
+    assert f"is not ready (router {text})" in capsys.readouterr().err
+
+
 def test_doctor_finds_what_is_wrong(server: FakeServer, tmp_path: Path, capsys: Capture) -> None:
-    assert run(["doctor", "--json", "--data-dir", str(tmp_path)]) in (0, 1)
+    assert run(["doctor", "--json", "--data-dir", str(tmp_path)]) == exitcodes.FAILED
     found = {one["subject"]: one for one in json.loads(capsys.readouterr().out)}
     assert found["Spark"]["verdict"] == "ok"
+    assert "does not answer" in found["server"]["text"]
+    reasons = ["worker 127.0.0.1:7: deep storage since 2026-11-23, 9 tries: 503"]
+    server.answers["/status"] = (200, {"ready": False, "reasons": reasons})
+    assert run(["doctor", "--json", "--data-dir", str(tmp_path)]) == exitcodes.FAILED
+    found = {one["subject"]: one for one in json.loads(capsys.readouterr().out)}
+    assert found["server"]["text"] == f"running at {server.url}, and not ready: {reasons[0]}"
+    server.answers["/status"] = (200, {"ready": True})
+    run(["doctor", "--json", "--data-dir", str(tmp_path)])
+    found = {one["subject"]: one for one in json.loads(capsys.readouterr().out)}
+    assert found["server"]["verdict"] == "ok"
     assert found["server"]["text"].startswith(f"running at {server.url}")
     assert run(["doctor", "--data-dir", "/proc/penstock"]) == exitcodes.FAILED
     assert "cannot be written" in capsys.readouterr().out
@@ -722,6 +801,25 @@ def test_doctor_says_each_mend_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     java = next(one for one in found if one.subject == "Java")
     assert java.text == "Spark needs Java 17 or newer, and there is none"
     assert java.mend == MEND
+
+
+def test_doctor_starts_spark_as_up_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    anywhere = Address("127.0.0.1", 0)
+    folder = tmp_path / "a b#ü%"
+    options = Options(
+        data_dir=folder,
+        http=anywhere,
+        broker_http=anywhere,
+        broker_tcp=anywhere,
+        spark_java_options=("-XX:+NoSuchOption",),
+    )
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    found = doctor.examine(options, os.environ, SystemClock())
+    start = next(one for one in found if one.subject == "Spark starts")
+    assert start.verdict is doctor.Verdict.FAILED
+    assert "Unrecognized VM option 'NoSuchOption'" in start.text
+    assert not folder.exists()
+    assert [one for one in tmp_path.iterdir() if "doctor" in one.name] == []
 
 
 def test_the_demo_is_in_the_help(capsys: Capture) -> None:

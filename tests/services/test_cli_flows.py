@@ -183,7 +183,7 @@ def test_queues_are_listed_searched_counted_and_dropped(command: Command, file: 
     assert "and 2 more values" in command("queue", "count", WAY, "uuid", "--max", "1")
     assert json.loads(command("queue", "count", WAY, "uuid", "--json"))["values"] == 3
     assert "say --yes" in command("queue", "drop", WAY, code=2)
-    assert command("queue", "drop", WAY, f"uuid={uuid}", "-y").startswith("1 FlowFiles dropped")
+    assert command("queue", "drop", WAY, f"uuid={uuid}", "-y").startswith("1 FlowFile dropped")
     assert json.loads(command("queue", "drop", WAY, "--yes", "--json"))["dropped"] == 2
     assert "no connection" in command("queue", "list", "x -> y", code=1)
 

@@ -42,6 +42,27 @@ def test_topics_and_damage_are_shown(
     assert topic["result"] == "it is here already"
 
 
+def test_doubtful_messages_have_a_place_and_json_agrees_with_the_text(
+    source: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    damaged = source / "t:c.diskqueue.000000.dat"
+    with damaged.open("r+b") as file:
+        file.write((30).to_bytes(4, "big"))  # two bytes of body too many
+    (source / "t:c.diskqueue.000001.dat").unlink()
+    command = ["import", "nsq", str(source), "--data-dir"]
+    assert run([*command, str(tmp_path / "text")]) == 0
+    shown = capfd.readouterr()
+    assert "17 messages imported, 1 doubtful left out, 12 lost to damage" in shown.out
+    assert "doubtful message at byte 0" in shown.out
+    assert "--doubtful" in shown.err
+    assert run([*command, str(tmp_path / "json"), "--json"]) == 0
+    document = json.loads(capfd.readouterr().out)
+    assert document["totals"] == {"messages": 17, "doubtful": 1, "lost": 12}
+    assert sum(file["lost"] for file in document["files"]) == 12
+    assert sum(file["doubtful"] for file in document["files"]) == 1
+    assert "reaches over" in document["files"][0]["damage"]
+
+
 def test_what_is_no_folder_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     command = ["import", "nsq", str(tmp_path / "none"), "--data-dir", str(tmp_path / "data")]
     assert run(command) != 0

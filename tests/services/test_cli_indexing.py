@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from overlord_kit import OverlordWorld, noop, supervisor_spec
+from overlord_kit import OverlordWorld, noop, ready, supervisor_spec
 
 from penstock.core.instants import format_time, parse_time
 from penstock.core.intervals import Interval
@@ -43,7 +43,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OverlordWorld]:
 
     place = serve(made.app)
     made.metadata.leases.renew("overlord", "o", host=place.host, port=place.port, ttl_ms=10**9)
-    parts = RouterParts(made.metadata, Directory(made.metadata.leases), place, place, lambda: True)
+    directory = Directory(made.metadata.leases)
+    parts = RouterParts(made.metadata, directory, place, lambda: place, ready, made.clock)
     made.url = serve(application(RouterRoutes(parts).routes())).url  # type: ignore[attr-defined]
     for day in (1, 5):
         segment = Segment(

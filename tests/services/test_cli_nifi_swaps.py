@@ -75,7 +75,38 @@ def test_damage_is_named_and_the_rest_is_read(
 
 
 def test_what_is_not_there(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert show(capfd, str(tmp_path / "none.swap"))[0] == 1
+    assert show(capfd, str(tmp_path / "none.swap"))[0] == 2
     code, _, err = show(capfd, str(tmp_path))
-    assert code == 1
+    assert code == 2
     assert "holds no swap file" in err
+
+
+def old_file() -> bytes:
+    """Return a swap file of NiFi 0.x, version 5, with one FlowFile."""
+
+    def utf(text: str) -> bytes:
+        return len(text).to_bytes(2, "big") + text.encode()
+
+    head = (5).to_bytes(4, "big") + utf(QUEUE) + (1).to_bytes(4, "big") + (0).to_bytes(8, "big")
+    numbers = (7).to_bytes(8, "big") + (1_000).to_bytes(8, "big")
+    lineage = (0).to_bytes(4, "big") + (1_000).to_bytes(8, "big")
+    return head + numbers + lineage + (0).to_bytes(8, "big") + b"\0" + (0).to_bytes(4, "big")
+
+
+def test_files_are_found_by_content_and_unknown_dates_are_not_invented(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a copy").write_bytes(old_file())
+    records = [FlowFile(3, {}, 0, None, 0, 1, 1, 22, 4, 33)]
+    (tmp_path / "renamed.bin").write_bytes(nifi_swap_bytes(QUEUE, records))
+    (tmp_path / "other.txt").write_text("not one")
+    (tmp_path / "empty").write_bytes(b"")
+    (tmp_path / "noise").write_bytes(bytes(range(256)) * 40)
+    code, out, _ = show(capfd, str(tmp_path), "--export", "-")
+    assert code == 0
+    lines = {line["id"]: line for line in map(json.loads, out.splitlines())}
+    assert set(lines) == {3, 7}
+    keys = ("lineageStartIndex", "queuedDate", "queuedIndex")
+    assert [lines[7][key] for key in keys] == ["unknown"] * 3
+    assert lines[7]["lineageStartDate"] == "1970-01-01T00:00:01.000Z"
+    assert [lines[3][key] for key in keys] == [22, "1970-01-01T00:00:00.004Z", 33]

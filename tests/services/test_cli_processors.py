@@ -84,8 +84,8 @@ def test_what_is_no_name(name: str, tmp_path: Path, capsys: pytest.CaptureFixtur
 
 def test_a_folder_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = str(tmp_path / "no")
-    assert run(["processor", "new", "CountWords", "--folder", folder]) == exitcodes.FAILED
-    assert "no such folder" in capsys.readouterr().err
+    assert run(["processor", "new", "CountWords", "--folder", folder]) == exitcodes.USAGE
+    assert "does not exist" in capsys.readouterr().err
 
 
 def test_module_names() -> None:
@@ -102,3 +102,27 @@ def test_the_guide_runs(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
+
+
+def test_the_commands_of_the_guide_find_a_class_of_a_listed_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (DOCS / "guides/write-a-processor.md").read_text()
+    [source, _] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    [flow] = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "count_words.py").write_text(source)
+    (tmp_path / "words.yaml").write_text(flow)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    listed = ["--flow-modules", f"{tmp_path}/"]
+    validate = ["flow", "validate", str(tmp_path / "words.yaml")]
+    assert run([*validate, *listed]) == exitcodes.OK
+    assert "checked at apply: count_words:CountWords" in capsys.readouterr().out
+    assert "count_words" not in sys.modules
+    assert run(["processor", "show", "count_words:CountWords", *listed]) == exitcodes.OK
+    assert "at_least" in capsys.readouterr().out
+    del sys.modules["count_words"]
+    assert run(validate) == exitcodes.USAGE
+    assert "flows may not name module count_words" in capsys.readouterr().err
+    assert run(["processor", "show", "count_words:CountWords"]) == exitcodes.USAGE
+    monkeypatch.setenv("PENSTOCK_FLOW_MODULES", str(tmp_path))
+    assert run(validate) == exitcodes.OK

@@ -67,6 +67,13 @@ def test_a_month_has_bad_records(tmp_path: Path) -> None:
     assert rows == len(BAD_RECORDS)
 
 
+def test_a_line_of_progress_fits_a_terminal() -> None:
+    progress = Progress(ROWS, published=ROWS, committed=336_775, index_rate=123_456.7)
+    line = progress.line(99_999.0)
+    assert line == " 99999 s  336,775 of 336,776 in SQL, 123,457 rows/s, lag 1"
+    assert len(Progress(ROWS, published=ROWS, index_rate=9_999_999.0).line(99_999.0)) < 80
+
+
 def test_it_is_shown_where_flowfiles_wait() -> None:
     connections = [
         {"name": "Read.success → Validate", "queued": 2},
@@ -75,9 +82,12 @@ def test_it_is_shown_where_flowfiles_wait() -> None:
         {"name": "Enrich.enriched → Publish", "queued": 0},
     ]
     progress = Progress(10, waiting=waiting({"connections": connections}))
-    assert "; FlowFiles wait: 2 for Validate, 4 for Reject" in progress.line(1.0)
+    progress.still_s = 4.0
+    assert progress.waits == (
+        "no change for 4 s, waiting for 2 FlowFiles for Validate, 4 FlowFiles for Reject"
+    )
     progress.waiting = waiting({})
-    assert "wait" not in progress.line(1.0)
+    assert not progress.waits
 
 
 def test_it_is_shown_what_a_standstill_waits_for() -> None:
@@ -87,20 +97,20 @@ def test_it_is_shown_what_a_standstill_waits_for() -> None:
         {"name": "Enrich", "activeTasks": 1, "longestActiveMs": 31_400},
     ]
     progress = Progress(10, at_work=flow_at_work({"components": components}))
-    assert "waits" not in progress.line(1.0), "counts move"
+    assert not progress.waits, "counts move"
     progress.still_s = 12.0
-    told = "; nothing new for 12 s: waits for Enrich of the flow, at work for 31 s"
-    assert progress.line(1.0).endswith(told)
+    told = "no change for 12 s, waiting for Enrich of the flow, at work for 31 s"
+    assert progress.waits == told
     busy = {"activeTasks": [{"phase": "READING"}], "publishingTasks": [{"phase": "PUBLISHING"}]}
     progress.at_work = tasks_at_work({"payload": busy})
-    told = "waits for a task that publishes segments, a task that indexes on Spark"
-    assert progress.line(1.0).endswith(told)
+    told = "waiting for a task that publishes segments, a task that indexes on Spark"
+    assert progress.waits.endswith(told)
     assert tasks_at_work({"payload": {}}) == ["a task of the supervisor"]
     for phase, told in (("PENDING", "has no slot yet"), ("STARTING", "starts")):
         tasks = [{"phase": phase}]
         assert tasks_at_work({"payload": {"activeTasks": tasks}}) == [f"a task that {told}"]
     progress.at_work = ()
-    assert "waits" not in progress.line(1.0)
+    assert not progress.waits
 
 
 def test_what_a_start_takes_so_long_for_is_told(

@@ -11,7 +11,7 @@ from typing import cast, get_args
 
 import pytest
 from druid_page import HERE, METHODS, PAGE, endpoints, lines, without_names
-from overlord_kit import OverlordWorld, supervisor_spec
+from overlord_kit import OverlordWorld, ready, supervisor_spec
 from starlette.routing import BaseRoute, Route
 
 from penstock.core.errors import InvalidRequest
@@ -53,12 +53,16 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[set[tuple[str,
     world = OverlordWorld(tmp_path_factory.mktemp("page"))
     overlord = keys(world.app.routes)
     directory, address = Directory(world.metadata.leases), Address("127.0.0.1", 1)
-    parts = RouterParts(world.metadata, directory, address, address, lambda: True)
+    parts = RouterParts(world.metadata, directory, address, lambda: address, ready, world.clock)
     sql = SqlRoutes(cast("SqlPort", NOBODY), MetricRegistry(), KeptEvents(), lambda: 0.0)
     tables = TableRoutes(cast("TableSource", NOBODY))
     router = keys(routes_of(sql, RouterRoutes(parts), tables))
     worker = WorkerRoutes(
-        "w", cast("WorkerPort", NOBODY), cast("TaskLogReader", NOBODY), lambda: address
+        "w",
+        cast("WorkerPort", NOBODY),
+        cast("TaskLogReader", NOBODY),
+        lambda: address,
+        find_broker=lambda: address,
     )
     peon = PeonRoutes(
         "t", cast("PeonTask", NOBODY), lambda: None, cast("TaskControl", NOBODY)
@@ -172,7 +176,7 @@ def test_every_key_of_tasks_workers_and_supervisors_has_a_line(tmp_path: Path) -
         (task,) = payload["activeTasks"]
         status = world.api.get(f"{PREFIX}/task/{task['id']}/status").json()["status"]
         (worker,) = world.api.get(f"{PREFIX}/workers").json()
-    assert of_kinds("key", "The status of a task").keys() == status.keys()
+    assert of_kinds("key", "The status of a task").keys() == status.keys() | {"waits"}
     assert of_kinds("key", "A worker").keys() == worker.keys()
     at_times = {"minimumLagMillis", "aggregateLagMillis", "maxLagMillis", "shortOfSlots"}
     told = of_kinds("key", "The status of a supervisor").keys()

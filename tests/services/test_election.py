@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from penstock.core.errors import Fenced, Unavailable
+from penstock.core.errors import Dependency, Fenced, Unavailable
 from penstock.services.api.asgi import application
 from penstock.services.api.leading import LeaderOnly
 from penstock.services.config import Address
@@ -333,7 +333,7 @@ class Leadership:
 
     def leader(self) -> str | None:
         if not self.knows:
-            raise Unavailable("the database is away")
+            raise Unavailable("the database is away", dependency=Dependency.METADATA)
         return self.url
 
 
@@ -355,7 +355,11 @@ async def test_only_the_leader_answers_and_the_others_say_who_does() -> None:
 
         for url, knows in ((None, True), (A, True), (B, False)):
             leadership.url, leadership.knows = url, knows
-            assert await status("/tasks") == 503
+            refused = await client.get("/druid/indexer/v1/tasks")
+            assert refused.status_code == 503
+            named = ("overlord", "") if knows else ("metadata store", "the database is away")
+            assert refused.json()["dependency"] == named[0]
+            assert refused.json()["error"].endswith(named[1])
         leadership.knows = True
         leadership.url = None
         assert await status("/leader") == 404

@@ -1,4 +1,4 @@
-"""examples/flights.yaml, but for its Spark: what comes of good records, and of bad ones."""
+"""flights.yaml of the examples, but for its Spark: what comes of good records, and of bad ones."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from penstock.services.demo.flights import (
     write_airlines,
     write_month,
 )
+from penstock.services.examples import example
 from penstock.testing.flow import ProcessorRunner
 
-FLOW = read_flow((Path(__file__).parents[2] / "examples" / "flights.yaml").read_bytes(), "").flow
+FLOW = read_flow(example("flights.yaml"), "").flow
 MARCH = 3
 
 

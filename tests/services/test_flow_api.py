@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,10 +17,13 @@ from starlette.applications import Starlette
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Unavailable
 from penstock.flow.controller.controller import FlowController
+from penstock.flow.modules import FlowModules
 from penstock.flow.processor.registry import ProcessorRegistry
 from penstock.flow.processors.builtin import BUILTIN
 from penstock.services.api.asgi import application
 from penstock.services.api.flow import FlowRoutes
+from penstock.services.config import Options
+from penstock.services.roles.flow import own_places
 from penstock.storage.filesystem import OsFileSystem
 
 FLOW = """
@@ -223,3 +227,85 @@ def test_commands_that_wait_take_no_thread_of_those_who_look_on() -> None:
     assert {one.status_code for one in refused} == {503}
     assert "busy" in refused[0].json()["error"]
     assert [one.json() for one in stopped] == [{"stopped": ["a"]}] * 8
+
+
+EVIL = """
+import pathlib
+from penstock.flow.processor import Processor
+pathlib.Path({marker!r}).write_text("imported")
+class Evil(Processor):
+    def on_trigger(self, context, session): ...
+    def key(self, flowfile): return 0
+"""
+
+
+@pytest.fixture
+def evil(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Write a module that shows that it was imported, on the Python path."""
+    folder = tmp_path / "code"
+    folder.mkdir()
+    (folder / "evil_module.py").write_text(EVIL.format(marker=str(tmp_path / "marker")))
+    monkeypatch.setattr(sys, "path", [*sys.path, str(folder)])
+    monkeypatch.delitem(sys.modules, "evil_module", raising=False)
+    return tmp_path / "marker"
+
+
+EVIL_FLOWS = [
+    "name: x\nprocessors:\n  A: {type: 'evil_module:Evil'}\n",
+    FLOW + "  - {from: Log.failure, to: Log, prioritizers: 'evil_module:Evil'}\n",
+]
+
+
+@pytest.mark.parametrize("text", EVIL_FLOWS)
+def test_a_module_that_is_not_listed_is_never_imported(
+    client: ApiClient, evil: Path, text: str
+) -> None:
+    for method, path in (
+        ("POST", "/flow/validate"),
+        ("PUT", "/flow"),
+        ("PUT", "/flow?dryRun=true"),
+    ):
+        answer = client.request(method, path, content=text)
+        assert answer.status_code == 400
+        assert "--flow-modules" in answer.text
+    assert not evil.exists()
+
+
+def test_a_listed_module_is_imported_at_apply_and_not_before(tmp_path: Path, evil: Path) -> None:
+    numbers = itertools.count()
+    controller = FlowController.open(
+        str(tmp_path / "flow"),
+        fs=OsFileSystem(),
+        clock=SystemClock(),
+        registry=ProcessorRegistry(BUILTIN, modules=FlowModules([str(tmp_path / "code")])),
+        new_uuid=lambda: f"u{next(numbers)}",
+        environment={},
+    )
+    try:
+        client = ApiClient(application(FlowRoutes(lambda: controller, SystemClock()).routes()))
+        assert client.post("/flow/validate", content=EVIL_FLOWS[0]).json()["valid"] is True
+        put(client, EVIL_FLOWS[0], dryRun="true")
+        assert not evil.exists()
+        put(client, EVIL_FLOWS[0])
+        assert evil.exists()
+        # Its class is known now, so a validation checks its properties.
+        wrong = EVIL_FLOWS[0].replace("}", ", properties: {no: 1}}")
+        assert "no property 'no'" in client.post("/flow/validate", content=wrong).text
+    finally:
+        controller.close()
+
+
+def test_files_of_penstock_outside_of_its_data_folder_are_kept_from_flows(tmp_path: Path) -> None:
+    options = Options(
+        data_dir=tmp_path / "data",
+        deep_storage=f"file://{tmp_path}/deep%20storage",
+        task_logs="s3://bucket/logs",
+        metadata_url=f"sqlite:///{tmp_path}/m.db?timeout=9",
+        token_file=tmp_path / "token",
+        spark_secret_file=tmp_path / "secret",
+        tls_key=tmp_path / "key.pem",
+    )
+    kept = {str(one.relative_to(tmp_path)) for one in own_places(options)}
+    assert kept == {
+        *("data", "deep storage", "m.db", "m.db-wal", "m.db-shm", "token", "secret", "key.pem"),
+    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import socket
 from pathlib import Path
 
@@ -11,7 +12,9 @@ import pytest
 from penstock.core.errors import InvalidRequest
 from penstock.services.config import Address, Options
 from penstock.services.host.datafolder import DataFolder
+from penstock.services.host.memory import query_spark, total_memory_bytes
 from penstock.services.host.plan import HostPlan
+from penstock.spark.connect.classarchive import makes_archive
 
 PYTHON = ["broker", "overlord", "flow", "worker", "router"]
 
@@ -25,7 +28,8 @@ def given(tmp_path: Path) -> Options:
 
 
 def opened(options: Options) -> HostPlan:
-    plan = HostPlan(options, DataFolder(options.data_dir), {})
+    environment = {"PATH": os.environ["PATH"], "XDG_CACHE_HOME": str(options.data_dir / "cache")}
+    plan = HostPlan(options, DataFolder(options.data_dir), environment)
     plan.open()
     plan.close()
     return plan
@@ -35,8 +39,8 @@ def names(plan: HostPlan) -> list[str]:
     return [child.name for child in plan.children()]
 
 
-def test_queries_and_tasks_share_one_spark(given: Options) -> None:
-    plan = opened(given)
+def test_queries_and_tasks_share_one_spark_if_told(given: Options) -> None:
+    plan = opened(dataclasses.replace(given, query_memory="none"))
     assert names(plan) == ["spark", *PYTHON]
     assert plan.options.spark_connect is not None
     assert plan.options.query_connect is None
@@ -49,6 +53,59 @@ def test_queries_have_a_spark_of_their_own(given: Options) -> None:
     assert plan.options.query_connect != plan.options.spark_connect
 
 
+def test_of_two_sparks_one_makes_the_class_archive(given: Options) -> None:
+    """Both at once took longer than a stop may take, and were killed; then none was made again."""
+    plan = opened(dataclasses.replace(given, query_memory="1g"))
+    made = {one.name: one.command(0).argv for one in plan.children()[:2]}
+    assert {name: makes_archive(argv) for name, argv in made.items()} == {
+        "spark": True,
+        "queries": False,
+    }
+
+
+def test_queries_have_a_spark_of_their_own_by_default_where_memory_allows(given: Options) -> None:
+    """Two heaps of 2 GiB, a third more for each, and 1.5 GiB of Python, in 3/4 of the memory."""
+    gib = 1 << 30
+    assert query_spark(given, 16 * gib).memory == "2g"
+    assert query_spark(given, 8 * gib).memory == "1g"
+    small = query_spark(given, 7 * gib)
+    assert small.memory is None
+    assert small.is_warning
+    assert "7.0 GiB of memory are less than the 7.3 GiB" in small.reason
+    assert query_spark(dataclasses.replace(given, spark_memory="512m"), 6 * gib).memory == "1g"
+    assert query_spark(dataclasses.replace(given, query_memory="1g"), gib).memory == "1g"
+    assert query_spark(given, None).memory is None
+
+
+@pytest.mark.parametrize(
+    "elsewhere",
+    [
+        {"query_memory": "none"},
+        {"query_connect": "sc://b:1"},
+        {"spark_connect": "sc://a:1"},
+        {"spark_master": "spark://h:7077"},
+    ],
+)
+def test_no_second_spark_is_started_where_it_would_be_in_the_way(
+    given: Options, elsewhere: dict[str, str]
+) -> None:
+    found = query_spark(dataclasses.replace(given, **elsewhere), 64 << 30)
+    assert found.memory is None
+    assert not found.is_warning
+
+
+def test_the_memory_of_a_control_group_counts(tmp_path: Path) -> None:
+    group = tmp_path / "sys/fs/cgroup"
+    group.mkdir(parents=True)
+    assert total_memory_bytes(tmp_path) is None
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemTotal:       16384000 kB\nMemFree: 1 kB\n")
+    (group / "memory.max").write_text("max\n")
+    assert total_memory_bytes(tmp_path) == 16_384_000 * 1024
+    (group / "memory.max").write_text("4294967296\n")
+    assert total_memory_bytes(tmp_path) == 4 << 30
+
+
 def test_the_jvms_of_both_sparks_have_the_options_that_are_given(given: Options) -> None:
     two = dataclasses.replace(given, query_memory="1g", spark_java_options=("-Da=b c", "-Xint"))
     plan = opened(two)
@@ -59,6 +116,13 @@ def test_the_jvms_of_both_sparks_have_the_options_that_are_given(given: Options)
         place = argv.index("-Xint")
         assert argv[place - 1] == "-Da=b c"
         assert argv.index("-Xmx2g" if argv is commands[0] else "-Xmx1g") < place < argv.index("-cp")
+
+
+@pytest.mark.parametrize("name", ["a*", "a[b]"])
+def test_a_deep_storage_that_spark_cannot_read_is_refused(given: Options, name: str) -> None:
+    folder = str(given.data_dir.parent / name)
+    with pytest.raises(InvalidRequest, match=r"--deep-storage"):
+        opened(dataclasses.replace(given, deep_storage=folder))
 
 
 def test_tasks_run_elsewhere_and_queries_here(given: Options) -> None:

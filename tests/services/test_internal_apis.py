@@ -335,7 +335,8 @@ def worker_api(serve, tmp_path: Path) -> tuple[FakeWorker, Address]:
     store = LogStore(str(tmp_path / "kept"))
     logs = TaskLogs([str(tmp_path / "tasks")], OsFileSystem(), store, StepLanes())
     worker = FakeWorker()
-    routes = WorkerRoutes("h:1", worker, logs, lambda: Address("h", 5)).routes()
+    places = (lambda: Address("h", 5), lambda: Address("b", 4))
+    routes = WorkerRoutes("h:1", worker, logs, places[0], find_broker=places[1]).routes()
     return worker, serve(routes)
 
 
@@ -353,6 +354,7 @@ def test_a_worker_over_http(worker_api) -> None:
     assert worker.shut_down == ["t"]
     api = JsonClient(address.url, token=TOKEN)
     assert api.get("/druid-internal/v1/leader") == "h:5"
+    assert api.get("/druid-internal/v1/broker") == "http://b:4"
     with pytest.raises(InvalidRequest):
         api.post("/druid-internal/v1/worker/assignTask", {"id": "t"})
 
@@ -361,7 +363,8 @@ def test_a_worker_takes_tasks_as_large_as_it_is_told(serve) -> None:
     worker = FakeWorker()
     large = {"type": "noop", "id": "n", "context": {"note": "x" * 1_000_000}}
     for bytes_max, is_taken in ((1_000_000, False), (1_100_000, True)):
-        routes = WorkerRoutes("h:1", worker, None, lambda: Address("h", 5), bytes_max)  # type: ignore[arg-type]
+        found = lambda: Address("h", 5)  # noqa: E731
+        routes = WorkerRoutes("h:1", worker, None, found, bytes_max, find_broker=found)  # type: ignore[arg-type]
         client = HttpWorkerClient("w", serve(routes.routes()), TOKEN)
         if is_taken:
             client.assign(parse_task(large))

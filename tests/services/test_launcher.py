@@ -53,6 +53,16 @@ signal.sigwait({{signal.SIGTERM}})
 ended = [name for name in ("a", "b") if pathlib.Path({folder!r}, name).exists()]
 pathlib.Path({folder!r}, "seen").write_text(" ".join(ended))
 """
+# Ends at its first start; the second waits.
+FAIL_ONCE = """
+import pathlib, signal, sys
+first = pathlib.Path({folder!r}, "mark")
+if first.exists():
+    signal.pause()
+first.touch()
+print("no luck", flush=True)
+sys.exit(7)
+"""
 FAIL = "import sys; print('no luck', flush=True); sys.exit(7)"
 
 
@@ -124,7 +134,58 @@ def test_what_a_start_waits_for_is_told_until_it_is_there(
     rig.on_line = on_line
     rig.launcher.run()
     assert rig.waits[-1] == "still starting: slow"
-    assert rig.lines == ["stopping"]
+    assert "stopping" in rig.lines
+
+
+def test_a_start_does_not_tell_of_those_that_wait_for_what_is_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher, "_TELL_FIRST_S", 0.1)
+    monkeypatch.setattr(launcher, "_TELL_EVERY_S", 0.1)
+    starting = dataclasses.replace(plan("broker", COMPLAINS), provides="the broker")
+    rig = Rig(tmp_path, [starting, plan("told", REPORTS)])
+
+    def on_line(line: str) -> None:
+        if line.startswith("  broker") and len(rig.waits) > 3:
+            rig.launcher.ask_stop()
+
+    rig.on_line = on_line
+    rig.launcher.run()
+    assert not any("nobody answers" in line for line in rig.lines)
+
+
+REPORTS = """
+import os, signal, sys
+os.write(int(sys.argv[1]), b"waits the broker: nobody answers\\n")
+signal.pause()
+"""
+COMPLAINS = "import signal; print('java.net.BindException: taken', flush=True); signal.pause()"
+
+
+def test_a_start_says_why_each_child_is_not_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher, "_TELL_FIRST_S", 0.1)
+    monkeypatch.setattr(launcher, "_TELL_EVERY_S", 0.1)
+    flaky = FAIL_ONCE.format(folder=str(tmp_path))
+    rig = Rig(tmp_path, [plan("told", REPORTS), plan("mute", COMPLAINS), plan("flaky", flaky)])
+    wanted = {
+        "  told waits for the broker: nobody answers",
+        "its last error: java.net.BindException: taken",
+        "it ended (exit code 7), its last words: no luck",
+    }
+
+    def on_line(line: str) -> None:
+        wanted.difference_update([one for one in wanted if one in line])
+        if not wanted:
+            rig.launcher.ask_stop()
+
+    rig.on_line = on_line
+    rig.launcher.run()
+    assert not wanted
+    kept = json.loads((tmp_path / "children.json").read_text())
+    assert kept["told"]["waits"] == "waits for the broker: nobody answers"
+    assert kept["told"]["ready"] is False
 
 
 def test_children_of_a_stage_stop_beside_each_other_and_lower_ones_after_them(
@@ -165,7 +226,7 @@ def test_a_killed_child_is_started_again_and_counted(tmp_path: Path) -> None:
     rig.launcher.run()
     assert before["b"] == after["b"]
     assert before["a"] != after["a"]
-    assert rig.lines[0].startswith("a ended (SIGKILL); again in 0.2 s")
+    assert rig.lines[0] == "a ended (SIGKILL); again in 0.2 s"
 
 
 def test_a_child_that_hangs_is_started_again(tmp_path: Path) -> None:
@@ -229,6 +290,33 @@ def test_a_child_that_cannot_start_ends_it_with_its_last_words(tmp_path: Path) -
     rig = Rig(tmp_path, [plan("good", READY_AND_WAIT), plan("bad", FAIL)])
     with pytest.raises(Unavailable, match=r"bad does not start \(exit code 7\)(.|\n)*no luck"):
         rig.launcher.run()
+
+
+def test_the_terminal_shows_why_a_child_ended(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, [plan("bad", FAIL)])
+    with pytest.raises(Unavailable):
+        rig.launcher.run()
+    assert rig.lines == [
+        "bad ended (exit code 7); again in 0.2 s\n  no luck",
+        "bad ended (exit code 7); again in 0.4 s\n  no luck",
+        "stopping",
+    ]
+
+
+def test_a_child_that_printed_nothing_is_explained_by_its_log(tmp_path: Path) -> None:
+    log = tmp_path / "spark.log"
+    log.write_text("2026-01-01 ERROR x: of an earlier run\n")
+    script = (
+        f"with open({str(log)!r}, 'a') as file:\n"
+        "    file.write('2026-01-01T00:00:00Z WARN A: not this\\n')\n"
+        "    file.write('2026-01-01T00:00:00Z ERROR B: the reason\\n\\tat java.lang.Thread\\n')\n"
+        "raise SystemExit(1)"
+    )
+    rig = Rig(tmp_path, [dataclasses.replace(plan("bad", script), log_file=log)])
+    with pytest.raises(Unavailable):
+        rig.launcher.run()
+    shown = "bad ended (exit code 1); again in 0.2 s\n  2026-01-01T00:00:00Z ERROR B: the reason"
+    assert rig.lines[0] == shown
 
 
 def test_a_child_that_finds_an_option_wrong_ends_it_at_once(tmp_path: Path) -> None:

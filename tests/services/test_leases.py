@@ -11,7 +11,7 @@ import pytest
 from penstock.core.errors import Unavailable
 from penstock.services.config import Address
 from penstock.services.leases import Directory, LeaseView
-from penstock.services.roles.runtime import InheritedSocket, ready_reporter
+from penstock.services.roles.runtime import InheritedSocket, StartReporter
 from penstock.storage.metadata import MetadataStore
 from penstock.testing.clock import VirtualClock
 
@@ -101,7 +101,7 @@ def test_a_roles_children_do_not_keep_its_port():
 def test_readiness_is_told_once_and_by_no_child():
     reading, writing = os.pipe()
     os.set_inheritable(writing, True)  # noqa: FBT003
-    report = ready_reporter(writing)
+    report = StartReporter(writing).ready
     assert not os.get_inheritable(writing)
     report()
     report()

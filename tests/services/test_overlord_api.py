@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from overlord_kit import Api, OverlordWorld, noop
+from overlord_kit import Api, OverlordWorld, noop, ready
 
 from penstock.core.intervals import Interval, format_time
 from penstock.segments.model import Segment
@@ -74,7 +74,9 @@ def test_an_overlord_that_does_not_answer_is_named(tmp_path: Path) -> None:
     store = MetadataStore.open(f"sqlite:///{tmp_path}/m.db", clock=VirtualClock())
     store.leases.renew("overlord", "o", host="127.0.0.1", port=1, ttl_ms=1_000)
     address = Address("127.0.0.1", 1)
-    parts = RouterParts(store, Directory(store.leases), address, address, lambda: True)
+    parts = RouterParts(
+        store, Directory(store.leases), address, lambda: address, ready, VirtualClock()
+    )
     router = Api(application(RouterRoutes(parts).routes()))
     answer = router.get(f"{P}/tasks")
     router.close()
@@ -375,7 +377,7 @@ def test_what_is_wrong_is_told_with_its_place(
 
 def test_a_body_that_is_too_large_is_refused(api: Api) -> None:
     answer = api.post(f"{P}/taskStatus", content=b" " * (16 << 20) + b"[]  ")
-    assert answer.status_code == 400
+    assert answer.status_code == 413
     assert "send less" in answer.json()["error"]
 
 

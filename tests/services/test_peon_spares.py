@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -74,6 +75,23 @@ def test_one_that_was_taken_is_not_replaced_for_its_age(world: World, tmp_path) 
     world.settle(AGE_MS / 1000)
     assert taken.exit_code() is None
     assert world.made[1].wait(30) == 0
+
+
+def test_no_descriptor_outlives_a_peon(world: World, tmp_path) -> None:
+    """Each hand-off takes a spare; its timer and its task refer to the process for long after."""
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    kept = []
+    for number in range(6):
+        kept.append(world.peons.launch(f"t{number}", str(tmp_path)))
+        kept[-1].process.kill()
+        kept[-1].process.wait(30)
+        deadline = time.monotonic() + 30
+        while not kept[-1].process.stdin.closed and time.monotonic() < deadline:
+            world.settle(2)
+            time.sleep(0.01)  # the end of the process arrives on the watch's thread
+        assert kept[-1].process.stdin.closed
+    # The tests' own spares have no pipe for words, so nothing but their inputs counts.
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before + 1
 
 
 def test_one_that_did_not_hear_is_hung_up_and_waited_for(world: World, tmp_path) -> None:

@@ -64,7 +64,9 @@ def test_the_options_are_told_without_their_secrets() -> None:
         "auth_http_addresses": "http://a:hush@one.example,two.example",
         "worker_capacity": "7",
     }
-    line = options_line(config.resolve(given, {}))
+    line = options_line(
+        config.resolve({}, {f"PENSTOCK_{name.upper()}": given[name] for name in given})
+    )
     assert "hush" not in line
     assert "sh@" not in line
     for shown in (
@@ -81,7 +83,9 @@ def test_the_options_are_told_without_their_secrets() -> None:
 
 def test_a_password_with_a_slash_is_hidden_whole() -> None:
     given = {"metadata_url": "postgresql+psycopg://ann:hu/sh@db.example/penstock"}
-    line = options_line(config.resolve(given, {}))
+    line = options_line(
+        config.resolve({}, {f"PENSTOCK_{name.upper()}": given[name] for name in given})
+    )
     assert line == "options: metadata-url=postgresql+psycopg://ann:<masked>@db.example/penstock"
 
 

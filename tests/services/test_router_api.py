@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import json
 import re
 import threading
@@ -16,16 +17,19 @@ import pyarrow as pa
 import pytest
 from starlette.concurrency import run_in_threadpool
 
-from penstock.core.errors import InvalidRequest, PenstockError
+from penstock.core.errors import Dependency, InvalidRequest, MetadataUnavailable, PenstockError
 from penstock.core.intervals import Interval
 from penstock.core.metrics import MetricRegistry
+from penstock.core.waits import DependencyWait
 from penstock.indexing.engine import EngineUnavailable
+from penstock.services.api import sql
 from penstock.services.api.asgi import application
 from penstock.services.api.router import RouterParts, RouterRoutes
 from penstock.services.api.sql import RUNNING_MAX, SqlRoutes
 from penstock.services.config import Address
 from penstock.services.leases import Directory
 from penstock.services.metricstext import metrics_text
+from penstock.services.readiness import ReadyState
 from penstock.spark.projections.choosing import ProjectionWish
 from penstock.spark.sql.service import SqlQuery, SqlResult
 from penstock.storage.metadata import MetadataStore, PublishRequest, SegmentRow
@@ -62,6 +66,9 @@ class FakeSql:
             pa.table({"sql": [query.sql]}), ("string",), truncated=False, projection=used
         )
 
+    def timeout_ms(self, query: SqlQuery) -> int:
+        return query.timeout_ms or 300_000
+
     def cancel(self, query_id: str) -> bool:
         return query_id in self.registered_ids
 
@@ -72,13 +79,15 @@ class Rig:
         self.store = MetadataStore.open(f"sqlite:///{folder}/m.db", clock=self.clock)
         self.sql = FakeSql()
         self.ready = True
+        self.find_broker = lambda: Address("127.0.0.1", 4151)
         metrics = MetricRegistry()
         parts = RouterParts(
             self.store,
             Directory(self.store.leases),
             Address("127.0.0.1", 8888),
-            Address("127.0.0.1", 4151),
-            lambda: self.ready,
+            lambda: self.find_broker(),  # noqa: PLW0108 - a test replaces it
+            self._state,
+            self.clock,
             mistakes=lambda expressions: ["is odd" if "?" in one else "" for one in expressions],
         )
         routes = [
@@ -90,7 +99,12 @@ class Rig:
             token=token,
             metrics=lambda: metrics_text([metrics.snapshot]),
             body_bytes_max=999,
+            ready=self._state,
         )
+
+    def _state(self) -> ReadyState:
+        wait = DependencyWait(Dependency.SPARK, "answer a query", 1, 3, "Spark is away")
+        return ReadyState("router", () if self.ready else (wait,))
 
     async def ask(self, method: str, path: str, **more: object) -> httpx.Response:
         transport = httpx.ASGITransport(self.app)
@@ -135,7 +149,9 @@ async def test_a_query_is_answered_in_the_wanted_format(rig: Rig) -> None:
     answer = await rig.ask("POST", SQL, json=body)
     assert answer.text == "sql\nSTRING\nVARCHAR\nSELECT ?\n\n"
     assert answer.headers["X-Druid-SQL-Query-Id"] == "mine"
-    assert rig.sql.queries[-1] == SqlQuery("SELECT ?", ["x", 2, None], "mine", 10, 500)
+    assert rig.sql.queries[-1] == SqlQuery(
+        "SELECT ?", ["x", 2, None], "mine", 10, 500, arrived_s=0.0
+    )
     assert "X-Penstock-Projection" not in answer.headers
     answer = await rig.ask("POST", SQL, content="SELECT 3", headers={"content-type": "text/plain"})
     assert answer.json() == [{"sql": "SELECT 3"}]
@@ -176,6 +192,14 @@ async def test_what_is_said_of_projections_goes_there_and_back(rig: Rig) -> None
             "parameters\\[0\\].value: True is no BIGINT",
         ),
         (
+            '{"query": "SELECT ?", "parameters": [{"type": "TIMESTAMP", "value": "noon"}]}',
+            "parameters\\[0\\].value: 'noon' is no ISO 8601 time",
+        ),
+        (
+            '{"query": "SELECT ?", "parameters": [{"type": "DATE", "value": 253402300800000}]}',
+            "parameters\\[0\\].value: 253402300800000 ms lies outside",
+        ),
+        (
             '{"query": "SELECT ?", "parameters": [{"type": "TEXT", "value": "x"}]}',
             "parameters\\[0\\].type: 'TEXT' is no type; there are VARCHAR",
         ),
@@ -184,6 +208,11 @@ async def test_what_is_said_of_projections_goes_there_and_back(rig: Rig) -> None
             "parameters: the statement has 2 .*, and 1 parameters",
         ),
         ('{"query": "SELECT 1", "context": {"timeout": "soon"}}', "context.timeout"),
+        ('{"query": "SELECT 1", "context": {"sqlQueryId": "\\u20ac"}}', "sqlQueryId: '€' cannot"),
+        ('{"query": "SELECT 1", "context": {"sqlQueryId": "a\\r\\nX: 1"}}', "visible ASCII"),
+        ('{"query": "SELECT 1", "context": {"sqlQueryId": "\\u0000"}}', "visible ASCII"),
+        ('{"query": "SELECT 1", "context": {"sqlQueryId": {"a": 1}}}', "visible ASCII"),
+        (f'{{"query": "SELECT 1", "context": {{"sqlQueryId": "{"x" * 256}"}}}}', "1 to 255"),
         ('{"query": "SELECT 1", "context": {"sqlTimeZone": "Mars/X"}}', "sqlTimeZone: 'Mars/X' is"),
         ('{"query": "SELECT 1", "context": {"sqlTimeZone": ["UTC"]}}', "from_utc_timestamp"),
         ('{"query": "SELECT 1", "context": {"useProjection": 1}}', "must be the name"),
@@ -282,6 +311,36 @@ async def test_queries_that_hang_keep_nobody_from_the_rest(rig: Rig) -> None:
         hanging.let_go.set()
     assert {(await one).status_code for one in asked} == {200}
     assert len(hanging.running) == RUNNING_MAX + 20
+
+
+async def test_the_client_has_an_answer_when_the_time_is_over(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that run and ignore it, and one that waits for its turn; all of it counts."""
+    monkeypatch.setattr(sql, "OVERDUE_S", 0.2)
+    hanging = Hanging(rig)
+    body = {"query": "SELECT 1", "context": {"timeout": 1}}
+    try:
+        asked = [
+            asyncio.create_task(rig.ask("POST", SQL, json={"query": "SELECT 1"}))
+            for _ in range(RUNNING_MAX - 1)
+        ]
+        runs = asyncio.create_task(rig.ask("POST", SQL, json=body))
+        assert await asyncio.to_thread(hanging.all_turns_taken.wait, 10)
+        waits = asyncio.create_task(rig.ask("POST", SQL, json=body))
+        async with asyncio.timeout(30):
+            told = [(await one).json()["errorMessage"] for one in (runs, waits)]
+    finally:
+        hanging.let_go.set()
+    assert "it took longer than 1 ms, and Spark has not stopped" in told[0]
+    assert f"did not begin within 1 ms, because {RUNNING_MAX} others run" in told[1]
+    assert {(await one).status_code for one in asked} == {200}
+    assert len(hanging.running) == RUNNING_MAX
+
+
+async def test_a_statement_over_a_limit_is_refused_before_it_is_taken_apart(rig: Rig) -> None:
+    with pytest.raises(InvalidRequest, match="characters, and 1000000 are the limit"):
+        sql._Wanted({"query": "SELECT 1" + " " * 1_000_000})
 
 
 async def test_a_query_whose_client_went_away_before_its_turn_never_runs(rig: Rig) -> None:
@@ -395,17 +454,94 @@ async def test_without_an_overlord_its_paths_say_so(rig: Rig) -> None:
 async def test_status_lists_what_has_a_lease(rig: Rig) -> None:
     rig.store.leases.renew("worker", "w1", host="h", port=1, ttl_ms=1_000)
     status = (await rig.ask("GET", "/status")).json()
-    assert status["services"] == [{"service": "worker", "instance": "w1", "address": "h:1"}]
+    worker, broker = status["services"]
+    assert (worker["service"], worker["instance"], worker["address"]) == ("worker", "w1", "h:1")
+    assert broker["service"] == "broker"
+    # No server has this address, and no overlord runs: the status reports both.
+    assert not status["ready"]
+    assert not worker["ready"]
+    assert "does not answer" in worker["reasons"][0]
+    assert "no overlord is announced" in status["reasons"]
+    assert {one["dependency"] for one in status["waits"]} == {"worker", "broker"}
+    again = (await rig.ask("GET", "/status")).json()
+    assert {one["tries"] for one in again["waits"]} == {2}
     assert status["broker_http"] == "http://127.0.0.1:4151"
     rig.clock.advance(2)
-    assert (await rig.ask("GET", "/status")).json()["services"] == []
+    after = (await rig.ask("GET", "/status")).json()
+    assert [one["service"] for one in after["services"]] == ["broker"]
+    # Nobody asks the worker any more, so nothing waits for it.
+    assert [one["dependency"] for one in after["waits"]] == ["broker"]
+
+
+async def test_status_answers_although_no_process_was_ever_found(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object) -> None:
+        raise MetadataUnavailable("the database does not answer")
+
+    monkeypatch.setattr(rig.store.leases, "list", away)
+    monkeypatch.setattr(rig, "find_broker", away)
+    answer = await rig.ask("GET", "/status")
+    assert answer.status_code == 200
+    status = answer.json()
+    assert not status["ready"]
+    assert status["services"] == []
+    assert [one["dependency"] for one in status["waits"]] == ["metadata store"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "bound"),
+    [
+        ("TIMESTAMP", 1_442_059_200_000, dt.datetime(2015, 9, 12, 12, tzinfo=dt.UTC)),
+        ("timestamp", 1, dt.datetime(1970, 1, 1, 0, 0, 0, 1_000, tzinfo=dt.UTC)),
+        ("TIMESTAMP", -1_000, dt.datetime(1969, 12, 31, 23, 59, 59, tzinfo=dt.UTC)),
+        ("TIMESTAMP", "2015-09-12 12:00:00", dt.datetime(2015, 9, 12, 12, tzinfo=dt.UTC)),
+        ("TIMESTAMP", "2015-09-12T14:00:00+02:00", dt.datetime(2015, 9, 12, 12, tzinfo=dt.UTC)),
+        ("TIMESTAMP", None, None),
+        ("DATE", 1_442_059_200_000, dt.date(2015, 9, 12)),
+        ("DATE", "2015-09-12", dt.date(2015, 9, 12)),
+        ("BIGINT", 1_442_059_200_000, 1_442_059_200_000),
+    ],
+)
+async def test_times_of_parameters_are_milliseconds_or_text(
+    rig: Rig, kind: str, value: object, bound: object
+) -> None:
+    parameters = [{"type": kind, "value": value}]
+    answer = await rig.ask("POST", SQL, json={"query": "SELECT ?", "parameters": parameters})
+    assert answer.status_code == 200
+    assert rig.sql.queries[-1].parameters == [bound]
+
+
+async def test_status_without_the_metadata_shows_what_was_known(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.store.leases.renew("worker", "w1", host="h", port=1, ttl_ms=60_000)
+    await rig.ask("GET", "/status")
+    away = MetadataUnavailable("postgresql://db: connection refused: see to the database server")
+
+    def fail(*_: object) -> None:
+        raise away
+
+    monkeypatch.setattr(Directory, "all", fail)
+    answer = await rig.ask("GET", "/status")
+    assert answer.status_code == 200
+    status = answer.json()
+    assert [one["service"] for one in status["services"]] == ["worker", "broker"]
+    (wait,) = [one for one in status["waits"] if one["dependency"] == "metadata store"]
+    assert (wait["error"], wait["tries"]) == (str(away), 4), "one for each kind of process"
+    assert not status["ready"]
 
 
 async def test_health_readiness_and_metrics(rig: Rig) -> None:
     assert (await rig.ask("GET", "/status/health")).json() is True
     assert (await rig.ask("GET", "/status/ready")).status_code == 200
     rig.ready = False
-    assert (await rig.ask("GET", "/status/ready")).status_code == 503
+    refused = await rig.ask("GET", "/status/ready")
+    assert refused.status_code == 503
+    assert refused.json()["ready"] is False
+    (wait,) = refused.json()["waits"]
+    assert (wait["dependency"], wait["tries"], wait["error"]) == ("Spark", 3, "Spark is away")
+    assert (await rig.ask("GET", "/status/health")).json() is True
     await rig.ask("POST", SQL, json={"query": "SELECT 1"})
     assert "penstock_sql_seconds_count 1" in (await rig.ask("GET", "/metrics")).text
 
@@ -421,7 +557,7 @@ async def test_bodies_have_a_limit(rig: Rig) -> None:
             yield b"x" * 400
 
     answer = await rig.ask("POST", SQL, content=stream())
-    assert answer.status_code in (400, 413)
+    assert answer.status_code == 413
     assert "larger than 999 bytes" in json.dumps(answer.json())
 
 
@@ -429,11 +565,15 @@ async def test_the_token_opens_everything_but_health(tmp_path: Path) -> None:
     rig = Rig(tmp_path, token="secret")
     try:
         assert (await rig.ask("GET", "/status/health")).status_code == 200
+        rig.ready = False
+        assert (await rig.ask("GET", "/status/ready")).json() == {"ready": False}
         refused = await rig.ask("GET", "/status")
         assert refused.status_code == 401
         assert refused.headers["WWW-Authenticate"] == "Bearer"
         good = {"Authorization": "Bearer secret"}
         assert (await rig.ask("GET", "/status", headers=good)).status_code == 200
+        told = await rig.ask("GET", "/status/ready", headers=good)
+        assert "Spark is away" in told.json()["reasons"][0]
         bad = {"Authorization": "Bearer secret "}
         assert (await rig.ask("GET", "/metrics", headers=bad)).status_code == 401
     finally:

@@ -121,7 +121,8 @@ def test_a_statement_is_kept_without_its_secrets_beside_its_files(world: Overlor
     spec = from_http()["spec"]
     source = orjson.dumps(spec["ioConfig"]["inputSource"]).decode()  # type: ignore[index]
     task = parse_ingest(
-        f"INSERT INTO d SELECT * FROM TABLE(EXTERN('{source}', '{{\"type\":\"json\"}}'))"
+        "INSERT INTO d SELECT *, 1 AS __time"
+        f" FROM TABLE(EXTERN('{source}', '{{\"type\":\"json\"}}'))"
         " EXTEND (a VARCHAR) PARTITIONED BY DAY"
     ).with_id("t1")
     answer = world.api.post("/druid/indexer/v1/task", json=task.to_json())
@@ -199,7 +200,8 @@ def test_a_secret_that_druid_wrote_is_taken_kept_and_not_shown(world: OverlordWo
     spec = cast("dict[str, dict[str, object]]", task["spec"])
     source = orjson.dumps(spec["ioConfig"]["inputSource"]).decode()
     statement = parse_ingest(
-        f"INSERT INTO d SELECT * FROM TABLE(EXTERN('{source}', '{{\"type\":\"json\"}}'))"
+        "INSERT INTO d SELECT *, 1 AS __time"
+        f" FROM TABLE(EXTERN('{source}', '{{\"type\":\"json\"}}'))"
         " EXTEND (a VARCHAR) PARTITIONED BY DAY"
     )
     assert "hush" not in statement.sql

@@ -17,8 +17,8 @@ from penstock.services.roles import broker
 def test_defaults_are_the_documented_ones() -> None:
     options = config.resolve({}, {})
     assert str(options.http) == "127.0.0.1:8888"
-    assert str(options.broker_http) == "127.0.0.1:4151"
-    assert str(options.broker_tcp) == "127.0.0.1:4150"
+    assert str(options.broker_http_address) == "127.0.0.1:4151"
+    assert str(options.broker_tcp_address) == "127.0.0.1:4150"
     assert options.spark_master == "local[*]"
 
 
@@ -121,8 +121,8 @@ def test_no_addresses(text: str) -> None:
 
 
 def test_children_read_what_was_written() -> None:
-    given = {"http": "127.0.0.1:0", "token": "s", "worker_capacity": "9", "topic_retention": "7d"}
-    options = config.resolve(given, {})
+    given = {"http": "127.0.0.1:0", "worker_capacity": "9", "topic_retention": "7d"}
+    options = config.resolve(given, {"PENSTOCK_TOKEN": "s"})
     assert config.from_json(config.to_json(options)) == options
 
 
@@ -212,11 +212,80 @@ def test_every_option_of_the_list_is_one_of_up_and_of_server() -> None:
         shown = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"}).output
         return set(re.findall(r"^ +(--[a-z-]+)", shown, re.MULTILINE))
 
-    every = {entry.flag for entry in config.option_entries()}
+    every = {entry.flag for entry in config.option_entries() if not entry.is_secret}
     assert every <= flags("up")
     assert every - {
         "--spark-master",
+        "--spark-secret-file",
         "--spark-memory",
         "--spark-java-options",
         "--query-memory",
     } <= flags("server")
+
+
+def test_the_token_comes_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text(" a secret \n")
+    line = {"data_dir": str(tmp_path)}
+    named = {"PENSTOCK_TOKEN_FILE": str(file)}
+    assert config.resolve({**line, "token_file": str(file)}, {}).token == "a secret"
+    assert config.resolve(line, named).token == "a secret"
+    # The place that comes first decides, whichever of the two it has.
+    (tmp_path / "penstock.toml").write_text('token = "t"')
+    assert config.resolve(line, {}).token == "t"
+    assert config.resolve(line, named).token == "a secret"
+    (tmp_path / "penstock.toml").write_text(f'token-file = "{file}"')
+    assert config.resolve(line, {}).token == "a secret"
+    assert config.resolve(line, {"PENSTOCK_TOKEN": "v"}).token == "v"
+    # Children get the secret, not the file.
+    assert config.from_json(config.to_json(config.resolve(line, {}))).token == "a secret"
+    with pytest.raises(InvalidRequest, match="exclude each other"):
+        config.resolve(line, {**named, "PENSTOCK_TOKEN": "v"})
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b" \n", b"two\nlines", b"\xff\xfe", b"a" * 5_000, b"a\0b"]
+)
+def test_a_file_without_a_secret_is_refused(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "secret"
+    file.write_bytes(content)
+    with pytest.raises(InvalidRequest, match=r"token-file: .* does not hold a secret"):
+        config.resolve({"token_file": str(file)}, {})
+    with pytest.raises(InvalidRequest, match=r"token-file: .* cannot be read"):
+        config.resolve({"token_file": str(tmp_path / "absent")}, {})
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("token", "s"),
+        ("emitter_auth", "user:password"),
+        ("metadata_url", "postgresql+psycopg://user:password@db.example/penstock"),
+        ("metadata_url", "postgresql+psycopg://db.example/penstock?password=x"),
+        ("spark_connect", "sc://spark.example:15002/;token=x"),
+        ("query_connect", "sc://spark.example:15002/;use_ssl=true;token=x"),
+        ("deep_storage", "s3://key:secret@bucket/segments"),
+        ("emitter_url", "https://user:password@collector.example/"),
+        ("auth_http_addresses", "one.example:80,http://user:password@two.example"),
+    ],
+)
+def test_secrets_are_refused_on_the_command_line(option: str, value: str, tmp_path: Path) -> None:
+    line = {"data_dir": str(tmp_path)}
+    with pytest.raises(InvalidRequest, match="every user of this host can read") as refused:
+        config.resolve({**line, option: value}, {})
+    assert "password" not in str(refused.value).replace("penstock.toml", "")
+    variable = f"PENSTOCK_{option.upper()}"
+    assert getattr(config.resolve(line, {variable: value}), option) in {
+        value,
+        tuple(value.split(",")),
+    }
+
+
+def test_urls_without_secrets_may_stand_on_the_command_line() -> None:
+    urls = {
+        "metadata_url": "postgresql+psycopg://user@db.example:5432/penstock",
+        "spark_connect": "sc://spark.example:15002",
+        "deep_storage": "s3://bucket/segments@2",
+    }
+    options = config.resolve(urls, {})
+    assert {name: getattr(options, name) for name in urls} == urls

@@ -22,7 +22,8 @@ OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
 
 @pytest.mark.parametrize("entry", option_entries(), ids=lambda entry: entry.key)
 def test_options_with_their_defaults(entry) -> None:
-    row = next(line for line in CONFIGURATION.splitlines() if line.startswith(f"| `{entry.flag}`"))
+    name = f"{entry.key}` (not on the command line)" if entry.is_secret else f"{entry.flag}`"
+    row = next(line for line in CONFIGURATION.splitlines() if line.startswith(f"| `{name}"))
     assert f"`{entry.variable}`" in row
     assert not entry.default or f"`{entry.default}`" in row
     assert entry.help.split(" [default:")[0] in row

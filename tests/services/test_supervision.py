@@ -47,6 +47,15 @@ def test_it_is_given_up_only_before_everything_was_ready() -> None:
     assert not life.hopeless(1, was_ready=True)
 
 
+def test_a_process_that_was_never_ready_is_given_up_however_long_it_ran() -> None:
+    """A JVM that fails at its start may need more than a minute for that."""
+    life = ChildLife("spark")
+    for turn in range(ENDS_BEFORE_READY_MAX):
+        life.on_started(turn * 100)
+        life.on_ended(turn * 100 + 2 * STEADY_S, was_ready=False)
+    assert life.hopeless(1, was_ready=False)
+
+
 def test_a_wrong_option_is_given_up_at_once() -> None:
     life = ChildLife("overlord")
     life.on_started(0)

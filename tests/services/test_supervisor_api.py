@@ -54,6 +54,7 @@ def test_a_supervisor_from_its_spec_to_its_end(world: OverlordWorld, api: Api) -
         "detailedState",
         "healthy",
         "suspended",
+        "waits",
         "aggregateLag",
     }
     assert entry["type"] == "penstock"

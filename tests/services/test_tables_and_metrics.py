@@ -14,6 +14,7 @@ import orjson
 import pytest
 from starlette.applications import Starlette
 
+from penstock.core.clock import SystemClock
 from penstock.core.errors import PenstockError, Unavailable
 from penstock.core.intervals import Interval
 from penstock.core.metrics import Sample
@@ -50,7 +51,9 @@ def published(store: MetadataStore, folder: Path, version: str) -> Segment:
     local = folder / "local.parquet"
     local.write_bytes(b"x")
     name = SegmentId("x", JANUARY, version)
-    pushed = DeepStore(str(folder / "deep")).push(str(local), name, "u")
+    deep_store = DeepStore(str(folder / "deep"))
+    deep_store.make_root()
+    pushed = deep_store.push(str(local), name, "u")
     segment = Segment(
         datasource="x",
         interval=JANUARY,
@@ -82,7 +85,7 @@ def test_sql_reads_visible_segments_and_announced_files(
     tables = source.tables()
     assert tables.revision == source.revision()
     segment, file = tables.files["x"]
-    assert segment.path == second.load_spec["path"]
+    assert segment.path == str(tmp_path / "deep" / str(second.load_spec["path"]))
     assert Path(segment.path).exists()
     assert segment.clip is None
     assert file.path == "/tasks/t/1.parquet"
@@ -99,7 +102,8 @@ def test_what_is_announced_does_not_cost_a_look_at_every_segment(
     announced(store)
     assert source.tables().files["x"][0] is before
     second = published(store, tmp_path, "v2")
-    assert source.tables().files["x"][0].path == second.load_spec["path"]
+    path = str(tmp_path / "deep" / str(second.load_spec["path"]))
+    assert source.tables().files["x"][0].path == path
 
 
 @pytest.mark.anyio
@@ -188,7 +192,7 @@ def test_metrics_count_what_the_metadata_has_and_say_who_is_down(
     def nobody() -> Address:
         raise Unavailable("no overlord")
 
-    metrics = RouterMetrics(store, Address("127.0.0.1", 1), nobody)
+    metrics = RouterMetrics(store, lambda: Address("127.0.0.1", 1), nobody, clock=SystemClock())
     published(store, tmp_path, "v1")
     announced(store)
     found: dict[tuple[str, ...], object] = {}
@@ -253,7 +257,9 @@ def test_a_scrape_asks_for_all_supervisors_at_once(
     thread.start()
     try:
         address = Address("127.0.0.1", server.server_address[1])
-        metrics = RouterMetrics(store, Address("127.0.0.1", 1), lambda: address)
+        metrics = RouterMetrics(
+            store, lambda: Address("127.0.0.1", 1), lambda: address, clock=SystemClock()
+        )
         found = {
             (sample.name, *(value for _, value in sample.labels)): sample.value
             for sample in metrics.of_overlord()

@@ -29,6 +29,7 @@ from penstock.storage.diskqueue import DiskQueue
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# Folders have names here that a URL or a list must escape.
 MakeTopic = Callable[[Sequence[bytes]], tuple[TopicRange, ...]]
 
 
@@ -51,7 +52,8 @@ def server_options(folder: Path) -> SparkServerOptions:
 
 
 def start_server(folder: Path) -> SparkServer:
-    server = SparkServer(server_options(folder), SystemClock(), os.environ)
+    environment = {**os.environ, "PENSTOCK_CANARY": "canary-of-the-environment"}
+    server = SparkServer(server_options(folder), SystemClock(), environment)
     server.start()
     server.wait_ready(120)
     return server
@@ -59,7 +61,7 @@ def start_server(folder: Path) -> SparkServer:
 
 @pytest.fixture(scope="session")
 def spark_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkServer]:
-    server = start_server(tmp_path_factory.mktemp("spark"))
+    server = start_server(tmp_path_factory.mktemp("a b#ü%,spark"))
     yield server
     server.stop(0.2)  # without the time to write a class archive
 
@@ -93,7 +95,7 @@ def make_topic(tmp_path: Path) -> MakeTopic:
     def make(messages: Sequence[bytes]) -> tuple[TopicRange, ...]:
         ranges = []
         for partition in range(2):
-            folder = str(tmp_path / "topic" / str(partition))
+            folder = str(tmp_path / "a b#ü%,topic" / str(partition))
             queue = DiskQueue.open(folder)
             for start in range(partition * 10, len(messages), 20):
                 queue.append(list(messages[start : start + 10]))
@@ -108,7 +110,7 @@ def make_topic(tmp_path: Path) -> MakeTopic:
 @pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DataFolder]:
     """A data folder that tests share, each with datasources of its own."""
-    made = DataFolder(tmp_path_factory.mktemp("data"))
+    made = DataFolder(tmp_path_factory.mktemp("a b#ü%,data"))
     yield made
     made.close()
 
@@ -123,7 +125,7 @@ def router_url(data: DataFolder) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def broker_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A broker."""
-    with running_broker(tmp_path_factory.mktemp("topics")) as url:
+    with running_broker(tmp_path_factory.mktemp("a b#ü%,topics")) as url:
         yield url
 
 

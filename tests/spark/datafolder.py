@@ -60,7 +60,9 @@ class DataFolder:
         """Push and publish a segment."""
         name = SegmentId(datasource, interval, version, number)
         local = self._write(rows)
-        pushed = DeepStore(self.deep_storage).push(str(local), name, f"u{self._number}")
+        deep_store = DeepStore(self.deep_storage)
+        deep_store.make_root()
+        pushed = deep_store.push(str(local), name, f"u{self._number}")
         segment = Segment(
             datasource=datasource,
             interval=interval,
@@ -75,18 +77,30 @@ class DataFolder:
         assert outcome.ok, outcome.reason
         return segment
 
+    def file(self, segment: Segment) -> Path:
+        """Return where the file of a segment is."""
+        return Path(DeepStore(self.deep_storage).location(segment.load_spec))
+
     def announce(self, datasource: str, rows: pa.Table, interval: Interval = JANUARY) -> Path:
         """Show rows that are not published, as a running task does."""
-        path = self._write(rows)
+        return self.announce_together(datasource, [rows], interval)[0]
+
+    def announce_together(
+        self, datasource: str, parts: Sequence[pa.Table], interval: Interval = JANUARY
+    ) -> list[Path]:
+        """Show rows that become one segment."""
+        paths = [self._write(rows) for rows in parts]
         task = f"task-{self._number}"
         self.store.tasks.insert_new([TaskRow(task, datasource, "index_penstock", "g", {})])
-        payload: Mapping[str, object] = {
-            "columns": [list(pair) for pair in columns_of(rows)],
-            "bytes": path.stat().st_size,
-        }
-        file = AnnouncedFile(str(path), interval, rows.num_rows, payload)
-        assert self.store.announce(task, datasource, f"sequence-{self._number}", [file])
-        return path
+        files = []
+        for path, rows in zip(paths, parts, strict=True):
+            payload: Mapping[str, object] = {
+                "columns": [list(pair) for pair in columns_of(rows)],
+                "bytes": path.stat().st_size,
+            }
+            files.append(AnnouncedFile(str(path), interval, rows.num_rows, payload))
+        assert self.store.announce(task, datasource, f"sequence-{self._number}", files)
+        return paths
 
     def close(self) -> None:
         self.store.close()

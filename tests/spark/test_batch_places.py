@@ -8,15 +8,17 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
-from penstock.core.errors import InvalidRequest
+from penstock.core.errors import InvalidRequest, StorageUnavailable
+from penstock.core.intervals import Granularity
 from penstock.indexing.batch.engine import ExternalInput
 from penstock.indexing.spec.inputs import JsonFormat, LocalInput
 from penstock.segments.deepstore import DeepStore
 from penstock.spark.batch.input.finding import Finder
 from penstock.spark.batch.options import SparkBatchOptions
-from penstock.spark.batch.writing import settle
+from penstock.spark.batch.writing import BatchTarget, settle
 from penstock.spark.topic.rowshape import TimeField
 
 
@@ -104,3 +106,16 @@ assert Path(found.path).read_bytes() == b"\\xe6\\xbc\\xa2"
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_worker_makes_no_deep_storage_whose_disk_is_gone(tmp_path: Path) -> None:
+    root = tmp_path / "disk" / "deep"
+    folder = DeepStore(str(root)).attempt_folder("wikipedia", "task", "first")
+    rows = pa.table({"__time": pa.array([0], pa.timestamp("us", "UTC")), "n": [1]})
+    target = BatchTarget(folder, Granularity.parse("day"), ("__time", "n"), ("__time",), 1)
+    with pytest.raises(StorageUnavailable, match=f"{root} is not there: mount it"):
+        target.write(rows, 0)
+    assert not root.parent.exists()
+    root.mkdir(parents=True)
+    (made,) = target.write(rows, 0)
+    assert (Path(folder) / made.name).stat().st_size == made.bytes

@@ -12,6 +12,7 @@ from tablekit import GivenTables
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import InvalidRequest
+from penstock.core.intervals import Granularity, parse_time
 from penstock.spark.connect.session import SparkSessions
 from penstock.spark.sql.dialect import FUNCTIONS, in_spark
 from penstock.spark.sql.service import SqlQuery, SqlService
@@ -166,8 +167,8 @@ def test_spark_has_no_such_functions(sql: SqlService) -> None:
     ("statement", "says"),
     [
         ("SELECT lookup('a', 'b')", "join the datasource"),
-        ("SELECT FLOOR(now() TO MONTH)", "date_trunc('MONTH', __time)"),
-        ("SELECT CEIL(now() TO HOUR)", "date_trunc('HOUR', __time - INTERVAL 1 MICROSECOND) +"),
+        ("SELECT FLOOR(now() TO MONTH)", "date_trunc('MONTH', now())"),
+        ("SELECT CEIL(now() TO HOUR)", "date_trunc('HOUR', now() - INTERVAL 1 MICROSECOND) +"),
         ("SELECT JSON_OBJECT(KEY 'a' VALUE 1)", "to_json(named_struct("),
         ("EXPLAIN PLAN FOR SELECT 1", "EXPLAIN SELECT"),
         ("SELECT * FROM INFORMATION_SCHEMA.COLUMNS", "SHOW TABLES"),
@@ -216,9 +217,85 @@ def test_what_is_told_instead_of_ceil_runs(
 ) -> None:
     said = refusal(sql, f"SELECT CEIL(now() TO {unit})").split("\n")[-1]
     advice = said.removeprefix("In Spark SQL: ")
-    asked = f"WITH one AS (SELECT TIMESTAMP '{whole}' AS __time) SELECT {advice} AS up FROM one"
+    time = f"TIMESTAMP '{whole}'"
+    asked = f"SELECT {advice.replace('now()', time)} AS up"
     (row,) = sql.query(SqlQuery(asked)).table.to_pylist()
     assert row["up"].replace(tzinfo=None) == dt.datetime.fromisoformat(above)
+
+
+PERIODS = ["PT1S", "PT5M", "PT15M", "PT1H", "PT6H", "P1D", "P2D", "P1W", "P1M", "P3M", "P5M", "P1Y"]
+TIMES = [
+    "2024-02-29T23:59:59.999",
+    "2024-01-01T00:00:00",
+    "1969-12-31T23:52:30",
+    "2023-10-29T01:30",
+]
+
+
+def told(function: str, arguments: str) -> str:
+    """The hint that is reported instead of a call whose routine Spark does not know."""
+    refusal = f"[UNRESOLVED_ROUTINE] Cannot resolve routine `{function}` on search path"
+    return in_spark(f"SELECT {function}({arguments}) FROM web", refusal).partition(": ")[2]
+
+
+def test_a_period_in_a_call_is_that_of_its_hint(sql: SqlService) -> None:
+    assert told("TIME_FLOOR", "__time, 'P1D'") == "date_trunc('DAY', __time)"
+    assert "pmod(unix_millis(a.b), 300000)" in told("time_floor", "a.b , 'PT5M'")
+    asked, wanted = [], []
+    for period in PERIODS:
+        granularity = Granularity.parse(period)
+        for text in TIMES:
+            ms = parse_time(text)
+            time = f"TIMESTAMP '{text}'"
+            floor, ceiling = granularity.truncate(ms), granularity.bucket(ms - 1).end_ms
+            asked += [told(name, f"{time}, '{period}'") for name in ("TIME_FLOOR", "TIME_CEIL")]
+            wanted += [floor, ceiling]
+    listed = ", ".join(f"unix_millis({one}) AS c{n}" for n, one in enumerate(asked))
+    (row,) = sql.query(SqlQuery(f"SELECT {listed}")).table.to_pylist()
+    assert list(row.values()) == wanted
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "value"),
+    [
+        ("TIME_FLOOR", "{}, 'P1D', NULL, 'Europe/Berlin'", "2024-02-01T23:00:00"),
+        ("TIME_SHIFT", "{}, 'P1D', -2", "2024-01-30T23:59:30"),
+        ("TIME_SHIFT", "{}, 'PT5M', 3", "2024-02-02T00:14:30"),
+        ("TIME_SHIFT", "{}, 'P1M', 2", "2024-04-01T23:59:30"),
+        ("TIME_EXTRACT", "{}, 'MINUTE'", 59),
+        ("TIME_EXTRACT", "{}, 'dow'", 4),
+    ],
+)
+def test_other_arguments_of_a_call_are_those_of_its_hint(
+    sql: SqlService, function: str, arguments: str, value: object
+) -> None:
+    advice = told(function, arguments.format("TIMESTAMP '2024-02-01T23:59:30'"))
+    (row,) = sql.query(SqlQuery(f"SELECT {advice} AS one")).table.to_pylist()
+    is_time = isinstance(row["one"], dt.datetime)
+    assert (row["one"].isoformat()[:19] if is_time else row["one"]) == value
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments"),
+    [
+        ("TIME_FLOOR", "__time"),
+        ("TIME_FLOOR", "__time, period"),
+        ("TIME_FLOOR", "__time, 'fortnight'"),
+        ("TIME_FLOOR", "__time, 'PT5M', TIMESTAMP '2024-01-01 00:01:00'"),
+        ("TIME_SHIFT", "__time, 'P1D', n"),
+        ("TIME_EXTRACT", "__time, 'MILLENNIUM'"),
+    ],
+)
+def test_a_call_that_is_not_understood_gets_the_usual_hint(function: str, arguments: str) -> None:
+    assert told(function, arguments) == FUNCTIONS[function]
+
+
+def test_a_name_without_quotes_is_told_of_double_quotes(sql: SqlService) -> None:
+    for statement in ("SELECT größe FROM range(3)", "EXPLAIN SELECT id AS größe FROM range(3)"):
+        said = refusal(sql, statement)
+        assert 'write it in double quotes, "größe"' in said
+        assert "`" not in said
+    assert sql.query(SqlQuery('SELECT id AS "größe" FROM range(1)')).table.num_rows == 1
 
 
 def test_a_long_mistake_is_looked_at_once() -> None:

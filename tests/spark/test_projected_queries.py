@@ -343,7 +343,7 @@ def test_a_damaged_segment_does_not_keep_others_from_it(world: World) -> None:
     world.data.publish("sales", sales(1), JANUARY)
     bad = world.data.publish("sales", sales(2), FEBRUARY)
     world.ask()
-    path = Path(str(bad.load_spec["path"]))
+    path = world.data.file(bad)
     whole = path.read_bytes()
     path.write_bytes(b"x" * len(whole))
     world.last.maker.work()

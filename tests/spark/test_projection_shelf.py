@@ -131,6 +131,7 @@ def test_the_janitor_leaves_them_alone(tmp_path: Path, datasource: str) -> None:
     local = tmp_path / "rows"
     local.write_bytes(CONTENT)
     store = DeepStore(str(tmp_path / "deep"))
+    store.make_root()
     name = SegmentId(datasource, Interval.parse("2013-01-01/2013-01-02"), "v")
     pushed = store.push(str(local), name, "u")
     shelf = Shelf(str(tmp_path / "deep"), VirtualClock())

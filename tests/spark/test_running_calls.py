@@ -9,10 +9,16 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from penstock.indexing.engine import EngineFailure
+from penstock.spark.connect import running as running_module
 from penstock.spark.connect.running import Running
+from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
+from penstock.spark.sql.service import SqlQuery, SqlService
+from penstock.testing.clock import VirtualClock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from penstock.spark.tables import TableSource
 
 
 class Interrupted:
@@ -50,3 +56,46 @@ def test_a_call_is_interrupted_until_it_ends_once_at_a_time() -> None:
     assert spark.by.count(threading.current_thread()) == 1
     with pytest.raises(EngineFailure, match=r"^it was cancelled$"):
         running.check()
+
+
+def test_a_call_that_ignores_its_interrupts_is_reported_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(running_module, "_IGNORED_AFTER_S", 0.01)
+    reported = threading.Semaphore(0)
+    running, spark = Running(reported.release), Interrupted()
+    with running.tagged(spark.session()):
+        running.stop("it took longer than 1 ms")
+        assert reported.acquire(timeout=30)
+        running.stop("it was cancelled")
+        assert spark.again.wait(30)
+    running.end()
+    assert not reported.acquire(blocking=False)
+
+
+def test_a_call_that_ends_or_has_not_reached_spark_is_not_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(running_module, "_IGNORED_AFTER_S", 0.01)
+    reported = threading.Event()
+    waits, ended, spark = Running(reported.set), Running(reported.set), Interrupted()
+    with ended.tagged(spark.session()):
+        pass
+    ended.end()
+    for running in (waits, ended):
+        running.stop("it was cancelled")
+    assert not reported.wait(0.2)
+    waits.end()
+
+
+def test_the_time_of_a_query_counts_from_the_arrival_of_its_request() -> None:
+    clock = VirtualClock()
+    nowhere = SparkSessions(SparkSessionOptions("sc://localhost:1"))
+    service = SqlService(nowhere, cast("TableSource", SimpleNamespace()), clock)
+    query = SqlQuery("SELECT 1", timeout_ms=5_000, arrived_s=clock.monotonic_s())
+    clock.advance(5.0)
+    with (
+        service.registered(query) as run,
+        pytest.raises(EngineFailure, match="did not end: it took longer than 5000 ms"),
+    ):
+        run()

@@ -130,7 +130,7 @@ def test_columns_are_the_same_as_in_sql(spark: SparkSession, data: DataFolder) -
 def test_an_interval_leaves_files_unopened(spark: SparkSession, data: DataFolder) -> None:
     data.publish("pruned", table(["2013-01-01", "2013-01-02"], n=ints(1, 2)))
     gone = data.publish("pruned", table(["2013-02-01"], n=ints(3)), FEBRUARY)
-    file = data.folder / str(gone.load_spec["path"])
+    file = data.file(gone)
     file.rename(file.with_suffix(".away"))
     assert column(read(spark, data, "pruned", interval="2013-01-01/2013-02-01"), "n") == [1, 2]
     assert column(read(spark, data, "pruned", interval="2013-01-02/P1D"), "n") == [2]

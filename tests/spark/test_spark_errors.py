@@ -224,3 +224,24 @@ def test_an_error_of_a_worker_is_the_last_of_its_trace() -> None:
     assert type(translate(PythonException(silent))) is EngineUnavailable
     damaged = f"{trace}penstock.core.errors.CorruptData: {ODD}"
     assert type(translate(PythonException(damaged))) is EngineFailure
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        *("\n", " \n", "java.", "(java.a", "File /", "FAILED_READ_FILE", "\n at x\nCaused by: "),
+        *(
+            "\n at x\nCaused by: Traceback\n x",
+            "Job aborted due to stage failure: ",
+            "Traceback\n x",
+        ),
+        "An exception was thrown from the Python workerTraceback (most recent call last):\n x",
+    ],
+)
+def test_a_message_of_any_length_is_understood_at_once(piece: str) -> None:
+    """A message repeats the statement; without a bound one of 1 MB holds all threads for hours."""
+    text = f"[CAST_INVALID_INPUT] The value '{piece * (1_000_000 // len(piece))}' is not one."
+    for condition in ("CAST_INVALID_INPUT", None):
+        found = translate(SparkConnectGrpcException(text, errorClass=condition))
+        assert found is not None
+        assert len(str(found)) < 3_000

@@ -1,4 +1,4 @@
-"""The Spark job of examples/flights.yaml: several files are one job, and airlines get names."""
+"""The Spark job of flights.yaml: several files are one job, and airlines get names."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import pyarrow.parquet as pq
 
 from penstock.flow.graph.yamlreading import read_flow
 from penstock.services.demo.flights import read_flights, write_airlines
+from penstock.services.examples import example
 from penstock.spark.connect.server import SparkServer
 from penstock.spark.flow.address import SERVICE_SPARK
 from penstock.spark.flow.sql import SparkSQL
 from penstock.testing.flow import ProcessorRunner
 
-FLOW = read_flow((Path(__file__).parents[2] / "examples" / "flights.yaml").read_bytes(), "").flow
+FLOW = read_flow(example("flights.yaml"), "").flow
 
 
 def test_records_of_several_files_get_the_names_of_airlines(

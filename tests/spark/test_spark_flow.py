@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING
 
 import orjson
 import pyarrow as pa
@@ -14,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.core.errors import InvalidRequest
+from penstock.flow.modules import SERVICE_MODULES, FlowModules
 from penstock.flow.processor import InvalidConfiguration, Processor, PropertyValue
 from penstock.spark.connect.server import SparkServer
 from penstock.spark.flow.address import SERVICE_SPARK
@@ -21,9 +20,6 @@ from penstock.spark.flow.builtin import SPARK_PROCESSORS
 from penstock.spark.flow.script import SparkScript
 from penstock.spark.flow.sql import SparkSQL
 from penstock.testing.flow import ProcessorRunner
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -185,41 +181,58 @@ def test_a_spark_that_is_gone_is_waited_for_and_nothing_is_lost() -> None:
         assert runner.yielded_ms == 1_000
 
 
-def test_files_are_in_the_folder_of_the_service_and_go_with_the_job(
-    tmp_path: Path, spark_server: SparkServer
-) -> None:
-    SERVICE_SPARK.set(spark_server.remote, tmp_path)
-    query = {"out": "SELECT input_file_name() AS file FROM input"}
-    with ProcessorRunner(SparkSQL, {**LINES, **query}) as runner:
-        runner.enqueue(MORE)
-        runner.run()
-        [row] = rows(runner.sent("out")[0].content)
-    assert str(tmp_path) in str(row["file"])
-    assert not list(tmp_path.iterdir())
-
-
 def test_without_an_address_it_does_not_start() -> None:
     SERVICE_SPARK.set(None)
     with pytest.raises(InvalidRequest, match="no Spark"):
         ProcessorRunner(SparkSQL, {**LINES, "out": "SELECT 1"}).start()
 
 
+SCRIPT = """
+from pyspark.sql import functions as sf
+
+
+def place(_spark, frames):
+    return frames["input"].select(sf.input_file_name().alias("file"))
+
+
+def double(spark, frames):
+    flights = frames["input"].withColumn("delay", sf.col("delay") * 2)
+    return {"doubled": flights.orderBy("flight"), "count": spark.range(1)}
+
+
+def raises(spark, frames):
+    return 1 // 0
+
+
+def nothing(spark, frames):
+    return None
+
+
+def other(spark, frames):
+    return {"other": spark.range(1)}
+
+
+def column(spark, frames):
+    return frames["input"].select("none")
+
+
+text = "no function"
+"""
+
+
 @pytest.fixture
-def script() -> Iterator[ModuleType]:
-    module = ModuleType("spark_flow_script")
-    sys.modules[module.__name__] = module
-    yield module
-    del sys.modules[module.__name__]
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Write a module with functions, and list its folder."""
+    (tmp_path / "spark_flow_script.py").write_text(SCRIPT)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    SERVICE_MODULES.set(FlowModules([str(tmp_path)]))
+    yield
+    SERVICE_MODULES.set(FlowModules())
+    sys.modules.pop("spark_flow_script", None)
 
 
-def test_a_function_makes_dataframes(script: ModuleType) -> None:
-    def double(spark: SparkSession, frames: Mapping[str, DataFrame]) -> Mapping[str, DataFrame]:
-        from pyspark.sql import functions as sf
-
-        flights = frames["input"].withColumn("delay", sf.col("delay") * 2)
-        return {"doubled": flights.orderBy("flight"), "count": spark.range(1)}
-
-    script.double = double  # type: ignore[attr-defined]
+@pytest.mark.usefixtures("script")
+def test_a_function_makes_dataframes() -> None:
     properties = {**LINES, "function": "spark_flow_script:double", "outputs": "doubled,count"}
     with ProcessorRunner(SparkScript, properties) as runner:
         runner.enqueue(FLIGHTS)
@@ -228,11 +241,23 @@ def test_a_function_makes_dataframes(script: ModuleType) -> None:
         assert rows(runner.sent("count")[0].content) == [{"id": 0}]
 
 
-def test_what_a_function_does_wrong_is_the_reason(script: ModuleType) -> None:
-    script.raises = lambda _spark, _frames: 1 // 0  # type: ignore[attr-defined]
-    script.nothing = lambda _spark, _frames: None  # type: ignore[attr-defined]
-    script.other = lambda spark, _frames: {"other": spark.range(1)}  # type: ignore[attr-defined]
-    script.column = lambda _spark, frames: frames["input"].select("none")  # type: ignore[attr-defined]
+@pytest.mark.usefixtures("script")
+def test_files_are_in_the_folder_of_the_service_and_go_with_the_job(
+    tmp_path: Path, spark_server: SparkServer
+) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    SERVICE_SPARK.set(spark_server.remote, folder)
+    with ProcessorRunner(SparkScript, {**LINES, "function": "spark_flow_script:place"}) as runner:
+        runner.enqueue(MORE)
+        runner.run()
+        [row] = rows(runner.sent("success")[0].content)
+    assert str(folder) in str(row["file"])
+    assert not list(folder.iterdir())
+
+
+@pytest.mark.usefixtures("script")
+def test_what_a_function_does_wrong_is_the_reason() -> None:
     for name, reason in [
         ("raises", "raised ZeroDivisionError"),
         ("nothing", "return a DataFrame"),
@@ -247,12 +272,17 @@ def test_what_a_function_does_wrong_is_the_reason(script: ModuleType) -> None:
         assert reason in failed.attributes["error.reason"]
 
 
-@pytest.mark.parametrize("path", ["no_such_module:f", "json:no_such_function", "json:__doc__"])
+@pytest.mark.usefixtures("script")
+@pytest.mark.parametrize(
+    "path",
+    ["no_such_module:f", "json:loads", "spark_flow_script:absent", "spark_flow_script:text"],
+)
 def test_a_function_that_is_none_does_not_start(path: str) -> None:
     with pytest.raises(InvalidRequest, match=path):
         ProcessorRunner(SparkScript, {**LINES, "function": path}).start()
 
 
+@pytest.mark.usefixtures("script")
 @pytest.mark.parametrize(
     ("processor", "properties", "place"),
     [
@@ -265,7 +295,10 @@ def test_a_function_that_is_none_does_not_start(path: str) -> None:
         (SparkSQL, {"out": "SELECT 1", "view": "a b"}, "view"),
         (SparkSQL, {"out": "SELECT 1", "max_flowfiles": 0}, "max_flowfiles"),
         (SparkScript, {"function": "f"}, "function"),
-        (SparkScript, {"function": "a:f", "outputs": "failure"}, "outputs"),
+        (SparkScript, {"function": "os:system"}, "function"),
+        (SparkScript, {"function": "spark_flow_script:absent"}, "function"),
+        (SparkScript, {"function": "spark_flow_script:double", "outputs": "failure"}, "outputs"),
+        (SparkSQL, {"out": "SELECT 1", "work_folder": str(Path(__file__).parent)}, "work_folder"),
     ],
 )
 def test_a_wrong_configuration_names_the_property(

@@ -324,9 +324,36 @@ def test_the_class_archive_is_taken_when_it_is_whole(tmp_path: Path) -> None:
     [making, *_] = archive_options(tmp_path, "pair")
     unfinished = Path(making.partition("=")[2])
     unfinished.write_bytes((0xF00BABA8).to_bytes(4, "little") + b"rest")
+    assert archive_options(tmp_path, "pair")[0].startswith("-XX:ArchiveClassesAtExit=")
+    assert archive_options(tmp_path, "pair", may_make=False) == []
+    assert not unfinished.exists()  # of a JVM that failed at its start
+    unfinished.write_bytes((0xF00BABA8).to_bytes(4, "little"))
+    os.truncate(unfinished, 200 << 20)
     [using, *_] = archive_options(tmp_path, "pair")
     assert using.startswith("-XX:SharedArchiveFile=")
+    assert archive_options(tmp_path, "pair", may_make=False)[0] == using
     assert archive_options(tmp_path, "other pair")[0].startswith("-XX:ArchiveClassesAtExit=")
+
+
+def test_settings_hold_a_path_in_the_form_that_each_reader_decodes(tmp_path: Path) -> None:
+    folder = tmp_path / "a b#ü%,€🎉"
+    made = {name: folder / name for name in ("run", "log", "cache")}
+    options = SparkServerOptions(
+        run_folder=made["run"],
+        log_folder=made["log"],
+        temp_folder=folder / "tmp",
+        cache_folder=made["cache"],
+    )
+    command = prepare(options, {"PATH": os.environ["PATH"], "LC_ALL": "C"})
+    settings = (made["run"] / "spark.properties").read_text(encoding="utf-8")
+    assert f"spark.scheduler.allocation.file file://{made['run']}/spark-pools.xml\n" in settings
+    assert "spark.local.dir .\n" in settings  # which is split at commas otherwise
+    assert command.folder == folder / "tmp"
+    assert command.environment["LC_ALL"] == "C.UTF-8"
+    log = (made["run"] / "spark-log.properties").read_bytes().decode("ascii")
+    escaped = f"{tmp_path}/a b#\\u00fc%,\\u20ac\\ud83c\\udf89/log"
+    assert f"appender.file.fileName = {escaped}/spark.log\n" in log
+    assert f"appender.file.filePattern = {escaped.replace('%', '%%')}/spark.%i.log\n" in log
 
 
 def test_only_the_archives_used_last_are_kept(tmp_path: Path) -> None:

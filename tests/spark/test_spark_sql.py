@@ -16,13 +16,15 @@ from pyspark.errors import PySparkException
 
 import penstock.spark.views
 from penstock.core.clock import SystemClock
-from penstock.core.errors import Conflict, InvalidRequest
+from penstock.core.errors import Conflict, InvalidRequest, StorageUnavailable
 from penstock.core.intervals import Interval
 from penstock.core.sqltext import tokens
 from penstock.indexing.engine import EngineFailure, EngineUnavailable
 from penstock.indexing.spec.rows.declared import Declared
+from penstock.spark.connect.running import Running
 from penstock.spark.connect.session import SparkDiskFull, SparkSessions
 from penstock.spark.sql.service import SQL_CONF, SqlOptions, SqlQuery, SqlResult, SqlService
+from penstock.spark.sql.statement import Statement
 from penstock.spark.tables import Feeder, TableFile, Tables, TableSource
 
 pytestmark = pytest.mark.spark
@@ -284,6 +286,16 @@ def test_errors_say_where(
     assert "stacktrace" not in text
 
 
+@pytest.mark.parametrize("piece", ["FAILED_READ_FILE", "File /", "Path does not exist:/"])
+def test_an_error_that_repeats_a_long_statement_is_read_at_once(
+    sql: SqlService, piece: str
+) -> None:
+    """Spark repeats the statement; reading 300 kB of it took a minute of all threads."""
+    text = piece * (300_000 // len(piece))
+    with pytest.raises(InvalidRequest, match=r"^\[UNRESOLVED_COLUMN"):
+        ask(sql, f"SELECT '{text}', nothing")
+
+
 def test_an_unknown_table_is_answered_with_the_known_ones(sessions: SparkSessions) -> None:
     file = TableFile("/nowhere.parquet", (("__time", "timestamp"),), JANUARY)
     source = FixedTables({"flights": (file,), "a-b": (file,), "hidden": ()}, {})
@@ -532,7 +544,7 @@ def test_a_file_that_stays_away_is_no_matter_of_memory(
 def test_a_file_that_goes_away_under_a_view(sessions: SparkSessions, data: DataFolder) -> None:
     first = data.publish("swapped", table(["2013-01-01"], n=ints(1)))
     service = SqlService(sessions, data.source, SystemClock())
-    file = data.folder / str(first.load_spec["path"])
+    file = data.file(first)
     try:
         assert ask(service, "SELECT n FROM swapped") == [(1,)]
         file.unlink()
@@ -542,6 +554,47 @@ def test_a_file_that_goes_away_under_a_view(sessions: SparkSessions, data: DataF
         assert ask(service, "SELECT n FROM swapped") == [(2,)]
     finally:
         service.close()
+
+
+def test_a_deep_storage_whose_folder_is_away_is_said_and_no_segment_is_blamed(
+    sessions: SparkSessions, data: DataFolder
+) -> None:
+    data.publish("unmounted", table(["2013-01-01"], n=ints(1)))
+    service = SqlService(sessions, data.source, SystemClock())
+    root = Path(data.deep_storage)
+    try:
+        for asked_before in (False, True):
+            if asked_before:
+                assert ask(service, "SELECT n FROM unmounted") == [(1,)]
+            root.rename(root.with_name("away"))
+            try:
+                text = f"^the deep storage folder {root} is not there: mount it"
+                with pytest.raises(StorageUnavailable, match=text) as caught:
+                    ask(service, "SELECT n FROM unmounted")
+            finally:
+                root.with_name("away").rename(root)
+            assert "segment disable" not in str(caught.value)
+    finally:
+        service.close()
+
+
+@pytest.mark.parametrize(("is_probe", "blames"), [(False, True), (True, False)])
+def test_a_probe_that_finds_spark_lost_blames_no_query(
+    sessions: SparkSessions, monkeypatch: pytest.MonkeyPatch, is_probe: bool, blames: bool
+) -> None:
+    service = SqlService(sessions, FixedTables({}), SystemClock())
+
+    def lose(_service: SqlService, _query: SqlQuery, _statement: Statement, run: Running) -> None:
+        run.session = sessions.get()
+        raise EngineUnavailable("Spark was lost")
+
+    monkeypatch.setattr(SqlService, "_run", lose)
+    try:
+        with pytest.raises(EngineUnavailable, match="Spark was lost") as caught:
+            service.query(SqlQuery("SELECT 1", is_probe=is_probe))
+    finally:
+        service.close()
+    assert ("more memory than Spark has" in str(caught.value)) is blames
 
 
 def test_text_and_comments_end_where_spark_ends_them(sessions: SparkSessions) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.errors import InvalidRequest
-from penstock.spark.sql.statement import check_reads_only
+from penstock.spark.sql.statement import read_statement
+from penstock.spark.sqlwall import without_paths
 
 
 @pytest.mark.parametrize(
@@ -28,11 +29,13 @@ from penstock.spark.sql.statement import check_reads_only
         "SELECT * FROM a JOIN b USING (id)",
         "SELECT /*+ BROADCAST(a) */ * FROM a",
         "SELECT reflect FROM t",
+        "SELECT from_xml(a, 'b INT', map('rowTag', 'item', 'mode', 'FAILFAST'))",
+        "SELECT builtin.upper(a), '$\\{env:HOME}', '$1' FROM t",
         'SELECT "a""b", `c``d` FROM t',
     ],
 )
 def test_queries_pass(sql: str) -> None:
-    assert check_reads_only(sql)
+    assert read_statement(sql).is_query
 
 
 @pytest.mark.parametrize(
@@ -46,7 +49,7 @@ def test_queries_pass(sql: str) -> None:
     ],
 )
 def test_statements_about_tables_pass(sql: str) -> None:
-    assert not check_reads_only(sql)
+    assert not read_statement(sql).is_query
 
 
 @pytest.mark.parametrize(
@@ -71,6 +74,21 @@ def test_statements_about_tables_pass(sql: str) -> None:
         ('SELECT system.builtin."try_reflect"(1)', "line 1, column 23"),
         ("SELECT IDENTIFIER('refl' || 'ect')('a')", "line 1, column 8"),
         ("SELECT * FROM (SELECT TRANSFORM(a) USING 'cat' AS (b) FROM t)", "line 1, column 36"),
+        ("SELECT TRANSFORM(1) USING ? AS (x string)", "line 1, column 21"),
+        ("FROM t MAP a USING 'id' AS b", "line 1, column 1"),
+        ("SELECT * FROM (FROM t REDUCE a USING :x AS b)", "line 1, column 32"),
+        ("SELECT '${env:HOME}'", "line 1, column 9"),
+        ("SELECT 1 --${system:line.separator} x", "line 1, column 12"),
+        ("SELECT input_file_name()", "line 1, column 8"),
+        ("SELECT default.f(1)", "line 1, column 16"),
+        ("SELECT from_xml(a, 'b INT', map('rowValidationXSDPath', 'x'))", "line 1, column 8"),
+        ("SELECT from_xml(a, 'b INT', map(concat('row', 'Tag'), 'x'))", "line 1, column 8"),
+        ("SELECT schema_of_xml(a, map('row' 'ValidationXSDPath', 'x'))", "line 1, column 8"),
+        ("SELECT 1) ; DROP VIEW x --", "line 1, column 9"),
+        ("SELECT 1; SELECT 2", "line 1, column 9"),
+        ("SHOW CREATE TABLE x", "line 1, column 6"),
+        ("DESCRIBE DATABASE EXTENDED x", "line 1, column 10"),
+        ("EXPLAIN SHOW TABLES", "line 1, column 9"),
         ("SELECT 'open", "line 1, column 8"),
         ("SELECT $$text$$", "line 1, column 8"),
         ("SELECT 1 /* open", "line 1, column 10"),
@@ -78,7 +96,7 @@ def test_statements_about_tables_pass(sql: str) -> None:
 )
 def test_everything_else_is_refused_with_its_place(sql: str, place: str) -> None:
     with pytest.raises(InvalidRequest, match=place):
-        check_reads_only(sql)
+        read_statement(sql)
 
 
 @pytest.mark.parametrize(
@@ -86,9 +104,9 @@ def test_everything_else_is_refused_with_its_place(sql: str, place: str) -> None
 )
 def test_files_are_read_by_tasks_alone(table: str) -> None:
     with pytest.raises(InvalidRequest, match=r"line 1, column .* INSERT INTO") as caught:
-        check_reads_only(f"SELECT * FROM {table}")
+        read_statement(f"SELECT * FROM {table}")
     assert "hush" not in str(caught.value)
-    assert check_reads_only("SELECT extern FROM t AS extern (a)")
+    assert read_statement("SELECT extern FROM t AS extern (a)").is_query
 
 
 @pytest.mark.parametrize(
@@ -97,10 +115,18 @@ def test_files_are_read_by_tasks_alone(table: str) -> None:
 )
 def test_who_wants_to_change_rows_is_told_how(sql: str) -> None:
     with pytest.raises(InvalidRequest, match="REPLACE INTO … OVERWRITE"):
-        check_reads_only(sql)
+        read_statement(sql)
 
 
 @pytest.mark.parametrize("sql", ["", " ;; ", "-- nothing", "WITH a AS (SELECT 1)", "EXPLAIN"])
 def test_what_is_no_statement_is_refused(sql: str) -> None:
     with pytest.raises(InvalidRequest):
-        check_reads_only(sql)
+        read_statement(sql)
+
+
+def test_an_explanation_has_no_paths_and_a_long_one_is_searched_once() -> None:
+    plan = "Scan parquet [a] Location: InMemoryFileIndex(1 paths)[file:/data/x], ReadSchema: a"
+    assert "/data" not in without_paths(plan)
+    assert without_paths("s3a://bucket/x y") == "… y"
+    long = "a." * 450_000
+    assert without_paths(long) == long

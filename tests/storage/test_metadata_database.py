@@ -77,6 +77,48 @@ def test_rows_of_older_formats_go_on(database_url, clock, monkeypatch) -> None:
         assert [row.id for row in store.supervisors.ending()] == ["sup"]
 
 
+FILE = "a~fc~/2013-01-01T00_00_00.000Z_2013-01-02T00_00_00.000Z/v1/0/u/part.parquet"
+ATTEMPT = "a/attempts/task/1/x y.parquet"
+LOAD_SPECS = [
+    ({"type": "local", "path": f"/was/a b#ü%/segments/{FILE}"}, FILE),
+    ({"type": "local", "path": f"/attempts/x/y/segments/{ATTEMPT}"}, ATTEMPT),
+    ({"type": "fsspec", "url": f"s3://bucket/segments/{ATTEMPT}"}, ATTEMPT),
+    ({"type": "tombstone"}, None),
+    ({"type": "local", "path": "/elsewhere/index.zip"}, None),
+    ({"type": "hdfs", "path": f"/was/{FILE}"}, None),
+    (None, None),
+]
+
+
+def test_load_specs_of_older_formats_become_relative(database_url, clock, monkeypatch) -> None:
+    insert = text(
+        "INSERT INTO penstock_segments (id, datasource, start_ms, end_ms, version,"
+        " partition_number, core_partitions, used, created_ms, used_changed_ms, payload)"
+        " VALUES (:id, 'd', 0, 1, 'v', :number, 0, :used, 1, 1, :payload)"
+    )
+    rows = [
+        {
+            "id": f"s{number}",
+            "number": number,
+            "used": number % 2 == 0,
+            "payload": json.dumps({"loadSpec": LOAD_SPECS[number % len(LOAD_SPECS)][0], "size": 7}),
+        }
+        for number in range(1_500)
+    ]
+    with monkeypatch.context() as older:
+        older.setattr(migrations, "MIGRATIONS", migrations.MIGRATIONS[:5])
+        older.setattr(migrations, "FORMAT_NUMBER", 5)
+        with MetadataStore.open(database_url, clock=clock) as store:
+            store._database.write(lambda c: c.execute(insert, rows))
+    with MetadataStore.open(database_url, clock=clock) as store:
+        found = {row.id: row.payload for row in store.segments.every()}
+    assert len(found) == len(rows)
+    for number in range(1_500):
+        before, path = LOAD_SPECS[number % len(LOAD_SPECS)]
+        wanted = before if path is None else {"type": "deepStorage", "path": path}
+        assert found[f"s{number}"] == {"loadSpec": wanted, "size": 7}
+
+
 @pytest.mark.parametrize("content", [b"this is a diary, not a database\n" * 100, b"x"])
 def test_a_file_that_is_no_database_is_refused_and_kept(tmp_path, content) -> None:
     path = tmp_path / "metadata.db"

@@ -322,3 +322,42 @@ def test_used_segments_are_summed_up(store) -> None:
         segment_id("d", late, "v", 0)
     ]
     assert store.survey.look(lambda o: o.datasources()) == ["d"]
+
+
+def announced_paths(store) -> list[str]:
+    return sorted(row.file.path for row in store.snapshot().announced)
+
+
+def test_announced_files_follow_their_task_root(store) -> None:
+    store.tasks.insert_new([TaskRow("t", "d", "index_penstock", "g", {})])
+    store.roots.register("w", "/was/a b#ü%/tasks")
+    store.roots.register("w/1", "/was/a b#ü%/tasks/inner")
+    files = [
+        AnnouncedFile(f"/was/a b#ü%/{place}", Interval(0, 10), 1, {"path": "/x"})
+        for place in ("tasks/t/persist/1", "tasks/inner/t/persist/2", "tasks2/t/persist/1")
+    ]
+    assert store.announce("t", "d", "s", files)
+    assert announced_paths(store) == sorted(file.path for file in files)
+    known = store.snapshot()
+    assert not any("path" in row.file.payload for row in known.announced)
+    store.roots.register("w", "/now/tasks")
+    store.roots.register("w/1", "/now/more")
+    moved = store.snapshot(known=known)
+    assert sorted(row.file.path for row in moved.announced) == [
+        "/now/more/t/persist/2",
+        "/now/tasks/t/persist/1",
+        "/was/a b#ü%/tasks2/t/persist/1",
+    ]
+    revision = store.revision()
+    store.roots.register("w", "/now/tasks")
+    assert store.revision() == revision
+    assert store.roots.places() == {"w": "/now/tasks", "w/1": "/now/more"}
+
+
+def test_absolute_announced_files_of_earlier_releases_become_relative(store) -> None:
+    store.tasks.insert_new([TaskRow(name, "d", "index_penstock", "g", {}) for name in "tu"])
+    for name in "tu":
+        file = AnnouncedFile(f"/old/tasks/{name}/persist/1-0/x", Interval(0, 10), 1)
+        assert store.announce(name, "d", f"s{name}", [file])
+    store.roots.register("w", "/new/tasks", ["t", "identity.json"])
+    assert announced_paths(store) == ["/new/tasks/t/persist/1-0/x", "/old/tasks/u/persist/1-0/x"]

@@ -16,7 +16,7 @@ from pathlib import Path
 import pyspark
 import pytest
 from postgres_server import require_binaries, running_server
-from walking import ROOT, Walk, commands_of, in_a_process
+from walking import Walk, commands_of, in_a_process
 
 from penstock.core.clock import SystemClock
 from penstock.services.host.datafolder import DataFolder
@@ -100,7 +100,7 @@ def terminals(tmp_path: Path) -> Iterator[tuple[Terminals, dict[str, str]]]:
             # As for Penstock's own: these JVMs live for a minute.
             "JDK_JAVA_OPTIONS": os.environ["PENSTOCK_SPARK_JAVA_OPTIONS"],
             "PENSTOCK_DATA_DIR": str(tmp_path / "data"),
-            "METADATA_URL": database.empty_database(),
+            "PENSTOCK_METADATA_URL": database.empty_database(),
         }
         made = Terminals(tmp_path, variables)
         try:
@@ -122,14 +122,16 @@ def test_the_guide_to_a_cluster_works_as_it_is_written(
     opened, variables = terminals
     store = s3fs.S3FileSystem(key="test", secret="test", endpoint_url=variables["AWS_ENDPOINT_URL"])
     store.mkdir("penstock")
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    (tmp_path / "spark.secret").write_text("for this test\n")
+    (tmp_path / "spark.conf").write_text(
+        "spark.authenticate true\nspark.authenticate.secret for this test\n"
+    )
     spark, console = free_port(), free_port()
     walk = Walk(tmp_path, variables, EXPECTED, run=in_a_process)
     ports = ("--http", "127.0.0.1:0", "--broker-http", "127.0.0.1:0", "--broker-tcp", "127.0.0.1:0")
     for line in commands_of("guides/run-a-cluster.md"):
         command = line.replace(":7077", f":{spark}").replace("port 7077", f"port {spark}")
         command = command.replace("8080", str(console))
-        command = command.replace("$METADATA_URL", variables["METADATA_URL"])
         program, *arguments = shlex.split(command)
         if program == "spark-class":
             output = opened.open(str(SPARK_HOME / "bin" / program), *arguments)

@@ -22,10 +22,9 @@ from penstock.core.clock import SystemClock
 from penstock.core.errors import PenstockError
 from penstock.core.uuids import RandomUuids
 from penstock.flow.controller.controller import FlowController
-from penstock.flow.processor.registry import ProcessorRegistry
 from penstock.flow.state import decode_state
 from penstock.services.httpclient import JsonClient
-from penstock.services.processors import PROCESSORS
+from penstock.services.processors import registry_for
 from penstock.storage.filesystem import OsFileSystem
 from penstock.storage.metadata import MetadataStore
 
@@ -69,13 +68,11 @@ class Service:
         self.log = (folder.parent / "flow.log").open("ab")
 
     def spawn(self) -> None:
-        paths = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
         command = [sys.executable, "-m", "penstock", "server", "flow", "--data-dir"]
         self.process = subprocess.Popen(
-            [*command, str(self.folder), "--http", "127.0.0.1:0"],
+            [*command, str(self.folder), "--http", "127.0.0.1:0", "--flow-modules", str(HERE)],
             stdout=self.log,
             stderr=self.log,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         )
 
     def start(self) -> None:
@@ -179,7 +176,7 @@ def look(data: Path) -> tuple[int, dict[str, int]]:
         str(data / "flow"),
         fs=OsFileSystem(),
         clock=SystemClock(),
-        registry=ProcessorRegistry(PROCESSORS),
+        registry=registry_for([str(HERE)]),
         new_uuid=RandomUuids(),
         environment={},
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from serving import serving
-from walking import FLOW_GUIDE, ROOT, Walk, commands_of, first_flow, in_a_process, write_files
+from walking import FLOW_GUIDE, Walk, commands_of, first_flow, in_a_process, write_files
 
 from penstock.services.demo.chaos import processes_of
 from penstock.services.demo.server import DemoServer
@@ -104,8 +104,8 @@ def walk(page: str, served: Served, folder: Path, expected: Mapping[str, str]) -
         typed.type(command)
 
 
-def test_the_tour(served: Served) -> None:
-    walk = Walk(ROOT, served.variables, TOUR, run=in_a_process)
+def test_the_tour(served: Served, tmp_path: Path) -> None:
+    walk = Walk(tmp_path, served.variables, TOUR, run=in_a_process)
     commands = commands_of("tour.md")
     assert len(commands) > 8
     for command in commands:
@@ -125,7 +125,6 @@ def test_compaction_and_retention(served: Served, tmp_path: Path) -> None:
 
 
 def test_a_flow(served: Served, tmp_path: Path) -> None:
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
     (tmp_path / "first.yaml").write_text(first_flow())
 
     def kill() -> None:

@@ -6,10 +6,12 @@ The same then of two streams at once whose columns are found, and that roll csv 
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -100,14 +102,21 @@ def counts(rig: Rig) -> list[object]:
 
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    with running_rig(tmp_path_factory.mktemp("up") / "data") as made:
+    # A path that URLs and lists must escape, and the second JVM that users have by default.
+    folder = tmp_path_factory.mktemp("a b#ü%") / "a b#ü%"
+    with running_rig(folder, {"PENSTOCK_QUERY_MEMORY": "1g"}) as made:
         with BrokerClient(made.server.broker_http) as broker:
             broker.create_topic("system", 2)
         made.api.post("/druid/indexer/v1/supervisor", SPEC)
         yield made
 
 
-VICTIMS = ("broker", "overlord", "worker", "peon", "router", "spark", "launcher")
+VICTIMS = ("broker", "overlord", "worker", "peon", "router", "spark", "queries", "launcher")
+# Spark computes it while it plans, and looks at no interruption meanwhile.
+PLANS_FOR_HOURS = (
+    "SELECT aggregate(sequence(1, n), 0L, (a, x) -> a + aggregate(sequence(1, n), 0L,"
+    " (b, y) -> b + x * y % 7)) AS total FROM VALUES (40000) AS v(n)"
+)
 PART = EVENTS // (len(VICTIMS) + 1) // BATCH * BATCH
 
 
@@ -126,6 +135,31 @@ def test_a_kill_loses_and_doubles_nothing(rig: Rig, name: str) -> None:
     publish(rig, first + BATCH, end)
     rig.until(f"all events after the death of the {name}", lambda: counts(rig)[0] >= end)
     assert counts(rig) == [end, end, 0, end - 1]
+
+
+@pytest.mark.parametrize(
+    ("sql", "status", "text"),
+    [
+        (PLANS_FOR_HOURS, 500, "it took longer than 2000 ms"),
+        ("SELECT length(repeat('x', n)) FROM VALUES (1000000000) AS v(n)", 503, "Spark"),
+    ],
+    ids=["planning that ignores its end", "a value that takes all memory"],
+)
+def test_a_query_costs_the_spark_of_queries_at_most(
+    rig: Rig, sql: str, status: int, text: str
+) -> None:
+    def pids() -> dict[str, int]:
+        return {one.name: one.pid for one in rig.processes() if one.name in {"spark", "queries"}}
+
+    rig.until("both Sparks, and an answer", lambda: len(pids()) == 2 and bool(counts(rig)))
+    before = pids()
+    body = {"query": sql, "context": {"timeout": 2_000 if status == 500 else 60_000}}
+    answer = httpx.post(f"{rig.server.http}/druid/v2/sql", json=body, timeout=120)
+    assert (answer.status_code, text in answer.text) == (status, True), answer.text
+    old = before["queries"]
+    rig.until("another Spark of queries", lambda: pids().get("queries", old) != old)
+    rig.until("answers", lambda: counts(rig) == [EVENTS, EVENTS, 0, EVENTS - 1])
+    assert pids()["spark"] == before["spark"]
 
 
 def test_hand_off_publishes_segments_with_every_event(rig: Rig) -> None:
@@ -234,3 +268,14 @@ def test_a_taken_port_is_refused(rig: Rig, tmp_path: Path) -> None:
     assert done.returncode == 1
     assert f"port {port} on 127.0.0.1 is taken" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_nothing_in_the_folder_is_open_to_other_users(rig: Rig) -> None:
+    # While everything runs: Spark's JVM and Python workers have written, too.
+    opened = []
+    for folder, _, files in os.walk(rig.folder):  # it passes over what is deleted meanwhile
+        for path in (Path(folder), *(Path(folder) / name for name in files)):
+            with suppress(FileNotFoundError):
+                if path.lstat().st_mode & 0o077 and not path.is_symlink():
+                    opened.append(path)
+    assert opened == []

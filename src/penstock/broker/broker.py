@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.broker.clients import NoClients
+from penstock.broker.httpserver.guard import HttpGuard
+from penstock.core.loopstalls import LoopStalls
 
 if TYPE_CHECKING:
     from penstock.broker.admission import ByteBudget
@@ -41,8 +43,10 @@ class Broker:
         tcp_port: The bound port of NSQ's protocol; -1: it is not served.
         announcer: Tells the nsqlookupd servers of it; known once it serves.
         clients: Those that speak NSQ's protocol.
+        guard: Bounds its HTTP ports.
         waiting_readers: Long polls that wait now.
         closing: It is being stopped: waits end, publishes are refused.
+        loop_stalls: How long its event loop was held up.
     """
 
     options: BrokerOptions
@@ -58,5 +62,14 @@ class Broker:
     tcp_port: int = -1
     announcer: Announcer | None = None
     clients: Clients = field(default_factory=NoClients)
+    guard: HttpGuard = field(default_factory=HttpGuard)
     waiting_readers: int = 0
     closing: bool = False
+    loop_stalls: LoopStalls = field(default_factory=lambda: LoopStalls("broker"))
+
+    def for_clients(self, text: str) -> str:
+        """Return an error's text without the paths of this machine, which clients need not know."""
+        folder = self.options.folder.rstrip("/")
+        if not folder.startswith("/"):  # part of any text, perhaps
+            return text
+        return text.replace(f"{folder}/", "").replace(folder, "the data folder")

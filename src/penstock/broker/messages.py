@@ -266,3 +266,13 @@ def _follow_chain(body: bytes, count: int, max_message_bytes: int) -> npt.NDArra
             )
     offsets[count] = position
     return offsets
+
+
+def arrow_mask(wanted: npt.NDArray[np.bool_]) -> pa.BooleanArray:
+    """Return a mask for `filter`, made of its bits.
+
+    `pa.array` would import pandas, if it is installed, at its first call: half a second in which
+    the event loop serves nobody.
+    """
+    bits = np.packbits(wanted, bitorder="little")
+    return pa.BooleanArray.from_buffers(pa.bool_(), len(wanted), [None, pa.py_buffer(bits)])

@@ -31,6 +31,8 @@ class BrokerOptions:
         max_channel_consumers: Consumers that a channel may have; 0: any number.
         channels: What every channel is told.
         topics: What every topic is told; a topic may be told something else.
+        allowed_hosts: Further names in `Host` that the HTTP ports answer to, besides loopback
+            names, `host` and the broadcast address.
         token: When set, every HTTP request but ``/ping`` needs ``Authorization: Bearer <token>``,
             and every TCP client must send it as the secret of ``AUTH``.
         default_partitions: Stream partitions of a topic that a publish creates.
@@ -70,6 +72,7 @@ class BrokerOptions:
     max_channel_consumers: int = 0
     channels: ChannelOptions = field(default_factory=ChannelOptions)
     topics: TopicOptions = field(default_factory=TopicOptions)
+    allowed_hosts: tuple[str, ...] = ()
     token: str | None = None
     default_partitions: int = 1
     max_partitions: int = 256

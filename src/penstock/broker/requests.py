@@ -18,7 +18,14 @@ from urllib.parse import urlencode, urlsplit
 
 import orjson
 
-from penstock.core.errors import Conflict, InvalidRequest, NotFound, NotReachable, Unavailable
+from penstock.core.errors import (
+    Conflict,
+    Dependency,
+    InvalidRequest,
+    NotFound,
+    NotReachable,
+    Unavailable,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -117,7 +124,8 @@ class Requests:
     def _no_answer(self, error: Exception) -> NotReachable:
         what = str(error) or type(error).__name__
         return NotReachable(
-            f"the broker at {self._base_url} does not answer ({what}): check that it runs there"
+            f"the broker at {self._base_url} does not answer ({what}): check that it runs there",
+            dependency=Dependency.BROKER,
         )
 
 
@@ -144,7 +152,8 @@ def _as_error(
         message = f"{request}: {response.status} {what}"
     elif response.status == HTTPStatus.UNAUTHORIZED:
         message = (
-            "the broker asks for a token, and this is not it: say --token, or set PENSTOCK_TOKEN"
+            "the broker asks for a token, and this is not it: give --token-file, or set"
+            " PENSTOCK_TOKEN"
         )
     else:
         # The code of 503 is the same for all that passes; the words say what it is.
@@ -154,5 +163,5 @@ def _as_error(
     if response.status == HTTPStatus.CONFLICT:
         return Conflict(message)
     if response.status >= 500 or response.status == HTTPStatus.REQUEST_TIMEOUT:
-        return Unavailable(message)
+        return Unavailable(message, dependency=Dependency.BROKER)
     return InvalidRequest(message)

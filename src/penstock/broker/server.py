@@ -24,8 +24,11 @@ from penstock.broker.broker import Broker
 from penstock.broker.channel.feed import FeedOptions
 from penstock.broker.channel.keeping import JournalSyncs
 from penstock.broker.channel.store import ChannelStore
+from penstock.broker.http.asking import HttpAsker
 from penstock.broker.http.front import HttpFront
-from penstock.broker.http.serving import ServedHttp
+from penstock.broker.httpserver.guard import HttpGuard
+from penstock.broker.httpserver.hosts import HostPolicy
+from penstock.broker.httpserver.serving import ServedHttp
 from penstock.broker.lookupd.announcer import Announcer
 from penstock.broker.lookupd.directory import ChannelInheritance, TopicDirectory
 from penstock.broker.memory.ledger import MemoryLedger
@@ -49,6 +52,7 @@ from penstock.broker.topics.folder import Topics
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Closed, InvalidRequest
 from penstock.core.headroom import Headroom
+from penstock.core.loopstalls import LoopTicker
 from penstock.core.sparselog import SparseLog
 from penstock.storage.diskqueue import DiskQueueOptions
 from penstock.storage.filesystem import OsFileSystem
@@ -56,8 +60,8 @@ from penstock.storage.filesystem import OsFileSystem
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.broker.http.asking import HttpAsker
     from penstock.broker.options import BrokerOptions
+    from penstock.broker.security.options import AuthOptions
     from penstock.core.clock import Clock
     from penstock.storage.filesystem import FileSystem
 
@@ -106,6 +110,7 @@ class BrokerServer:
         self._retention: asyncio.Task[None] | None = None
         self._syncing: asyncio.Task[None] | None = None
         self._bounds: SizeBounds | None = None
+        self._ticker: LoopTicker | None = None
 
     @property
     def broker(self) -> Broker:
@@ -144,6 +149,8 @@ class BrokerServer:
             raise
         self._fronts = fronts
         broker = self._broker
+        self._ticker = LoopTicker(broker.loop_stalls, asyncio.get_running_loop())
+        self._ticker.start()
         self._syncing = asyncio.create_task(
             sync_leftovers(broker.topics, lambda: not broker.closing)
         )
@@ -165,6 +172,8 @@ class BrokerServer:
         if broker is None:
             return
         broker.closing = True
+        if self._ticker is not None:
+            self._ticker.stop()
         for topic in broker.topics:
             topic.news.tell()
         if self._syncing is not None:
@@ -213,7 +222,8 @@ class BrokerServer:
             self._free_bytes,
             options.min_free_bytes,
             self._clock,
-            "delete topics or files there, shorten the retention, or lower min_free_bytes",
+            "delete topics or files there, or have consumed messages deleted sooner with"
+            " --topic-retention or --topic-retention-size",
         )
         changes = TopicChanges(topics)
         bounds = self._bounds = SizeBounds(self._clock)
@@ -228,7 +238,14 @@ class BrokerServer:
             memory=memory,
             clock=self._clock,
             started_ms=self._clock.now_ms(),
+            guard=HttpGuard(_host_policy(options), self._clock),
         )
+
+
+def _host_policy(options: BrokerOptions) -> HostPolicy:
+    broadcast = options.lookup.broadcast_address
+    named = [options.host] if broadcast is None else [options.host, broadcast]
+    return HostPolicy.of_addresses(named, options.allowed_hosts)
 
 
 class _Fronts:
@@ -252,7 +269,7 @@ class _Fronts:
         self._clock = clock
         self._random = random.SystemRandom()
         self._served: list[ServedHttp | TcpFront] = []
-        self._askers: list[HttpAsker] = []
+        self._asker = _asker(options.auth)
         self._announcer: Announcer | None = None
         self._inheritance: ChannelInheritance | None = None
         with contextlib.ExitStack() as sockets:
@@ -281,8 +298,9 @@ class _Fronts:
         if self._https is not None:
             broker.https_port = self._https.getsockname()[1]
             front = HttpFront(broker, secure=True)
-            await self._start(ServedHttp(front, self._https, timeout_ms, self._tls))
-        await self._start(ServedHttp(HttpFront(broker), self._http, timeout_ms))
+            https = ServedHttp(front, self._https, timeout_ms, broker.guard, self._tls)
+            await self._start(https)
+        await self._start(ServedHttp(HttpFront(broker), self._http, timeout_ms, broker.guard))
         if self._tcp:
             if self._tcp[0].family != socket.AF_UNIX:
                 broker.tcp_port = self._tcp[0].getsockname()[1]
@@ -300,8 +318,6 @@ class _Fronts:
                 await self._inheritance.stop()
             while self._served:
                 await self._served.pop().stop()
-            for asker in self._askers:
-                await asker.close()
         finally:
             self._sockets.close()
             if self._options.tcp_socket is not None:
@@ -317,7 +333,7 @@ class _Fronts:
         directory = TopicDirectory(broker.topics)
         self._announcer = Announcer(identity(broker), directory, options, self._random.random)
         broker.announcer = self._announcer
-        inheritance = ChannelInheritance(self._announcer, broker.changes, self._new_asker)
+        inheritance = ChannelInheritance(self._announcer, broker.changes, self._asker)
         self._inheritance = inheritance
         broker.changes.watchers.append(inheritance)
         self._announcer.start()
@@ -326,20 +342,15 @@ class _Fronts:
         options = self._options.auth
         if not options.addresses:
             return None
-        return Authority(options, self._new_asker(), self._clock, self._random.randrange)
+        return Authority(options, self._asker, self._clock, self._random.randrange)
 
-    def _new_asker(self) -> HttpAsker:
-        # Here, because a broker that asks nobody has no need of an HTTP client.
-        from penstock.broker.http.asking import HttpAsker  # noqa: PLC0415
 
-        options = self._options.auth
-        asker = HttpAsker(
-            options.connect_timeout_ms / _SECOND_MS,
-            options.request_timeout_ms / _SECOND_MS,
-            options.max_answer_bytes,
-        )
-        self._askers.append(asker)
-        return asker
+def _asker(options: AuthOptions) -> HttpAsker:
+    return HttpAsker(
+        options.connect_timeout_ms / _SECOND_MS,
+        options.request_timeout_ms / _SECOND_MS,
+        options.max_answer_bytes,
+    )
 
 
 def run_broker(
@@ -362,14 +373,14 @@ def run_broker(
         InvalidRequest: The address cannot be bound, or the folder cannot be used.
         Unavailable: The port is taken.
     """
+    server = BrokerServer(options, queue_options, listener=listener)
+    raise_descriptor_limit()
 
     async def serve() -> None:
         loop = asyncio.get_running_loop()
         stopping = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stopping.set)
-        server = BrokerServer(options, queue_options, listener=listener)
-        raise_descriptor_limit()
         with lasting_objects():
             await server.start()
         try:

@@ -173,3 +173,4 @@ class ConsumerOptions:
         _require(self.max_attempts is None or self.max_attempts > 0, "max_attempts is 1 or more")
         _require(self.rotate_s > 0, "rotate_s must be above 0")
         _require(self.lookup_s > 0, "lookup_s must be above 0")
+        _require(self.drain_s >= 0, "drain_s must be 0 or more")

@@ -4,7 +4,7 @@
       InvalidRequest   mend the request; nothing was changed
       NotFound         the named thing does not exist
       Conflict         it exists already, or is in a state that forbids this
-      Unavailable      try again later; nothing was changed
+      Unavailable      try again later; nothing was changed; names the dependency that fails
         Fenced         another leader took over: stop leading; who asked asks that one
         Full           it holds as much as it may: wait for some of it to go
       Closed           the component was closed; make a new one
@@ -15,6 +15,23 @@ Every message names the thing, what is wrong with it, and the mend.
 """
 
 from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Dependency(StrEnum):
+    """A service or resource that work needs; the values are shown to users."""
+
+    STORAGE = "deep storage"
+    METADATA = "metadata store"
+    SPARK = "Spark"
+    BROKER = "broker"
+    STREAM = "Kafka"
+    OVERLORD = "overlord"
+    WORKER = "worker"
+    DISK = "local disk"
+    INPUT = "input"
+    OTHER = "other"
 
 
 class PenstockError(Exception):
@@ -43,7 +60,31 @@ class Conflict(PenstockError):
 
 
 class Unavailable(PenstockError):
-    """It cannot be done now: try again later. Nothing was changed."""
+    """It cannot be done now: try again later. Nothing was changed.
+
+    Args:
+        message: Text with the mistake, its reason and the remedy.
+        dependency: The dependency that fails, if that is not the class's own.
+    """
+
+    dependency: Dependency = Dependency.OTHER
+
+    def __init__(self, message: str = "", *, dependency: Dependency | None = None) -> None:
+        super().__init__(message)
+        if dependency is not None:
+            self.dependency = dependency
+
+
+class StorageUnavailable(Unavailable):
+    """The deep storage does not answer, or did not keep what was written."""
+
+    dependency = Dependency.STORAGE
+
+
+class MetadataUnavailable(Unavailable):
+    """The metadata store does not answer, is full, or stays busy."""
+
+    dependency = Dependency.METADATA
 
 
 class NotReachable(Unavailable):
@@ -55,6 +96,8 @@ class Fenced(Unavailable):
 
     To whoever asked that is no more than an overlord that is not there; only who leads minds it.
     """
+
+    dependency = Dependency.OVERLORD
 
 
 class Full(Unavailable):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.errors import Unavailable
+from penstock.core.errors import Dependency, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +21,10 @@ _FRESH_S: Final = 0.25
 
 class Headroom:
     """Guards a reserve of free disk space; from any thread.
+
+    Whether something is refused depends on what is free, and not on its size: a question without a
+    size, such as a health check, gets the answer that the next write gets. So the reserve is begun
+    by what comes last; only something larger than half of it is refused for its size.
 
     Threads that take at the same moment may be counted as one until the disk is asked again: the
     reserve is far more than is written in between.
@@ -50,7 +54,7 @@ class Headroom:
         self._free = 0
 
     def require(self, size_bytes: int) -> None:
-        """Take ``size_bytes`` of what is left above the reserve.
+        """Take ``size_bytes`` of what is left, while the reserve is whole.
 
         Raises:
             Unavailable: The disk is nearly full.
@@ -62,9 +66,11 @@ class Headroom:
             self._free = self._free_bytes()
             self._measured_s = now_s
         left = self._free - size_bytes
-        if left < self._min_free_bytes:
+        if self._free < self._min_free_bytes or left < self._min_free_bytes // 2:
+            wanted = f" for {size_bytes >> 20} MiB" if size_bytes >> 20 else ""
             raise Unavailable(
-                f"the disk of {self._folder} has {self._free >> 20} MiB left and "
-                f"{self._min_free_bytes >> 20} MiB are kept free: {self._mend}"
+                f"the disk of {self._folder} has {self._free >> 20} MiB left{wanted}, and "
+                f"{self._min_free_bytes >> 20} MiB are kept free: {self._mend}",
+                dependency=Dependency.DISK,
             )
         self._free = left

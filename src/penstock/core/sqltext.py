@@ -8,7 +8,7 @@ statement is about is for others to say.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -28,12 +28,42 @@ _TOKEN: Final = re.compile(
 )
 # What opens a hint is text within a comment.
 _COMMENT_MARK: Final = re.compile(r"/\*(?!\+)|\*/")
-# Functions that run any method of the JVM, and the clause that can name them by a computed text.
-_FORBIDDEN_CALLS: Final = frozenset({"JAVA_METHOD", "REFLECT", "TRY_REFLECT", "IDENTIFIER"})
+# Functions that no statement and no expression from outside may call, with what they could do.
+_RUNS_CODE: Final = "it can run any code"
+_READS_FILES: Final = "it can open files and URLs"
+_SHOWS_HOST: Final = "it shows paths or logs of the host"
+_FORBIDDEN_CALLS: Final[Mapping[str, str]] = {
+    # The clause IDENTIFIER can name any of the others by a computed text.
+    **dict.fromkeys(("java_method", "reflect", "try_reflect", "identifier"), _RUNS_CODE),
+    **dict.fromkeys(("from_avro", "to_avro", "schema_of_avro"), _READS_FILES),
+    **dict.fromkeys(("from_protobuf", "to_protobuf"), _READS_FILES),
+    # Their parser loads the external DTD of a document.
+    **dict.fromkeys(("xpath", "xpath_string", "xpath_boolean", "xpath_number"), _READS_FILES),
+    **dict.fromkeys(("xpath_double", "xpath_float", "xpath_int"), _READS_FILES),
+    **dict.fromkeys(("xpath_long", "xpath_short"), _READS_FILES),
+    **dict.fromkeys(("input_file_name", "python_worker_logs"), _SHOWS_HOST),
+    **dict.fromkeys(("input_file_block_start", "input_file_block_length"), _SHOWS_HOST),
+}
+FORBIDDEN_FUNCTIONS: Final = frozenset(_FORBIDDEN_CALLS)
+"""Functions of Spark that `check_calls` refuses, in lower case."""
+# The number of arguments before the options, which could name a schema file to open.
+_XML_ARGUMENTS: Final[Mapping[str, int]] = {"from_xml": 2, "schema_of_xml": 1, "to_xml": 1}
+_XML_OPTIONS: Final = frozenset(
+    {"rowtag", "roottag", "arrayelementname", "declaration", "nullvalue", "locale", "mode"}
+    | {"attributeprefix", "valuetag", "excludeattribute", "ignorenamespace", "wildcardcolname"}
+    | {"ignoresurroundingspaces", "columnnameofcorruptrecord", "charset", "encoding"}
+    | {"dateformat", "timestampformat", "timestampntzformat", "timezone", "inferschema"}
+    | {"samplingratio", "preferdate", "treatemptyvaluesasnulls", "singlevariantcolumn"}
+)
+_PLAIN_TEXT: Final = re.compile(r"'\w*'")
+# What Spark replaces before it parses a statement, also in texts and comments. A run of characters
+# without a closing brace is passed over as a whole: searching it again from each `${` in it would
+# take minutes for a long statement.
+_SUBSTITUTION: Final = re.compile(r"\$\{(?:(?P<name>\S+?)\}|\S*+)")
 # Functions that make several rows or columns of one, or none.
 _GENERATORS: Final = frozenset(
-    {"EXPLODE", "EXPLODE_OUTER", "POSEXPLODE", "POSEXPLODE_OUTER", "INLINE", "INLINE_OUTER"}
-    | {"STACK", "JSON_TUPLE", "VARIANT_EXPLODE", "VARIANT_EXPLODE_OUTER"}
+    {"explode", "explode_outer", "posexplode", "posexplode_outer", "inline", "inline_outer"}
+    | {"stack", "json_tuple", "variant_explode", "variant_explode_outer"}
 )
 _MAX_EXPRESSION_LENGTH: Final = 100_000
 _DEPTH_MAX: Final = 1_000
@@ -93,22 +123,99 @@ def tokens(sql: str) -> list[Token]:
 
 
 def check_calls(sql: str, found: Sequence[Token]) -> None:
-    """Refuse what runs other code than SQL.
+    """Refuse what runs other code than SQL, opens files, or shows what the host has.
 
     Raises:
-        InvalidRequest: A function or a clause does, or parentheses are nested so deep that Spark's
-            parser, which is recursive, could not come back; the place is told.
+        InvalidRequest: A function, a clause or a variable does, or parentheses are nested so deep
+            that Spark's recursive parser would overflow its stack; the message has the place.
     """
+    _check_variables(sql)
     _check_depth(sql, found)
-    for token, following in pairwise(found):
-        if following.text == "(" and token.name.upper() in _FORBIDDEN_CALLS:
+    for at, (token, following) in enumerate(pairwise(found)):
+        # `USING (columns)` is of a join; all other forms run a script, or load code.
+        if token.text == "USING" and following.text != "(":
             raise InvalidRequest(
-                f"{token.name.lower()}() is not allowed, {place(sql, token.position)}: it can run"
-                " any code; use the other functions"
+                f"running a script is not allowed, {place(sql, token.position)}: use functions;"
+                ' a column of that name is written "using"'
             )
-        if token.text == "USING" and following.is_text:
+        if following.text == "(" and token.name:
+            _check_call(sql, found, at)
+
+
+def _check_variables(sql: str) -> None:
+    for variable in _SUBSTITUTION.finditer(sql):
+        if variable["name"]:
             raise InvalidRequest(
-                f"running a script is not allowed, {place(sql, token.position)}: use functions"
+                f"{variable.group():.40} is not allowed, {place(sql, variable.start())}: Spark"
+                " could replace it by a variable of the host; write text with a backslash,"
+                " '$\\{…}', or pass it as a parameter"
+            )
+
+
+def _check_call(sql: str, found: Sequence[Token], at: int) -> None:
+    """Refuse the call of a name, if it is one that nobody may call."""
+    # In lower case, as Spark looks functions up: some letters become a `k` only in that direction.
+    name = found[at].name.lower()
+    owner = found[at - 2].name.lower() if at > 1 and found[at - 1].text == "." else "builtin"
+    count = _XML_ARGUMENTS.get(name)
+    if why := _FORBIDDEN_CALLS.get(name):
+        what, why = f"{name}() is not allowed", f"{why}; use other functions"
+    elif owner != "builtin":
+        what = f"the function {owner}.{name} is not allowed"
+        why = "only Spark's own functions may be called, by their names alone"
+    elif count and not _has_plain_options(found, at, count):
+        what = (
+            f"options of {name}() must be written as map('name', 'value', …) and change how XML is"
+            " read only"
+        )
+        why = "others could open files"
+    else:
+        return
+    # The place is found by counting lines, which takes too long for each of many calls.
+    raise InvalidRequest(f"{what}, {place(sql, found[at].position)}: {why}")
+
+
+def _has_plain_options(found: Sequence[Token], at: int, count: int) -> bool:
+    """Return whether a call has no options after `count` arguments, or none that names a file."""
+    rest = _argument(found, at, count)
+    if not rest:
+        return True
+    if [one.text for one in rest[:2]] != ["MAP", "("] or rest[-1].text != ")":
+        return False
+    inner = rest[2:-1]
+    marks = all(one.text == "," for one in inner[1::2])
+    texts = all(one.is_text and _PLAIN_TEXT.fullmatch(one.raw) for one in inner[::4])
+    names = {one.raw.strip("'").lower() for one in inner[::4]}
+    return len(inner) % 4 == 3 and marks and texts and names <= _XML_OPTIONS
+
+
+def _argument(found: Sequence[Token], at: int, number: int) -> Sequence[Token]:
+    """Return the tokens of a call from an argument on to its end."""
+    depth = commas = 0
+    begin = None
+    for here in range(at + 1, len(found)):
+        text = found[here].text
+        depth += (text in _OPENING) - (text in _CLOSING)
+        if not depth:
+            return found[begin:here] if begin is not None else ()
+        if text == "," and depth == 1:
+            commas += 1
+            if commas == number:
+                begin = here + 1
+    return found[begin:] if begin is not None else ()
+
+
+def check_unquoted(sql: str, found: Sequence[Token]) -> None:
+    """Refuse names that Spark takes in quotes only, before it advises quotes of its own.
+
+    Raises:
+        InvalidRequest: A name has other letters than a to z, and no quotes; its place is given.
+    """
+    for token in found:
+        if token.text and token.name and not token.name.isascii():
+            raise InvalidRequest(
+                f"{token.name} has characters other than a to z, digits and _,"
+                f' {place(sql, token.position)}: write it in double quotes, "{token.name}"'
             )
 
 
@@ -131,8 +238,9 @@ def check_expression(expression: str) -> None:
         )
     found = tokens(expression)
     check_calls(expression, found)
+    check_unquoted(expression, found)
     for token, following in pairwise(found):
-        if following.text == "(" and token.name.upper() in _GENERATORS:
+        if following.text == "(" and token.name.lower() in _GENERATORS:
             raise InvalidRequest(
                 f"{token.name.lower()}() is not allowed, {place(expression, token.position)}: it"
                 " makes other than one row of one; publish events that are rows already"

@@ -1,6 +1,7 @@
 """Prioritizers that users write: found by import path, and kept from breaking a queue.
 
-Owns the finding, and what becomes of a key that is none. Does not own the order (`prioritizers`).
+Owns the finding, and what becomes of a key that is none. Does not own the order (`prioritizers`),
+nor the list of modules that flows may name (`modules`).
 
 Invariants: whatever a user's prioritizer returns or raises, keys compare with each other and always
 in the same way; what has no right key comes last, and that is logged once.
@@ -8,19 +9,18 @@ in the same way; what has no right key comes last, and that is logged once.
 
 from __future__ import annotations
 
-import importlib
 import logging
 import math
-import re
 from typing import Final, Protocol, runtime_checkable
 
-from penstock.core.errors import InvalidRequest
+from penstock.core.errors import InvalidRequest, NotFound
 from penstock.flow.flowfile import FlowFile
+from penstock.flow.modules import FlowModules
 from penstock.flow.prioritizers import Prioritizer, prioritizer_named
 
 _logger = logging.getLogger(__name__)
 
-_PATH: Final = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)")
+_WHAT: Final = "prioritizer"
 _NUMBER, _TEXT, _BYTES, _SEVERAL, _NONE, _WRONG = range(6)
 _WRONG_KEY: Final = (_WRONG,)
 
@@ -64,31 +64,49 @@ class OwnPrioritizer:
             return _WRONG_KEY
 
 
-def prioritizer_of(text: str) -> Prioritizer:
+def prioritizer_of(text: str, modules: FlowModules) -> Prioritizer:
     """Return a standard prioritizer by its name, or a user's by its import path.
 
     Args:
         text: `PriorityAttributePrioritizer`, or `package.module:Class`.
+        modules: The modules that flows may name.
 
     Raises:
-        InvalidRequest: There is none, or it is no prioritizer.
+        InvalidRequest: There is none, a flow may not name it, or it is not a prioritizer.
     """
     if ":" not in text:
         return prioritizer_named(text)
-    match = _PATH.fullmatch(text)
-    if match is None:
-        raise InvalidRequest(f"{text!r} is no import path: write one such as package.module:Class")
     try:
-        found = getattr(importlib.import_module(match[1]), match[2])
+        found = modules.load(text, _WHAT)
+    except NotFound as error:
+        raise InvalidRequest(str(error)) from error
+    if not isinstance(found, type):
+        raise InvalidRequest(f"prioritizer {text}: it is not a class: correct the path")
+    try:
         own = found()
-    except (ImportError, AttributeError, TypeError, ValueError, SyntaxError, NameError) as error:
+    except Exception as error:  # a user's class may raise anything at all
         raise InvalidRequest(
-            f"prioritizer {text} cannot be made ({type(error).__name__}: {error}): put its module "
-            "on the Python path of the service; its class takes no arguments"
+            f"prioritizer {text} cannot be made ({type(error).__name__}: {error}): its class takes "
+            "no arguments"
         ) from error
     if not isinstance(own, HasKey):
-        raise InvalidRequest(f"{text} is no prioritizer: give its class a method key(flowfile)")
+        raise InvalidRequest(f"{text} is not a prioritizer: give its class a method key(flowfile)")
     return OwnPrioritizer(text, own)
+
+
+def check_prioritizer(text: str, modules: FlowModules) -> None:
+    """Check that a flow may use a prioritizer. Imports nothing.
+
+    Raises:
+        InvalidRequest: As `prioritizer_of`, as far as that can be seen without the class.
+    """
+    if ":" not in text:
+        prioritizer_named(text)
+        return
+    try:
+        modules.check(text, _WHAT)
+    except NotFound as error:
+        raise InvalidRequest(str(error)) from error
 
 
 def _comparable(value: object) -> tuple[object, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.core.errors import PenstockError, Unavailable
+from penstock.core.errors import Dependency, PenstockError, Unavailable
 from penstock.core.intervals import Interval
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 class EngineUnavailable(Unavailable):
     """The engine was lost or is not up yet: make the same call again, into a new folder."""
 
+    dependency = Dependency.SPARK
+
 
 class EngineLost(EngineUnavailable):
     """The engine broke down over the request, which may be why; or over that of a neighbour."""
@@ -30,6 +32,8 @@ class EngineLost(EngineUnavailable):
 
 class InputUnavailable(EngineUnavailable):
     """Where an input is nobody answers: the message names the input."""
+
+    dependency = Dependency.INPUT
 
 
 class EngineFailure(PenstockError):

@@ -19,6 +19,7 @@ from penstock.core.errors import Closed, Fenced, PenstockError, Unavailable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from penstock.core.waits import WaitTable
     from penstock.indexing.ports import Lanes
     from penstock.mailbox import MailboxProcessor
 
@@ -106,6 +107,7 @@ class Errand:
         processor: Whose mailbox the outcome goes to.
         retry: How long to wait when nobody answers.
         on_failure: Told of an error that trying again would not mend.
+        waits: Where a wait for a dependency is recorded.
     """
 
     def __init__(
@@ -117,8 +119,10 @@ class Errand:
         *,
         retry: Retry,
         on_failure: Callable[[Exception], None],
+        waits: WaitTable,
     ) -> None:
         self._name = name
+        self._waits = waits
         self._lane = lane
         self._lanes = lanes
         self._processor = processor
@@ -161,6 +165,7 @@ class Errand:
         elif isinstance(error, Exception):
             self.busy = False
             self.trouble = f"{self._name}: {error}"
+            self._waits.ended(self._name)
             self._on_failure(error)
         else:
             raise error
@@ -172,14 +177,17 @@ class Errand:
         except Fenced as error:  # Nobody waits for it: the term is over.
             self.busy = False
             self.trouble = f"{self._name}: {error}"
+            self._waits.ended(self._name)
         except Unavailable as error:
             self._try_again(error, lambda: self._deliver(result, done))
         else:
             self.busy, self.trouble, self._failures = False, "", 0
+            self._waits.ended(self._name)
 
     def _try_again(self, error: Unavailable, action: Callable[[], None]) -> None:
         self._failures += 1
         self.trouble = f"{self._name}: {error}"
         delay_ms = self._retry.delay_ms(self._failures)
+        self._waits.failed(self._name, error, tries=self._failures)
         _log.info("%s: trying again in %d ms: %s", self._name, delay_ms, error)
         self._processor.timers.schedule_after(delay_ms, action, f"{self._name} again")

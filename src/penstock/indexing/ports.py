@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 if TYPE_CHECKING:
+    from penstock.core.waits import DependencyWait
     from penstock.indexing.batches import SeenTopic
     from penstock.indexing.sequences import Offsets
     from penstock.indexing.taskspec import TaskSpec
@@ -255,13 +256,14 @@ class TaskLocation:
 
 @dataclass(frozen=True, slots=True)
 class WorkerTask:
-    """One task as a worker reports it."""
+    """One task as a worker reports it; `waits` are the dependencies that it waits for."""
 
     id: str
     state: TaskState
     location: TaskLocation | None = None
     error: str = ""
     duration_ms: int = -1
+    waits: tuple[DependencyWait, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,8 +102,10 @@ class BoundedTaskMailbox(TaskMailbox):
 
     def quiesce(self) -> None:
         """Quiesce as ever; puts that wait for room raise."""
-        super().quiesce()
-        self._announce_room()
+        try:
+            super().quiesce()
+        finally:
+            self._announce_room()
 
     def _put_reserved(self, mail: Mail, *, wait: bool) -> None:
         if mail.urgent or self.is_mailbox_thread:

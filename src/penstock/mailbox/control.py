@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import Closed, Conflict
-from penstock.mailbox.mail import Mail, MailOptions
+from penstock.mailbox.mail import MIN_PRIORITY, Mail, MailOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,10 +23,16 @@ if TYPE_CHECKING:
     from penstock.mailbox.taskmailbox import TaskMailbox
 
 
-def put_control(mailbox: TaskMailbox, action: Callable[[], object], description: str) -> None:
+def put_control(
+    mailbox: TaskMailbox,
+    action: Callable[[], object],
+    description: str,
+    *,
+    priority: int = MIN_PRIORITY,
+) -> None:
     """Put urgent mail for the loop itself; no effect unless the mailbox is open."""
     with suppress(Closed):
-        mailbox.put(Mail(action, description=description, options=MailOptions.URGENT))
+        mailbox.put(Mail(action, priority, description, options=MailOptions.URGENT))
 
 
 class Suspension:

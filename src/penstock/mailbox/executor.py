@@ -135,37 +135,33 @@ class MailboxExecutor:
         """Wait for a mail of this priority or more, and run it inside the current one.
 
         For a resource that a mail of another thread will free: call it until there is room. What
-        the mail raises goes to the caller.
+        the mail raises goes to the caller. A failure that `report_throwable` reports is raised
+        here, too, so that the current mail ends.
 
         Raises:
             WrongThread: The caller is not the mailbox thread.
-            Closed: The mailbox is closed, or no such mail can come any more.
+            Closed: The mailbox is closed, no such mail can come any more, or the loop ends
+                without running the mail that is left.
         """
+        self._raise_if_interrupted()
         self._mailbox.take(self.priority).run()
+        self._raise_if_interrupted()
 
     def try_yield(self) -> bool:
         """Run a mail of this priority or more if there is one; True if one ran.
 
         Raises:
             WrongThread: The caller is not the mailbox thread.
-            Closed: The mailbox is closed.
+            Closed: As for `yield_`.
         """
-        mail = self._mailbox.try_take(self.priority)
-        if mail is None:
-            return False
-        mail.run()
-        return True
+        return self._try_yield(ignoring_deferrable=False)
 
     def try_yield_ignoring_deferrable(self) -> bool:
         """Yield as `try_yield`, with deferrable mails too: for the end of an operator.
 
         Raises as `try_yield`.
         """
-        mail = self._mailbox.try_take(self.priority, ignoring_deferrable=True)
-        if mail is None:
-            return False
-        mail.run()
-        return True
+        return self._try_yield(ignoring_deferrable=True)
 
     def should_interrupt(self) -> bool:
         """Tell whether mail waits, so that a long action had better stop and go on by mail.
@@ -186,3 +182,16 @@ class MailboxExecutor:
             and not self._mailbox.has_mail()
             and self._mailbox.state is MailboxState.OPEN
         )
+
+    def _try_yield(self, *, ignoring_deferrable: bool) -> bool:
+        self._raise_if_interrupted()
+        mail = self._mailbox.try_take(self.priority, ignoring_deferrable=ignoring_deferrable)
+        if mail is None:
+            return False
+        mail.run()
+        self._raise_if_interrupted()
+        return True
+
+    def _raise_if_interrupted(self) -> None:
+        if self._mailbox.interruption is not None:
+            raise self._mailbox.interruption

@@ -5,7 +5,10 @@ Owns when the next measure is made. Does not own the histogram (`metrics`), nor 
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
+
+from penstock.core.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from penstock.core.clock import Clock
@@ -24,6 +27,9 @@ class LatencyProbe:
 
     Attributes:
         started: There is nothing left to start.
+
+    Raises:
+        InvalidRequest: The interval is negative, infinite or NaN.
     """
 
     __slots__ = ("_clock", "_interval_ms", "_latency", "_timers", "started")
@@ -35,6 +41,10 @@ class LatencyProbe:
         self._clock = clock
         self._latency = latency
         self._interval_ms = interval_ms
+        if not 0 <= interval_ms < math.inf:
+            raise InvalidRequest(
+                f"latency_probe_interval_ms is {interval_ms}: give milliseconds, or 0 for no probe"
+            )
         self.started = interval_ms == 0
 
     def start(self) -> None:

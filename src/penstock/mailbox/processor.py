@@ -14,20 +14,21 @@ suspended (`control`). Invariants:
 from __future__ import annotations
 
 import logging
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.clock import Clock, SystemClock
 from penstock.core.errors import Closed
 from penstock.mailbox.control import DefaultActionController, Suspension, put_control
 from penstock.mailbox.executor import MailboxExecutor
-from penstock.mailbox.mail import MIN_PRIORITY, Mail, MailOptions
+from penstock.mailbox.mail import MAX_PRIORITY, MIN_PRIORITY, Mail, MailOptions
 from penstock.mailbox.metrics import MailboxMetrics
 from penstock.mailbox.probe import LatencyProbe
 from penstock.mailbox.taskmailbox import MailboxState, TaskMailbox
 from penstock.mailbox.timers import MailboxTimers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 _log = logging.getLogger(__name__)
 
@@ -74,6 +75,8 @@ class MailboxProcessor:
         )
         self._suspended = False
         self._loop_running = True
+        self._reported: BaseException | None = None
+        self._aborted: Closed | None = None
 
     # Any thread
 
@@ -93,19 +96,31 @@ class MailboxProcessor:
         """Have the loop return for good; no effect unless open."""
         put_control(self.mailbox, self._end_loop, "all actions completed")
 
+    def abort(self) -> None:
+        """Have the loop return for good without finishing a mail that waits in a yield.
+
+        That yield, and each one after it, raises `Closed`; the loop does not fail if the mail lets
+        it through. No effect unless open.
+        """
+        put_control(self.mailbox, self._abort, "abort the loop", priority=MAX_PRIORITY)
+
     def report_throwable(self, error: BaseException) -> None:
-        """Have the loop end with this exception.
+        """Have the loop end with this exception; a mail that waits in a yield gets it there.
+
+        The loop ends with it even if that mail catches it or raises another one.
 
         Raises:
             Closed: The mailbox is quiesced or closed: nobody would see it.
         """
 
         def fail() -> None:
+            if self._reported is None:
+                self._reported = error
+            self._suspended = True
+            self._interrupt(error)
             raise error
 
-        self.mailbox.put(
-            Mail(fail, description="report %r", arguments=(error,), options=MailOptions.URGENT)
-        )
+        self.mailbox.put(Mail(fail, MAX_PRIORITY, "report %r", (error,), MailOptions.URGENT))
 
     @property
     def is_mailbox_loop_running(self) -> bool:
@@ -124,23 +139,25 @@ class MailboxProcessor:
             WrongThread: The mailbox belongs to another thread.
             Closed: The mailbox is not open.
         """
-        self._begin_pass()
-        self.metrics.loop.start()
-        try:
-            while not self._suspended:
-                self._run_mails()
-                if not self._suspended:
-                    self._default_action(self.controller)
-        finally:
-            self.metrics.loop.stop()
+        with self._one_pass():
+            self.metrics.loop.start()
+            try:
+                while not self._suspended:
+                    self._run_mails()
+                    if not self._suspended:
+                        self._default_action(self.controller)
+            finally:
+                self.metrics.loop.stop()
 
     def run_mailbox_step(self) -> bool:
         """Run one mail, or else one default action, or else return False. Never waits.
 
         Raises as `run`.
         """
-        self._begin_pass()
-        return not self._suspended and (self._run_one_mail() or self._run_default_action_once())
+        ran = True
+        with self._one_pass():
+            ran = not self._suspended and (self._run_one_mail() or self._run_default_action_once())
+        return ran  # noqa: RET504 - the pass swallows the `Closed` of a mail that was aborted
 
     def drain(self) -> None:
         """Run all mails that wait now, in the loop's own order.
@@ -171,19 +188,20 @@ class MailboxProcessor:
 
         Raises:
             WrongThread: The caller is not the mailbox thread.
-            ExceptionGroup: Some cancellations raised; the others were made all the same.
+            BaseExceptionGroup: Some cancellations raised; the others were made all the same. It is
+                an `ExceptionGroup` unless one of them was Ctrl-C or an exit.
         """
         self.timers.quiesce()
-        errors: list[Exception] = []
+        errors: list[BaseException] = []
         for mail in self.mailbox.close():
             self.metrics.mails_dropped += 1
             try:
                 if not mail.try_cancel():
                     _log.debug("mailbox %s closed: dropped %r", self.mailbox.name, mail)
-            except Exception as error:  # noqa: BLE001 - raised together below
+            except BaseException as error:  # noqa: BLE001 - raised together below
                 errors.append(error)
         if errors:
-            raise ExceptionGroup(f"mailbox {self.mailbox.name}: cancelling mail failed", errors)
+            raise BaseExceptionGroup(f"mailbox {self.mailbox.name}: cancelling mail failed", errors)
 
     # Inside
 
@@ -198,6 +216,26 @@ class MailboxProcessor:
                 "to run its loop it must be open"
             )
         self._suspended = not self._loop_running
+
+    @contextmanager
+    def _one_pass(self) -> Iterator[None]:
+        """Begin a pass, and raise in the end what was reported during it, whatever mails did."""
+        self._begin_pass()
+        try:
+            yield
+        except Exception as error:
+            if error is self._aborted:
+                return
+            if self._reported is None:
+                raise
+            if error is not self._reported:
+                self._reported.add_note(f"afterwards, in mailbox {self.mailbox.name}: {error!r}")
+        finally:
+            reported, self._reported = self._reported, None
+            if reported is not None:
+                self.mailbox.interruption = self._aborted
+        if reported is not None:
+            raise reported
 
     def _run_mails(self) -> None:
         """Run one batch; then, while the default action is suspended, mails as they come."""
@@ -256,6 +294,18 @@ class MailboxProcessor:
     def _end_loop(self) -> None:
         self._loop_running = False
         self._suspended = True
+
+    def _abort(self) -> None:
+        self._end_loop()
+        self._aborted = Closed(
+            f"mailbox {self.mailbox.name} ends without running what is left: stop waiting"
+        )
+        self._interrupt(self._aborted)
+
+    def _interrupt(self, error: BaseException) -> None:
+        """Have yields raise; the first reason stays."""
+        if self.mailbox.interruption is None:
+            self.mailbox.interruption = error
 
     def _start_probe(self) -> None:
         """Begin to measure latency, after the first mail that was no poison."""

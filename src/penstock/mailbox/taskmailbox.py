@@ -25,8 +25,8 @@ not; whoever came between the two is covered by that set, after which the taker 
 are read from then on, and nobody appends to them. A put that read True twice appended before the
 move: its mail is moved. One that reads False the second time asks for its mail: either it removes
 it from the old deque and raises, or the mail is not there any more because it was moved, or taken
-before, and then it was accepted. `remove` and `popleft` are one step each, so exactly one of the
-two gets the mail. And as no mutex is taken, a put from a finalizer or a signal handler that
+before, and then it was accepted. `remove` and the move of a deque are one step each, so exactly one
+of the two gets the mail. And as no mutex is taken, a put from a finalizer or a signal handler that
 interrupts another put cannot lock itself out.
 """
 
@@ -34,12 +34,13 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from contextlib import suppress
 from enum import Enum
 from threading import get_ident
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.core.clock import Clock, SystemClock
-from penstock.core.errors import Closed, Conflict, PenstockError
+from penstock.core.errors import Closed, PenstockError
 from penstock.mailbox.alarm import Alarm
 from penstock.mailbox.mail import MIN_PRIORITY, Mail
 from penstock.mailbox.wakeup import wakeup_for
@@ -75,6 +76,8 @@ class TaskMailbox:
 
     Attributes:
         alarm: Rings between mails, and ends the sleep of `take` for that.
+        interruption: Raised by each yield from now on, since the loop has to end; None: none. The
+            owner writes it, by way of mail that every yield sees.
     """
 
     def __init__(
@@ -94,6 +97,7 @@ class TaskMailbox:
         self._batch_left = 0
         self._sleeping = False
         self._wakeup: Final = wakeup_for(self._clock)
+        self.interruption: BaseException | None = None
         self.alarm: Final = Alarm(self._clock, self._check_owner)
 
     # Any thread
@@ -122,13 +126,16 @@ class TaskMailbox:
         """Make the calling thread the owner.
 
         Raises:
-            Conflict: Another thread is.
+            WrongThread: Another thread is.
         """
         with self._mutex:
             if self._owner is None:
                 self._owner = get_ident()
             elif self._owner != get_ident():
-                raise Conflict(f"mailbox {self.name} belongs to another thread already")
+                raise WrongThread(
+                    f"mailbox {self.name} belongs to another thread already: send it mail instead, "
+                    "or make a mailbox for this thread"
+                )
 
     def put(self, mail: Mail) -> None:
         """Append a mail to its kind, and wake the owner if it sleeps. Never waits for room.
@@ -364,11 +371,14 @@ class TaskMailbox:
 
 
 def _emptied(old: deque[Mail]) -> deque[Mail]:
-    """Move mails to a new deque one by one; a put under way may still append to the old one.
+    """Move mails to a new deque; a put under way may still append to or remove from the old one.
 
-    Ends, since each thread can have one put under way and begins no other.
+    The whole move is one call into C, so no other thread runs in the middle of it, and an exception
+    that arrives from outside, as Ctrl-C does, cannot lose a mail between the two deques. It ends
+    with the `IndexError` of the first `popleft` that finds nothing: a test for emptiness before
+    each `popleft` would race with a late put that removes the last mail.
     """
     new: deque[Mail] = deque()
-    while old:
-        new.append(old.popleft())
+    with suppress(IndexError):
+        new.extend(iter(old.popleft, None))
     return new

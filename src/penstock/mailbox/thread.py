@@ -93,14 +93,17 @@ class MailboxThread:
         One that was never started is closed at once, and its mail is dropped.
 
         Args:
-            drain: Run what the mailbox accepted so far; else drop and cancel it.
+            drain: Run what the mailbox accepted so far; else drop and cancel it, and have a
+                current mail that waits in a yield end with `Closed` there.
         """
         self._drain_at_end = drain
         if self._thread.ident is None:
             self.processor.mailbox.bind()
             self.processor.close()
-        else:
+        elif drain:
             self.processor.all_actions_completed()
+        else:
+            self.processor.abort()
 
     def join(self, timeout_s: float | None = None) -> bool:
         """Wait for the end of the thread; False if the time ran out first."""
@@ -123,16 +126,27 @@ class MailboxThread:
 
     def _run(self) -> None:
         """Run to the end. The top of a thread: nobody above could catch what is caught here."""
+        failure: BaseException | None = None
         try:
-            try:
-                self.processor.run()
-                self.processor.prepare_close()
-                if self._drain_at_end:
-                    self.processor.drain()
-            finally:
-                self.processor.close()
+            self.processor.run()
+            self.processor.prepare_close()
+            if self._drain_at_end:
+                self.processor.drain()
         except BaseException as error:  # noqa: BLE001 - documented boundary
-            self.failure = error
-            _log.error("mailbox thread %s failed", self.name, exc_info=error)
-            if self._on_failure is not None:
-                self._on_failure(error)
+            failure = error
+        try:
+            self.processor.close()
+        except BaseException as error:  # noqa: BLE001 - documented boundary
+            if failure is None:
+                failure = error
+            else:
+                failure.add_note(f"closing mailbox {self.name} failed, too: {error!r}")
+                _log.error("closing mailbox %s failed after it failed", self.name, exc_info=error)
+        if failure is not None:
+            self._fail(failure)
+
+    def _fail(self, failure: BaseException) -> None:
+        self.failure = failure
+        _log.error("mailbox thread %s failed", self.name, exc_info=failure)
+        if self._on_failure is not None:
+            self._on_failure(failure)

@@ -36,6 +36,7 @@ class Timer:
         "cancelled",
         "description",
         "due_s",
+        "fixed_delay",
         "interval_s",
         "priority",
     )
@@ -47,6 +48,7 @@ class Timer:
         due_s: float,
         *,
         interval_s: float,
+        fixed_delay: bool,
         description: str,
         priority: int,
     ) -> None:
@@ -54,6 +56,7 @@ class Timer:
         self.callback: Final = callback
         self.due_s = due_s
         self.interval_s: Final = interval_s
+        self.fixed_delay: Final = fixed_delay
         self.description: Final = description
         self.priority: Final = priority
         self.cancelled = False
@@ -109,9 +112,13 @@ class MailboxTimers:
         """Run the callback as mail once so much time is over; at or below 0 as soon as it can be.
 
         After `quiesce` the timer that is returned is cancelled and never fires.
+
+        Raises:
+            InvalidRequest: The delay is not a finite number.
         """
-        due_s = self._clock.monotonic_s() + max(0.0, delay_ms / 1000)
-        return self._add(callback, due_s, 0.0, description, priority)
+        return self._add(
+            callback, _finite("delay", delay_ms, description), 0, description, priority
+        )
 
     def schedule_at(
         self,
@@ -121,7 +128,7 @@ class MailboxTimers:
         *,
         priority: int = MIN_PRIORITY,
     ) -> Timer:
-        """Run the callback as mail at a wall time; as `schedule_after` otherwise."""
+        """Run the callback as mail at a wall time; as `schedule_after` otherwise. Raises as it."""
         delay_ms = epoch_ms - self._clock.now_ms()
         return self.schedule_after(delay_ms, callback, description, priority=priority)
 
@@ -136,22 +143,50 @@ class MailboxTimers:
     ) -> Timer:
         """Run the callback again and again, first after one interval unless told otherwise.
 
-        Times stay on the grid of the first; those that pass while the callback waits or runs are
-        left out, so at most one mail of the timer waits. A callback that raises ends it.
+        The rate is fixed: times stay on the grid of the first; those that pass while the callback
+        waits or runs are left out, so at most one mail of the timer waits. A callback that raises
+        ends it.
 
         Raises:
-            InvalidRequest: The interval is not above 0.
+            InvalidRequest: The interval is not a finite number above 0, or the first delay is not a
+                finite number.
         """
-        if interval_ms <= 0:
-            raise InvalidRequest(f"timer {description!r}: interval {interval_ms} ms: give over 0")
-        delay_ms = interval_ms if first_after_ms is None else first_after_ms
-        due_s = self._clock.monotonic_s() + max(0.0, delay_ms / 1000)
-        return self._add(callback, due_s, interval_ms / 1000, description, priority)
+        _above_zero("interval", interval_ms, description)
+        first_ms = interval_ms if first_after_ms is None else first_after_ms
+        _finite("first delay", first_ms, description)
+        return self._add(callback, first_ms, interval_ms, description, priority)
+
+    def schedule_with_delay(
+        self,
+        delay_ms: float,
+        callback: Callable[[], object],
+        description: str = "",
+        *,
+        first_after_ms: float | None = None,
+        priority: int = MIN_PRIORITY,
+    ) -> Timer:
+        """Run the callback again and again, each time one delay after the last run ended.
+
+        The delay is fixed, the rate is not: a callback that waited or ran for long is not called
+        again sooner. First after one delay unless told otherwise. A callback that raises ends it.
+
+        Raises:
+            InvalidRequest: The delay is not a finite number above 0, or the first delay is not a
+                finite number.
+        """
+        _above_zero("delay", delay_ms, description)
+        first_ms = delay_ms if first_after_ms is None else first_after_ms
+        _finite("first delay", first_ms, description)
+        return self._add(callback, first_ms, delay_ms, description, priority, fixed_delay=True)
 
     def repeat(self, timer: Timer) -> None:
-        """Put a timer on its grid's next place; on the mailbox thread."""
-        late_s = max(0.0, self._clock.monotonic_s() - timer.due_s)
-        timer.due_s += (math.floor(late_s / timer.interval_s + HAIR_S) + 1) * timer.interval_s
+        """Schedule the next run of a repeated timer after one ended; on the mailbox thread."""
+        now_s = self._clock.monotonic_s()
+        if timer.fixed_delay:
+            timer.due_s = now_s + timer.interval_s
+        else:
+            late_s = max(0.0, now_s - timer.due_s)
+            timer.due_s += (math.floor(late_s / timer.interval_s + HAIR_S) + 1) * timer.interval_s
         self._register(timer)
 
     def quiesce(self) -> None:
@@ -165,16 +200,19 @@ class MailboxTimers:
     def _add(
         self,
         callback: Callable[[], object],
-        due_s: float,
-        interval_s: float,
+        delay_ms: float,
+        interval_ms: float,
         description: str,
         priority: int,
+        *,
+        fixed_delay: bool = False,
     ) -> Timer:
         timer = Timer(
             self,
             callback,
-            due_s,
-            interval_s=interval_s,
+            self._clock.monotonic_s() + max(0.0, delay_ms / 1000),
+            interval_s=interval_ms / 1000,
+            fixed_delay=fixed_delay,
             description=description or "timer callback",
             priority=priority,
         )
@@ -224,3 +262,17 @@ class MailboxTimers:
             self._mailbox.put(Mail(timer, timer.priority, timer.description))
         except Closed:
             timer.cancel()
+
+
+def _finite(what: str, value_ms: float, description: str) -> float:
+    """Return a time, refusing NaN, which no comparison orders, and infinity, which never comes."""
+    if not math.isfinite(value_ms):
+        raise InvalidRequest(
+            f"timer {description!r}: {what} {value_ms} ms is not a finite number: give one"
+        )
+    return value_ms
+
+
+def _above_zero(what: str, value_ms: float, description: str) -> None:
+    if _finite(what, value_ms, description) <= 0:
+        raise InvalidRequest(f"timer {description!r}: {what} {value_ms} ms: give over 0")

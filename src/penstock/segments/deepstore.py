@@ -4,8 +4,8 @@ Owns the life of a file: pushed, or written by Spark into the folder of an attem
 segment is published, killed after its segment is deleted, and found by `list_orphans` when its
 publish never came. It does not know which segments exist. Invariants:
 
-- a load spec names a whole file, and one file has one load spec, so that segments that share a file
-  can be told from others;
+- a load spec names a whole file by its path below the root, so it stays valid when the root moves;
+  one file has one load spec, so that segments that share a file are recognized;
 - a push that is repeated with the same `unique` is the same push;
 - nothing outside the root is ever touched.
 """
@@ -19,14 +19,16 @@ from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
-from penstock.core.errors import Conflict, InvalidRequest, Unavailable
+from penstock.core.errors import Conflict, InvalidRequest, StorageUnavailable
 from penstock.segments.layout import (
     FILE_NAME,
+    LEFT_OUT,
     attempt_folder,
     checksum_file,
     is_attempt_file,
     is_segment_file,
     relative_folder,
+    segment_file_of,
 )
 from penstock.segments.localfiles import LocalFiles
 from penstock.segments.remotefiles import RemoteFiles
@@ -37,6 +39,11 @@ if TYPE_CHECKING:
 
     from penstock.segments.model import SegmentId
 
+LOAD_SPEC_TYPE: Final = "deepStorage"
+"""Type of a load spec whose `path` is relative to the root of the deep storage."""
+
+_PROBED: Final = ".penstock-probe"
+"""Name that no file has."""
 # Spark and fsspec have names of their own for one store.
 _SAME_STORE: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs"}
 
@@ -87,6 +94,10 @@ class StoredFiles(Protocol):
         """Delete a file; none is fine."""
         ...
 
+    def move(self, relative: str, target: str) -> None:
+        """Give a file another path."""
+        ...
+
     def walk(self) -> Iterator[tuple[str, int]]:
         """Yield every file with the time of its last change, in epoch milliseconds."""
         ...
@@ -132,7 +143,7 @@ class DeepStore:
         Raises:
             NotFound: There is no such local file.
             Conflict: A file of another size was pushed with this `unique`.
-            Unavailable: The store is full or does not answer; push again.
+            Unavailable: The store is full, does not answer, or its folder is not there; push again.
         """
         folder = relative_folder(segment_id, unique)
         place = posixpath.join(folder, FILE_NAME)
@@ -146,10 +157,30 @@ class DeepStore:
         if present is not None:
             self._files.settle(folder)
         elif (written := self._files.put(local_file, folder)) != size:
-            raise Unavailable(
+            raise StorageUnavailable(
                 f"{self._location(place)} has {written} of {size} bytes: push the file again"
             )
         return Pushed(self._load_spec(place), size)
+
+    def make_root(self) -> None:
+        """Make the folder of a local store; whoever starts Penstock does it, and nobody else.
+
+        Raises:
+            InvalidRequest: It cannot be made there.
+            Conflict: A file has its name.
+            Unavailable: The disk does not answer.
+        """
+        if self._is_local:
+            self._fs.mkdir(self._root)
+
+    def probe(self) -> None:
+        """Return if the store answers; reads and writes nothing.
+
+        Raises:
+            Unavailable: The store does not answer, or its folder is not there.
+            InvalidRequest: It refuses the credentials of this process.
+        """
+        self._files.size(_PROBED)
 
     def attempt_folder(self, datasource: str, task_id: str, attempt: str) -> str:
         """Return where one call of an engine writes, in the form that `location` has.
@@ -176,13 +207,33 @@ class DeepStore:
         Raises:
             InvalidRequest: It is not in an attempt's folder of this store.
         """
-        relative = self._find(self._spec_at(_unquoted(uri, self._root)))
+        relative = self._below(_unquoted(uri, self._root))
         if relative is None or not is_attempt_file(relative):
             raise InvalidRequest(
-                f"{uri} is no file of a batch task in the deep storage {self._root}: write into the"
-                " folder that `attempt_folder` gives"
+                f"{uri} is not a file of a batch task in the deep storage {self._root}: write into"
+                " the folder that `attempt_folder` gives"
             )
         return self._load_spec(relative)
+
+    def rebased(self, location: str) -> str:
+        """Return where a file is now whose location was written down earlier.
+
+        The deep storage may have moved since: the end of the location that has the shape of a
+        segment's file decides. A location without such an end is returned as it is.
+        """
+        relative = segment_file_of(location)
+        return location if relative is None else self._location(relative)
+
+    def current(self, load_spec: Mapping[str, object]) -> Mapping[str, object]:
+        """Return a load spec in the form that is written today.
+
+        Earlier releases wrote absolute locations, which become invalid when the deep storage moves.
+        A task that was interrupted then may still have one in its folder.
+        """
+        if load_spec.get("type") not in {"local", "fsspec"}:
+            return load_spec
+        relative = segment_file_of(str(load_spec.get("path", load_spec.get("url"))))
+        return load_spec if relative is None else self._load_spec(relative)
 
     def kill(self, load_spec: Mapping[str, object]) -> None:
         """Delete a file and the folders that are empty then; one that is gone is fine.
@@ -201,6 +252,45 @@ class DeepStore:
     def location(self, load_spec: Mapping[str, object]) -> str:
         """Return what an engine opens: a path on this host, or a URL. Raises as `kill`."""
         return self._location(self._relative(load_spec))
+
+    @property
+    def root(self) -> str:
+        """The root, in the form that engines open."""
+        return self._root
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the root is a folder of this host."""
+        return self._is_local
+
+    def relative(self, load_spec: Mapping[str, object]) -> str:
+        """Return the path of a file from the root. Raises InvalidRequest as `kill`."""
+        return self._relative(load_spec)
+
+    def size(self, relative: str) -> int | None:
+        """Return the size of a file by its path from the root, None if there is none.
+
+        Raises:
+            Unavailable: The store does not answer.
+        """
+        return self._files.size(relative)
+
+    def put_aside(self, relative: str) -> None:
+        """Move a file to where neither queries nor the search for orphans find it.
+
+        Raises:
+            NotFound: There is no such file.
+            Unavailable: The store does not answer.
+        """
+        self._files.move(relative, f"{LEFT_OUT}/{relative}")
+
+    def walk(self) -> Iterator[tuple[str, int]]:
+        """Yield the path of every file from the root, and when it changed, in epoch milliseconds.
+
+        Raises:
+            Unavailable: The store does not answer.
+        """
+        yield from self._files.walk()
 
     def known(self, load_specs: Iterable[Mapping[str, object]]) -> KnownFiles:
         """Return which files of this store load specs name, in eight bytes each."""
@@ -242,12 +332,7 @@ class DeepStore:
                     yield checksum_file(relative)
 
     def _load_spec(self, relative: str) -> dict[str, object]:
-        return self._spec_at(self._location(relative))
-
-    def _spec_at(self, location: str) -> dict[str, object]:
-        if self._is_local:
-            return {"type": "local", "path": location}
-        return {"type": "fsspec", "url": location}
+        return {"type": LOAD_SPEC_TYPE, "path": relative}
 
     def _location(self, relative: str) -> str:
         return f"{self._root}/{relative}"
@@ -257,20 +342,31 @@ class DeepStore:
         if relative is None:
             raise InvalidRequest(
                 f"load spec {dict(load_spec)} is not of the deep storage {self._root}: "
-                "name the store that it was pushed to"
+                "name the store that it was pushed to with --deep-storage"
             )
         return relative
 
     def _find(self, load_spec: Mapping[str, object]) -> str | None:
-        kind, key = ("local", "path") if self._is_local else ("fsspec", "url")
-        location = load_spec.get(key)
-        prefix = f"{self._root}/"
-        if load_spec.get("type") == kind and isinstance(location, str):
-            relative = location.removeprefix(prefix)
-            inside = location.startswith(prefix) and posixpath.normpath(relative) == relative
-            if inside and not relative.startswith(("../", "/")) and relative not in {"..", "."}:
-                return relative
+        kind, path = load_spec.get("type"), load_spec.get("path")
+        if kind == LOAD_SPEC_TYPE:
+            return path if isinstance(path, str) and _is_inside(path) else None
+        # Written by an earlier release.
+        if kind == ("local" if self._is_local else "fsspec"):
+            location = path if self._is_local else load_spec.get("url")
+            return self._below(location) if isinstance(location, str) else None
         return None
+
+    def _below(self, location: str) -> str | None:
+        """Return the path of a location from the root, None if it is elsewhere."""
+        prefix = f"{self._root}/"
+        relative = location.removeprefix(prefix)
+        return relative if location.startswith(prefix) and _is_inside(relative) else None
+
+
+def _is_inside(relative: str) -> bool:
+    """Whether a path stays below the folder that it is relative to."""
+    normal = relative != "" and posixpath.normpath(relative) == relative
+    return normal and not relative.startswith(("../", "/")) and relative not in {"..", "."}
 
 
 def _unquoted(uri: str, root: str) -> str:

@@ -37,6 +37,8 @@ _ATTEMPT_FILE = re.compile(rf"[^/]+/{_ATTEMPTS}/[^/]+/[^/]+/.+")
 _SIGNS = frozenset("._-=+@")
 # A tilde stands in the name of a datasource only around the number of a sign.
 PROJECTIONS = "~projections"
+# Holds files that a rebuild of the metadata could not name, under their paths from the root.
+LEFT_OUT = "~left-out"
 
 
 def relative_folder(segment_id: SegmentId, unique: str) -> str:
@@ -105,9 +107,31 @@ def is_segment_file(relative: str) -> bool:
 
     The root may hold files of others; they are none of our business, and least of all to delete.
     """
-    if relative.startswith(f"{PROJECTIONS}/"):
+    if relative.startswith((f"{PROJECTIONS}/", f"{LEFT_OUT}/")):
         return False
     return _SEGMENT_FILE.fullmatch(relative) is not None or is_attempt_file(relative)
+
+
+def segment_file_of(location: str) -> str | None:
+    """Return the path below the root of any deep storage that an absolute location ends with.
+
+    None if no end of it has the shape of a segment's file.
+    """
+    parts = location.split("/")
+    for start in range(len(parts) - 1, 0, -1):
+        relative = "/".join(parts[start:])
+        if is_segment_file(relative):
+            return relative
+    return None
+
+
+def deep_storage_of(location: str) -> str | None:
+    """Return the root of the deep storage that a segment's file has in its absolute location.
+
+    None if no end of it has the shape of a segment's file.
+    """
+    relative = segment_file_of(location)
+    return None if relative is None else location.removesuffix(f"/{relative}")
 
 
 def _path_element(what: str, text: str) -> str:

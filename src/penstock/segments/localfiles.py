@@ -3,6 +3,9 @@
 A file is copied under a temporary name beside its place, synced, and renamed: it is there whole and
 durable, or not at all. It is copied and not linked: the folder it comes from belongs to a task, and
 the time of the new file tells how long it has been in deep storage.
+
+The root is made when Penstock starts, and never here: where it is missing, its disk is not mounted
+or somebody moved it, and what is written then is lost to everybody else.
 """
 
 from __future__ import annotations
@@ -11,8 +14,14 @@ import posixpath
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from penstock.core.errors import NotFound, PenstockError, Unavailable
-from penstock.segments.layout import FILE_NAME, TEMPORARY_NAME
+from penstock.core.errors import (
+    InvalidRequest,
+    NotFound,
+    PenstockError,
+    StorageUnavailable,
+    Unavailable,
+)
+from penstock.segments.layout import FILE_NAME, PROJECTIONS, TEMPORARY_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,6 +36,8 @@ _TRIES = 5
 class LocalFiles:
     """The files below a root folder.
 
+    Every method but `walk` raises `StorageUnavailable` while the root is not there.
+
     Args:
         root: An absolute path.
         fs: The file system.
@@ -34,6 +45,8 @@ class LocalFiles:
 
     def __init__(self, root: str, fs: FileSystem) -> None:
         self._root = root
+        # Whoever writes the first projection makes their folder.
+        self._deep_storage = root.removesuffix(f"/{PROJECTIONS}")
         self._fs = fs
 
     def size(self, relative: str) -> int | None:
@@ -41,7 +54,11 @@ class LocalFiles:
         try:
             found = self._fs.stat(posixpath.join(self._root, relative))
         except NotFound:
+            self._require(self._deep_storage)
             return None
+        except InvalidRequest:
+            self._require_way(relative)
+            raise
         return None if found.is_folder else found.size
 
     def put(self, local_file: str, folder: str, name: str = FILE_NAME, temporary: str = "") -> int:
@@ -62,6 +79,7 @@ class LocalFiles:
         absolute = posixpath.join(self._root, folder)
         for attempt in range(1, _TRIES + 1):
             try:
+                self._require(self._deep_storage)
                 self._fs.mkdir(absolute)
                 size = self._copy(local_file, absolute, name, temporary or TEMPORARY_NAME)
                 break
@@ -86,7 +104,10 @@ class LocalFiles:
             self._fs.unlink(path)
             self._fs.fsync_folder(posixpath.dirname(path))
         except NotFound:
-            pass
+            self._require(self._deep_storage)
+        except InvalidRequest:
+            self._require_way(relative)
+            raise
         folder = posixpath.dirname(path)
         while folder != self._root:
             try:
@@ -98,6 +119,20 @@ class LocalFiles:
             except Unavailable:
                 return  # somebody put a file there meanwhile
             folder = posixpath.dirname(folder)
+
+    def move(self, relative: str, target: str) -> None:
+        """Give a file another path, durably.
+
+        Raises:
+            NotFound: There is no such file.
+            Unavailable: I/O error.
+        """
+        self._require(self._deep_storage)
+        absolute = posixpath.join(self._root, target)
+        self._fs.mkdir(posixpath.dirname(absolute))
+        self._fs.rename(posixpath.join(self._root, relative), absolute)
+        self._fs.fsync_folder(posixpath.dirname(absolute))
+        self._fs.fsync_folder(posixpath.dirname(posixpath.join(self._root, relative)))
 
     def walk(self) -> Iterator[tuple[str, int]]:
         """Yield every file with the time of its last change."""
@@ -118,6 +153,26 @@ class LocalFiles:
                     folders.append(relative)
                 else:
                     yield relative, found.modified_ms
+
+    def _require_way(self, relative: str) -> None:
+        """Raise StorageUnavailable if a folder on the way to a file is missing, or is a file."""
+        folders = posixpath.dirname(relative).split("/")
+        self._require(self._deep_storage)
+        for count in range(1, len(folders) + 1):
+            folder = posixpath.join(self._root, *folders[:count])
+            with suppress(NotFound):
+                if not self._fs.stat(folder).is_folder:
+                    raise StorageUnavailable(_blocked(folder))
+
+    def _require(self, root: str) -> None:
+        try:
+            found = self._fs.stat(root)
+        except NotFound as error:
+            raise StorageUnavailable(folder_missing(root)) from error
+        except InvalidRequest as error:  # above the root, the path leads nowhere
+            raise StorageUnavailable(f"the deep storage {root} is not there ({error})") from error
+        if not found.is_folder:
+            raise StorageUnavailable(_blocked(root))
 
     def _copy(self, local_file: str, folder: str, name: str, temporary: str) -> int:
         temporary = posixpath.join(folder, temporary)
@@ -142,7 +197,21 @@ class LocalFiles:
             finally:
                 target.close()
             if size != source.size():
-                raise Unavailable(f"{local_file}: it changed while it was copied: push it again")
+                raise StorageUnavailable(
+                    f"{local_file}: it changed while it was copied: push it again"
+                )
         finally:
             source.close()
         return size
+
+
+def folder_missing(root: str) -> str:
+    """Say that the folder of the deep storage is missing, and the mend."""
+    return f"the deep storage folder {root} is not there: mount it, or put it back"
+
+
+def _blocked(folder: str) -> str:
+    return (
+        f"{folder} is a file, where the deep storage has a folder: move the file away, and put the"
+        " folder back"
+    )

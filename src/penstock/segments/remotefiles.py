@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 import fsspec
 
-from penstock.core.errors import InvalidRequest, NotFound, Unavailable
+from penstock.core.errors import InvalidRequest, NotFound, StorageUnavailable
 from penstock.segments.layout import FILE_NAME, TEMPORARY_NAME
 
 if TYPE_CHECKING:
@@ -92,7 +92,9 @@ class RemoteFiles:
                 self._fs.mv(begun, self._path(place))
         size = self.size(place)
         if size is None:
-            raise Unavailable(f"{self._url}/{place}: not there after it was written: push it again")
+            raise StorageUnavailable(
+                f"{self._url}/{place}: not there after it was written: push it again"
+            )
         return size
 
     def settle(self, folder: str) -> None:
@@ -105,6 +107,11 @@ class RemoteFiles:
                 self._fs.rm_file(self._path(relative))
         except NotFound:
             pass
+
+    def move(self, relative: str, target: str) -> None:
+        """Give a file another path. Raises as the store does; both may exist after a crash."""
+        with self._translated("move", relative):
+            self._fs.mv(self._path(relative), self._path(target))
 
     def walk(self) -> Iterator[tuple[str, int]]:
         """Yield every file with the time of its last change."""
@@ -143,7 +150,7 @@ class RemoteFiles:
             # aiohttp and google.auth each have their own, for a network that is down as well as
             # for credentials that expired.
             what = str(error) or type(error).__name__
-            raise Unavailable(f"{place}: cannot {doing}: {what}: try again later") from error
+            raise StorageUnavailable(f"{place}: cannot {doing}: {what}: try again later") from error
 
 
 def _changed_ms(details: Mapping[str, object]) -> int | None:

@@ -23,9 +23,10 @@ from penstock.core.durations import parse_duration
 from penstock.core.errors import InvalidRequest
 from penstock.indexing.ports import DEFAULT_WORKER_CATEGORY
 from penstock.services import optionvalues as read
-from penstock.services.optionvalues import Address
+from penstock.services.optionvalues import Address, masked
 
 CONFIG_FILE = "penstock.toml"
+_SECRET_BYTES_MAX = 4_096
 VARIABLE_PREFIX = "PENSTOCK_"
 
 # Read by the commands themselves, and no options of a server.
@@ -36,8 +37,10 @@ OTHER_VARIABLES = ("PENSTOCK_URL", "PENSTOCK_CONFIG")
 VARIABLE_RESEMBLANCE = 0.75
 
 
-def _entry(kind: str, parse: Callable[[object], object], text: str) -> dict[str, object]:
-    return {"kind": kind, "parse": parse, "help": text}
+def _entry(
+    kind: str, parse: Callable[[object], object], text: str, *, secret: bool = False
+) -> dict[str, object]:
+    return {"kind": kind, "parse": parse, "help": text, "secret": secret}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +55,23 @@ class Options:
         default=Address("127.0.0.1", 8888),
         metadata=_entry("address", read.address, "Where the API listens; port 0 picks a free one."),
     )
-    broker_http: Address = field(
-        default=Address("127.0.0.1", 4151),
-        metadata=_entry("address", read.address, "Where the broker takes events over HTTP."),
+    broker_http: Address | None = field(
+        default=None,
+        metadata=_entry(
+            "address",
+            read.address,
+            "Where the broker takes events over HTTP"
+            " [default: 127.0.0.1:4151; other roles find the broker that announces itself]",
+        ),
     )
-    broker_tcp: Address = field(
-        default=Address("127.0.0.1", 4150),
-        metadata=_entry("address", read.address, "Where the broker speaks NSQ's TCP protocol."),
+    broker_tcp: Address | None = field(
+        default=None,
+        metadata=_entry(
+            "address",
+            read.address,
+            "Where the broker speaks NSQ's TCP protocol"
+            " [default: 127.0.0.1:4150; other roles find the broker that announces itself]",
+        ),
     )
     broker_tcp_socket: Path | None = field(
         default=None,
@@ -230,6 +243,15 @@ class Options:
             "text", read.text, "Spark master that the local Spark server runs its jobs on."
         ),
     )
+    spark_secret_file: Path | None = field(
+        default=None,
+        metadata=_entry(
+            "file",
+            read.path,
+            "File with the secret (spark.authenticate.secret) that the master and the workers of a"
+            " standalone cluster share; needed with a spark:// master.",
+        ),
+    )
     spark_connect: str | None = field(
         default=None,
         metadata=_entry(
@@ -253,9 +275,9 @@ class Options:
         default=None,
         metadata=_entry(
             "size",
-            read.memory,
-            "Heap of a second local Spark server that answers queries alone"
-            " [default: queries and tasks share one]",
+            read.memory_or_none,
+            "Heap of a second local Spark server that answers queries alone; none: queries and"
+            " tasks share one [default: 2g or 1g where memory allows]",
         ),
     )
     query_connect: str | None = field(
@@ -414,7 +436,7 @@ class Options:
     )
     emitter_auth: str | None = field(
         default=None,
-        metadata=_entry("text", read.text, "USER:PASSWORD that is shown there."),
+        metadata=_entry("text", read.text, "USER:PASSWORD that is shown there.", secret=True),
     )
     emitter_gzip: str = field(
         default="false",
@@ -436,11 +458,45 @@ class Options:
         default="1m",
         metadata=_entry("duration", read.duration, "Age at which events are posted at the latest."),
     )
+    flow_modules: tuple[str, ...] = field(
+        default=(),
+        metadata=_entry(
+            "list",
+            read.flow_modules,
+            "Folders and packages whose processors, prioritizers and functions flows may name"
+            " [default: only those that come with Penstock]",
+        ),
+    )
+    segments_group: str | None = field(
+        default=None,
+        metadata=_entry(
+            "group",
+            read.text,
+            "Group that may read the segments, for engines that run as other users"
+            " [default: the user of Penstock alone]",
+        ),
+    )
+    allowed_hosts: tuple[str, ...] = field(
+        default=(),
+        metadata=_entry(
+            "list",
+            read.hosts,
+            "Further hosts that HTTP requests may name in `Host`, such as penstock.example.com or"
+            " *.example.com [default: loopback names and the addresses that are configured]",
+        ),
+    )
     token: str | None = field(
         default=None,
         metadata=_entry(
-            "text", read.text, "Secret that every HTTP request must show as bearer token."
+            "text",
+            read.text,
+            "Secret that every HTTP request must show as bearer token.",
+            secret=True,
         ),
+    )
+    token_file: Path | None = field(
+        default=None,
+        metadata=_entry("file", read.path, "File that holds the token, in one line."),
     )
 
     @property
@@ -487,6 +543,16 @@ class Options:
         return str((Path(given) if given else self.data_dir / "log" / "tasks").absolute())
 
     @property
+    def broker_http_address(self) -> Address:
+        """Where a broker listens for HTTP, its default filled in."""
+        return self.broker_http or Address("127.0.0.1", 4151)
+
+    @property
+    def broker_tcp_address(self) -> Address:
+        """Where a broker listens for NSQ's TCP protocol, its default filled in."""
+        return self.broker_tcp or Address("127.0.0.1", 4150)
+
+    @property
     def mem_bytes(self) -> int:
         """The broker's memory in bytes."""
         return read.bytes_of(self.mem_size)
@@ -514,6 +580,8 @@ class OptionEntry:
     kind: str
     default: str
     help: str
+    is_secret: bool
+    """Not taken from the command line, which every user of a host can read."""
 
     @property
     def flag(self) -> str:
@@ -535,6 +603,7 @@ def option_entries() -> tuple[OptionEntry, ...]:
             kind=str(item.metadata["kind"]),
             default="" if item.default in (None, ()) else str(item.default),
             help=str(item.metadata["help"]),
+            is_secret=bool(item.metadata["secret"]),
         )
         for item in fields(Options)
     )
@@ -615,20 +684,68 @@ def resolve(
         config_file: File to read instead of `DIR/penstock.toml`; it must exist then.
 
     Raises:
-        InvalidRequest: A name or a value is wrong; the message begins with its place.
+        InvalidRequest: A name or a value is wrong, or the command line holds a secret; the message
+            begins with its place.
     """
     given = {
         name: _parse(name, value, f"--{name.replace('_', '-')}")
         for name, value in command_line.items()
         if value is not None
     }
+    _refuse_secrets(given)
     variables = read_variables(environment)
     data_dir = cast("Path", given.get("data_dir", variables.get("data_dir", Options().data_dir)))
     named = config_file or environment.get("PENSTOCK_CONFIG")
     path = Path(named) if named else data_dir / CONFIG_FILE
     from_file = read_file(path) if named or path.is_file() else {}
-    merged = {**from_file, **variables, **given}
+    merged: dict[str, object] = {}
+    for place in (from_file, variables, given):
+        if place.keys() >= {"token", "token_file"}:
+            raise InvalidRequest("the options token and token-file exclude each other: give one")
+        # A place that has one of them stands for both.
+        if "token" in place or "token_file" in place:
+            merged.pop("token", None)
+            merged.pop("token_file", None)
+        merged |= place
+    if "token_file" in merged:
+        merged["token"] = read_secret(cast("Path", merged["token_file"]), "token-file")
     return Options(**merged)  # type: ignore[arg-type]  # each value came out of its field's parser
+
+
+def read_secret(path: Path, place: str) -> str:
+    """Return the secret of a file: its one line.
+
+    Raises:
+        InvalidRequest: The file cannot be read, or does not hold one line of text.
+    """
+    try:
+        with path.open("rb") as file:
+            text = file.read(_SECRET_BYTES_MAX + 1).decode()
+    except OSError as error:
+        raise InvalidRequest(f"{path} cannot be read: {error.strerror}", place=place) from None
+    except UnicodeDecodeError:
+        text = ""
+    secret = text.strip()
+    if len(text) > _SECRET_BYTES_MAX or not secret.isprintable() or not secret:
+        raise InvalidRequest(
+            f"{path} does not hold a secret: write one line of up to {_SECRET_BYTES_MAX} bytes",
+            place=place,
+        )
+    return secret
+
+
+def _refuse_secrets(command_line: Mapping[str, object]) -> None:
+    """Refuse secrets on the command line, which every user of a host can read."""
+    for entry in option_entries():
+        value = command_line.get(entry.field_name)
+        text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        in_url = "://" in text and masked(text, "") != text
+        if in_url or (entry.is_secret and value is not None):
+            raise InvalidRequest(
+                "every user of this host can read the command line, and this is a secret: set"
+                f" {entry.variable}, or {entry.key} in {CONFIG_FILE}",
+                place=entry.flag,
+            )
 
 
 def to_json(options: Options) -> str:

@@ -1,7 +1,7 @@
 """`penstock doctor`: what this machine lacks, and the mend for each.
 
-Owns the checks. Each looks and changes nothing, but for a file that it makes and removes in the
-data folder to see whether that can be written.
+Owns the checks. Each changes nothing, except that one writes a file in the data folder and removes
+it, and the last starts Spark in a temporary folder there and stops it.
 """
 
 from __future__ import annotations
@@ -11,21 +11,28 @@ import importlib.metadata
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.core.clock import Clock
 from penstock.core.errors import PenstockError
 from penstock.core.intervals import format_time, parse_time
+from penstock.services.answers import part
 from penstock.services.config import Address, Options
-from penstock.services.host.datafolder import FORMAT, FORMAT_FILE, DataFolder
+from penstock.services.host.datafolder import FORMAT, FORMAT_FILE, DataFolder, check_path
+from penstock.services.host.memory import query_spark, total_memory_bytes
+from penstock.services.host.plan import trial_options
 from penstock.services.host.process import listen
+from penstock.services.httpclient import JsonClient
 from penstock.spark.connect.java import MEND, find_java
 
 DISK_FREE_BYTES_MIN = 2 << 30
 MEMORY_BYTES_MIN = 4 << 30
 PYSPARK_VERSION = "4.3"
+# A JVM on a slow, busy machine.
+SPARK_START_S = 120.0
+_ANSWER_S = 10.0
 # No machine that runs this release can rightly be in an earlier year.
 RELEASED_MS = parse_time("2026-01-01T00:00:00Z")
 
@@ -71,18 +78,45 @@ def examine(options: Options, environment: Mapping[str, str], clock: Clock) -> l
         _pyspark,
         _arrow,
         lambda: _memory(Path("/proc/meminfo")),
+        lambda: _queries(options, total_memory_bytes()),
         lambda: _data_folder(options),
         lambda: _disk(options),
         lambda: _time(clock),
     ]
     if running is not None:
-        url = running.get("http")
-        checks.append(lambda: Finding("server", Verdict.OK, f"running at {url}; ports not tried"))
+        if "http" in running:
+            checks.append(lambda: _server(str(running.get("http")), options.token))
+        else:
+            url = running.get("broker_http")
+            checks.append(lambda: Finding("server", Verdict.OK, f"a broker alone runs at {url}"))
     else:
         checks.append(lambda: _port(options.http, "--http"))
-        checks.append(lambda: _port(options.broker_http, "--broker-http"))
-        checks.append(lambda: _port(options.broker_tcp, "--broker-tcp"))
-    return [check() for check in checks]
+        checks.append(lambda: _port(options.broker_http_address, "--broker-http"))
+        checks.append(lambda: _port(options.broker_tcp_address, "--broker-tcp"))
+    findings = [check() for check in checks]
+    if running is None and not options.spark_connect:
+        # A port that is taken does not keep Spark from starting.
+        needed = [finding for finding in findings if not finding.subject.startswith("port ")]
+        findings.append(_start_of_spark(options, environment, clock, needed))
+    return findings
+
+
+def _server(url: str, token: str | None) -> Finding:
+    """Ask a Penstock that runs whether all of its processes are ready."""
+    try:
+        answer = JsonClient(url, token=token, timeout_s=_ANSWER_S).get("/status")
+    except PenstockError as error:
+        text = f"running at {url}, but it does not answer: {error}"
+        return Finding(
+            "server", Verdict.FAILED, text, "look into log/router.log and log/router.out"
+        )
+    text = f"running at {url}; ports not tried"
+    if part(answer, "ready") is not False:
+        return Finding("server", Verdict.OK, text)
+    reasons = part(answer, "reasons")
+    told = "; ".join(map(str, reasons)) if isinstance(reasons, list) else ""
+    remedy = "make the named parts available; Penstock tries again by itself"
+    return Finding("server", Verdict.FAILED, f"running at {url}, and not ready: {told}", remedy)
 
 
 def _python() -> Finding:
@@ -101,12 +135,41 @@ def _java(options: Options, environment: Mapping[str, str]) -> Finding:
     return Finding("Java", Verdict.OK, f"{java.release} from {java.origin} ({java.executable})")
 
 
+def _start_of_spark(
+    options: Options, environment: Mapping[str, str], clock: Clock, before: Sequence[Finding]
+) -> Finding:
+    """Start Spark as `penstock up` does, in a folder of the data folder's name beside it."""
+    subject = "Spark starts"
+    if not all(finding.passes for finding in before):
+        text = "not tried, because another check failed"
+        return Finding(subject, Verdict.WARNING, text, "fix that first, and run this again")
+    # Here, because a Spark elsewhere needs none of this.
+    from penstock.spark.connect.server import SparkServer  # noqa: PLC0415
+
+    path = options.data_dir.absolute()
+    parent = path if path.exists() else _existing_parent(path)
+    began_s = clock.monotonic_s()
+    try:
+        with tempfile.TemporaryDirectory(dir=parent, prefix=".penstock-doctor-") as folder:
+            trial = trial_options(Path(folder) / path.name, options, environment)
+            server = SparkServer(trial, clock, environment)
+            try:
+                server.start()
+                server.wait_ready(SPARK_START_S)
+            finally:
+                server.stop(0.0)
+    except (PenstockError, OSError) as error:
+        remedy = "fix what it names; penstock.toml and PENSTOCK_SPARK_… set how Spark is started"
+        return Finding(subject, Verdict.FAILED, str(error), remedy)
+    return Finding(subject, Verdict.OK, f"after {clock.monotonic_s() - began_s:.1f} s")
+
+
 def _pyspark() -> Finding:
     try:
         version = importlib.metadata.version("pyspark")
     except importlib.metadata.PackageNotFoundError:
         return Finding(
-            "Spark", Verdict.FAILED, "pyspark is not installed", "pip install 'penstock'"
+            "Spark", Verdict.FAILED, "pyspark is not installed", "pip install penstock-io"
         )
     if not version.startswith(PYSPARK_VERSION):
         return Finding(
@@ -130,7 +193,7 @@ def _arrow() -> Finding:
     missing = [name for name in ("pyarrow", "pandas", "grpcio") if _version(name) is None]
     if missing:
         names = ", ".join(missing)
-        return Finding("packages", Verdict.FAILED, f"{names} missing", "pip install 'penstock'")
+        return Finding("packages", Verdict.FAILED, f"{names} missing", "pip install penstock-io")
     if (_version("pandas") or "").startswith("3"):
         return Finding(
             "packages",
@@ -165,19 +228,32 @@ def _memory(meminfo: Path) -> Finding:
     return Finding("memory", Verdict.OK, text)
 
 
+def _queries(options: Options, total_bytes: int | None) -> Finding:
+    found = query_spark(options, total_bytes)
+    if found.is_warning:
+        remedy = "lower --spark-memory, give --query-memory 1g anyway, or trust all who may ask"
+        return Finding("queries", Verdict.WARNING, found.reason, remedy)
+    return Finding("queries", Verdict.OK, found.reason)
+
+
 def _data_folder(options: Options) -> Finding:
     path = options.data_dir.absolute()
-    mend = "give this user write permission, or name another folder with --data-dir"
+    try:
+        check_path(path, "--data-dir")
+    except PenstockError as error:
+        text, _, remedy = str(error).rpartition(": ")
+        return Finding("data folder", Verdict.FAILED, text, remedy)
+    remedy = "give this user write permission, or name another folder with --data-dir"
     probe = path if path.exists() else _existing_parent(path)
     if not probe.is_dir():
-        return Finding("data folder", Verdict.FAILED, f"{probe} is no folder", mend)
+        return Finding("data folder", Verdict.FAILED, f"{probe} is not a folder", remedy)
     try:
         # Asking the kernel by doing: permission bits say nothing of a read-only mount.
         with tempfile.NamedTemporaryFile(dir=probe, prefix=".penstock-doctor-"):
             pass
     except OSError as error:
         text = f"{probe} cannot be written: {error.strerror}"
-        return Finding("data folder", Verdict.FAILED, text, mend)
+        return Finding("data folder", Verdict.FAILED, text, remedy)
     if not path.exists():
         return Finding("data folder", Verdict.OK, f"{path} will be made")
     if not (path / FORMAT_FILE).exists() and any(path.iterdir()):

@@ -12,6 +12,7 @@ from penstock.core.errors import (
     Closed,
     Conflict,
     CorruptData,
+    Dependency,
     Full,
     InvalidRequest,
     LockRevoked,
@@ -20,8 +21,14 @@ from penstock.core.errors import (
     Unavailable,
 )
 
+
+class BodyTooLarge(InvalidRequest):
+    """The body of a request is larger than its port or its route takes."""
+
+
 # Druid answers 400 also where a state forbids the request ("already suspended").
 _TABLE: tuple[tuple[type[PenstockError], int, str], ...] = (
+    (BodyTooLarge, 413, "invalidInput"),
     (InvalidRequest, 400, "invalidInput"),
     (Conflict, 400, "conflict"),
     (LockRevoked, 400, "lockRevoked"),
@@ -42,6 +49,8 @@ _BY_CODE: Mapping[str, type[PenstockError]] = {
     "closed": Unavailable,  # the server's component is closed, not the caller's
     "invalidInput": InvalidRequest,
 }
+
+_DEPENDENCIES = frozenset(one.value for one in Dependency)
 
 _BY_STATUS: Mapping[int, type[PenstockError]] = {
     307: Unavailable,  # an overlord that does not lead; who asks again finds the leader
@@ -66,7 +75,25 @@ def status_and_code(error: PenstockError) -> tuple[int, str]:
     return 500, "general"
 
 
-def error_from(status: int, code: object, message: str) -> PenstockError:
-    """Return the error that an answer tells of."""
+def error_from(status: int, code: object, message: str, dependency: object = None) -> PenstockError:
+    """Return the error of an answer.
+
+    Args:
+        status: HTTP status.
+        code: ``errorCode`` of the body.
+        message: Text of the error.
+        dependency: The dependency that fails, as the body names it; an unknown name is ignored.
+    """
     kind = _BY_CODE.get(str(code)) or _BY_STATUS.get(status, PenstockError)
+    if issubclass(kind, Unavailable) and dependency in _DEPENDENCIES:
+        return kind(message, dependency=Dependency(dependency))
     return kind(message)
+
+
+def error_body(error: PenstockError) -> dict[str, object]:
+    """Return the JSON body of an error: Druid's ``error``, our code, and the dependency."""
+    _, code = status_and_code(error)
+    body: dict[str, object] = {"error": str(error), "errorCode": code}
+    if isinstance(error, Unavailable) and error.dependency is not Dependency.OTHER:
+        body["dependency"] = error.dependency.value
+    return body

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from email.message import Message
 from urllib.parse import urlencode, urlsplit
 
-from penstock.core.errors import InvalidRequest, NotReachable, PenstockError
+from penstock.core.errors import Dependency, InvalidRequest, NotReachable, PenstockError
 from penstock.services.errorcodes import error_from
 
 JSON_TYPE = "application/json"
@@ -38,9 +38,17 @@ class JsonClient:
         base_url: Such as `http://127.0.0.1:8888`.
         token: Bearer token, when the server asks for one.
         timeout_s: Limit for connecting and for each read.
+        dependency: The dependency that fails if nothing answers there.
     """
 
-    def __init__(self, base_url: str, *, token: str | None = None, timeout_s: float = 30.0) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        token: str | None = None,
+        timeout_s: float = 30.0,
+        dependency: Dependency | None = None,
+    ) -> None:
         parts = urlsplit(base_url if "//" in base_url else f"http://{base_url}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise InvalidRequest(f"{base_url!r} is no address of a server; write http://HOST:PORT")
@@ -50,6 +58,7 @@ class JsonClient:
         self._path = parts.path.rstrip("/")
         self._token = token
         self._timeout_s = timeout_s
+        self._dependency = dependency
 
     def get(self, path: str, query: Mapping[str, object] | None = None) -> object:
         """Return the JSON of a GET. Raises as `request`."""
@@ -154,7 +163,8 @@ class JsonClient:
             answer = connection.getresponse()
             return answer.status, answer.headers, answer.read()
         except (OSError, http.client.HTTPException) as error:
-            raise NotReachable(f"{self.base_url} {_no_answer(error)}") from None
+            text = f"{self.base_url} {_no_answer(error)}"
+            raise NotReachable(text, dependency=self._dependency) from None
         finally:
             connection.close()
 
@@ -184,15 +194,19 @@ def error_of_answer(status: int, content: bytes, request: str, detail: str = "")
     """
     text = content.decode(errors="replace").strip()
     code: object = None
+    dependency: object = None
     try:
         raw = json.loads(text)
     except ValueError:
         raw = None
     if isinstance(raw, dict):
-        code = raw.get("errorCode")
+        code, dependency = raw.get("errorCode"), raw.get("dependency")
         text = str(raw.get("errorMessage") or raw.get("error") or raw.get("message") or text)
     if status == 401:
-        text = "the server asks for a token, and this is not it: say --token, or set PENSTOCK_TOKEN"
+        text = (
+            "the server asks for a token, and this is not it: give --token-file, or set"
+            " PENSTOCK_TOKEN"
+        )
     elif status == 404 and (text == "NOT_FOUND" or " is not served here" in text):
         text = (
             f"{request} is not served there: --url names the API, and --broker-url the broker's"
@@ -201,4 +215,5 @@ def error_of_answer(status: int, content: bytes, request: str, detail: str = "")
     elif detail:
         # The code of 503 is the same for all that passes; the words say what it is.
         text = detail if text == "EXITING" else f"{text}: {detail}"
-    return error_from(status, code, text[:_ANSWER_TEXT_MAX] or f"{request} was answered {status}")
+    said = text[:_ANSWER_TEXT_MAX] or f"{request} was answered {status}"
+    return error_from(status, code, said, dependency)

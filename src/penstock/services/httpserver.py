@@ -6,13 +6,24 @@ application calls is either quick or runs on the framework's thread pool.
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 
+# The framework runs plain functions on anyio's threads. At the first of them, which would be on the
+# loop, anyio imports its backend.
+import anyio._backends._asyncio  # noqa: F401
+import orjson
 import uvicorn
 from starlette.types import ASGIApp
 
+from penstock.broker.httpserver.guard import HttpGuard
+from penstock.broker.httpserver.hosts import HostPolicy, HttpRefusal
+from penstock.broker.httpserver.serving import uvicorn_config
+from penstock.core.clock import Clock
 from penstock.core.errors import Unavailable
+from penstock.core.loopstalls import watched_loop
+from penstock.services.config import Options
 
 _START_TIMEOUT_S = 10.0
 
@@ -20,13 +31,30 @@ _START_TIMEOUT_S = 10.0
 class _Server(uvicorn.Server):
     """Tells when it accepts."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, guard: HttpGuard) -> None:
         super().__init__(config)
+        self._guard = guard
         self.accepting = threading.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._guard.log_trouble)
         await super().startup(sockets)
         self.accepting.set()
+
+
+def api_error(refusal: HttpRefusal) -> bytes:
+    """Return the body of an error as the API writes it."""
+    code = "forbidden" if refusal.status == 403 else "invalidInput"
+    if refusal.status == 503:
+        code = "unavailable"
+    return orjson.dumps({"error": refusal.detail, "errorCode": code})
+
+
+def api_guard(options: Options, clock: Clock) -> HttpGuard:
+    """Return what bounds an API port of a process with these options."""
+    policy = HostPolicy.of_addresses([options.http.host], options.allowed_hosts)
+    return HttpGuard(policy, clock, api_error)
 
 
 class HttpServer:
@@ -35,26 +63,21 @@ class HttpServer:
     Args:
         application: What answers.
         listener: A listening socket; it is closed at the stop.
+        guard: Bounds the server; None: one that answers to loopback names.
         stop_timeout_s: How long running requests may take after the stop.
     """
 
     def __init__(
-        self, application: ASGIApp, listener: socket.socket, stop_timeout_s: int = 3
+        self,
+        application: ASGIApp,
+        listener: socket.socket,
+        guard: HttpGuard | None = None,
+        stop_timeout_s: int = 3,
     ) -> None:
         self._listener = listener
         self._stop_timeout_s = stop_timeout_s
-        self._server = _Server(
-            uvicorn.Config(
-                application,
-                loop="asyncio",
-                lifespan="off",
-                log_config=None,
-                log_level="warning",
-                access_log=False,
-                server_header=False,
-                timeout_graceful_shutdown=stop_timeout_s,
-            )
-        )
+        guard = guard or HttpGuard(error_body=api_error)
+        self._server = _Server(uvicorn_config(application, guard, stop_timeout_s), guard)
         self._thread = threading.Thread(target=self._run, name="http", daemon=True)
 
     @property
@@ -79,4 +102,5 @@ class HttpServer:
         self._thread.join(self._stop_timeout_s + 2)
 
     def _run(self) -> None:
-        self._server.run(sockets=[self._listener])
+        with asyncio.Runner(loop_factory=lambda: watched_loop("http")) as runner:
+            runner.run(self._server.serve(sockets=[self._listener]))

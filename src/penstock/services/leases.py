@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from penstock.core.clock import Clock
-from penstock.core.errors import PenstockError, Unavailable
+from penstock.core.errors import Dependency, PenstockError, Unavailable
+from penstock.core.waits import WaitTable
 from penstock.services.config import Address
 from penstock.storage.metadata import LeaseRow
 
@@ -26,6 +27,12 @@ logger = logging.getLogger(__name__)
 TTL_MS = 15_000
 RENEW_EVERY_S = 4.0
 _TTL_S = TTL_MS / 1000
+_RENEW = "renew the lease"
+_DEPENDENCIES = {
+    "overlord": Dependency.OVERLORD,
+    "worker": Dependency.WORKER,
+    "broker": Dependency.BROKER,
+}
 
 
 class Instances(Protocol):
@@ -72,11 +79,24 @@ class Announcer:
 
     The condition's mutex guards the stop flag that the thread waits on.
 
+    Args:
+        store: The leases.
+        announcement: Content of the lease.
+        clock: Time.
+        waits: Where failed renewals are recorded.
+
     Attributes:
         faults: How many renewals failed in a way that nobody foresaw.
     """
 
-    def __init__(self, store: LeaseStore, announcement: Announcement, clock: Clock) -> None:
+    def __init__(
+        self,
+        store: LeaseStore,
+        announcement: Announcement,
+        clock: Clock,
+        waits: WaitTable | None = None,
+    ) -> None:
+        self._waits = waits or WaitTable(clock)
         self._store = store
         self._announcement = announcement
         self._clock = clock
@@ -126,7 +146,9 @@ class Announcer:
                     return
             try:
                 self._renew()
+                self._waits.ended(_RENEW)
             except PenstockError as error:
+                self._waits.failed(_RENEW, error, dependency=Dependency.METADATA)
                 logger.warning("the lease could not be renewed, trying again: %s", error)
             # The documented top-level boundary: without this thread the lease runs out.
             except Exception:
@@ -227,11 +249,39 @@ class Directory:
         if service == "overlord" and self._leader is not None:
             url = self._leader()
             if url is None:
-                raise Unavailable("no overlord leads; start one, or wait for the election")
+                raise Unavailable(
+                    "no overlord leads; start one, or wait for the election",
+                    dependency=Dependency.OVERLORD,
+                )
             return Address.parse(url.removeprefix("http://"))
-        rows = self.all(service)
-        if not rows:
-            raise Unavailable(f"no {service} is running; start one, or wait for its restart")
-        # After a restart its old lease may not have run out yet.
-        row = rows[0] if service == "overlord" else self._chance.choice(rows)
+        row = self._choose(service)
         return Address(row.host, row.port)
+
+    def broker(self) -> LeaseRow:
+        """Return the lease of the broker; of several, of the one that started last.
+
+        So one that is started again at another port is known at once, and of two that go on side by
+        side it is always the same.
+
+        Raises:
+            Unavailable: None announces itself.
+        """
+        return self._choose("broker")
+
+    def _choose(self, service: str) -> LeaseRow:
+        rows = self.all(service)
+        if not rows and service == "broker":
+            raise Unavailable(
+                "no broker announces itself: start one with the same metadata database, or name its"
+                " address with --broker-http",
+                dependency=Dependency.BROKER,
+            )
+        if not rows:
+            raise Unavailable(
+                f"no {service} is running; start one, or wait for its restart",
+                dependency=_DEPENDENCIES.get(service),
+            )
+        if service == "broker":
+            return max(rows, key=lambda row: row.started_ms)
+        # After a restart its old lease may not have run out yet.
+        return rows[0] if service == "overlord" else self._chance.choice(rows)

@@ -14,9 +14,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from penstock.broker.httpserver.hosts import normalized_host
 from penstock.core.durations import parse_duration
 from penstock.core.errors import InvalidRequest
 
+# In URLs: what stands behind a user's name, and parameters by their names. A password may hold
+# slashes, which the drivers of databases take: rather too much is hidden than half of one shown.
+_PASSWORD = re.compile(r"(://[^/@\s:]*:)\S*@")
+_PARAMETER = re.compile(
+    r"((?:password|passwd|pwd|secret|token|signature|sig|key)=)[^;&\s]+", re.IGNORECASE
+)
 _UNITS = {"m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
@@ -53,6 +60,11 @@ class Address:
         return f"http://{Address(host, self.port)}"
 
 
+def masked(shown: str, mask: str) -> str:
+    """Return a text in which the secrets of URLs are replaced by a mask."""
+    return _PARAMETER.sub(rf"\g<1>{mask}", _PASSWORD.sub(rf"\g<1>{mask}@", shown))
+
+
 def text(value: object) -> str:
     """Read a text that is not empty."""
     if not isinstance(value, str) or not value.strip():
@@ -76,6 +88,16 @@ def memory(value: object) -> str:
     if not (found[:-1].isdecimal() and found[-1] in "mg" and int(found[:-1]) > 0):
         raise InvalidRequest(f"{value!r} is no size of memory; write 512m or 2g")
     return found
+
+
+def memory_or_none(value: object) -> str:
+    """Read a size of memory, or the word none."""
+    if text(value).lower() == "none":
+        return "none"
+    try:
+        return memory(value)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"{error}, or none") from None
 
 
 def size_to(most: str) -> Callable[[object], str]:
@@ -156,9 +178,29 @@ def texts(value: object) -> tuple[str, ...]:
     return tuple(text(part) for part in parts)
 
 
+def hosts(value: object) -> tuple[str, ...]:
+    """Read names of hosts or IP addresses, without ports; `*.NAME` is every name below one."""
+    found = texts(value)
+    for one in found:
+        try:
+            normalized_host(one.removeprefix("*."))
+        except InvalidRequest as error:
+            raise InvalidRequest(f"{error}; *.NAME stands for every name that ends so") from None
+    return found
+
+
 def paths(value: object) -> tuple[Path, ...]:
     """Read paths, as `texts`."""
     return tuple(Path(part).expanduser() for part in texts(value))
+
+
+def flow_modules(value: object) -> tuple[str, ...]:
+    """Read folders and names of packages, as `texts`; folders become absolute."""
+    found = []
+    for part in texts(value):
+        is_name = all(name.isidentifier() for name in part.split("."))
+        found.append(part if is_name else str(Path(part).expanduser().absolute()))
+    return tuple(found)
 
 
 def mode(value: object) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.core.clock import Clock
+from penstock.core.waits import DependencyWait
 from penstock.services.config import Address, Options
 from penstock.services.discovery.node import Node, Service
 from penstock.services.discovery.overleases import LeaseDiscovery
@@ -24,6 +25,9 @@ from penstock.storage.metadata import LeaseRow, MetadataStore
 if TYPE_CHECKING:
     from penstock.services.discovery.discovery import Announced, Discovery
     from penstock.services.discovery.zkclient import ZooKeeper
+
+
+BROKER_SERVICE = "brokerService"
 
 
 class Presence:
@@ -44,10 +48,12 @@ class Presence:
         self._zookeeper: ZooKeeper | None = None
         self.discovery: Discovery
         self._faults: Callable[[], int] = lambda: 0  # kazoo's threads are its own
+        self._waits: Callable[[], tuple[DependencyWait, ...]] = tuple
         if options.zookeeper is None:
             leases = LeaseDiscovery(store.leases, clock)
             self.discovery = leases
             self._faults = lambda: leases.faults
+            self._waits = leases.waits.all
             view = LeaseView(store.leases, clock)
             self.directory = Directory(view, leader=self._leader)
             return
@@ -76,6 +82,10 @@ class Presence:
     def faults(self) -> int:
         """Return how often discovery failed in a way that nobody foresaw, and went on."""
         return self._faults()
+
+    def waits(self) -> tuple[DependencyWait, ...]:
+        """Return what discovery and the renewal of this process's lease wait for."""
+        return self._waits()
 
     def add_to(
         self,
@@ -114,6 +124,52 @@ class Presence:
     def _leader(self) -> str | None:
         term = self._store.terms.current("overlord")
         return None if term is None else term.holder
+
+
+class BrokerFinder:
+    """Finds the broker: at the address that was named, else where one announces itself. Any thread.
+
+    Args:
+        options: Name the address, or do not.
+        lease: Returns the lease of the broker, or raises `Unavailable`.
+    """
+
+    def __init__(self, options: Options, lease: Callable[[], LeaseRow]) -> None:
+        self._options = options
+        self._lease = lease
+
+    def http(self) -> Address:
+        """Return where it answers over HTTP.
+
+        Raises:
+            Unavailable: No address was named, and no broker announces itself.
+        """
+        if self._options.broker_http is not None:
+            return self._options.broker_http
+        row = self._lease()
+        return Address(row.host, row.port)
+
+    def tcp(self) -> Address:
+        """Return where it speaks NSQ's TCP protocol. Raises as `http`."""
+        if self._options.broker_tcp is not None:
+            return self._options.broker_tcp
+        if self._options.broker_http is not None:
+            return self._options.broker_tcp_address
+        row = self._lease()
+        return Address(row.host, broker_tcp_port(row.extra))
+
+
+def broker_service(tcp_port: int) -> Mapping[str, Service]:
+    """Return what a broker offers, for its announcement."""
+    return {BROKER_SERVICE: {"type": BROKER_SERVICE, "tcpPort": tcp_port}}
+
+
+def broker_tcp_port(extra: Mapping[str, object]) -> int:
+    """Return the TCP port of a broker's announcement; NSQ's own where it has none."""
+    services = extra.get("services")
+    offered = services.get(BROKER_SERVICE) if isinstance(services, dict) else None
+    port = offered.get("tcpPort") if isinstance(offered, dict) else None
+    return port if isinstance(port, int) else Options().broker_tcp_address.port
 
 
 class _Discovered:

@@ -34,12 +34,21 @@ def table(spark: SparkSession, **options: str) -> DataFrame:
     as fast, as only the columns that are needed are read, and none passes through Python.
 
     Raises:
-        InvalidRequest: The options do not say what to read.
+        InvalidRequest: The options do not say what to read; or columns differ in case alone, and
+            case does not count in the Spark session.
         NotFound: The datasource has no data.
         Unavailable: The router or the metadata store does not answer.
     """
+    from penstock.core.errors import InvalidRequest  # noqa: PLC0415
+    from penstock.core.twins import shown_twins, twins_in  # noqa: PLC0415
     from penstock.spark.tables.options import select  # noqa: PLC0415
     from penstock.spark.views import table as read_by_the_jvm  # noqa: PLC0415
 
     selection = select(options)
+    twins = twins_in(name for name, _ in selection.columns)
+    if twins and spark.conf.get("spark.sql.caseSensitive") != "true":
+        raise InvalidRequest(
+            f"the columns {shown_twins(twins)} differ in case alone, and case does not count in"
+            ' this Spark session: call spark.conf.set("spark.sql.caseSensitive", "true") before'
+        )
     return read_by_the_jvm(spark, selection.files, selection.columns)

@@ -61,12 +61,16 @@ _METRIC_TYPES: Final = {
 }
 
 
-def row_shape(schema: DataSchema) -> RowShape:
-    """Return the fields to read from each message."""
+def row_shape(schema: DataSchema, *, exact: bool = False) -> RowShape:
+    """Return the fields to read from each message.
+
+    With `exact` case counts in their names, as it does where the schema's columns are twins
+    (`core.twins`).
+    """
     spec = schema.timestamp_spec
     time = TimeField(spec.column, time_format(spec.format), spec.missing_value_ms)
     types = _declared_types(schema)
-    fields = {name: types.get(name, FieldType.STRING) for name in _fields(schema)}
+    fields = {name: types.get(name, FieldType.STRING) for name in _fields(schema, exact=exact)}
     return RowShape(tuple(fields.items()), time)
 
 
@@ -190,15 +194,18 @@ def folded_columns(schema: DataSchema) -> tuple[tuple[str, str], ...] | None:
     return ((TIME_COLUMN, TIME_COLUMN), *columns)
 
 
-def _fields(schema: DataSchema) -> Iterator[str]:
+def _fields(schema: DataSchema, *, exact: bool) -> Iterator[str]:
+    exact = exact or schema.has_exact_names
     computed = {transform.name for transform in schema.transforms}
     seen: dict[str, str] = {}
     wanted = [name for name in inputs(schema) if name not in computed]
     for transform in schema.transforms:
         wanted += names_in(transform.sql)
     for name in wanted:
-        # Spark folds case: two fields that differ only in it would make every use ambiguous.
-        if name.lower() != TIME_COLUMN and seen.setdefault(name.lower(), name) == name:
+        # Unless names are exact, two fields that differ only in case would make every use
+        # ambiguous, as Spark folds it.
+        key = name if exact else name.lower()
+        if name.lower() != TIME_COLUMN and seen.setdefault(key, name) == name:
             yield name
 
 

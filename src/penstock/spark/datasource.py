@@ -24,6 +24,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from penstock.core.errors import InvalidRequest
+from penstock.core.twins import ColumnNames, twins_in
 from penstock.spark.schematext import ddl
 from penstock.spark.tables.columns import wider
 from penstock.spark.tables.model import Columns, TableFile
@@ -64,7 +65,8 @@ class PenstockSource(DataSource):
         """Return the reader of a query."""
         selection = self._selected()
         _check_columns(selection.columns, schema)
-        return TableReader(selection.files, schema)
+        exact = bool(twins_in(name for name, _ in selection.columns))
+        return TableReader(selection.files, schema, exact=exact)
 
     def _selected(self) -> Selection:
         # Spark carries this object from the schema to the reader: both see the same revision.
@@ -76,8 +78,9 @@ class PenstockSource(DataSource):
 class TableReader(DataSourceReader):
     """Reads the files that a datasource has at one revision."""
 
-    def __init__(self, files: Sequence[TableFile], schema: StructType) -> None:
+    def __init__(self, files: Sequence[TableFile], schema: StructType, *, exact: bool) -> None:
         self._files = files
+        self._exact = exact
         self._schema = to_arrow_schema(schema, timezone="UTC")
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -89,16 +92,17 @@ class TableReader(DataSourceReader):
         # Spark stands in an empty partition when there are no files at all.
         if not isinstance(partition, TablePartition):
             return iter(())
-        return read_file(partition.file, self._schema)
+        return read_file(partition.file, self._schema, exact=self._exact)
 
 
 def _check_columns(columns: Columns, schema: StructType) -> None:
-    known = {name.lower(): type_ for name, type_ in columns}
+    known = ColumnNames(dict(columns))
     for field in schema.fields:
-        type_ = known.get(field.name.lower())
+        type_ = known.get(field.name)
         asked = field.dataType.simpleString()
         if type_ is None:
-            raise InvalidRequest(f"there is no column {field.name!r}: there are {', '.join(known)}")
+            names = ", ".join(name for name, _ in columns)
+            raise InvalidRequest(f"there is no column {field.name!r}: there are {names}")
         if wider(type_, asked) != asked:
             raise InvalidRequest(
                 f"column {field.name!r} is {type_}: read it as that, and cast it to {asked}"

@@ -60,7 +60,7 @@ from penstock.spark.columns import (
     row_shape,
     sort_keys,
 )
-from penstock.spark.connect.session import SparkSessions
+from penstock.spark.connect.session import EXACT_CONF, SparkSessions
 from penstock.spark.datafiles import as_data_files
 from penstock.spark.folding import Fold, fold_of
 from penstock.spark.messages.columns import (
@@ -136,6 +136,8 @@ class SparkEngine:
         clock: Clock | None = None,
     ) -> None:
         self._sessions = sessions.with_conf(pipeline.ENGINE_CONF)
+        # Connected at its first use: rows with twins are rare.
+        self._exact = self._sessions.with_conf(EXACT_CONF)
         self._options = options or SparkEngineOptions()
         self._parallelism = self._options.parallelism or os.cpu_count() or 1
         self._fs = OsFileSystem()
@@ -159,16 +161,19 @@ class SparkEngine:
             EngineFailure: The request fails for good.
         """
         splits = self._splits(request)
-        with naming_transforms(request.schema), self._sessions.use() as spark:
+        with naming_transforms(request.schema):
             if request.schema.dimensions_spec.discovers:
-                request = _with_found(spark, request, splits, self._odd_columns.warning)
+                with self._sessions.use() as spark:
+                    request = _with_found(spark, request, splits, self._odd_columns.warning)
             schema = request.schema
             target = self._target(schema, request.output_folder)
             direct = folded_columns(schema)
             if direct is not None:
-                found, filtered = self._write_direct(spark, request, splits, target, direct), 0
+                with self._sessions.use() as spark:
+                    found, filtered = self._write_direct(spark, request, splits, target, direct), 0
             else:
-                found, filtered = self._write_computed(spark, request, splits, target)
+                with self._computing(schema).use() as spark:
+                    found, filtered = self._write_computed(spark, request, splits, target)
         files = as_data_files((f for r in found for f in r.files), output_columns(schema))
         bad_files = tuple(list_bad_files(self._fs, request.bad_folder))
         counts = RowCounts(
@@ -213,8 +218,10 @@ class SparkEngine:
     def _merge(self, request: MergeRequest, paths: list[str]) -> DataFile:
         columns = file_columns(request.schema)
         target = self._target(request.schema, request.output_folder)
-        with self._sessions.use() as spark:
-            if request.schema.rollup and not can_fold(request.schema):
+        computes = request.schema.rollup and not can_fold(request.schema)
+        sessions = self._computing(request.schema) if computes else self._sessions
+        with sessions.use() as spark:
+            if computes:
                 rows = spark.read.schema(ddl(columns)).parquet(*paths).coalesce(1)
                 found, _ = write_computed(
                     pipeline.merged(rows, request.schema), request.schema, target, 1
@@ -252,8 +259,13 @@ class SparkEngine:
         return parts
 
     def close(self) -> None:
-        """End the Spark session."""
+        """End the Spark sessions."""
         self._sessions.close()
+        self._exact.close()
+
+    def _computing(self, schema: DataSchema) -> SparkSessions:
+        """Return the sessions whose JVM computes rows: with twins, one in which case counts."""
+        return self._exact if schema.has_exact_names else self._sessions
 
     def _splits(self, request: PersistRequest) -> list[Split]:
         try:
@@ -261,7 +273,7 @@ class SparkEngine:
         except NotFound as error:
             raise EngineFailure(f"topic {request.topic!r}: {error}") from error
         except Unavailable as error:
-            raise EngineUnavailable(str(error)) from error
+            raise EngineUnavailable(str(error), dependency=error.dependency) from error
         enough = -(-sum(r.size for r in ranges) // self._options.split_bytes_max)
         return cut(ranges, max(self._parallelism, enough), self._options.split_bytes_min)
 

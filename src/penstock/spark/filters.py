@@ -68,6 +68,19 @@ def condition(node: Filter) -> Column:
             return _of_text(node)
 
 
+def expressions_in(node: Filter | None) -> tuple[str, ...]:
+    """Return the expressions of a filter, in Spark SQL."""
+    match node:
+        case AndFilter() | OrFilter():
+            return tuple(text for one in node.fields for text in expressions_in(one))
+        case NotFilter():
+            return expressions_in(node.field)
+        case ExpressionFilter():
+            return (node.sql,)
+        case _:
+            return ()
+
+
 def _typed(node: EqualsFilter | RangeFilter | NullFilter) -> Column:
     value = value_of(node.column)
     if isinstance(node, NullFilter):

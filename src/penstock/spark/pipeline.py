@@ -1,7 +1,8 @@
 """From parsed rows to the rows of a time chunk: transform, filter, reject, truncate, roll up.
 
 Builds DataFrames only; nothing runs here, and nothing asks Spark for a schema, which would cost a
-round trip each. Values of filters are bound as literals, never made part of SQL text.
+round trip each: only expressions that were not met before are shown to Spark, once. Values of
+filters are bound as literals, never made part of SQL text.
 
 A transform's expression is Spark SQL: names in double quotes, text in single ones. It sees the
 fields of the message and `__time`, not other transforms. What it cannot compute becomes null, as
@@ -29,7 +30,8 @@ from penstock.spark.expressions import (
     ordered_lists,
     truncated,
 )
-from penstock.spark.filters import condition
+from penstock.spark.filters import condition, expressions_in
+from penstock.spark.sqlwall import OUTLINE_CONF, check_expressions
 from penstock.spark.transforms.identifiers import in_backticks
 
 if TYPE_CHECKING:
@@ -50,6 +52,8 @@ ENGINE_CONF: Final[Mapping[str, str]] = {
     "spark.sql.ansi.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
     KEEP_COUNTING[0]: KEEP_COUNTING[1],
+    "spark.sql.runSQLOnFiles": "false",
+    **OUTLINE_CONF,
 }
 """Settings of the engines' Spark sessions, on top of the server's."""
 
@@ -57,6 +61,10 @@ PROCESSED: Final = "processed"
 FILTERED: Final = "filtered"
 LATE: Final = "late"
 EARLY: Final = "early"
+
+# Expressions that Spark understood as such; two threads may check the same ones.
+_CHECKED: Final[set[tuple[str, ...]]] = set()
+_CHECKED_MAX: Final = 1_000
 
 _FATE: Final = f"{OWN_PREFIX}fate"
 _ROW: Final = f"{OWN_PREFIX}row"
@@ -70,7 +78,20 @@ def transformed(rows: DataFrame, schema: DataSchema, also: Sequence[str] = ()) -
         time = _as_time(computed[TIME_COLUMN])
     names = dict.fromkeys((*inputs(schema), *also))
     columns = [computed.get(name, column(name)).alias(name) for name in names]
-    return rows.select(time.alias(TIME_COLUMN), *columns)
+    made = rows.select(time.alias(TIME_COLUMN), *columns)
+    _check(made, schema)
+    return made
+
+
+def _check(rows: DataFrame, schema: DataSchema) -> None:
+    """See once what Spark understands of a schema's expressions."""
+    texts = (*(t.sql for t in schema.transforms), *expressions_in(schema.filter))
+    if not texts or texts in _CHECKED:
+        return
+    check_expressions(rows if schema.filter is None else rows.where(condition(schema.filter)))
+    if len(_CHECKED) >= _CHECKED_MAX:
+        _CHECKED.clear()
+    _CHECKED.add(texts)
 
 
 def judged(

@@ -27,7 +27,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.core.errors import Conflict, InvalidRequest, NotFound, PenstockError, Unavailable
+from penstock.core.errors import (
+    Conflict,
+    Dependency,
+    InvalidRequest,
+    NotFound,
+    PenstockError,
+    Unavailable,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,7 +80,7 @@ def translate_error(error: OSError, path: str, doing: str) -> PenstockError:
     if number in _WRONG_REQUEST:
         return InvalidRequest(f"{path}: cannot {doing}: {_WRONG_REQUEST[number]}")
     mend = _TRY_LATER.get(number, f"{error.strerror or error}; try again")
-    return Unavailable(f"{path}: cannot {doing}: {mend}")
+    return Unavailable(f"{path}: cannot {doing}: {mend}", dependency=Dependency.DISK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +208,10 @@ class FileSystem(Protocol):
 
     def exists(self, path: str) -> bool:
         """Say whether a file or folder of this name is there."""
+        ...
+
+    def resolve(self, path: str) -> str:
+        """Return the path without symbolic links; what does not exist stays as it is named."""
         ...
 
     def mkdir(self, folder: str) -> None:
@@ -364,7 +375,9 @@ class OsReadFile:
             mapping = mmap.mmap(self._fd, length, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
             # ValueError: the file is shorter than asked.
-            raise Unavailable(f"{self._path}: cannot map {length} bytes: {error}") from error
+            raise Unavailable(
+                f"{self._path}: cannot map {length} bytes: {error}", dependency=Dependency.DISK
+            ) from error
         return memoryview(mapping)
 
     def close(self) -> None:
@@ -446,6 +459,10 @@ class OsFileSystem:
     def exists(self, path: str) -> bool:
         """Say whether a file or folder of this name is there."""
         return os.path.exists(path)
+
+    def resolve(self, path: str) -> str:
+        """Return the path without symbolic links."""
+        return os.path.realpath(path)
 
     def mkdir(self, folder: str) -> None:
         """Create a folder durably, with its parents."""

@@ -87,7 +87,9 @@ class FakeBatchEngine:
                 yield from self._rows(request, part)
         elif isinstance(given, SegmentInput):
             for file, interval in given.files:
-                for row in _segment_rows(_path(file.path)):
+                names = dict(given.renamed)
+                for found in _segment_rows(_path(file.path)):
+                    row = {names.get(name, name): value for name, value in found.items()}
                     if interval.contains(_time(row)):
                         yield file.path, "", row, RowCounts(processed=1)
         elif isinstance(given, ExternalInput):

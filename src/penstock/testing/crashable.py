@@ -132,6 +132,10 @@ class CrashableFileSystem(FallibleDisk):
             return False
         return True
 
+    def resolve(self, path: str) -> str:
+        """Return the path: there are no links here."""
+        return path
+
     def mkdir(self, folder: str) -> None:
         """Create a folder durably, with its parents."""
         folder = folder.rstrip("/")

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 
-import pyarrow as pa
+from penstock.broker.messages import arrow_mask
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+    import pyarrow as pa
 
     from penstock.broker.channel.state.inflight import InFlight
 
@@ -35,7 +36,7 @@ class Delivery:
         """Return those that are wanted."""
         attempts, times_ns = self.attempts, self.times_ns
         return Delivery(
-            self.messages.filter(pa.array(wanted)),
+            self.messages.filter(arrow_mask(wanted)),
             self.ids[wanted],
             attempts if isinstance(attempts, int) else attempts[wanted],
             times_ns if isinstance(times_ns, int) else times_ns[wanted],

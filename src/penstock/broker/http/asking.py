@@ -1,31 +1,39 @@
-"""HTTP requests that the broker makes itself: of authorization servers and nsqlookupd.
+"""HTTP requests that the broker makes itself: to authorization servers and nsqlookupd.
 
 Owns their bounds: how long an answer may take as a whole and how large it may be. Redirects are not
-followed and no proxy is used: who asks names the server it means.
+followed and no proxy is used: the URL names the server that is meant. Each request has a connection
+of its own.
+
+A general HTTP client is not used here, because such libraries import and build their parts at the
+first request, which is on the event loop, where every client of the broker would wait for it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
+import base64
+import contextlib
+import encodings.idna  # noqa: F401 - else imported on the loop for the first name that is resolved
+import ssl
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
+from urllib.parse import SplitResult, unquote, urlencode, urlsplit
 
-import httpx
+import httptools
 
 from penstock.core.errors import InvalidRequest, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# It writes each request's URL to the log at INFO, and the questions hold clients' secrets.
-logging.getLogger("httpx").setLevel(logging.WARNING)
-
-
-_PORTS: Final = 65_536
+_OK: Final = 200
+_HEAD_BYTES_MAX: Final = 65_536
+_READ_BYTES: Final = 65_536
 
 
 class HttpAsker:
-    """Asks; used on the broker's event loop.
+    """Makes requests on the broker's event loop.
 
     Args:
         connect_timeout_s: Longest wait for a connection.
@@ -36,72 +44,169 @@ class HttpAsker:
     def __init__(
         self, connect_timeout_s: float, request_timeout_s: float, max_answer_bytes: int
     ) -> None:
+        self._connect_timeout_s = connect_timeout_s
         self._request_timeout_s = request_timeout_s
         self._max_answer_bytes = max_answer_bytes
-        timeout = httpx.Timeout(request_timeout_s, connect=connect_timeout_s)
-        self._client = httpx.AsyncClient(
-            timeout=timeout, trust_env=False, headers={"accept": "application/vnd.nsq; version=1.0"}
-        )
 
     async def get(self, url: str, query: Mapping[str, str]) -> bytes:
         """Return the answer to a GET.
 
         Raises:
-            InvalidRequest: The URL is none, or the answer is an error, or too large.
+            InvalidRequest: The URL is not valid, or the answer is an error, or too large.
             Unavailable: There was no answer in time.
         """
-        return await self._ask(_request("GET", url, params=dict(query)))
+        server = _Server.of(url)
+        given = f"{server.query}&" if server.query else ""
+        return await self._ask(server, "GET", f"{server.path}?{given}{urlencode(query)}", b"")
 
     async def post(self, url: str, body: bytes) -> bytes:
         """Return the answer to a POST of JSON. Raises as `get`."""
-        request = _request("POST", url, content=body)
-        request.headers["content-type"] = "application/json"
-        return await self._ask(request)
+        server = _Server.of(url)
+        query = f"?{server.query}" if server.query else ""
+        return await self._ask(server, "POST", f"{server.path}{query}", body)
 
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._client.aclose()
-
-    async def _ask(self, request: httpx.Request) -> bytes:
-        place = f"{request.url.scheme}://{request.url.netloc.decode()}{request.url.path}"
-        request.headers["accept"] = "application/vnd.nsq; version=1.0"
+    async def _ask(self, server: _Server, method: str, target: str, body: bytes) -> bytes:
+        request = server.request(method, target, body)
         try:
             async with asyncio.timeout(self._request_timeout_s):
-                response = await self._client.send(request, stream=True)
-                try:
-                    return await self._read(place, response)
-                finally:
-                    await response.aclose()
+                return await self._exchange(server, request)
         except TimeoutError as error:
             raise Unavailable(
-                f"{place}: no whole answer within {self._request_timeout_s:g} s"
+                f"{server.place}: no whole answer within {self._request_timeout_s:g} s"
             ) from error
-        except (httpx.HTTPError, UnicodeError) as error:  # the latter of what is no host's name
-            # Of the error only its kind: its text may hold the question.
-            raise Unavailable(f"{place}: {type(error).__name__}") from error
+        # ValueError is of what can be no host's name. Of the error only its kind: its text may hold
+        # the question.
+        except (OSError, ValueError, httptools.HttpParserError) as error:
+            raise Unavailable(f"{server.place}: {type(error).__name__}") from error
 
-    async def _read(self, place: str, response: httpx.Response) -> bytes:
-        pieces: list[bytes] = []
-        size = 0
-        async for piece in response.aiter_bytes():
-            size += len(piece)
-            if size > self._max_answer_bytes:
+    async def _exchange(self, server: _Server, request: bytes) -> bytes:
+        tls = await asyncio.to_thread(_certificates) if server.is_tls else None
+        async with asyncio.timeout(self._connect_timeout_s):
+            reader, writer = await asyncio.open_connection(server.host, server.port, ssl=tls)
+        try:
+            writer.write(request)
+            await writer.drain()
+            return await self._answer(server, reader)
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    async def _answer(self, server: _Server, reader: asyncio.StreamReader) -> bytes:
+        answer = _Answer()
+        parser = httptools.HttpResponseParser(answer)
+        left = _HEAD_BYTES_MAX + 2 * self._max_answer_bytes  # the pieces' lengths come on top
+        while not answer.is_complete:
+            data = await reader.read(_READ_BYTES)
+            if not data:
+                if answer.ends_with_connection:
+                    break
+                raise ConnectionResetError
+            left -= len(data)
+            parser.feed_data(data)
+            if len(answer.body) > self._max_answer_bytes or left < 0:
                 raise InvalidRequest(
-                    f"{place}: an answer of more than {self._max_answer_bytes} bytes"
+                    f"{server.place}: an answer of more than {self._max_answer_bytes} bytes"
                 )
-            pieces.append(piece)
-        if response.status_code != httpx.codes.OK:
-            raise InvalidRequest(f"{place}: answered {response.status_code}")
-        return b"".join(pieces)
+        status = parser.get_status_code()
+        if status != _OK:
+            raise InvalidRequest(f"{server.place}: answered {status}")
+        return bytes(answer.body)
 
 
-def _request(
-    method: str, url: str, params: dict[str, str] | None = None, content: bytes | None = None
-) -> httpx.Request:
-    try:
-        request = httpx.Request(method, url, params=params, content=content)
-    except httpx.InvalidURL as error:
-        raise InvalidRequest(f"{url!r:.200} cannot be asked: {error}") from error
-    if (request.url.port or 1) >= _PORTS:
-        raise InvalidRequest(f"{url!r:.200} cannot be asked: there is no such port")
-    return request
+class _Answer:
+    """Receives the calls of the parser."""
+
+    def __init__(self) -> None:
+        self.body = bytearray()
+        self.is_complete = False
+        self._has_head = False
+        self._has_length = False
+
+    @property
+    def ends_with_connection(self) -> bool:
+        """Whether the end of the connection is the end of the answer."""
+        return self._has_head and not self._has_length
+
+    def on_header(self, name: bytes, _value: bytes) -> None:
+        if name.lower() in {b"content-length", b"transfer-encoding"}:
+            self._has_length = True
+
+    def on_headers_complete(self) -> None:
+        self._has_head = True
+
+    def on_body(self, data: bytes) -> None:
+        self.body += data
+
+    def on_message_complete(self) -> None:
+        self.is_complete = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Server:
+    host: str
+    port: int
+    is_tls: bool
+    path: str
+    query: str
+    credentials: str | None
+
+    @classmethod
+    def of(cls, url: str) -> _Server:
+        """Read a URL.
+
+        Raises:
+            InvalidRequest: It is not one of HTTP.
+        """
+        try:
+            parts = urlsplit(url)
+            host, port = parts.hostname, parts.port
+        except ValueError as error:
+            raise InvalidRequest(f"{url!r:.200} cannot be asked: {error}") from error
+        if parts.scheme not in {"http", "https"} or not host:
+            raise InvalidRequest(
+                f"{url!r:.200} cannot be asked: write http://HOST:PORT/PATH or https://…"
+            )
+        if not url.isascii() or any(one.isspace() or not one.isprintable() for one in url):
+            raise InvalidRequest(f"{url!r:.200} cannot be asked: escape what is not ASCII")
+        is_tls = parts.scheme == "https"
+        return cls(
+            *(host, port or (443 if is_tls else 80), is_tls, parts.path or "/", parts.query),
+            _credentials(parts),
+        )
+
+    @property
+    def place(self) -> str:
+        """The server and path for errors, without what may be secret."""
+        return f"http{'s' if self.is_tls else ''}://{self._name}:{self.port}{self.path}"
+
+    def request(self, method: str, target: str, body: bytes) -> bytes:
+        """Return the bytes of a request."""
+        lines = [
+            f"{method} {target} HTTP/1.1",
+            f"host: {self._name}:{self.port}",
+            "accept: application/vnd.nsq; version=1.0",
+            "connection: close",
+        ]
+        if self.credentials is not None:
+            lines.append(f"authorization: Basic {self.credentials}")
+        if method == "POST":
+            lines += ["content-type: application/json", f"content-length: {len(body)}"]
+        return "\r\n".join([*lines, "", ""]).encode("ascii") + body
+
+    @property
+    def _name(self) -> str:
+        return f"[{self.host}]" if ":" in self.host else self.host
+
+
+def _credentials(parts: SplitResult) -> str | None:
+    if parts.username is None:
+        return None
+    pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+    return base64.b64encode(pair.encode()).decode()
+
+
+@lru_cache
+def _certificates() -> ssl.SSLContext:
+    """Return what servers are checked with: the machine's certificates, read once, on a thread."""
+    return ssl.create_default_context()

@@ -36,9 +36,6 @@ JSON: Final = b"application/json; charset=utf-8"
 TEXT: Final = b"text/plain; charset=utf-8"
 BYTES: Final = b"application/octet-stream"
 
-# An answer that comes before the body was read leaves this much to be read and dropped, so that the
-# client sees the answer; beyond it the connection is closed.
-_DROP_BYTES_MAX: Final = 67_108_864
 _PARAMETERS_MAX: Final = 64
 _CACHED_QUERY_BYTES_MAX: Final = 256
 _DETAIL_CHARACTERS_MAX: Final = 1_000
@@ -175,7 +172,7 @@ class Request:
         receive: ASGI's source of its body.
     """
 
-    __slots__ = ("_given_up", "_receive", "_unread", "headers", "method", "path", "query_string")
+    __slots__ = ("_given_up", "_receive", "headers", "method", "path", "query_string")
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self.method: str = scope["method"]
@@ -183,7 +180,6 @@ class Request:
         self.query_string: bytes = scope["query_string"]
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self._receive = receive
-        self._unread = True
         self._given_up = False
 
     @property
@@ -210,10 +206,8 @@ class Request:
 
     @property
     def must_close(self) -> bool:
-        """Whether so much of the body is to come still that the connection is better closed."""
-        length = self.content_length
-        too_much = length is None or length > _DROP_BYTES_MAX
-        return self._given_up or (self._unread and too_much)
+        """Whether the body took so long that the connection is better closed."""
+        return self._given_up
 
     def required(self, name: str) -> str:
         """Return a parameter that must be there.
@@ -281,7 +275,6 @@ class Request:
             raise ApiError(
                 408, "REQUEST_TIMEOUT", f"the body did not arrive within {timeout_s:g} s"
             ) from None
-        self._unread = False
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def require_length(self, limit_bytes: int, too_big: str) -> None:

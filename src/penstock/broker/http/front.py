@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-_OPEN_PATHS = frozenset({"/ping"})
+_OPEN_PATHS = frozenset({"/ping", "/status/ready"})
 _CONFIG = "/config/<option>"
 
 
@@ -68,6 +68,7 @@ class HttpFront:
         configure, peek = ConfigureRoutes(broker), PeekRoutes(broker)
         self.routes: Mapping[str, Mapping[str, Handler]] = {
             "/ping": {"GET": state.ping},
+            "/status/ready": {"GET": state.ready},
             "/info": {"GET": state.info},
             "/stats": {"GET": state.stats},
             "/pub": {"POST": publish.pub},
@@ -112,6 +113,7 @@ class HttpFront:
             answer = as_api_error(error)
             if answer.status == 500:
                 _logger.exception("%s %s failed", request.method, request.path)
+            answer.detail = self._broker.for_clients(answer.detail)
             response = error_response(answer)
         except Exception:
             # The boundary: a bug in one request must not take the others along, and no traceback

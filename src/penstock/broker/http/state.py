@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import orjson
+
 from penstock.broker.http.exchange import JSON, ApiError, Request, Response, json_response
 from penstock.broker.statistics.document import json_pieces, text_pieces
 from penstock.broker.statistics.server import health, info
@@ -30,6 +32,14 @@ class StateRoutes:
         """Say whether publishing works."""
         text = health(self._broker)
         return Response(200 if text == "OK" else 500, (text.encode(),), nsq=False)
+
+    async def ready(self, _request: Request) -> Response:
+        """Report whether a publish would succeed, as the other processes report their readiness."""
+        text = health(self._broker)
+        reasons = [] if text == "OK" else [text.removeprefix("NOK - ")]
+        document = {"ready": not reasons, "role": "broker", "reasons": reasons, "waits": []}
+        body = (orjson.dumps(document),)
+        return Response(503 if reasons else 200, body, content_type=JSON, nsq=False)
 
     async def info(self, _request: Request) -> Response:
         """Say what this broker is."""

@@ -19,7 +19,7 @@ from penstock.broker.names import is_ephemeral, is_valid_name
 from penstock.core.errors import InvalidRequest, PenstockError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Collection, Iterable
 
     from penstock.broker.lookupd.announcer import Announcer
     from penstock.broker.topics.changes import TopicChanges
@@ -66,16 +66,13 @@ class ChannelInheritance:
     Args:
         announcer: Knows the nsqlookupd servers.
         changes: Makes channels.
-        new_asker: Makes what asks the servers, once that is needed.
+        asker: Asks the servers.
     """
 
-    def __init__(
-        self, announcer: Announcer, changes: TopicChanges, new_asker: Callable[[], Asker]
-    ) -> None:
+    def __init__(self, announcer: Announcer, changes: TopicChanges, asker: Asker) -> None:
         self._announcer = announcer
         self._changes = changes
-        self._new_asker = new_asker
-        self._asker: Asker | None = None
+        self._asker = asker
         self._new: deque[Topic] = deque()
         self._asking: set[asyncio.Task[None]] = set()
 
@@ -118,8 +115,6 @@ class ChannelInheritance:
             _logger.warning("topic %s: its channels cannot be made: %s", topic.name, error)
 
     async def _ask(self, address: str, topic: str) -> set[str]:
-        if self._asker is None:
-            self._asker = self._new_asker()
         try:
             answer = await self._asker.get(f"http://{address}/channels", {"topic": topic})
             return parse_channels(answer)

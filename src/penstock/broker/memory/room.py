@@ -47,6 +47,6 @@ def admitted(
     if count < len(batch):
         queue.retention.count_dropped(len(batch) - count)
         # A copy, or what went would still be held.
-        batch = pa.array(batch[:count].to_pylist(), pa.binary())
+        batch = pa.concat_arrays([batch[:count]])
     ledger.hold(queue, queue.size_bytes + batch.nbytes)
     return batch

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.broker.nsqimport.records import LENGTH_MIN, Damage, Records, RecordScanner
-from penstock.broker.nsqimport.report import FileReport, QueueReport
+from penstock.broker.nsqimport.report import Doubt, FileReport, QueueReport
 from penstock.core.errors import NotFound, PenstockError
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ class QueueReader:
         if self._unwritten is not None and previous is not None:
             self._note_missing(self._files[-1], range(previous + 1, self._unwritten))
         self._estimate_missing()
+        self.report.settle()
 
     def _start(self) -> tuple[int, int]:
         """Return the file and the position to begin with."""
@@ -92,6 +93,7 @@ class QueueReader:
         good = [file for file in self._files if file.is_good]
         if metadata is None or not good:
             return 0, 0
+        self.report.depth = metadata.depth if metadata.depth >= 0 else None
         read, write = metadata.read_file, metadata.write_file
         if (read, metadata.read_position) > (write, metadata.write_position):
             return self._distrust("its read position is behind its write position")
@@ -146,10 +148,10 @@ class QueueReader:
         for found in self._scanner(data, border).scan(position):
             if isinstance(found, Damage):
                 report.damage.append(found)
-                report.lost_estimate += found.lost_estimate
+                report.lost += found.lost_estimate
                 continue
             if found.doubtful:
-                report.doubtful += len(found)
+                report.doubts.append(Doubt(found.position, found.doubt))
             else:
                 report.records += len(found)
             yield found
@@ -164,9 +166,9 @@ class QueueReader:
         missing = [file for file in self.report.files if file.state in {"missing", "unreadable"}]
         whole = [file for file in self.report.files if file.state == "read"][:-1]
         if missing and whole:
-            counts = [file.records + file.doubtful + file.lost_estimate for file in whole]
+            counts = [file.records + file.doubtful + file.lost for file in whole]
             for file in missing:
-                file.lost_estimate = round(sum(counts) / len(counts) * file.file_count)
+                file.lost = round(sum(counts) / len(counts) * file.file_count)
 
     def _map(self, file: DataFile) -> memoryview:
         opened = self._fs.open_read(f"{self._folder}/{file.name}")

@@ -3,11 +3,13 @@
     record   int32 length of what follows, int64 time in ns, uint16 attempts, 16 hex digits, body
 
 All numbers are big endian. There is no checksum, so a record counts as whole when its length is
-legal, its time and id look like ones, and what follows is a record again or the end of the file.
+legal, its time and id are plausible, and its end is where a record, damage or the end of the file
+can begin.
 
-Where that does not hold, the next place that looks like a record is searched. A record whose header
-is good but whose length leads to nothing is given up to there, marked doubtful: its body may be
-whole, or have something else behind it.
+Behind a record that is followed by no other, the next place that looks like a record is searched. A
+record whose length reaches over that place, or ends so short before it that no record fits between,
+has a wrong length. It is given up to that place and marked doubtful: its body may be whole, or have
+something else behind it. So is a record whose length is not possible.
 
 Invariants: records come in the order of the file; each byte from the start on is part of exactly
 one record or damage.
@@ -72,7 +74,7 @@ class Records:
         attempts: How often each had been delivered when it was written.
         ids: Their ids as numbers, see `messageid`.
         bodies: What was published.
-        doubtful: Their length was damaged; there is one of them then.
+        doubt: Mistake in the length of a single record; empty: they are whole.
     """
 
     position: int
@@ -80,10 +82,15 @@ class Records:
     attempts: npt.NDArray[np.uint16]
     ids: npt.NDArray[np.int64]
     bodies: pa.BinaryArray
-    doubtful: bool = False
+    doubt: str = ""
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether the length was damaged."""
+        return bool(self.doubt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,13 +153,14 @@ class RecordScanner:
                 continue
             last = int(places[-1]) if good else None
             after = self._search(end + 1 if last is None else last + HEAD_BYTES)
-            if last is not None and self._is_doubtful(end, after):
+            doubt = "" if last is None else self._doubt(last, end, after)
+            if last is not None and doubt:
                 if good > 1:
                     yield self._records_of(places[:-1], last, heads[:-1], ids[:-1])
                 end = last
             elif good:
                 yield self._records_of(places, end, heads, ids)
-            yield from self._damaged(end, after)
+            yield from self._damaged(end, after, doubt)
             position = self._size if after is None else after
 
     # -- sound records
@@ -191,11 +199,10 @@ class RecordScanner:
         end: int,
         heads: npt.NDArray[np.void],
         ids: npt.NDArray[np.int64],
-        *,
-        doubtful: bool = False,
+        doubt: str = "",
     ) -> Records:
         start = int(places[0])
-        if not doubtful:
+        if not doubt:
             self._records += len(places)
             self._record_bytes += end - start
         borders = np.empty(len(places) + 1, np.int32)
@@ -209,36 +216,40 @@ class RecordScanner:
             heads["attempts"].astype(np.uint16),
             ids,
             pc.binary_slice(whole, HEAD_BYTES, _INT32_MAX),
-            doubtful,
+            doubt,
         )
 
     # -- damage
 
-    def _is_doubtful(self, end: int, after: int | None) -> bool:
-        """Return whether it is the last sound record's length that leads to what is no record."""
-        if after is not None and after < end:
-            return True  # it would swallow another one
-        if end == self._border:
-            return False
-        if self._size - end < HEAD_BYTES or not any(self._data[end : end + _LENGTH_BYTES]):
-            return False  # a cut file, or one that was never filled: its own length is right
-        if self._has_good_head(end):
-            return False  # it is the length there that is wrong
-        # With a length there that leads on, it is the rest of the head there that is wrong.
-        length = self._length(end)
-        leads_on = end + _LENGTH_BYTES + length == (after or self._size)
-        return length < LENGTH_MIN or not leads_on
+    def _doubt(self, last: int, end: int, after: int | None) -> str:
+        """Return what is wrong with the length of the last record, which no other one follows.
 
-    def _damaged(self, start: int, after: int | None) -> Iterator[Records | Damage]:
+        A record that ends where damage begins is whole: the bytes behind it are damaged, not
+        the length.
+
+        Args:
+            last: Where it begins.
+            end: Where its length says that it ends.
+            after: Where the next record begins, if there is one.
+        """
+        if after is None:
+            return ""
+        length = self._length(last)
+        if after < end:
+            return f"its length of {length} bytes reaches over the record at byte {after:,}"
+        if end != self._border and after - end < HEAD_BYTES and not self._has_good_head(end):
+            return f"its length of {length} bytes ends {after - end} bytes before the next record"
+        return ""
+
+    def _damaged(self, start: int, after: int | None, doubt: str) -> Iterator[Records | Damage]:
         """Give what is between a place that is no record and the next that is one."""
         end = self._size if after is None else after
         has_head = start + HEAD_BYTES <= self._size and self._has_good_head(start)
-        if has_head and (after is not None or self._fits(start)):
-            stop = start + _LENGTH_BYTES + self._length(start) if after is None else after
-            if stop - start - _LENGTH_BYTES <= self._max_length:
-                _, heads, ids = self._check(place := np.array([start], np.int64))
-                yield self._records_of(place, stop, heads, ids, doubtful=True)
-                start, has_head = stop, False
+        if has_head and after is not None and after - start - _LENGTH_BYTES <= self._max_length:
+            _, heads, ids = self._check(place := np.array([start], np.int64))
+            doubt = doubt or f"its length of {self._length(start)} bytes leads to no record"
+            yield self._records_of(place, after, heads, ids, doubt)
+            return
         if start == end:
             return
         usual = self._record_bytes / self._records if self._records else end - start

@@ -13,7 +13,14 @@ import orjson
 
 import penstock
 from penstock.broker.protocol.negotiation import NSQ_VERSION
-from penstock.broker.statistics.server import Json, health, held, memory, publishing
+from penstock.broker.statistics.server import (
+    Json,
+    health,
+    held,
+    http_connections,
+    memory,
+    publishing,
+)
 from penstock.broker.statistics.topics import Shown, client_json, topic_statistics
 from penstock.broker.turns import Turns
 from penstock.core.instants import format_time
@@ -59,6 +66,8 @@ async def json_pieces(broker: Broker, selection: Selection, *, with_memory: bool
     )
     tail["publishing"] = publishing(broker)
     tail["held"] = held(broker)
+    tail["http"] = http_connections(broker)
+    tail["loop_stall_ms"] = broker.loop_stalls.to_json()
     pieces += [b",", orjson.dumps(tail)[1:]]
     return pieces
 

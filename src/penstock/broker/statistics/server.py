@@ -52,7 +52,7 @@ def broadcast_address(options: BrokerOptions) -> str:
 def health(broker: Broker) -> str:
     """Return ``OK``, or ``NOK - `` and why."""
     failure = broker.publisher.health()
-    return "OK" if failure is None else f"NOK - {failure}"
+    return "OK" if failure is None else f"NOK - {broker.for_clients(failure)}"
 
 
 def publishing(broker: Broker) -> Json:
@@ -63,6 +63,12 @@ def publishing(broker: Broker) -> Json:
         "refused_publishes": broker.budget.refused,
         "waiting_readers": broker.waiting_readers,
     }
+
+
+def http_connections(broker: Broker) -> Json:
+    """Return the open HTTP connections, and what was refused by reason."""
+    guard = broker.guard
+    return {"connections": guard.connections, "refused": dict(sorted(guard.refused.items()))}
 
 
 def held(broker: Broker) -> Json:

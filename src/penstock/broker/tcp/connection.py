@@ -263,7 +263,7 @@ class Connection(asyncio.Protocol):
 
     def fail(self, code: str, text: str) -> None:
         """Say what is wrong, and close."""
-        self.output.send(frames.error(code, text))
+        self.output.send(frames.error(code, self._front.broker.for_clients(text)))
         self.close()
 
     async def start_tls(self, context: ssl.SSLContext) -> None:

@@ -1,7 +1,8 @@
 """What components last had to say: warnings and errors, for whoever looks after a flow.
 
-Owns a bounded number of messages and the count of those that had to go. Does not own the log,
-which has them too.
+Owns a bounded number of messages, the count of those that had to go, and how messages name
+components. Does not own the log, which gets every message after this handler: with the name and the
+id of the component, as those who log often know the id alone.
 
 Its mutex guards a deque and a number: messages come from every thread of every processor, and are
 read now and then.
@@ -10,6 +11,7 @@ read now and then.
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -24,6 +26,7 @@ from penstock.flow.scheduling.activity import told
 LOGGER_NAME: Final = "penstock.flow"
 
 _TEXT_MAX: Final = 2_000
+_ID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _LEVELS: Final = {
     BulletinLevel.DEBUG: logging.DEBUG,
     BulletinLevel.INFO: logging.INFO,
@@ -53,12 +56,12 @@ class Bulletin:
 
 
 class BulletinBoard(logging.Handler):
-    """Keeps the newest messages of the loggers of flows.
+    """Keeps the newest messages of the loggers of flows, and names components in all of them.
 
     Attributes:
         levels: By id of a component, from which level on its messages are kept; those of others
             are from `WARNING` on.
-        names: By id of a component, what messages call it instead.
+        names: By id of a component or connection, its name.
 
     Args:
         limit: Messages that are kept.
@@ -80,12 +83,14 @@ class BulletinBoard(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Keep a message; one that cannot be put together is reported as loggers do it."""
         component = str(getattr(record, COMPONENT, ""))
-        if record.levelno < self.levels.get(component, logging.WARNING):
-            return
         try:
             text = record.getMessage()
         except Exception:  # noqa: BLE001 - documented boundary: code of a component may be in it
             self.handleError(record)
+            return
+        # The log's handlers, which are the root logger's, come after this one.
+        record.msg, record.args = self._with_names(text, component), ()
+        if record.levelno < self.levels.get(component, logging.WARNING):
             return
         if record.exc_info is not None and record.exc_info[1] is not None:
             why = told(record.exc_info[1])
@@ -106,6 +111,19 @@ class BulletinBoard(logging.Handler):
                 )
             )
 
+    def _with_names(self, text: str, component: str) -> str:
+        """Return a message with name and id of the component that it is about, and of queues."""
+        name = self.names.get(component)
+        if name is not None and component not in text:
+            label = f"{name} ({component})"
+            return text.replace(name, label, 1) if name in text else f"{label}: {text}"
+
+        def label_of(found: re.Match[str]) -> str:
+            known = self.names.get(found[0])
+            return found[0] if known is None else f"{known} ({found[0]})"
+
+        return _ID.sub(label_of, text)
+
     def read(self, *, after: int = 0, component: str | None = None) -> Sequence[Bulletin]:
         """Return what is kept, the oldest first.
 
@@ -123,8 +141,9 @@ class BulletinBoard(logging.Handler):
 
 
 def names_of(index: FlowIndex) -> Mapping[str, str]:
-    """Return the names of a flow's components by their ids."""
-    return {one.id: str(one) for one in index.components}
+    """Return the names of a flow's components and connections by their ids."""
+    names = {one.id: str(one) for one in index.components}
+    return names | {one.id: str(one) for one in index.connections}
 
 
 def levels_of(index: FlowIndex) -> Mapping[str, int]:

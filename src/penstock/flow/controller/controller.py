@@ -24,7 +24,7 @@ from penstock.flow.controller.bulletins import LOGGER_NAME, BulletinBoard
 from penstock.flow.controller.firings import Firings
 from penstock.flow.controller.options import ControllerOptions
 from penstock.flow.controller.parts import Parts
-from penstock.flow.controller.plans import Planning, check_prioritizer
+from penstock.flow.controller.plans import Planning
 from penstock.flow.controller.queueing import QueueBoard
 from penstock.flow.controller.running import RunningFlow
 from penstock.flow.controller.status import FlowStatus
@@ -33,6 +33,7 @@ from penstock.flow.graph.changes import Change
 from penstock.flow.graph.model import Flow
 from penstock.flow.graph.places import InvalidFlow, Places
 from penstock.flow.graph.validation import validate
+from penstock.flow.ownprioritizers import check_prioritizer
 from penstock.flow.queue.budget import HeapBudget
 from penstock.flow.repository.repository import FlowFileRepository
 from penstock.flow.scheduling.pool import ThreadPool
@@ -78,7 +79,9 @@ class FlowController:
     ) -> None:
         self._path = f"{folder}/{_FLOW_FILE}"
         self._fs = fs
-        self._types = RegistryTypes(registry)
+        self._modules = registry.modules
+        self._types = RegistryTypes(registry, imports=True)
+        self._types_without_imports = RegistryTypes(registry, imports=False)
         self._options = options
         self._resources = resources
         self.bulletins = BulletinBoard(options.bulletins)
@@ -186,12 +189,23 @@ class FlowController:
         return self._types
 
     def check(self, flow: Flow, places: Places | None = None) -> None:
-        """See whether a flow could be applied; nothing is changed.
+        """Check whether a flow could be applied; nothing is changed and nothing imported.
+
+        Properties and relationships of users' classes are checked only if an applied flow named
+        them before.
 
         Raises:
             InvalidFlow: With everything that is wrong.
         """
-        problems = validate(flow, self._types, places=places, check_prioritizer=check_prioritizer)
+        self._check(flow, places, self._types_without_imports)
+
+    def _check(self, flow: Flow, places: Places | None, types: RegistryTypes) -> None:
+        problems = validate(
+            flow,
+            types,
+            places=places,
+            check_prioritizer=lambda name: check_prioritizer(name, self._modules),
+        )
         if problems:
             raise InvalidFlow(problems)
 
@@ -214,7 +228,7 @@ class FlowController:
                 processor does not stop. Nothing was changed.
             Unavailable: It could not be kept; nothing was changed.
         """
-        self.check(flow, places)
+        self._check(flow, places, self._types)
         return self._do(
             lambda: self._flow.apply(flow, revision, places), "apply flow %s", flow.name
         )

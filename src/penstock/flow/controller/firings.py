@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.core.errors import PenstockError
+from penstock.core.errors import PenstockError, counted
 from penstock.flow.repository.changes import Changes
 from penstock.flow.scheduling.statistics import ComponentStatistics
 from penstock.flow.scheduling.strategy import Schedule
@@ -105,7 +105,9 @@ class Firings:
         try:
             self._store.commit(Changes(states=states))
         except PenstockError as error:
-            _logger.warning("firing times of %d components are not kept: %s", len(changed), error)
+            _logger.warning(
+                "firing times of %s are not kept: %s", counted(len(changed), "component"), error
+            )
             return
         self._known.update(changed)
 

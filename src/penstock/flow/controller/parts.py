@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from penstock.core.errors import Conflict, NotFound
+from penstock.core.errors import Conflict, NotFound, counted
 from penstock.flow.controller.junction import OUT, Junction
 from penstock.flow.controller.queueing import Ring
 from penstock.flow.controller.status import ComponentStatus, ConnectionStatus
@@ -158,7 +158,11 @@ class Parts:
             for change in changes
             if change.must_be_empty and change.component is Kind.CONNECTION
         ]
-        held = [f"connection {name} holds {count:,} FlowFiles" for name, count in going if count]
+        held = [
+            f"connection {name} holds {counted(count, 'FlowFile')}"
+            for name, count in going
+            if count
+        ]
         if held:
             raise Conflict(
                 f"{listed(held)}: a connection that goes must be empty; let them be taken, or "

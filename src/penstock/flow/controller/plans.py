@@ -98,7 +98,8 @@ class Plans:
         expiration_ms, prioritizers = 0, []
         try:
             expiration_ms = self._period_ms(placed.group, connection.expiration)
-            prioritizers = [prioritizer_of(name) for name in connection.prioritizers]
+            modules = self._registry.modules
+            prioritizers = [prioritizer_of(name, modules) for name in connection.prioritizers]
         except PenstockError as error:
             self._note(placed.path, error)
         options = QueueOptions(
@@ -220,8 +221,3 @@ def _never(placed: PlacedComponent, why: str) -> UnitPlan:
 
     identity = ProcessorIdentity(placed.id, str(placed), placed.group.names)
     return UnitPlan(identity, refuse, dict, frozenset(), {})
-
-
-def check_prioritizer(name: str) -> None:
-    """Raise `InvalidRequest` for a text that names no prioritizer."""
-    prioritizer_of(name)

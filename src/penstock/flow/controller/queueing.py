@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from penstock.core.errors import NotFound, PenstockError
+from penstock.core.errors import NotFound, PenstockError, counted
 from penstock.flow.queue.queue import FlowFileQueue
 from penstock.flow.repository.changes import Changes
 
@@ -170,11 +170,14 @@ class QueueBoard:
         except PenstockError as error:
             queue.put_many(expired)
             _logger.warning(
-                "connection %s: %d expired FlowFiles could not be removed from the journal (%s); "
+                "connection %s: %s could not be removed from the journal (%s); "
                 "they stay, and are tried again",
                 queue.id,
-                len(expired),
+                counted(len(expired), "expired FlowFile"),
                 error,
             )
             return False
+        except BaseException:
+            queue.put_many(expired)
+            raise
         return True

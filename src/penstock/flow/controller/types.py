@@ -4,20 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from penstock.core.errors import PenstockError
-from penstock.flow.graph.declarations import ClassDeclaration, ProcessorDeclaration
+from penstock.core.errors import NotFound, PenstockError
+from penstock.flow.graph.declarations import (
+    NOT_IMPORTED,
+    ClassDeclaration,
+    ProcessorDeclaration,
+)
 from penstock.flow.processor.registry import ProcessorRegistry
 
 
 class RegistryTypes:
-    """`ProcessorTypes` over a registry; each class is looked at once.
+    """`ProcessorTypes` over a registry; the declaration of each class is read once.
 
     Args:
         registry: Finds the classes.
+        imports: Whether classes of users may be imported. A validation imports nothing: of a class
+            that was not imported before it knows only that flows may name it.
     """
 
-    def __init__(self, registry: ProcessorRegistry) -> None:
+    def __init__(self, registry: ProcessorRegistry, *, imports: bool) -> None:
         self._registry = registry
+        self._imports = imports
         self._known: dict[str, ProcessorDeclaration] = {}
 
     def names(self) -> Iterable[str]:
@@ -28,17 +35,23 @@ class RegistryTypes:
         """Return a type by its name or import path; None: there is none."""
         if name not in self._known:
             try:
-                self._known[name] = ClassDeclaration(self._registry.find(name))
+                found = self._registry.find(name) if self._imports else self._registry.check(name)
             except PenstockError:
                 return None
+            if found is None:
+                return NOT_IMPORTED
+            self._known[name] = ClassDeclaration(found)
         return self._known[name]
 
     def why_missing(self, name: str) -> str:
-        """Return why a class is not there that is named by import path; empty: it is no path."""
-        if ":" not in name:
-            return ""
+        """Return why a class may not be named or does not exist; empty: the name is not known."""
         try:
-            self._registry.find(name)
+            if self._imports:
+                self._registry.find(name)
+            else:
+                self._registry.check(name)
+        except NotFound as error:
+            return str(error) if ":" in name else ""
         except PenstockError as error:
             return str(error)
         return ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from penstock.flow.processor.kinds import PropertyValue
 from penstock.flow.processor.processor import (
@@ -114,6 +114,28 @@ class ClassDeclaration:
             )
             return Configuration(error.problems, self._fixed if is_fixed else None)
         return Configuration((), frozenset(made.relationships()))
+
+
+class NotImported:
+    """The declaration of a class that may be named, but was not imported: nothing is known of it.
+
+    The checks leave out whatever depends on it; they are made when the flow is applied.
+    """
+
+    input = InputRequirement.ALLOWED
+    runs_without_input = False
+    runs_serially = False
+    sensitive: frozenset[str] = frozenset()
+    property_names: Sequence[str] = ()
+    takes_others = True
+
+    def configured(self, properties: Mapping[str, PropertyValue]) -> Configuration:
+        """Return a configuration without problems, whose relationships are not known."""
+        del properties
+        return Configuration((), None)
+
+
+NOT_IMPORTED: Final = NotImported()
 
 
 class ClassTypes:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from penstock.core.errors import InvalidRequest
 from penstock.flow.graph.checking import Checking
-from penstock.flow.graph.declarations import ProcessorDeclaration
+from penstock.flow.graph.declarations import NOT_IMPORTED, ProcessorDeclaration
 from penstock.flow.graph.index import PlacedComponent
 from penstock.flow.graph.model import Processor, Strategy
 from penstock.flow.graph.parameters import MASK, sole_reference, texts_of
@@ -24,8 +24,9 @@ def processor_problems(check: Checking) -> Iterator[Problem]:
     for placed, processor in check.index.processors:
         declaration = check.declaration(placed)
         yield from _schedule_problems(check, placed, processor)
-        if declaration is None:
-            yield check.problem((*placed.path, "type"), _no_type(check, processor.type))
+        if declaration is None or declaration is NOT_IMPORTED:
+            if declaration is None:
+                yield check.problem((*placed.path, "type"), _no_type(check, processor.type))
             for name, value in processor.properties.items():
                 for text in texts_of(value):
                     path = (*placed.path, "properties", name)

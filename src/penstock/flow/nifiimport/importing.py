@@ -5,31 +5,35 @@ Owns the order of steps and what becomes of a FlowFile. Does not own reading NiF
 
 Invariants:
 
-- A FlowFile is imported once, however often its file is given and whatever ends the import: that a
-  row is done stands in the commit that puts its FlowFile.
+- A FlowFile is imported once, in however many files of its queue it stands, however often they are
+  given and whatever ends the import: that it is done stands in the commit that puts it.
 - A commit is durable before the next one begins. One that fails leaves nothing behind.
 - FlowFiles come in the order in which NiFi would have handed them out, by any prioritizers and
-  across files: dates and indexes are NiFi's, ids and content are new and keep their order.
+  across files: dates and indexes are NiFi's, content is new and keeps its order, and new ids are
+  in the order of NiFi's record ids, by which NiFi decides where nothing else does.
 - Few are in memory, however many there are: they go on to our swap files.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.errors import InvalidRequest, PenstockError
+import numpy as np
+
+from penstock.core.errors import InvalidRequest
 from penstock.flow.flowfile import UUID, FlowFile
 from penstock.flow.nifiimport.contents import NifiContent, UnreadableContent
-from penstock.flow.nifiimport.record import ImportRecord, key_of
+from penstock.flow.nifiimport.record import ImportRecord, QueueRecord, key_of, mark_of
 from penstock.flow.prioritizers import SortOrder
 from penstock.flow.repository.changes import Changes
 from penstock.storage.content.claims import ResourceClaim
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from penstock.flow.prioritizers import Prioritizer
     from penstock.flow.repository.repository import FlowFileRepository
@@ -101,15 +105,44 @@ class _Taking:
 
     Attributes:
         rows: Its FlowFiles, the first to go last.
+        marks: By what each is known among those of its queue.
+        queue: Which FlowFiles of its queue are done.
         record: Which of them are done.
         report: What became of them.
         claims: Content that was copied, by where NiFi has it.
     """
 
     rows: Sequence[FlowFile]
+    marks: Sequence[int]
+    queue: QueueRecord
     record: ImportRecord
     report: FileReport
     claims: dict[_Place, ContentClaim] = field(default_factory=dict)
+
+
+class _NewIds:
+    """New ids of FlowFiles, in the order of their record ids.
+
+    Args:
+        ids: Their record ids.
+        marks: By what each is known; one that comes twice gets one id.
+        first: The first new id.
+    """
+
+    def __init__(self, ids: Sequence[int], marks: Sequence[int], first: int) -> None:
+        self._first = first
+        self._marks, at = np.unique(np.asarray(marks, np.int64), return_index=True)
+        order = np.argsort(np.asarray(ids, np.int64)[at], kind="stable")
+        self._ranks = np.empty(len(order), np.int64)
+        self._ranks[order] = np.arange(len(order))
+
+    def __contains__(self, mark: int) -> bool:
+        place = int(np.searchsorted(self._marks, mark))
+        return place < len(self._marks) and int(self._marks[place]) == mark
+
+    def of(self, mark: int) -> int:
+        """Return the new id of one."""
+        return self._first + int(self._ranks[np.searchsorted(self._marks, mark)])
 
 
 class NifiImport:
@@ -141,6 +174,20 @@ class NifiImport:
         self._new_uuid = new_uuid
         self._options = options or ImportOptions()
         self._unswapped: list[FlowFile] = []
+        self._queues: dict[str, QueueRecord] = {}
+        self._ids = _NewIds((), (), 0)
+
+    def expect(self, files: Iterable[NifiSwapFile]) -> None:
+        """Give out new ids for all FlowFiles of several files, in the order of NiFi's record ids.
+
+        Without it, `take` gives them out for each file alone. The files are read to their end.
+        """
+        ids, marks = array("q"), array("q")
+        for file in files:
+            for batch in file.batches(_READ_FLOWFILES):
+                ids.extend([one.id for one in batch])
+                marks.extend([mark_of(one) for one in batch])
+        self._ids = _NewIds(ids, marks, self._repository.next_ids(len(ids)))
 
     def take(self, name: str, file: NifiSwapFile) -> FileReport:
         """Import what an earlier import of the same file has not; nothing of it may be read yet.
@@ -158,8 +205,25 @@ class NifiImport:
             return FileReport()
         key = key_of(file.summary, rows[0])
         record = ImportRecord.load(self._repository, key, name, self._target.queue, len(rows))
-        left = record.left(len(rows))
-        taking = _Taking(rows, record, FileReport(imported_before=len(rows) - len(left)))
+        queue = self._queues.get(file.summary.queue)
+        if queue is None:
+            queue = QueueRecord(self._repository, file.summary.queue)
+            self._queues[file.summary.queue] = queue
+        marks = [mark_of(one) for one in rows]
+        # Of one that stands in a file twice, the first counts.
+        new = {mark: row for row, mark in reversed(list(enumerate(marks)))}
+        left = [
+            row
+            for row in record.left(len(rows))
+            if marks[row] not in queue.done and new[marks[row]] == row
+        ]
+        left.sort(key=lambda row: rows[row].id)
+        report = FileReport(imported_before=len(rows) - len(left))
+        taking = _Taking(rows, marks, queue, record, report)
+        if not all(marks[row] in self._ids for row in left):
+            old = [rows[row].id for row in left]
+            first = self._repository.next_ids(len(left))
+            self._ids = _NewIds(old, [marks[row] for row in left], first)
         for batch in self._batches(rows, left):
             self._import(taking, batch)
         return taking.report
@@ -187,18 +251,26 @@ class NifiImport:
             rows = [row for row in batch if row in claims]
             if not rows:
                 return
-            puts = self._flowfiles(taking, rows, claims)
+            puts = [
+                self._moved(taking.rows[row], self._ids.of(taking.marks[row]), claims[row])
+                for row in rows
+            ]
+            marks = [taking.marks[row] for row in rows]
             changes = Changes(
                 puts={self._target.queue: puts},
                 written=written,
-                states={taking.record.key: taking.record.with_rows(rows)},
+                states={
+                    taking.record.key: taking.record.with_rows(rows, marks),
+                    **taking.queue.with_file(taking.record.key),
+                },
             )
             self._repository.commit(changes, durable=True)
-        except PenstockError:
+        except BaseException:
             for claim in written:
                 self._content.release(claim.resource)
             raise
-        taking.record.add(rows)
+        taking.record.add(rows, marks)
+        taking.queue.add(taking.record.key, marks)
         taking.report.imported += len(rows)
         taking.report.content_bytes += sum(claim.length for claim in written)
         self._unswapped += puts
@@ -236,16 +308,6 @@ class NifiImport:
         if self._source is None:
             raise UnreadableContent("no folder", "name NiFi's content repository")
         return self._source.copy(flowfile, self._content)
-
-    def _flowfiles(
-        self, taking: _Taking, rows: Sequence[int], claims: Mapping[int, ContentClaim | None]
-    ) -> list[FlowFile]:
-        """Return rows as FlowFiles of this repository."""
-        first = self._repository.next_ids(len(rows))
-        return [
-            self._moved(taking.rows[row], number, claims[row])
-            for number, row in enumerate(rows, first)
-        ]
 
     def _moved(self, flowfile: FlowFile, number: int, claim: ContentClaim | None) -> FlowFile:
         attributes = flowfile.attributes

@@ -5,6 +5,8 @@ Owns how a file is known again and which of its rows are done. Does not own the 
 Invariants:
 
 - A row is done when the commit that put its FlowFile says so; one cannot be without the other.
+- A FlowFile is known again in every file of its queue, by NiFi's record id and its uuid: nodes of a
+  cluster give the same record ids to other FlowFiles.
 - A file is known again by what it says of itself and by its first FlowFile: its name, where it
   lies, and whether the copy is whole make no difference.
 """
@@ -12,12 +14,13 @@ Invariants:
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Final, Protocol, Self
+from typing import TYPE_CHECKING, Final, Protocol, Self, TypeVar
 
 import msgspec
 import numpy as np
 
 from penstock.core.errors import CorruptData
+from penstock.flow.flowfile import UUID
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
     from penstock.flow.flowfile import FlowFile
     from penstock.flow.swap.nifi.summary import NifiSwapSummary
 
+T = TypeVar("T")
+
 KEY: Final = "nifi-import"
 
 
@@ -34,6 +39,11 @@ class _Record(msgspec.Struct, array_like=True):
     rows: bytes  # a bit for each row, the first in the highest bit
     file: str  # for people
     connection: str
+    flowfiles: bytes = b""  # marks of the FlowFiles that are done, 8 bytes each
+
+
+class _Files(msgspec.Struct, array_like=True):
+    keys: list[str]  # of the records of all files of a queue
 
 
 class States(Protocol):
@@ -67,6 +77,54 @@ def key_of(summary: NifiSwapSummary, first: FlowFile) -> str:
     return f"{KEY}/{hashlib.sha256(msgspec.msgpack.encode(told)).hexdigest()}"
 
 
+def mark_of(flowfile: FlowFile) -> int:
+    """Return what a FlowFile is known by among those of its queue."""
+    told = f"{flowfile.id} {flowfile.attributes.get(UUID, '')}".encode()
+    return int.from_bytes(hashlib.blake2b(told, digest_size=8).digest(), "big", signed=True)
+
+
+class QueueRecord:
+    """Which FlowFiles of one of NiFi's queues are done, over all of its files.
+
+    Args:
+        states: Where it is kept.
+        queue: Id of NiFi's queue.
+
+    Attributes:
+        key: Of the list of files.
+    """
+
+    def __init__(self, states: States, queue: str) -> None:
+        self.key = f"{KEY}-queue/{hashlib.sha256(queue.encode()).hexdigest()}"
+        kept = states.state(self.key)
+        self._keys = [] if kept is None else _decoded(self.key, kept, _Files).keys
+        self.done: set[int] = set()
+        for key in self._keys:
+            record = states.state(key)
+            if record is not None:
+                marks = _decoded(key, record, _Record).flowfiles
+                self.done.update(np.frombuffer(marks, np.int64).tolist())
+
+    def with_file(self, key: str) -> dict[str, bytes]:
+        """Return what the commit keeps so that a file's record is found; nothing if it is."""
+        if key in self._keys:
+            return {}
+        return {self.key: msgspec.msgpack.encode(_Files([*self._keys, key]))}
+
+    def add(self, key: str, marks: Sequence[int]) -> None:
+        """Note that FlowFiles of a file are done."""
+        if key not in self._keys:
+            self._keys.append(key)
+        self.done.update(marks)
+
+
+def _decoded(key: str, kept: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.msgpack.decode(kept, type=kind)
+    except msgspec.MsgspecError as error:
+        raise CorruptData(key, 0, f"the record of an import cannot be read: {error}") from error
+
+
 class ImportRecord:
     """Which rows of a file are done.
 
@@ -75,13 +133,22 @@ class ImportRecord:
         file: Name of the file, for people.
         connection: Where its FlowFiles go, for people.
         done: By row.
+        marks: Of the FlowFiles that are done.
 
     Attributes:
         key: Of the record.
     """
 
-    def __init__(self, key: str, file: str, connection: str, done: npt.NDArray[np.bool_]) -> None:
+    def __init__(
+        self,
+        key: str,
+        file: str,
+        connection: str,
+        done: npt.NDArray[np.bool_],
+        marks: list[int],
+    ) -> None:
         self.key = key
+        self._marks = marks
         self._file = file
         self._connection = connection
         self._done = done
@@ -94,32 +161,31 @@ class ImportRecord:
             CorruptData: The journal has something else under this key.
         """
         done = np.zeros(count, np.bool_)
+        marks: list[int] = []
         kept = states.state(key)
         if kept is not None:
-            try:
-                record = msgspec.msgpack.decode(kept, type=_Record)
-            except msgspec.MsgspecError as error:
-                raise CorruptData(key, 0, f"the record of an import cannot be read: {error}") from (
-                    error
-                )
+            record = _decoded(key, kept, _Record)
+            marks = np.frombuffer(record.flowfiles, np.int64).tolist()
             known = np.unpackbits(np.frombuffer(record.rows, np.uint8)).astype(np.bool_)
             # A copy of the file that was cut may have been imported before, or the whole one.
             done = np.zeros(max(count, len(known)), np.bool_)
             done[: len(known)] = known
-        return cls(key, file, connection, done)
+        return cls(key, file, connection, done, marks)
 
     def left(self, count: int) -> list[int]:
         """Return which of the first so many rows are not done, the last first."""
         rows: list[int] = np.flatnonzero(~self._done[:count])[::-1].tolist()
         return rows
 
-    def with_rows(self, rows: Sequence[int]) -> bytes:
+    def with_rows(self, rows: Sequence[int], marks: Sequence[int]) -> bytes:
         """Return the record's bytes with some more rows done; `add` them when it is committed."""
         done = self._done.copy()
         done[rows] = True
         packed = np.packbits(done).tobytes()
-        return msgspec.msgpack.encode(_Record(packed, self._file, self._connection))
+        told = np.array([*self._marks, *marks], np.int64).tobytes()
+        return msgspec.msgpack.encode(_Record(packed, self._file, self._connection, told))
 
-    def add(self, rows: Sequence[int]) -> None:
+    def add(self, rows: Sequence[int], marks: Sequence[int]) -> None:
         """Note that rows are done."""
         self._done[rows] = True
+        self._marks += marks

@@ -1,16 +1,16 @@
 """Finding the class of a processor by its name or its import path.
 
 Owns which names are known: those that are passed in, and those that installed packages declare by
-the entry points of a group. Does not own the classes.
+the entry points of a group, if the operator listed the package. Does not own the classes, nor the
+list of modules that flows may name (`flow.modules`).
 
-Invariants: nothing is imported before it is asked for; what cannot be imported is an error that
-names it, and hides nothing else. A name that two packages declare is refused when it is used.
+Invariants: `find` imports only what is passed in or listed, and `check` imports nothing of users.
+A class that cannot be imported is an error that names it, and hides no other. A name that two
+packages declare is refused when it is used.
 """
 
 from __future__ import annotations
 
-import importlib
-import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from importlib.metadata import entry_points
@@ -18,11 +18,12 @@ from inspect import isabstract
 from typing import Final
 
 from penstock.core.errors import Conflict, InvalidRequest, NotFound
+from penstock.flow.modules import FlowModules, load
 from penstock.flow.processor.processor import Processor
 
 ENTRY_POINT_GROUP: Final = "penstock.processors"
 
-_PATH: Final = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)")
+_WHAT: Final = "processor"
 
 
 def installed_paths() -> list[tuple[str, str]]:
@@ -36,24 +37,36 @@ class ProcessorRegistry:
     Args:
         builtin: Classes or import paths by name.
         installed: Names and import paths that packages declare, see `installed_paths`.
+        modules: The modules that flows may name; without it, none but those of `builtin`.
+
+    Attributes:
+        modules: The modules that flows may name.
     """
 
     def __init__(
         self,
         builtin: Mapping[str, type[Processor] | str],
         installed: Iterable[tuple[str, str]] = (),
+        modules: FlowModules | None = None,
     ) -> None:
-        self._known: dict[str, list[type[Processor] | str]] = {
-            name: [where] for name, where in builtin.items()
-        }
+        self.modules = modules or FlowModules()
+        self._builtin = dict(builtin)
+        self._builtin_paths = {path for path in builtin.values() if isinstance(path, str)}
+        self._installed: dict[str, list[str]] = {}
         for name, path in installed:
-            places = self._known.setdefault(name, [])
-            if path not in places:
-                places.append(path)
+            paths = self._installed.setdefault(name, [])
+            if path not in paths:
+                paths.append(path)
+        self._loaded: dict[str, type[Processor]] = {}
 
     def names(self) -> list[str]:
-        """Return the names that are known, sorted; import paths work, too."""
-        return sorted(self._known)
+        """Return the names that a flow may use, sorted; import paths work, too."""
+        listed = {
+            name
+            for name, paths in self._installed.items()
+            if any(self.modules.allows(path) for path in paths)
+        }
+        return sorted(self._builtin.keys() | listed)
 
     def find(self, name: str) -> type[Processor]:
         """Return the class of a name, or of an import path ``package.module:Class``.
@@ -61,48 +74,62 @@ class ProcessorRegistry:
         Raises:
             NotFound: There is none; the message has names that are alike.
             Conflict: Two packages declare it.
-            InvalidRequest: What is there is no processor, or cannot be imported.
+            InvalidRequest: A flow may not name it, it is not a processor, or its module cannot be
+                imported.
         """
+        if name in self._loaded:
+            return self._loaded[name]
+        place = self._place(name)
+        if not isinstance(place, str):
+            return place
+        is_ours = place in self._builtin_paths
+        found = _processor(
+            place, load(place, _WHAT) if is_ours else self.modules.load(place, _WHAT)
+        )
+        self._loaded[name] = found
+        return found
+
+    def check(self, name: str) -> type[Processor] | None:
+        """Check that a flow may use a name or import path. Imports nothing of users.
+
+        Returns:
+            The class, if it comes with Penstock or was imported before; else None.
+
+        Raises:
+            PenstockError: As `find`, as far as that can be seen without the class.
+        """
+        place = self._place(name)
+        if name in self._loaded or not isinstance(place, str) or place in self._builtin_paths:
+            return self.find(name)
+        self.modules.check(place, _WHAT)
+        return None
+
+    def _place(self, name: str) -> type[Processor] | str:
         if ":" in name:
-            return _imported(name)
-        places = self._known.get(name)
-        if places is None:
-            alike = get_close_matches(name, self._known, n=3)
-            hint = f"did you mean {' or '.join(alike)}?" if alike else "see penstock processor list"
-            raise NotFound(f"there is no processor {name!r}: {hint}")
-        if len(places) > 1:
+            return name
+        builtin = self._builtin.get(name)
+        installed = self._installed.get(name, [])
+        listed = [path for path in installed if self.modules.allows(path)]
+        declared = [*([] if builtin is None else [builtin]), *listed]
+        if len(declared) > 1:
             raise Conflict(
-                f"processor {name!r} is declared more than once ({', '.join(map(str, places))}): "
-                "name the one you mean by its import path"
+                f"processor {name!r} is declared more than once ({', '.join(map(str, declared))}): "
+                "use the import path of the one that you mean"
             )
-        [place] = places
-        return _imported(place) if isinstance(place, str) else place
+        if declared:
+            return declared[0]
+        if installed:
+            return installed[0]  # its use is refused with the reason
+        alike = get_close_matches(name, self.names(), n=3)
+        hint = f"did you mean {' or '.join(alike)}?" if alike else "see penstock processor list"
+        raise NotFound(f"there is no processor {name!r}: {hint}")
 
 
-def _imported(path: str) -> type[Processor]:
-    match = _PATH.fullmatch(path)
-    if match is None:
-        raise InvalidRequest(f"{path!r} is no import path: write one such as package.module:Class")
-    module_name, names = match[1], match[2]
-    try:
-        found: object = importlib.import_module(module_name)
-    except ImportError as error:
-        if isinstance(error, ModuleNotFoundError) and module_name.startswith(error.name or "\0"):
-            raise NotFound(
-                f"processor {path}: there is no module {error.name}: install it, or name its "
-                "folder in PYTHONPATH where Penstock is started, and for this command"
-            ) from error
-        raise InvalidRequest(f"processor {path}: {error}: mend the module's imports") from error
-    except (Exception, SystemExit) as error:  # a user's module may raise anything at all
-        raise InvalidRequest(
-            f"processor {path}: the module cannot be imported ({type(error).__name__}: {error}); "
-            "mend it"
-        ) from error
-    for name in names.split("."):
-        found = getattr(found, name, None)
+def _processor(path: str, found: object) -> type[Processor]:
+    module, _, names = path.partition(":")
     if not (isinstance(found, type) and issubclass(found, Processor)):
-        kind = "is not there" if found is None else "is no subclass of Processor"
-        raise NotFound(f"processor {path}: {names} {kind} in {module_name}")
+        kind = "does not exist" if found is None else "is not a subclass of Processor"
+        raise NotFound(f"processor {path}: {names} {kind} in {module}")
     if isabstract(found):
         raise InvalidRequest(
             f"processor {path}: {names} is abstract: give it {', '.join(found.__abstractmethods__)}"

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Final, TypeVar
 
 from penstock.core.errors import Closed, Unavailable
+from penstock.core.loopstalls import watched_loop
 
 T = TypeVar("T")
 
@@ -30,7 +31,7 @@ class LoopThread:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._loop = asyncio.new_event_loop()
+        self._loop = watched_loop(name)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:

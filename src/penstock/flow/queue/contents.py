@@ -8,6 +8,8 @@ Invariants:
 - Everything here is read and changed with `mutex` held, but for methods that say otherwise.
 - `is_full` follows every change of a count, so that it may be read without the mutex.
 - Who waits on `mutex` waits for a write or a sweep of one swap file to end; these end for sure.
+- No FlowFile is dropped because a call of a port raised: those whose keys could not be made are
+  `returned`, counted like the others, and enter their store with the next call.
 
 There is a mutex, and not mail, as sessions on many threads put and poll, each a few microseconds.
 """
@@ -22,13 +24,14 @@ from math import ceil
 import numpy as np
 
 from penstock.core.clock import Clock
-from penstock.core.errors import PenstockError
+from penstock.core.errors import PenstockError, counted
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.prioritizers import SortOrder, penalty_keys
 from penstock.flow.queue.home import RestoredSwapFile, SwapHome
 from penstock.flow.queue.size import Availability, QueueOptions, QueueSize
 from penstock.flow.queue.store import Store
 from penstock.flow.queue.swapped.run import Run, Tally
+from penstock.flow.queue.swapped.windows import Damage, Windows
 
 PENALTY_ORDER = "penalty"
 _CLOCK_STEP_MS = 1_000  # smaller ones are a clock that is being adjusted
@@ -60,6 +63,7 @@ class Contents:
         )
         self.unacknowledged = Tally()
         self.shown = Tally()
+        self.returned: list[FlowFile] = []
         self.lost_count = 0
         self.is_full = False
         self._last_ms, self._last_s = clock.now_ms(), clock.monotonic_s()
@@ -74,9 +78,10 @@ class Contents:
     def size(self) -> QueueSize:
         """Return counts and bytes."""
         main, penalized = self.main, self.penalized
+        apart, apart_bytes = self._apart()
         return QueueSize(
-            len(main.memory) + len(penalized.memory) + self.shown.count,
-            main.memory.size_bytes + penalized.memory.size_bytes + self.shown.size_bytes,
+            len(main.memory) + len(penalized.memory) + apart,
+            main.memory.size_bytes + penalized.memory.size_bytes + apart_bytes,
             main.runs.swapped.count + penalized.runs.swapped.count,
             main.runs.swapped.size_bytes + penalized.runs.swapped.size_bytes,
             self.unacknowledged.count,
@@ -98,12 +103,21 @@ class Contents:
 
     def _is_full_now(self) -> bool:
         options, stores = self.options, self.stores
-        count = self.shown.count + self.unacknowledged.count
-        size_bytes = self.shown.size_bytes + self.unacknowledged.size_bytes
+        apart, apart_bytes = self._apart()
+        count = apart + self.unacknowledged.count
+        size_bytes = apart_bytes + self.unacknowledged.size_bytes
         for store in stores:
             count += len(store.memory) + store.runs.swapped.count
             size_bytes += store.memory.size_bytes + store.runs.swapped.size_bytes
         return options.is_full_with(count, size_bytes)
+
+    def _apart(self) -> tuple[int, int]:
+        """Return count and bytes of what is here and in no store."""
+        count, size_bytes = self.shown.count, self.shown.size_bytes
+        if self.returned:
+            count += len(self.returned)
+            size_bytes += sum([one.size for one in self.returned])
+        return count, size_bytes
 
     def wait_until_written(self) -> None:
         """Wait until nothing is being written: all is in a heap or in a run then."""
@@ -119,18 +133,30 @@ class Contents:
         return self.main.used_bytes() + self.penalized.used_bytes()
 
     def put(self, flowfiles: Sequence[FlowFile]) -> None:
-        """Add FlowFiles to the store where each belongs now."""
+        """Add FlowFiles to the store where each belongs now; whatever is raised, they are here."""
+        self.returned += flowfiles
+        self.sort_returned()
+
+    def sort_returned(self) -> None:
+        """Add what was returned to the store where each belongs now; all of it or nothing."""
+        flowfiles: Sequence[FlowFile] = self.returned
+        if not flowfiles:
+            return
         now_ms = self._now_ms()
         penalized = [one for one in flowfiles if one.penalty_until_ms > now_ms]
         if penalized:
             penalized = self._without_outdated(penalized, now_ms)
-            self.penalized.put(penalized)
             waiting = {one.id for one in penalized}
             flowfiles = [one for one in flowfiles if one.id not in waiting]
-        self.main.put(flowfiles)
+        penalized_keys = self.penalized.keys_of(penalized)
+        keys = self.main.keys_of(flowfiles)
+        self.penalized.put(penalized_keys, penalized)
+        self.main.put(keys, flowfiles)
+        self.returned = []
 
     def admit_due(self) -> None:
         """Move those whose penalty is over to the others."""
+        self.sort_returned()
         penalized = self.penalized
         if penalized.is_empty:
             self._frees_all = False
@@ -144,15 +170,24 @@ class Contents:
                 continue
             if self._frees_all or self._is_all_due(run, now_ms):
                 run.let_go()
-                penalized.runs.release(run)
                 self.main.runs.adopt(run)
+                penalized.runs.release(run)
         before = None if self._frees_all else (now_ms + 1,)
-        while due := penalized.take(self.options.swap_batch, before):
-            self.main.put(due)
+        is_more = True
+        while is_more:
+            due: list[FlowFile] = []
+            try:
+                penalized.take(due, self.options.swap_batch, before)
+                self.main.put(self.main.keys_of(due), due)
+            except BaseException:
+                self.returned += due
+                raise
+            is_more = bool(due)
         self._frees_all &= not penalized.is_empty  # some are just being written or read
 
     def availability(self, now_ms: int) -> Availability:
         """Say, without walking, whether a poll at this time would give something."""
+        self.sort_returned()
         if self.main.has_some:
             return Availability.AVAILABLE
         due_ms = self.due_ms()
@@ -162,6 +197,7 @@ class Contents:
 
     def due_ms(self) -> int | None:
         """Return when the first penalty ends, or what cannot be read is tried again; epoch ms."""
+        self.sort_returned()
         times = [self._retry_ms(), self._penalized_due_ms()]
         return min([one for one in times if one is not None], default=None)
 
@@ -245,16 +281,27 @@ class Contents:
         """Tell the home of what cannot be read. Takes the mutex itself."""
         if not (self.main.windows.damages or self.penalized.windows.damages):
             return
+        for windows in (self.main.windows, self.penalized.windows):
+            while damage := self._next_damage(windows):
+                try:
+                    self._report(damage)
+                except BaseException:
+                    with self.mutex:
+                        windows.damages.insert(0, damage)
+                    raise
+                with self.mutex:
+                    self.lost_count += len(damage.rows)
+
+    def _next_damage(self, windows: Windows) -> Damage | None:
         with self.mutex:
-            damages = self.main.windows.damages + self.penalized.windows.damages
-            self.main.windows.damages, self.penalized.windows.damages = [], []
-            self.lost_count += sum(len(damage.rows) for damage in damages)
-        for damage in damages:
-            _logger.error(
-                "queue %s: %d FlowFiles of swap file %s are lost: %s",
-                self.queue_id, len(damage.rows), damage.file.name, damage.reason,
-            )  # fmt: skip
-            self.home.damaged(damage.file, damage.rows.tolist(), damage.reason)
+            return windows.damages.pop(0) if windows.damages else None
+
+    def _report(self, damage: Damage) -> None:
+        self.home.damaged(damage.file, damage.rows.tolist(), damage.reason)
+        _logger.error(
+            "queue %s: lost %s of swap file %s: %s", self.queue_id,
+            counted(len(damage.rows), "FlowFile"), damage.file.name, damage.reason,
+        )  # fmt: skip
 
 
 def _size_of(home: SwapHome, run: Run, rows: np.ndarray) -> int | None:

@@ -119,6 +119,7 @@ class DropRequest:
     def _drop_from_memory(self) -> None:
         contents, predicate = self._contents, self._predicate
         with contents.mutex:
+            contents.sort_returned()
             contents.wait_until_written()
             seen = [one for store in contents.stores for one in store.memory.flowfiles()]
         # The predicate is foreign code, so it runs without the mutex; what went meanwhile is gone.
@@ -129,9 +130,9 @@ class DropRequest:
             return
         try:
             contents.home.remove(gone)
-        except PenstockError:
+        except BaseException:
             with contents.mutex:
-                contents.put(gone)
+                contents.returned += gone
             raise
         self._dropped(gone)
 

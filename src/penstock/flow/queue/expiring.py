@@ -52,6 +52,7 @@ class Expiring:
             return []
         contents = self._contents
         with contents.mutex:
+            contents.sort_returned()
             ids = {
                 one.id
                 for store in contents.stores

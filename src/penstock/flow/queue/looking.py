@@ -103,6 +103,7 @@ class Looking:
     def _in_memory(self) -> list[FlowFile]:
         contents = self._contents
         with contents.mutex:
+            contents.sort_returned()
             return [one for store in contents.stores for one in store.memory.flowfiles()]
 
     def _pages(self) -> Iterator[tuple[Page, Mask]]:

@@ -117,12 +117,13 @@ class Memory:
         return gone
 
     def reorder(self, keys: KeyMaker) -> None:
-        """Order everything anew; nothing is being written."""
+        """Order everything anew; nothing is being written. If a key cannot be made, all stays."""
         self._take_overflow_in()
         flowfiles = [one for _, one in self._line]
-        self._line = Line()
+        line = Line()
         if flowfiles:
-            self._line.put(list(zip(keys(flowfiles), flowfiles, strict=True)))
+            line.put(list(zip(keys(flowfiles), flowfiles, strict=True)))
+        self._line = line
 
     # -- swapping out: `cut`, then the write without the mutex, then one of the other two
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from penstock.core.clock import Clock
-from penstock.core.errors import InvalidRequest
+from penstock.core.errors import InvalidRequest, counted
+from penstock.core.steps import Steps
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.prioritizers import Prioritizer, SortOrder
 from penstock.flow.queue.budget import HeapBudget
@@ -122,16 +123,19 @@ class FlowFileQueue:
     def put_many(self, flowfiles: Sequence[FlowFile]) -> None:
         """Add FlowFiles; also those that a session gives back, before it acknowledges them.
 
-        Swapping that fails is no failure of this: it is counted, and tried again later.
+        They are in the queue afterwards, whatever this raises. Swapping that fails for the disk is
+        no failure of this: it is counted, and tried again later.
         """
         if not flowfiles:
             return
+        steps = Steps()
         with self._mutex:
-            self._contents.put(flowfiles)
+            steps.take(self._contents.put, flowfiles)
             self._contents.check_full()
-        self._swapping.after_put()
+        steps.take(self._swapping.after_put)
         if self.listener is not None:
-            self.listener.on_work(self._contents.queue_id)
+            steps.take(self.listener.on_work, self._contents.queue_id)
+        steps.finish()
 
     def poll(self) -> Polled:
         """Take the first FlowFile, if there is one that is not penalized."""
@@ -141,9 +145,10 @@ class FlowFileQueue:
         """Take up to so many, in order.
 
         Fewer may come than there are: when the next ones are just being written to a swap file.
+        Whatever this raises, nothing was taken then.
         """
         polled = self._taking.take(limit)
-        self._after_taking()
+        self._end_taking(polled)
         return polled
 
     def poll_where(self, accept: Callable[[FlowFile], Verdict]) -> Polled:
@@ -155,10 +160,12 @@ class FlowFileQueue:
         Raises:
             Conflict: The filter polls the queue that it is asked for.
         """
+        polled = Polled([])
         try:
-            return self._taking.take_where(accept)
+            polled = self._taking.take_where(accept)
         finally:
-            self._after_taking()
+            self._end_taking(polled)
+        return polled
 
     def acknowledge(self, count: int, size_bytes: int) -> None:
         """Count what a session took as gone; what it gives back it puts first.
@@ -174,8 +181,9 @@ class FlowFileQueue:
             taken = self._contents.unacknowledged
             if not (0 <= count <= taken.count and 0 <= size_bytes <= taken.size_bytes):
                 raise InvalidRequest(
-                    f"queue {self._contents.queue_id}: {count} FlowFiles of {size_bytes} bytes are "
-                    f"acknowledged, and {taken.count} of {taken.size_bytes} bytes were polled; "
+                    f"queue {self._contents.queue_id}: {counted(count, 'FlowFile')} of "
+                    f"{size_bytes} bytes acknowledged, and {taken.count} of {taken.size_bytes} "
+                    "bytes were polled; "
                     "acknowledge each once, with the size it had"
                 )
             taken.add(-count, -size_bytes)
@@ -219,10 +227,14 @@ class FlowFileQueue:
         Polls do so for what they meet, and for swap files now and then; this is for queues that
         nobody polls.
         """
-        expired = self._expiring.expire_in_memory()
-        swept = self._expiring.expire_rows(at_once=True)
-        self._after_taking()
-        return Polled([], expired, swept)
+        polled = Polled([], self._expiring.expire_in_memory())
+        try:
+            swept = self._expiring.expire_rows(at_once=True)
+        except BaseException:
+            self._taking.give_back(polled)
+            raise
+        self._end_taking(polled)
+        return Polled([], polled.expired, swept)
 
     def set_prioritizers(self, prioritizers: Sequence[Prioritizer]) -> None:
         """Order everything anew, swapped FlowFiles too: their keys are read, no file is written."""
@@ -277,11 +289,19 @@ class FlowFileQueue:
             self._contents.lost_count,
         )
 
-    def _after_taking(self) -> None:
-        self._contents.report_damages()
-        self._swapping.report_use()
-        self._read_ahead.after_taking()
-        self._tell_of_space()
+    def _end_taking(self, polled: Polled) -> None:
+        """Do what follows a poll; if that raises, the caller gets nothing, so it goes back."""
+        steps = Steps()
+        steps.take(self._taking.sort_returned)
+        steps.take(self._contents.report_damages)
+        steps.take(self._swapping.report_use)
+        steps.take(self._read_ahead.after_taking)
+        steps.take(self._tell_of_space)
+        try:
+            steps.finish()
+        except BaseException:
+            self._taking.give_back(polled)
+            raise
 
     def _tell_of_space(self) -> None:
         if not self._contents.is_full:

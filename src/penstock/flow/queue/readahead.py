@@ -37,7 +37,11 @@ class ReadAhead:
             self._is_asked = self._next() is not None
             if not self._is_asked:
                 return
-        self._background(self._read)
+        try:
+            self._background(self._read)
+        except BaseException:
+            self._is_asked = False
+            raise
 
     def _read(self) -> None:
         contents, main = self._contents, self._contents.main
@@ -52,19 +56,19 @@ class ReadAhead:
             except PenstockError:
                 return  # the poll that needs the file says so
             run.is_read_ahead = True
-        found = None
+        read = None
         try:
             found = reader.take(plan.rows)
-            keys = main.windows.keys(found.flowfiles)
+            read = found, main.windows.keys(found.flowfiles)
         except PenstockError:
-            found = None
+            pass  # the poll that needs the rows reports it
         finally:
             with contents.mutex:
                 run.is_read_ahead = False
-                if found is not None and main.windows.attach(run, plan, found, keys):
-                    main.runs.changed(run)
+                contents.mutex.notify_all()  # they wait for the mutex, which is held until the end
+                if read is not None and main.windows.attach(run, plan, *read):
                     self.windows_read += 1
-                contents.mutex.notify_all()
+                    main.runs.changed(run)
                 self._close_if_gone(run)
 
     def _next(self) -> tuple[Run, Plan] | None:

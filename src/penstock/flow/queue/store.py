@@ -72,11 +72,15 @@ class Store:
         """Return the least key known: of the next FlowFile, or a little less."""
         return least(self.memory.head(), self.runs.head())
 
-    def put(self, flowfiles: Sequence[FlowFile]) -> None:
-        """Add FlowFiles."""
+    def keys_of(self, flowfiles: Sequence[FlowFile]) -> list[Key]:
+        """Return the keys of FlowFiles in this order."""
+        return self._keys(flowfiles) if flowfiles else []
+
+    def put(self, keys: list[Key], flowfiles: Sequence[FlowFile]) -> None:
+        """Add FlowFiles with the keys that `keys_of` made."""
         if flowfiles:
             is_much = bool(len(self.runs)) or len(self.memory) >= self.threshold
-            self.memory.put(self._keys(flowfiles), flowfiles, is_much=is_much)
+            self.memory.put(keys, flowfiles, is_much=is_much)
             self._bound_windows()
 
     def written(self, file: SwapFile) -> None:
@@ -85,12 +89,16 @@ class Store:
         self.runs.add_written(file, first[0], last[1].penalty_until_ms)
         self._bound_windows()
 
-    def take(self, limit: int, before: Key | None = None) -> list[FlowFile]:
+    def take(self, found: list[FlowFile], limit: int, before: Key | None = None) -> None:
         """Take the first ones, all with keys less than one given.
 
         `is_blocked` says afterwards whether it stopped at what cannot be had yet.
+
+        Args:
+            found: Gets what is taken, and holds it whatever is raised.
+            limit: How many it may hold in the end.
+            before: The key; None: any.
         """
-        found: list[FlowFile] = []
         self.is_blocked = False
         while len(found) < limit:
             self.settle()
@@ -103,12 +111,9 @@ class Store:
             if run.is_busy or not run.window:
                 self.is_blocked = True  # swept, or its next window is just being read
                 break
-            taken = self.runs.take(limit - len(found), least(before, self.memory.head()))
-            if not taken:
+            if not self.runs.take(found, limit - len(found), least(before, self.memory.head())):
                 break
-            found += taken
         self._bound_windows()
-        return found
 
     def settle(self) -> None:
         """Read until the head is known exactly, or cannot be had yet."""
@@ -117,8 +122,8 @@ class Store:
 
     def reorder(self, keys: KeyMaker, order: str) -> None:
         """Order everything anew; runs are sorted when they are read next."""
+        self.memory.reorder(keys)  # first, as it alone may fail
         self._keys, self.order = keys, order
-        self.memory.reorder(keys)
         self.windows.keys = keys
         self.runs.reorder(order)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from penstock.core.errors import PenstockError
+from penstock.core.errors import PenstockError, counted
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.queue.budget import HeapBudget
 from penstock.flow.queue.contents import Contents
@@ -109,20 +109,24 @@ class Swapping:
         )
 
     def _cut(self, store: Store, count: int) -> list[FlowFile]:
+        flowfiles = store.memory.cut(count)
         self._is_writing = True
-        return store.memory.cut(count)
+        return flowfiles
 
     def _write(self, store: Store, flowfiles: list[FlowFile]) -> bool:
         contents = self._contents
         file = None
-        failure = ""
+        failure = "it was broken off"
         try:
             file = contents.home.swap_out(contents.queue_id, flowfiles, store.order)
+            failure = ""
         except PenstockError as error:
             failure = str(error)
         finally:
             with contents.mutex:
                 self._is_writing = False
+                contents.mutex.notify_all()  # they wait for the mutex, which is held until the end
+                self.last_failure = failure
                 if file is None:
                     store.memory.not_written()
                     self.failures += 1
@@ -132,12 +136,10 @@ class Swapping:
                     store.written(file)
                     self.written_files += 1
                     self._try_from_count = 0
-                self.last_failure = failure
-                contents.mutex.notify_all()
         if failure:
             _logger.error(
-                "queue %s: %d FlowFiles stay in memory, a swap file cannot be written: %s",
-                contents.queue_id, len(flowfiles), failure,
+                "queue %s: a swap file of %s cannot be written, they stay in memory: %s",
+                contents.queue_id, counted(len(flowfiles), "FlowFile"), failure,
             )  # fmt: skip
         return file is not None
 

@@ -89,11 +89,11 @@ def sweep(contents: Contents, store: Store, run: Run, select: Select | None) -> 
     finally:
         with contents.mutex:
             run.is_busy = False
+            contents.mutex.notify_all()  # they wait for the mutex, which is held until the end
             if found is not None:
                 run.leave(found.rows, found.size_bytes)
                 run.min_entry_ms = found.min_entry_ms or run.min_entry_ms
             store.runs.changed(run)
-            contents.mutex.notify_all()
     if not len(found.rows):
         return None
     return SweptRows(run.file, len(found.rows), found.size_bytes, found.claims)

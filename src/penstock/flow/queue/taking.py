@@ -80,6 +80,19 @@ class Taking:
             self._contents.unacknowledged.add(*_count(flowfiles))
         return Polled(flowfiles, expired, swept)
 
+    def give_back(self, polled: Polled) -> None:
+        """Take back what was polled, because nobody got it. Takes the mutex itself."""
+        with self._mutex:
+            count, size_bytes = _count(polled.flowfiles)
+            self._contents.unacknowledged.add(-count, -size_bytes)
+            self._contents.returned += polled.flowfiles + polled.expired
+
+    def sort_returned(self) -> None:
+        """Bring what a filter left into order. Takes the mutex itself."""
+        if self._contents.returned:
+            with self._mutex:
+                self._contents.sort_returned()
+
     def take_where(self, accept: Callable[[FlowFile], Verdict]) -> Polled:
         """Take what a filter accepts. Takes the mutex itself, but not around the filter.
 
@@ -102,7 +115,7 @@ class Taking:
         finally:
             with self._mutex:
                 self._contents.shown = Tally()
-                self._contents.put(kept)
+                self._contents.returned += kept
                 self._contents.unacknowledged.add(*_count(accepted))
                 self._filtering_thread = None
                 self._mutex.notify_all()
@@ -110,9 +123,25 @@ class Taking:
 
     def _take(self, limit: int) -> tuple[list[FlowFile], list[FlowFile]]:
         """Take up to so many that are not expired; the others come second. The mutex is held."""
-        contents = self._contents
         kept: list[FlowFile] = []
         expired: list[FlowFile] = []
+        found: list[FlowFile] = []
+        try:
+            self._take_into(kept, expired, found, limit)
+        except BaseException:
+            self._contents.returned += kept + expired + found
+            raise
+        return kept, expired
+
+    def _take_into(
+        self,
+        kept: list[FlowFile],
+        expired: list[FlowFile],
+        found: list[FlowFile],
+        limit: int,
+    ) -> None:
+        """Take; whatever is raised, each FlowFile that was taken is in one of the lists."""
+        contents = self._contents
         while len(kept) < limit:
             contents.admit_due()
             while contents.main.runs.resolve_one():
@@ -120,15 +149,16 @@ class Taking:
             if contents.main.runs.is_unread:  # a run that is being swept may hold the first one
                 self._mutex.wait()
                 continue
-            found = contents.main.take(limit - len(kept))
+            contents.main.take(found, limit - len(kept))
             fresh, old = self._expiring.split(found)
+            is_blocked = not found and contents.main.is_blocked
             kept += fresh
             expired += old
-            if not found and contents.main.is_blocked and not kept:
+            found.clear()
+            if is_blocked and not kept:
                 self._mutex.wait()
             elif not old:
                 break
-        return kept, expired
 
     def _show(
         self,

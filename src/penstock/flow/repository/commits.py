@@ -20,7 +20,7 @@ import threading
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from penstock.core.errors import Closed, PenstockError, Unavailable
+from penstock.core.errors import Closed, PenstockError, Unavailable, counted
 from penstock.flow.repository.records import encode
 
 if TYPE_CHECKING:
@@ -274,4 +274,4 @@ class Commits:
             back = {resource: -count for resource, count in ticket.references.items()}
             self._content.references.adjust(back)
             ticket.error = error
-        _logger.error("%d commits were undone, because an fsync failed: %s", len(failed), error)
+        _logger.error("undone, as an fsync failed: %s: %s", counted(len(failed), "commit"), error)

@@ -16,7 +16,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.errors import NotFound, PenstockError
+from penstock.core.errors import NotFound, PenstockError, counted
 from penstock.flow.repository.changes import RecoveryEvent
 
 if TYPE_CHECKING:
@@ -71,7 +71,8 @@ class SwapFolder:
         self._fs.fsync_folder(self._folder)
         for name, file in state.files.items():
             if name not in names:
-                message = f"{self.path(name)}: is gone with {file.left} FlowFiles: restore a copy"
+                held = counted(file.left, "FlowFile")
+                message = f"{self.path(name)}: is gone with {held}: restore a copy"
                 events.append(RecoveryEvent("swap-file-missing", message, file.left))
         return events
 

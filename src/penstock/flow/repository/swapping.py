@@ -16,7 +16,7 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from penstock.core.errors import CorruptData, PenstockError
+from penstock.core.errors import CorruptData, PenstockError, counted
 from penstock.flow.queue.home import SwapFile
 from penstock.flow.repository.changes import Changes
 from penstock.flow.repository.counting import references_of
@@ -129,7 +129,7 @@ class SwapFiles:
         """Learn that rows are lost; see `SwapHome.damaged`."""
         path = self._folder.path(file.name)
         self._commits.read(lambda _: self._count_damaged(len(rows)))
-        _logger.error("%s: %d FlowFiles are lost: %s", path, len(rows), reason)
+        _logger.error("%s: %s lost: %s", path, counted(len(rows), "FlowFile"), reason)
         try:
             self._committer.commit(
                 lambda state, durable: state.plan_rows(file.name, rows, {}, durable, damaged=True),

@@ -13,7 +13,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from penstock.core.errors import PenstockError
+from penstock.core.errors import PenstockError, counted
+from penstock.core.steps import Steps
 from penstock.flow.queue.queue import Verdict
 from penstock.flow.repository.changes import Changes
 
@@ -82,29 +83,34 @@ class Intake:
         return counts
 
     def _enter(self, ledger: Ledger, queue: SessionQueue, polled: Polled) -> list[FlowFile]:
+        steps = Steps()
         if polled.flowfiles:
-            ledger.take(queue, polled.flowfiles)
-            self._wiring.took_from(queue)
+            steps.take(ledger.take, queue, polled.flowfiles)
+            steps.take(self._wiring.took_from, queue)
         for rows in polled.expired_rows:
             self.expired_count += rows.count
             self.expired_bytes += rows.size_bytes
         if polled.expired:
-            self._expire(queue, polled.expired)
+            steps.take(self._expire, queue, polled.expired)
+        steps.finish()
         return polled.flowfiles
 
     def _expire(self, queue: SessionQueue, expired: list[FlowFile]) -> None:
         try:
             self._repository.commit(Changes(removes=expired))
         except PenstockError as error:
-            self._wiring.yield_for(self._wiring.yield_ms)
             queue.put_many(expired)
+            self._wiring.yield_for(self._wiring.yield_ms)
             _logger.warning(
-                "queue %s: %d expired FlowFiles could not be removed from the journal (%s); they "
+                "queue %s: %s could not be removed from the journal (%s); they "
                 "stay, and are tried again",
                 queue.id,
-                len(expired),
+                counted(len(expired), "expired FlowFile"),
                 error,
             )
             return
+        except BaseException:
+            queue.put_many(expired)
+            raise
         self.expired_count += len(expired)
         self.expired_bytes += sum([flowfile.size for flowfile in expired])

@@ -11,7 +11,8 @@ Invariants:
 
 - A FlowFile that was taken is in the books until it is in a queue again or the journal says that it
   is gone.
-- What fails before the journal has the batch gives everything back; nothing fails behind it.
+- What fails before the journal has the batch gives everything back. Behind it every step is taken,
+  and the first exception is raised afterwards; so it is for what is given back.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import InvalidRequest, PenstockError
+from penstock.core.steps import Steps
 from penstock.flow.repository.changes import Changes
 from penstock.flow.session.calls import Calls
 from penstock.flow.session.committing import Prepared, prepare
@@ -119,7 +121,7 @@ class Transaction:
         with self.calls:
             try:
                 self.content.finish()
-            except PenstockError:
+            except BaseException:
                 self._roll_back()
                 raise
             self._close_books()
@@ -208,12 +210,14 @@ class Transaction:
         self._durable = False
         self.state.committed()
         self._count(prepared.statistics)
+        steps = Steps()
         for queue_id, flowfiles in prepared.puts.items():
-            prepared.queues[queue_id].put_many(flowfiles)
+            steps.take(prepared.queues[queue_id].put_many, flowfiles)
         for taken in prepared.taken():
-            taken.queue.acknowledge(taken.count, taken.size_bytes)
+            steps.take(taken.queue.acknowledge, taken.count, taken.size_bytes)
         if prepared.yield_ms:
-            self.wiring.yield_for(prepared.yield_ms)
+            steps.take(self.wiring.yield_for, prepared.yield_ms)
+        steps.finish()
         return prepared.callbacks
 
     def _roll_back(self, *, penalize: bool = False, whole: bool = False) -> None:
@@ -230,26 +234,32 @@ class Transaction:
             self._durable = False
         self._callbacks = []
         self.counters.take()
-        self.state.rolled_back(whole=whole)
-        self._count_bytes()
-        self._begin()
+        steps = Steps()
+        steps.take(self.state.rolled_back, whole=whole)
+        steps.take(self._count_bytes)
+        self.ledger = Ledger()
+        steps.take(self.content.use, self.ledger)
         for ledger in ledgers:
-            self._give_back(ledger, penalize=penalize)
+            self._give_back(ledger, steps, penalize=penalize)
+        steps.finish()
 
-    def _give_back(self, ledger: Ledger, *, penalize: bool) -> None:
+    def _give_back(self, ledger: Ledger, steps: Steps, *, penalize: bool) -> None:
         for _, claim in ledger.written:
-            self.services.content.release(claim.resource)
-        gone = self._let_go_missing(ledger)
+            steps.take(self.services.content.release, claim.resource)
+        gone = steps.take(self._let_go_missing, ledger) or set()
         by_queue: dict[str, list[FlowFile]] = {name: [] for name in ledger.taken}
         for number, original in ledger.originals.items():
             if number not in gone:
                 by_queue[ledger.sources[number].id].append(original)
-        until_ms = self.services.clock.now_ms() + self.wiring.penalty_ms if penalize else 0
+        now_ms = steps.take(self.services.clock.now_ms) if penalize else None
+        until_ms = None if now_ms is None else now_ms + self.wiring.penalty_ms
         for name, taken in ledger.taken.items():
             back = by_queue[name]
+            if back and until_ms is not None:
+                back = with_penalty(back, until_ms)
             if back:
-                taken.queue.put_many(with_penalty(back, until_ms) if penalize else back)
-            taken.queue.acknowledge(taken.count, taken.size_bytes)
+                steps.take(taken.queue.put_many, back)
+            steps.take(taken.queue.acknowledge, taken.count, taken.size_bytes)
 
     def _let_go_missing(self, ledger: Ledger) -> set[int]:
         """Take FlowFiles out of the flow whose content is gone: they would come back for ever."""

@@ -12,17 +12,20 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import InvalidRequest, NotFound
 from penstock.core.intervals import (
+    ETERNITY,
     NAMED_GRANULARITIES,
     Granularity,
     Interval,
     apart,
     condensed,
 )
+from penstock.core.twins import ColumnNames, shown_twins, twins_in
 from penstock.indexing.batch.combining import carried, combined, kept_rows, metrics_of, united
 from penstock.indexing.batch.ingesting import IngestTask
 from penstock.indexing.batch.job import Job, compaction_state, ids_digest, partitioning_of
@@ -170,11 +173,12 @@ def _job(
     reading: TaskReading,
 ) -> Job:
     metrics, combines = _metrics(spec, group)
-    schema = _schema(spec, chunks, group, metrics)
+    exact = _has_exact_names(spec, group, reading)
+    schema = _schema(spec, chunks, group, metrics, exact=exact)
     state = compaction_state(schema, spec.tuning_config.partitions)
     return Job(
         schema=schema,
-        input=reading.as_input(group),
+        input=replace(reading.as_input(group), renamed=() if exact else _renamed(group, schema)),
         intervals=tuple(condensed(one.interval for one in group)),
         partitioning=partitioning_of(spec.tuning_config.partitions),
         mode=spec.mode,
@@ -220,20 +224,26 @@ def _schema(
     chunks: Mapping[str, JsonValue],
     group: Sequence[VisibleSegment],
     metrics: Iterable[Aggregator],
+    *,
+    exact: bool,
 ) -> DataSchema:
-    """Return the schema of a job."""
+    """Return the schema of a job.
+
+    Raises:
+        InvalidRequest: Metrics differ in case alone from what is one column with them.
+    """
     listed: list[JsonValue] = [
         metric.model_dump(mode="json", by_alias=True, exclude_none=True) for metric in metrics
     ]
     named = {metric.name for metric in metrics}
     dimensions: JsonValue = (
-        {"dimensions": _dimensions(group, leave_out=named)}
+        {"dimensions": _dimensions(group, leave_out=named, exact=exact)}
         if spec.dimensions_spec is None
         else spec.dimensions_spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     )
     query = spec.granularity_spec.query_granularity or _common_query_granularity(group)
     filter_spec = spec.transform_spec.filter
-    return parse_data_schema(
+    schema = parse_data_schema(
         {
             "dataSource": spec.datasource,
             "timestampSpec": {"column": "__time", "format": "auto"},
@@ -251,6 +261,45 @@ def _schema(
             },
         }
     )
+    if schema.has_exact_names and not exact and spec.dimensions_spec is None:
+        twins = twins_in([*(d.name for d in schema.dimensions), *(m.name for m in schema.metrics)])
+        raise InvalidRequest(
+            f"the columns {shown_twins(twins)} differ in case alone, and not all of them are"
+            " dimensions, so they cannot be made one: give a dimensionsSpec and a metricsSpec",
+            place="dimensionsSpec",
+        )
+    return schema
+
+
+def _has_exact_names(
+    spec: CompactSpec, group: Sequence[VisibleSegment], reading: TaskReading
+) -> bool:
+    """Tell whether case counts in the names of the datasource's columns: see `core.twins`.
+
+    If no segment of the group has twins, though names differ in case, all others of the datasource
+    are asked for: what is one column to queries must become one, and two must stay two.
+    """
+    names = [name for one in group for name, _ in one.segment.columns]
+    if spec.dimensions_spec is not None:
+        names += [dimension.name for dimension in spec.dimensions_spec.dimensions]
+    if not twins_in(names):
+        return False
+    return _any_has_twins(group) or _any_has_twins(reading.visible(spec.datasource, [ETERNITY]))
+
+
+def _any_has_twins(segments: Iterable[VisibleSegment]) -> bool:
+    kinds = {one.segment.columns for one in segments}
+    return any(twins_in(name for name, _ in columns) for columns in kinds)
+
+
+def _renamed(group: Iterable[VisibleSegment], schema: DataSchema) -> tuple[tuple[str, str], ...]:
+    """Return under which names columns are read that have a dimension's name but for its case."""
+    known = {dimension.name for dimension in schema.dimensions}
+    known |= {metric.name for metric in schema.metrics}
+    dimensions = ColumnNames({d.name: d.name for d in schema.dimensions}, exact=False)
+    names = dict.fromkeys(name for one in group for name, _ in one.segment.columns)
+    pairs = ((name, dimensions.get(name)) for name in names if name not in known)
+    return tuple((name, found) for name, found in pairs if found is not None)
 
 
 def _alike(group: Iterable[VisibleSegment]) -> bool:
@@ -281,17 +330,22 @@ def _rollup(one: VisibleSegment) -> Mapping[str, object]:
     return one.segment.rollup or {}
 
 
-def _dimensions(group: Iterable[VisibleSegment], *, leave_out: set[str]) -> list[JsonValue]:
-    """Return the columns of all segments, in the order of the newest, with types that hold all."""
+def _dimensions(
+    group: Iterable[VisibleSegment], *, leave_out: set[str], exact: bool
+) -> list[JsonValue]:
+    """Return the columns of all segments, in the order of the newest, with types that hold all.
+
+    Unless names are exact, those that differ in case alone are one, called as in the newest.
+    """
     types: dict[str, set[str]] = {}
+    names: dict[str, str] = {}
     for one in sorted(group, key=lambda one: one.segment.version, reverse=True):
         for name, spark_type in one.segment.columns[1:]:
-            types.setdefault(name, set()).add(_DIMENSION_TYPES.get(spark_type.upper(), "string"))
-    return [
-        {"name": name, "type": _widest(found)}
-        for name, found in types.items()
-        if name not in leave_out
-    ]
+            if name not in leave_out:
+                key = names.setdefault(name if exact else name.lower(), name)
+                type_ = _DIMENSION_TYPES.get(spark_type.upper(), "string")
+                types.setdefault(key, set()).add(type_)
+    return [{"name": name, "type": _widest(found)} for name, found in types.items()]
 
 
 def _widest(types: set[str]) -> str:

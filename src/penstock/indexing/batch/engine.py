@@ -41,11 +41,14 @@ class SegmentInput:
             columns as the segments have them.
         hidden: Columns that are read as if the segments had none of them. Only an input that is
             not combined with others may have these two.
+        renamed: (Name of a column, name under which it is read), as in the rows' datasource both
+            are one column; no file has both.
     """
 
     files: tuple[tuple[DataFile, Interval], ...]
     filter: Filter | None = None
     hidden: frozenset[str] = frozenset()
+    renamed: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

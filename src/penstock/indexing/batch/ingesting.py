@@ -20,6 +20,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.core.errors import Conflict, InvalidRequest, PenstockError
@@ -37,7 +38,7 @@ from penstock.indexing.batch.placing import (
     rewriting,
     tombstones,
 )
-from penstock.indexing.batch.progress import TaskProgress
+from penstock.indexing.batch.progress import TaskProgress, shown_wait
 from penstock.indexing.batch.reading import TaskReading, digest
 from penstock.indexing.batch.written import Written
 from penstock.indexing.engine import RowCounts
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from penstock.core.intervals import Interval
+    from penstock.core.waits import DependencyWait
     from penstock.indexing.batch.engine import ParseError
     from penstock.indexing.batch.job import Job
     from penstock.indexing.batch.ports import BatchPorts
@@ -102,7 +104,7 @@ class IngestTask:
         self._folder = folder
         self._ports = ports
         self._progress = TaskProgress()
-        self._insistence = Insistence(ports.actions, ports.clock, told=self._progress.tries)
+        self._insistence = Insistence(ports.actions, ports.clock, told=self._tried)
         self._locks = TaskLocks(
             *(spec, ports, self._insistence),
             visible=lambda intervals: self._reading.visible(spec.datasource, intervals),
@@ -121,6 +123,10 @@ class IngestTask:
         return self._progress.report()
 
     # The task's thread
+
+    def _tried(self, wait: DependencyWait | None) -> None:
+        self._progress.tries(wait)
+        self._ports.waits_changed(() if wait is None else (shown_wait(wait),))
 
     def run(self) -> TaskResult:
         """Run to the end and say how it ended."""
@@ -177,7 +183,7 @@ class IngestTask:
         if value is None:
             return None
         self._progress.state(IngestionState.BUILD_SEGMENTS)
-        publish = PublishSegments.from_json(value)
+        publish = self._in_current_form(PublishSegments.from_json(value))
         for number in itertools.count():
             read = value.get(_READ, digest(publish.basis))
             written = Written.find(self._folder, number, str(read))
@@ -186,10 +192,26 @@ class IngestTask:
             self._progress.wrote(written.counts, written.parse_errors, written.rows)
         return publish
 
+    def _in_current_form(self, publish: PublishSegments) -> PublishSegments:
+        """Return a publish that was written down, by an earlier release perhaps, as of today."""
+        current = self._ports.store.current
+
+        def with_current_load_spec(row: SegmentRow) -> SegmentRow:
+            load_spec = row.payload.get("loadSpec")
+            if not isinstance(load_spec, Mapping):
+                return row
+            payload = {**row.payload, "loadSpec": dict(current(load_spec))}
+            return dataclasses.replace(row, payload=payload)
+
+        rows = tuple(with_current_load_spec(row) for row in publish.segments)
+        return dataclasses.replace(publish, segments=rows)
+
     def _write(self, number: int, job: Job) -> Written:
         read = self._reading.trial()
         known = Written.find(self._folder, number, read)
-        if known is None:
+        if known is not None:
+            known = known.rebased(self._ports.store.rebased)
+        else:
             known = self._insist_on(number, job)
             known.keep(self._folder, number, read)
         self._progress.wrote(known.counts, known.parse_errors, known.rows)
@@ -211,6 +233,8 @@ class IngestTask:
     def _try_to_write(self, job: Job) -> Written:
         # A folder that was never given before: what a lost engine still writes is not ours.
         spec, ports = self._spec, self._ports
+        # Engines make the folders that they write to, also below a mount point without its disk.
+        ports.store.probe()
         result = ports.engine.write(
             BatchRequest(
                 task_id=spec.id,

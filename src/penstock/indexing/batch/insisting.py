@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.core.errors import PenstockError, Unavailable
+from penstock.core.waits import DependencyWait
 from penstock.indexing.engine import EngineFailure, EngineLost, InputUnavailable
 from penstock.indexing.errand import Retry
 
@@ -57,25 +58,6 @@ class Setback:
     failures: int = 0
     failures_max: int = 0
     end: PenstockError | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Trouble:
-    """Work that is tried again, for who asks why a task does not get on.
-
-    Attributes:
-        what: The work.
-        reason: Why the last try failed.
-        failures: How many tries failed.
-        failures_max: With so many the task fails; 0: it tries for ever.
-        next_ms: When the next try is, in epoch milliseconds; None: there is none.
-    """
-
-    what: str
-    reason: str
-    failures: int
-    failures_max: int
-    next_ms: int | None
 
 
 class Losses:
@@ -155,7 +137,7 @@ class Insistence:
         actions: The overlord.
         clock: Measures the waits.
         retry: How long to wait when nobody answers.
-        told: Told of each try that failed, and by None that one did not after all.
+        told: Called with the wait after each failed try, and with None once a try succeeds.
     """
 
     def __init__(
@@ -163,7 +145,7 @@ class Insistence:
         actions: ActionClient,
         clock: Clock,
         retry: Retry | None = None,
-        told: Callable[[Trouble | None], None] = lambda _trouble: None,
+        told: Callable[[DependencyWait | None], None] = lambda _wait: None,
     ) -> None:
         self._actions = actions
         self._clock = clock
@@ -205,7 +187,7 @@ class Insistence:
             PenstockError: Whatever else than `Unavailable` the work raises, and what follows from
                 one that was one too many.
         """
-        failures = 0
+        failures, since_ms = 0, 0
         while True:
             self.check()
             try:
@@ -213,7 +195,9 @@ class Insistence:
             except Unavailable as error:
                 self.check()
                 failures += 1
-                delay_ms = self._set_back(what, failures, failed(error), error)
+                since_ms = since_ms or self._clock.now_ms()
+                wait = DependencyWait(error.dependency, what, since_ms, failures, str(error))
+                delay_ms = self._set_back(wait, failed(error), error)
             except PenstockError:
                 if failures:
                     self._told(None)
@@ -224,15 +208,15 @@ class Insistence:
                 return done
             self.pause(delay_ms)
 
-    def _set_back(self, what: str, failures: int, after: Setback, error: Unavailable) -> int:
-        """Tell of a try that failed and return how long to wait; raise what ends the work."""
-        delay_ms = max(self._retry.delay_ms(failures), after.pause_ms)
+    def _set_back(self, wait: DependencyWait, after: Setback, error: Unavailable) -> int:
+        """Report a failed try and return the delay before the next; raise what ends the work."""
+        delay_ms = max(self._retry.delay_ms(wait.tries), after.pause_ms)
         next_ms = None if after.end is not None else self._clock.now_ms() + delay_ms
-        counted = after.failures or failures
-        self._told(Trouble(what, str(error), counted, after.failures_max, next_ms))
+        tries = after.failures or wait.tries
+        self._told(replace(wait, tries=tries, tries_max=after.failures_max, next_ms=next_ms))
         if after.end is not None:
             raise after.end from error
-        _log.info("%s: trying again in %d ms: %s", what, delay_ms, error)
+        _log.info("%s: trying again in %d ms: %s", wait.work, delay_ms, error)
         return delay_ms
 
     def check(self) -> None:

@@ -15,12 +15,16 @@ from penstock.indexing.actions import LockTryAcquire, SegmentListUnused, Segment
 from penstock.indexing.actions.wire import strings
 from penstock.indexing.batch.insisting import Insistence, Stopped
 from penstock.indexing.batch.locks.locking import acquire
+from penstock.indexing.batch.progress import shown_wait, wait_fields
 from penstock.indexing.filekilling import delete_files
 from penstock.indexing.ports import TaskState
 from penstock.indexing.task import TaskResult
 from penstock.indexing.worker.peontask import IngestionReport, IngestionState
 
 if TYPE_CHECKING:
+    from pydantic import JsonValue
+
+    from penstock.core.waits import DependencyWait
     from penstock.indexing.batch.ports import BatchPorts
     from penstock.indexing.spec.batch import KillSpec
     from penstock.indexing.task.folder import TaskFolder
@@ -43,7 +47,8 @@ class KillTask:
         self._spec = spec
         self._folder = folder
         self._ports = ports
-        self._insistence = Insistence(ports.actions, ports.clock)
+        self._insistence = Insistence(ports.actions, ports.clock, told=self._tried)
+        self._wait: DependencyWait | None = None
         self._state = IngestionState.NOT_STARTED
         self._error = ""
         self._rows_deleted = 0
@@ -55,8 +60,17 @@ class KillTask:
 
     def report(self) -> IngestionReport:
         """Tell how many are gone."""
-        more = {"segmentsKilled": self._rows_deleted, "filesDeleted": self._files_deleted}
+        more: dict[str, JsonValue] = {
+            "segmentsKilled": self._rows_deleted,
+            "filesDeleted": self._files_deleted,
+        }
+        if (wait := self._wait) is not None:
+            more |= wait_fields(wait)
         return IngestionReport(self._state, error=self._error, more=more)
+
+    def _tried(self, wait: DependencyWait | None) -> None:
+        self._wait = None if wait is None else shown_wait(wait)
+        self._ports.waits_changed(() if self._wait is None else (self._wait,))
 
     def run(self) -> TaskResult:
         """Run to the end and say how it ended."""

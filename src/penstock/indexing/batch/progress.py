@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
     from penstock.core.intervals import Interval
+    from penstock.core.waits import DependencyWait
     from penstock.indexing.batch.engine import ParseError
-    from penstock.indexing.batch.insisting import Trouble
 
 _PHASE = "buildSegments"
 _REASON_CHARACTERS_MAX = 2_000
@@ -40,7 +40,7 @@ class TaskProgress:
         self._segments = 0
         self._emptied: tuple[Interval, ...] = ()
         self._error = ""
-        self._trouble: Trouble | None = None
+        self._wait: DependencyWait | None = None
 
     def __call__(self, done: int, total: int) -> None:
         """The engine has finished so many parts of its work."""
@@ -50,12 +50,9 @@ class TaskProgress:
         """Say what the task is about."""
         self._state = state
 
-    def tries(self, trouble: Trouble | None) -> None:
-        """Say that a try of the work under way failed; None: it was done after all."""
-        if trouble is not None:
-            reason = masked_url(trouble.reason)[:_REASON_CHARACTERS_MAX]
-            trouble = dataclasses.replace(trouble, reason=reason)
-        self._trouble = trouble
+    def tries(self, wait: DependencyWait | None) -> None:
+        """Note that a try of the work under way failed; None: a later try succeeded."""
+        self._wait = None if wait is None else shown_wait(wait)
 
     def wrote(self, counts: RowCounts, samples: Sequence[ParseError], rows: int = 0) -> None:
         """Add what one call of the engine counted, and the rows of its files; it succeeded."""
@@ -101,8 +98,8 @@ class TaskProgress:
         if self._emptied:
             more["intervalsEmptied"] = [str(one) for one in self._emptied[:_EMPTIED_SHOWN_MAX]]
             more["intervalsEmptiedCount"] = len(self._emptied)
-        if (trouble := self._trouble) is not None:
-            more |= _told(trouble)
+        if (wait := self._wait) is not None:
+            more |= wait_fields(wait)
         return IngestionReport(
             self._state,
             row_stats={
@@ -121,12 +118,20 @@ class TaskProgress:
         )
 
 
-def _told(trouble: Trouble) -> dict[str, JsonValue]:
-    next_ms = trouble.next_ms
+def shown_wait(wait: DependencyWait) -> DependencyWait:
+    """Return a wait without secrets of URLs, and no longer than users read."""
+    return dataclasses.replace(wait, error=masked_url(wait.error)[:_REASON_CHARACTERS_MAX])
+
+
+def wait_fields(wait: DependencyWait) -> dict[str, JsonValue]:
+    """Return what a task's report says of work that is tried again."""
+    next_ms = wait.next_ms
     return {
-        "failedWork": trouble.what,
-        "failedTries": trouble.failures,
-        "failedTriesMax": trouble.failures_max or None,
-        "lastFailure": trouble.reason,
+        "failedWork": wait.work,
+        "failedDependency": wait.dependency.value,
+        "failedSince": format_time(wait.since_ms),
+        "failedTries": wait.tries,
+        "failedTriesMax": wait.tries_max or None,
+        "lastFailure": wait.error,
         "nextTry": None if next_ms is None else format_time(next_ms),
     }

@@ -60,6 +60,16 @@ class Written:
         """How many rows the files have: of rows that are rolled up fewer than were read."""
         return sum(file.data.rows for file in self.files)
 
+    def rebased(self, place: Callable[[str], str]) -> Written:
+        """Return the same, with each file where `place` says that it is now."""
+        return replace(
+            self,
+            files=tuple(
+                replace(file, data=replace(file.data, path=place(file.data.path)))
+                for file in self.files
+            ),
+        )
+
     def of_chunks(self, which: Callable[[Interval], bool]) -> Written:
         """Return the same, with the files of some time chunks alone."""
         return replace(self, files=tuple(f for f in self.files if which(f.data.interval)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.core.errors import Full, Unavailable
+from penstock.core.errors import Dependency, Full, Unavailable
 
 
 class QueueFull(Full):
@@ -24,3 +24,5 @@ class QueueFull(Full):
 
 class NotLeading(Unavailable):
     """This overlord does not lead, or has only begun to: ask the one that leads."""
+
+    dependency = Dependency.OVERLORD

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.core.errors import Closed, Conflict
+from penstock.core.waits import WaitTable, merged
 from penstock.indexing.overlord.compactiondesk import CompactionDesk
 from penstock.indexing.overlord.errors import NotLeading
 from penstock.indexing.overlord.supervisordesk import SupervisorDesk
@@ -21,9 +22,10 @@ from penstock.indexing.overlord.term import LeaderTerm, OverlordOptions, Overlor
 from penstock.indexing.overlord.upkeep import Upkeep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from concurrent.futures import Future
 
+    from penstock.core.waits import DependencyWait
     from penstock.indexing.overlord.taskindex import ActiveTask
     from penstock.mailbox import MailboxProcessor
     from penstock.storage.metadata import Term
@@ -59,6 +61,7 @@ class Overlord:
         self._options = options or OverlordOptions()
         # Set by the mailbox, read by any thread.
         self._term: LeaderTerm | None = None
+        self._waits = WaitTable(ports.clock)
         self.desk = TaskDesk(self._lead, ports, processor)
         self.supervisor_desk = SupervisorDesk(self._full, ports, processor)
         self.compaction_desk = CompactionDesk(self._full, ports, processor)
@@ -122,6 +125,23 @@ class Overlord:
         """Return the active tasks; costs a copy."""
         return self._lead().queue.index.all()
 
+    def require_full(self) -> None:
+        """Return if this overlord leads and has read all that a term needs; any thread.
+
+        Raises:
+            NotLeading: It does not lead, or has only begun to.
+        """
+        self._full()
+
+    def waits(self) -> list[DependencyWait]:
+        """Return what duties, supervisors and active tasks wait for, one for each dependency."""
+        term = self._term
+        groups: list[Sequence[DependencyWait]] = [self._waits.all()]
+        if term is not None:
+            groups += [one.waits for one in term.queue.index.all().values() if one.waits]
+            groups += [term.queue.waits(), *term.supervisors.streams.waits()]
+        return merged(groups)
+
     # The mailbox thread
 
     def _call(self, command: Callable[[], T], description: str) -> Future[T]:
@@ -152,6 +172,7 @@ class Overlord:
             self._options,
             metadata,
             0 if term is None else term.number,
+            self._waits,
         )
         self._term = made
         try:

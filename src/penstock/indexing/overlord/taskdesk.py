@@ -32,6 +32,7 @@ from penstock.storage.metadata import AuditRow
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+    from penstock.core.waits import DependencyWait
     from penstock.indexing.overlord.runner.workers import WorkerView
     from penstock.indexing.overlord.taskindex import ActiveTask, TaskIndex
     from penstock.indexing.overlord.term import LeaderTerm, OverlordPorts
@@ -44,11 +45,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class TaskView:
-    """A task as the API shows it, with the words of `RunnerState`."""
+    """A task as the API shows it: the words of `RunnerState`, and what it waits for."""
 
     row: TaskRow
     runner_state: str
     location: TaskLocation | None
+    waits: tuple[DependencyWait, ...] = ()
 
 
 class TaskDesk:
@@ -224,4 +226,4 @@ def _with_shortage(wait: Wait, shortage: str) -> Wait:
 def _view(row: TaskRow, active: ActiveTask | None) -> TaskView:
     if active is None:
         return TaskView(row, RunnerState.NONE, None)
-    return TaskView(row, active.state, active.location)
+    return TaskView(row, active.state, active.location, active.waits)

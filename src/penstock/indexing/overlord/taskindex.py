@@ -16,6 +16,7 @@ from penstock.indexing.supervisor.ports import ActiveStream
 from penstock.indexing.taskspec import StreamTaskSpec
 
 if TYPE_CHECKING:
+    from penstock.core.waits import DependencyWait
     from penstock.indexing.ports import TaskLocation
     from penstock.indexing.taskspec import TaskSpec
 
@@ -44,6 +45,7 @@ class ActiveTask:
         worker: Which worker it was handed to, None if none.
         location: Where its peon answers.
         taken: The worker is sure to have it, so that no other ever gets it.
+        waits: Dependencies that it waits for, as it told its worker.
     """
 
     task: TaskSpec
@@ -52,6 +54,7 @@ class ActiveTask:
     worker: str | None = None
     location: TaskLocation | None = None
     taken: bool = False
+    waits: tuple[DependencyWait, ...] = ()
 
     @property
     def supervisor_id(self) -> str | None:
@@ -113,7 +116,7 @@ class TaskIndex:
     def streams(self, supervisor_id: str) -> dict[str, ActiveStream]:
         """Return those of a supervisor as supervisors see them, by id."""
         return {
-            task_id: ActiveStream(one.task, one.worker, one.location, one.created_ms)
+            task_id: ActiveStream(one.task, one.worker, one.location, one.created_ms, one.waits)
             for task_id, one in self.of_supervisor(supervisor_id).items()
             if isinstance(one.task, StreamTaskSpec)
         }

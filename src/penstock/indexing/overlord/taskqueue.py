@@ -45,6 +45,7 @@ from penstock.indexing.ports import TaskState
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from penstock.core.waits import DependencyWait
     from penstock.indexing.overlord.entries.entry import Entry
     from penstock.indexing.overlord.taskindex import TaskIndex
     from penstock.indexing.taskspec import TaskSpec
@@ -144,6 +145,10 @@ class TaskQueue:
             every(interval_ms, self._stored.look, "compare tasks"),
             every(PERIOD_MS, lambda: self._times.count(index.counts()), "count tasks"),
         ]
+
+    def waits(self) -> tuple[DependencyWait, ...]:
+        """Return what the queue itself waits for; any thread."""
+        return self._ends.waits.all()
 
     def stop(self) -> None:
         """Look after nothing any more; what workers run goes on."""

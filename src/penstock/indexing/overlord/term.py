@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from penstock.core.clock import Clock
+    from penstock.core.waits import WaitTable
     from penstock.indexing.events import Events
     from penstock.indexing.overlord.duties import Duty
     from penstock.indexing.overlord.taskindex import ActiveTask
@@ -101,6 +102,7 @@ class LeaderTerm:
         options: How the overlord behaves.
         metadata: The store, bound to the term.
         number: The term's number; 0 if nobody else can lead.
+        waits: Where duties record the dependencies that they wait for.
     """
 
     def __init__(
@@ -110,6 +112,7 @@ class LeaderTerm:
         options: OverlordOptions,
         metadata: MetadataStore,
         number: int,
+        waits: WaitTable,
     ) -> None:
         self.number: Final = number
         self._processor = processor
@@ -155,6 +158,7 @@ class LeaderTerm:
             replace(options.supervisors, task_context=options.queue.context),
         )
         self._task_context = options.queue.context
+        self._waits = waits
         self._duties: DutyRounds | None = None
         self.is_full = False
 
@@ -173,7 +177,7 @@ class LeaderTerm:
                 _log.error("the worker config cannot be read, so the default counts: %s", error)
         self.supervisors.start()
         self._duties = DutyRounds(
-            self._ports.duties(self.tools), self._ports.lanes, self._processor
+            self._ports.duties(self.tools), self._ports.lanes, self._processor, self._waits
         )
         self._duties.start()
         self.is_full = True

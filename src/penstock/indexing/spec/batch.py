@@ -14,6 +14,7 @@ from typing import Annotated, ClassVar, Final, Literal, Self, get_args
 
 from pydantic import AfterValidator, Field, JsonValue, model_validator
 
+from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import ETERNITY, Granularity, Interval, condensed
 from penstock.indexing.lockwish import LockWish
 from penstock.indexing.spec.aggregators import Aggregator
@@ -51,13 +52,16 @@ from penstock.indexing.spec.scalars import (
     TaskId,
     TimeText,
     check_task_id,
+    interval_mistake,
 )
 from penstock.indexing.spec.schema import DataSchema
 from penstock.indexing.spec.text.clauses import overwrite_clause
 from penstock.indexing.spec.text.twins import without_twins
 from penstock.indexing.spec.tuning import BatchTuning
+from penstock.segments.model import Segment
 
 _EXTERNS_MAX: Final = 100
+_NO_SEGMENT: Final = "does not name a segment: write its id, or the whole segment as JSON"
 _RESOURCE: Final = {"resource": "its availability group follows from its id"}
 
 
@@ -400,13 +404,30 @@ class CompactSpec(_BatchTask):
     projections: Projections = ()
 
     unsupported: ClassVar[Mapping[str, str]] = _RESOURCE | {
-        "interval": 'set ioConfig: {"type": "compact", "inputSpec": {"type": "interval", …}}',
-        "segments": 'set ioConfig: {"type": "compact", "inputSpec": {"type": "segments", …}}',
-        "segmentGranularity": "it goes inside granularitySpec",
+        "keepSegmentGranularity": "set granularitySpec.segmentGranularity: without it, time chunks"
+        " stay as they are",
+    }
+    nothing_said: ClassVar[Mapping[str, object]] = {"keepSegmentGranularity": True}
+    repeated: ClassVar[Mapping[str, str]] = {
+        "dimensions": "dimensionsSpec",
+        "interval": "ioConfig",
+        "segments": "ioConfig",
+        "segmentGranularity": "granularitySpec",
     }
     without_effect: ClassVar[Mapping[str, Ignored]] = {"compactionRunner": Ignored.ANY}
     default_priority: ClassVar[int] = COMPACTION_PRIORITY
     stores_compaction_state: ClassVar[bool] = True
+
+    @classmethod
+    def _without_repeated(cls, data: dict[str, object]) -> dict[str, object]:
+        """Rewrite the fields of older Druid versions, which its shipped examples still use."""
+        found: Found = []
+        current = dict(data)
+        _move_compaction_input(current, found)
+        _move_segment_granularity(current, found)
+        if found:
+            raise mistakes("CompactSpec", found)
+        return super()._without_repeated(current)
 
     @model_validator(mode="after")
     def _check_together(self) -> CompactSpec:
@@ -498,6 +519,64 @@ class CompactSpec(_BatchTask):
         return self._wishes(
             [self.interval if granularity is None else aligned(self.interval, granularity)]
         )
+
+
+def _move_compaction_input(task: dict[str, object], found: Found) -> None:
+    """Replace `interval` or `segments` of a compaction task by the `ioConfig` of the same meaning.
+
+    Args:
+        task: The fields of the task; changed in place.
+        found: The mistakes; added to.
+    """
+    given = [name for name in ("ioConfig", "interval", "segments") if task.get(name)]
+    interval, segments = task.pop("interval", None), task.pop("segments", None)
+    if len(given) > 1:
+        text = f"is given beside {given[0]}: a task compacts one input, so leave one of them out"
+        found.append(((given[1],), None, text))
+    elif interval is not None:
+        if text := interval_mistake(interval):
+            found.append((("interval",), interval, text))
+        task["ioConfig"] = _compaction_io({"type": "interval", "interval": interval})
+    elif segments:
+        ids = _named_segments(segments, found)
+        task["ioConfig"] = _compaction_io({"type": "segments", "segments": ids})
+
+
+def _compaction_io(input_spec: dict[str, object]) -> dict[str, object]:
+    return {"type": "compact", "inputSpec": input_spec}
+
+
+def _named_segments(segments: object, found: Found) -> list[str]:
+    """Return the ids of segments that are given by their ids, or whole as Druid lists them."""
+    ids = []
+    for number, one in enumerate(segments if isinstance(segments, list) else [segments]):
+        if isinstance(one, str):
+            ids.append(one)
+            continue
+        try:
+            ids.append(str(Segment.from_json(one if isinstance(one, dict) else {}).id))
+        except InvalidRequest:
+            found.append((("segments", number), None, _NO_SEGMENT))
+    return ids
+
+
+def _move_segment_granularity(task: dict[str, object], found: Found) -> None:
+    """Move `segmentGranularity` of a compaction task into its `granularitySpec`."""
+    given = task.pop("segmentGranularity", None)
+    inside = task.get("granularitySpec")
+    if given is None or not isinstance(inside, dict | None):
+        return
+    other = None if inside is None else inside.get("segmentGranularity")
+    if other is not None and _folded(other) != _folded(given):
+        text = "differs from granularitySpec.segmentGranularity: leave one of the two out"
+        found.append((("segmentGranularity",), given, text))
+    task["granularitySpec"] = {"segmentGranularity": given} | {
+        name: value for name, value in (inside or {}).items() if value is not None
+    }
+
+
+def _folded(granularity: object) -> object:
+    return granularity.lower() if isinstance(granularity, str) else granularity
 
 
 class KillSpec(_BatchTask):

@@ -13,6 +13,7 @@ from typing import Annotated, Final
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, Strict
 
 from penstock.core.durations import MAX_DURATION_MS, parse_duration, parse_period
+from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Granularity, Interval, parse_time
 from penstock.indexing.spec.druidexpr import as_spark_sql
 from penstock.indexing.spec.model import as_mistake, mistake
@@ -111,11 +112,20 @@ def _time(value: str) -> str:
     return value
 
 
-def _interval(value: str) -> str:
-    with as_mistake():
+def interval_mistake(value: object) -> str:
+    """Return what is wrong with the text of an interval, or empty text."""
+    if not isinstance(value, str):
+        return 'write an interval as text, such as "2024-01-01/2024-02-01"'
+    try:
         interval = Interval.parse(value)
-    if interval.is_empty:
-        raise mistake(f"{value!r} holds no time: its end must be after its start")
+    except InvalidRequest as error:
+        return str(error)
+    return f"{value!r} holds no time: its end must be after its start" if interval.is_empty else ""
+
+
+def _interval(value: str) -> str:
+    if text := interval_mistake(value):
+        raise mistake(text)
     return value
 
 

@@ -14,6 +14,7 @@ from typing import ClassVar, Final, Literal
 from pydantic import model_validator
 
 from penstock.core.intervals import Granularity
+from penstock.core.twins import twins_in
 from penstock.indexing.spec.aggregators import Aggregator, field_of
 from penstock.indexing.spec.druidexpr import as_spark_sql
 from penstock.indexing.spec.filters import Filter
@@ -115,10 +116,10 @@ class DataSchema(SpecModel):
             for i, d in enumerate(self.dimensions)
         ]
         named += [(("metricsSpec", i, "name"), m.name) for i, m in enumerate(self.metrics)]
-        # SQL folds case, so names must differ in more than that.
+        # Names that differ in case alone are columns of their own: see `core.twins`.
         seen: dict[str, str] = {}
         for place, name in named:
-            first = seen.setdefault(name.lower(), place_text := _place(place))
+            first = seen.setdefault(name, place_text := _place(place))
             if first != place_text:
                 found.append((place, name, f"the column {name!r} is there already, at {first}"))
         computed: set[str] = set()
@@ -156,6 +157,19 @@ class DataSchema(SpecModel):
     def filter(self) -> Filter | None:
         """What a row must meet to be kept, or None."""
         return self.transform_spec.filter
+
+    @property
+    def has_exact_names(self) -> bool:
+        """Whether case counts in names, as rows have columns that differ in case alone."""
+        dimensions = [dimension.name for dimension in self.dimensions]
+        if twins_in([*dimensions, *(metric.name for metric in self.metrics)]):
+            return True
+        if not self.dimensions_spec.discovers:
+            return False
+        # What was found beside the field of a metric is another column.
+        read = {name for metric in self.metrics for name in metric.inputs}
+        found = {name.lower() for name in dimensions}
+        return any(name.lower() in found for name in read.difference(dimensions))
 
     @property
     def rollup(self) -> bool:

@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 from penstock.indexing.spec.model import Found, Ignored, SpecModel, mistakes
 from penstock.indexing.spec.partitions import (
     DynamicPartitions,
+    HashedPartitions,
     PartitionsSpec,
     segment_rows_max,
 )
@@ -60,8 +61,8 @@ class BatchTuning(SpecModel):
     unsupported: ClassVar[Mapping[str, str]] = {
         "numShards": 'set partitionsSpec: {"type": "hashed", "numShards": …}',
         "partitionDimensions": 'set partitionsSpec: {"type": "hashed", "partitionDimensions": …}',
-        "targetPartitionSize": "set maxRowsPerSegment in partitionsSpec",
     }
+    repeated: ClassVar[Mapping[str, str]] = {"targetPartitionSize": "maxRowsPerSegment"}
     without_effect: ClassVar[Mapping[str, Ignored]] = {
         **WITHOUT_EFFECT,
         **dict.fromkeys(
@@ -77,6 +78,8 @@ class BatchTuning(SpecModel):
             ),
             Ignored.NUMBER,
         ),
+        # Later tasks can append to every time chunk.
+        "forceExtendableShardSpecs": Ignored.FLAG,
         "splitHintSpec": Ignored.OBJECT,
     }
 
@@ -97,8 +100,13 @@ class BatchTuning(SpecModel):
         return self
 
     def _is_of_partitions(self, rows: int | None) -> bool:
-        """Whether it says what `partitions_spec` says: Druid writes it in both places."""
+        """Whether it agrees with `partitions_spec`: Druid writes it in both places.
+
+        A given number of shards leaves nothing for it to decide; Druid's examples have both.
+        """
         spec = self.partitions_spec
+        if isinstance(spec, HashedPartitions) and spec.num_shards is not None:
+            return True
         return rows is None or spec is None or rows == segment_rows_max(spec)
 
     @property

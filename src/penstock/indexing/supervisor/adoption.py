@@ -28,7 +28,7 @@ def adopt(state: SupervisorState, dialogue: Dialogue) -> None:
             group = join(state, dialogue, found)
             dialogue.ask(group)
         replica = group.replicas[task_id]
-        replica.has_worker = found.worker is not None
+        replica.has_worker, replica.waits = found.worker is not None, found.waits
         if not replica.has_worker:
             replica.since_ms, replica.heard_s = now_ms, now_s
     for group in state.groups.values():

@@ -7,9 +7,9 @@ ends tasks, and hearing of those ends asks for a round again. What each step doe
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from penstock.core.errors import PenstockError
+from penstock.core.errors import Dependency, PenstockError, Unavailable
 from penstock.indexing.ports import TaskState
 from penstock.indexing.supervisor.adoption import adopt, end_late_comers
 from penstock.indexing.supervisor.rollover import RollOver
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from penstock.indexing.supervisor.groups import TaskGroup
     from penstock.indexing.supervisor.state import SupervisorState
     from penstock.indexing.supervisor.talk.dialogue import Dialogue
+
+_ROUND: Final = "look after the tasks"
+_RELEASE: Final = "release the stream"
 
 
 class Convergence:
@@ -73,8 +76,13 @@ class Convergence:
         except PenstockError as error:
             state.health.round_failed()
             state.note(error)
+            if isinstance(error, Unavailable):
+                state.waits.failed(_ROUND, error, dependency=Dependency.METADATA)
+            else:
+                state.waits.ended(_ROUND)
         else:
             state.health.round_done()
+            state.waits.ended(_ROUND)
         finally:
             self._is_busy = False
 
@@ -100,5 +108,9 @@ class Convergence:
         def failed(error: PenstockError) -> None:
             self._letting_go = False  # The next look tries again.
             state.note(error)
+            if isinstance(error, Unavailable):
+                state.waits.failed(_RELEASE, error)
+            else:
+                state.waits.ended(_RELEASE)
 
         state.stream.let_go(state.committed.offsets, self._finished, failed)

@@ -21,6 +21,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from penstock.core.waits import DependencyWait
     from penstock.indexing.batches import Available
     from penstock.indexing.ports import TaskReport
     from penstock.indexing.sequences import Offsets
@@ -51,6 +52,7 @@ class Replica:
         since_ms: Since when it has a worker.
         has_worker: Whether it has one.
         report: What it last said.
+        waits: Dependencies that it waits for, as its worker reported last.
         asking: Whether it is being asked how it stands.
         catching_up: Whether it is being told what the others have agreed.
     """
@@ -60,6 +62,7 @@ class Replica:
     since_ms: int
     has_worker: bool = False
     report: TaskReport | None = None
+    waits: tuple[DependencyWait, ...] = ()
     asking: bool = False
     catching_up: bool = False
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from penstock.core.clock import Clock
+    from penstock.core.waits import DependencyWait
     from penstock.indexing.ports import BrokerPort, Lanes, TaskClient, TaskLocation
     from penstock.indexing.taskspec import StreamTaskSpec
     from penstock.mailbox import MailboxProcessor
@@ -41,12 +42,16 @@ class SupervisorOptions:
 
 @dataclass(frozen=True, slots=True)
 class ActiveStream:
-    """An active streaming task, as supervisors see it: with `worker` None it waits for one."""
+    """An active streaming task, as supervisors see it: with `worker` None it waits for one.
+
+    `waits` are the dependencies that it waits for.
+    """
 
     task: StreamTaskSpec
     worker: str | None
     location: TaskLocation | None
     created_ms: int
+    waits: tuple[DependencyWait, ...] = ()
 
 
 class StreamIndex(Protocol):

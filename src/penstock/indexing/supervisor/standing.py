@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.errors import Dependency
+from penstock.core.waits import merged
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from penstock.core.waits import DependencyWait
     from penstock.indexing.spec import SupervisorSpec
     from penstock.indexing.supervisor.groups import TaskGroup
     from penstock.indexing.supervisor.state import SupervisorState
+
+
+WAITING_FOR: Final = "WAITING_FOR_"
+"""Begins the detailed state of a supervisor that waits for a dependency."""
+_TRIES_MIN: Final = 3
+_WAIT_MS_MIN: Final = 5_000
 
 
 class Standing:
@@ -39,6 +49,8 @@ class Standing:
         trouble = state.health.trouble(now_s, was_there=state.stream.available is not None)
         if trouble is not None:
             return trouble
+        if (wait := self._lasting_wait()) is not None:
+            return f"{WAITING_FOR}{wait.dependency.name}"
         if state.stream.available is None:
             return "CONNECTING_TO_STREAM" if state.begun else "PENDING"
         if state.is_complete:
@@ -52,7 +64,26 @@ class Standing:
     @property
     def healthy(self) -> bool:
         """Whether it does what it should."""
-        return not self.state.startswith(("UN", "LOST"))
+        return not self.state.startswith(("UN", "LOST", WAITING_FOR))
+
+    def waits(self) -> list[DependencyWait]:
+        """Return what the supervisor and its tasks wait for, one entry for each dependency."""
+        state = self._state
+        replicas = (one for group in state.groups.values() for one in group.replicas.values())
+        return merged([state.waits.all(), *(replica.waits for replica in replicas)])
+
+    def own_waits(self) -> tuple[DependencyWait, ...]:
+        """Return what the supervisor itself waits for; any thread."""
+        return self._state.waits.all()
+
+    def _lasting_wait(self) -> DependencyWait | None:
+        """Return a wait that is more than a restart of what is waited for."""
+        now_ms = self._state.ports.clock.now_ms()
+        for wait in self.waits():
+            is_lasting = wait.tries >= _TRIES_MIN and now_ms - wait.since_ms >= _WAIT_MS_MIN
+            if is_lasting and wait.dependency is not Dependency.OTHER:
+                return wait
+        return None
 
     def lag(self) -> dict[int, int]:
         """Return how many messages of each stream partition are not persisted yet."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.core.waits import WaitTable
 from penstock.indexing.ports import TaskState
 from penstock.indexing.supervisor.groups import GroupPhase
 
@@ -39,6 +40,7 @@ class SupervisorState:
             has looked, or wants it.
         begun: Whether it has begun to look, which is `startDelay` after it was made.
         discovered: Whether the tasks that it found have all said how they stand.
+        waits: Dependencies that the supervisor itself waits for.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class SupervisorState:
         self.time_lag_ms: dict[int, int | None] | None = None
         self.begun = False
         self.discovered = False
+        self.waits = WaitTable(ports.clock)
 
     @property
     def id(self) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from penstock.core.intervals import format_time
 from penstock.indexing.filejson import row_stats
 from penstock.indexing.sequences import offsets_to_json
+from penstock.indexing.supervisor.standing import WAITING_FOR
 
 if TYPE_CHECKING:
     from penstock.indexing.supervisor import Supervisor
@@ -47,6 +48,7 @@ def supervisor_status(supervisor: Supervisor, now_ms: int) -> dict[str, object]:
             "healthy": standing.healthy,
             "state": _coarse(state),
             "detailedState": state,
+            "waits": [wait.to_json() for wait in standing.waits()],
             "recentErrors": standing.errors(),
         },
     }
@@ -64,6 +66,7 @@ def supervisor_summary(supervisor: Supervisor) -> dict[str, object]:
         "detailedState": state,
         "healthy": standing.healthy,
         "suspended": supervisor.spec.suspended,
+        "waits": [wait.to_json() for wait in standing.waits()],
         "aggregateLag": sum(standing.lag().values()),
         **{name: ms for name, ms in _time_lag(standing).items() if name != "minimumLagMillis"},
     }
@@ -124,6 +127,8 @@ def _coarse(state: str) -> str:
         return "RUNNING"
     if state.startswith(("UNABLE", "LOST")):
         return "UNHEALTHY_SUPERVISOR"
+    if state.startswith(WAITING_FOR):
+        return "UNHEALTHY_TASKS"
     return state
 
 

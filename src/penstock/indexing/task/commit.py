@@ -27,9 +27,10 @@ from penstock.indexing.filejson import (
 from penstock.indexing.sequences import Offsets, offsets_from_json, offsets_to_json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-FORMAT = 1
+FORMAT = 2
+"""Since format 2 paths are relative to the task's folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +173,18 @@ class Commit:
         for partition, offset in marks.items():
             known[partition] = max(offset, known.get(partition, 0))
         return replace(self, number=self.number + 1, persists=persists, dead_lettered=known)
+
+    def relocated(self, place: Callable[[str], str]) -> Commit:
+        """Return the commit with each path as `place` returns it; its number stays the same."""
+        persists = tuple(
+            replace(
+                persist,
+                files=tuple(replace(file, path=place(file.path)) for file in persist.files),
+                bad_files=tuple(replace(bad, path=place(bad.path)) for bad in persist.bad_files),
+            )
+            for persist in self.persists
+        )
+        return replace(self, persists=persists)
 
     def to_fold(self, fan_in: int, max_rows: int) -> tuple[Persist, ...]:
         """Return the newest run of `fan_in` small persists of one sequence and level, or none.

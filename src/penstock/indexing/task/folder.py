@@ -10,7 +10,8 @@
     persist/, bad/, merge/   folders of one try each, named by the start and a number of it
 
 No name of a data file is used twice: a query may still read what was there under it. Every JSON
-file is replaced atomically. A data file is fsynced, and the folders that hold its name, before
+file is replaced atomically, and names files by their paths from here, so that the folder may be
+moved. A data file is fsynced, and the folders that hold its name, before
 ``commit.json`` names it: so what that names is there, and what it does not name is litter of a try
 that was cut. Owns no decision on what is read or published.
 """
@@ -18,6 +19,7 @@ that was cut. Owns no decision on what is read or published.
 from __future__ import annotations
 
 import itertools
+import re
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
@@ -34,6 +36,10 @@ if TYPE_CHECKING:
 
 _STARTS: Final = "starts.json"
 _DATA_FOLDERS: Final = ("persist", "bad", "merge")
+# The end of a data file's path, wherever its task's folder was when the path was written down.
+_DATA_FILE: Final = re.compile(
+    rf"(?:.*/)?((?:{'|'.join(_DATA_FOLDERS)})/\d+-\d+(?:/.*)?)", re.DOTALL
+)
 
 
 class TaskFolder:
@@ -84,7 +90,7 @@ class TaskFolder:
 
     def write_commit(self, commit: Commit) -> None:
         """Make a commit durable; the files it names are durable already."""
-        self.write_json("commit.json", commit.to_json())
+        self.write_json("commit.json", commit.relocated(self._relative).to_json())
 
     def write_sequences(self, sequences: Sequences) -> None:
         """Make the sequences durable."""
@@ -116,7 +122,7 @@ class TaskFolder:
         if value is None:
             self._delete_unnamed(None)
             return None
-        found = Commit.from_json(value, source=f"{self.path}/commit.json")
+        found = Commit.from_json(value, source=f"{self.path}/commit.json").relocated(self._absolute)
         commit = found
         for name in found.sequence_names():
             if name not in sequences:
@@ -209,6 +215,14 @@ class TaskFolder:
         while PurePosixPath(path).name not in _DATA_FOLDERS and not self._names(path):
             self._fs.rmdir(path)
             path = str(PurePosixPath(path).parent)
+
+    def _relative(self, path: str) -> str:
+        return path.removeprefix(f"{self.path}/")
+
+    def _absolute(self, path: str) -> str:
+        """Return where a file is now, also if an earlier release wrote its whole path down."""
+        found = _DATA_FILE.fullmatch(path)
+        return path if found is None else f"{self.path}/{found[1]}"
 
     def _is_whole(self, path: str, size: int) -> bool:
         try:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import CorruptData, PenstockError
+from penstock.core.waits import WaitTable
 from penstock.indexing.engine import RowCounts
 from penstock.indexing.errand import Errand, Retry
 from penstock.indexing.sequences import Sequence, Sequences
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from penstock.core.clock import Clock
+    from penstock.core.waits import DependencyWait
     from penstock.indexing.engine import IndexingEngine
     from penstock.indexing.ports import (
         ActionClient,
@@ -68,7 +70,8 @@ class TaskOptions:
 class TaskPorts:
     """What a streaming task works with.
 
-    `new_token` gives texts that were never given before, such as random ones.
+    `new_token` gives texts that were never given before, such as random ones. `waits_changed` is
+    called with what the task waits for, each time that changes.
     """
 
     engine: IndexingEngine
@@ -80,6 +83,7 @@ class TaskPorts:
     lanes: Lanes
     clock: Clock
     new_token: Callable[[], str]
+    waits_changed: Callable[[tuple[DependencyWait, ...]], None] = lambda _waits: None
 
 
 class TaskState:
@@ -188,6 +192,7 @@ class TaskContext:
         place = spec.place or StreamPlace(name=spec.topic)
         self.source = open_source(place, ports.broker, ports.fs, ports.clock)
         self.paused = False
+        self.waits = WaitTable(ports.clock, lambda: ports.waits_changed(self.waits.all()))
 
     def errand(self, name: str, lane: str) -> Errand:
         """Return an errand on a lane; errors that retrying does not mend end the task."""
@@ -198,6 +203,7 @@ class TaskContext:
             self.processor,
             retry=self.options.retry,
             on_failure=self.fail,
+            waits=self.waits,
         )
 
     def drop(self, paths: Iterable[str]) -> None:

@@ -3,6 +3,7 @@
     attempt/<n>/begun.json    the peon runs the task now; says whether the task can go on from here
     attempt/<n>/report.json   what the task tells of itself; written before how it ended
     attempt/<n>/status.json   how the task ended, by its peon
+    waits.json                what the task waits for, by its peon; emptied when a peon is started
     shutdown.json             why it was asked to end, by the worker, before it asks
     status.json               how the task ended, by the worker: the last word
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 STATUS: Final = "status.json"
 REPORT: Final = "report.json"
 SHUTDOWN: Final = "shutdown.json"
+WAITS: Final = "waits.json"
 _BEGUN: Final = "begun.json"
 _ATTEMPTS: Final = "attempt"
 

@@ -12,15 +12,16 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
-from penstock.core.errors import Closed, PenstockError, Unavailable
+from penstock.core.errors import Closed, Dependency, PenstockError, Unavailable
 from penstock.indexing.ports import WorkerTask
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
 
+    from penstock.core.waits import WaitTable
     from penstock.indexing.errand import Calls
     from penstock.indexing.task.folder import TaskFolder
     from penstock.indexing.worker.attempts import TaskEnd
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from penstock.mailbox import MailboxProcessor
 
 _log = logging.getLogger(__name__)
+
+_SHIP: Final = "keep the logs of tasks"
+_DELETE: Final = "delete the folders of tasks"
 
 
 class LogShipper(Protocol):
@@ -67,6 +71,7 @@ class EndedTasks:
         calls: Brings the deletion of folders to a lane: it takes as long as there are files.
         remove: Deletes a folder; on the lane.
         is_taken: Whether a task of an id is here again, so that its folder is not to be deleted.
+        waits: Where logs that cannot be kept and folders that cannot be deleted are recorded.
     """
 
     def __init__(
@@ -78,6 +83,7 @@ class EndedTasks:
         *,
         remove: Callable[[TaskFolder], None],
         is_taken: Callable[[str], bool],
+        waits: WaitTable,
     ) -> None:
         self._processor = processor
         self._options = options
@@ -85,6 +91,7 @@ class EndedTasks:
         self._calls = calls
         self._remove = remove
         self._is_taken = is_taken
+        self._waits = waits
         self._tasks: dict[str, _Ended] = {}
         # The last one forgotten of each id. Its folder may be that of one before it, whose timer
         # then has nothing to delete.
@@ -141,6 +148,8 @@ class EndedTasks:
             whole: Whether nothing is left. If not, it is tried again later: nobody else may come.
         """
         ended = self._deleting.pop(task_id, None)
+        if whole:
+            self._waits.ended(_DELETE)
         if ended is not None and not whole:
             # Another object than before, whose timer, if it still runs, has nothing to delete.
             again = self._leaving[task_id] = replace(ended)
@@ -158,16 +167,20 @@ class EndedTasks:
             return
         if self._is_taken(ended.id):
             del self._leaving[ended.id]
+            self._waits.ended(_DELETE)
             return
         tries_left = ended.ship_tries < self._options.ship_tries_max
         if self._logs is not None and not ended.shipped and tries_left:
             self._ship(ended)
             self._delete_later(ended)
             return
+        if not tries_left:
+            self._waits.ended(_SHIP)  # It is given up; another task's log may be tried again.
         self.clearing(ended.id)
 
         def failed(error: PenstockError) -> None:
             _log.warning("the folder of task %s is deleted later: %s", ended.id, error)
+            self._waits.failed(_DELETE, error, dependency=Dependency.DISK)
             self.cleared(ended.id, whole=False)
 
         self._calls.call(
@@ -186,7 +199,10 @@ class EndedTasks:
             error = "cancelled" if done.cancelled() else done.exception()
             if error is not None:
                 _log.warning("the log of task %s is not in the log store: %s", ended.id, error)
+                if isinstance(error, Unavailable):
+                    self._waits.failed(_SHIP, error, dependency=Dependency.STORAGE)
                 return
+            self._waits.ended(_SHIP)
             with suppress(Closed):  # the next worker ships it again, which is fine
                 self._processor.main_executor.execute(
                     ended.mark_shipped, "the log of %s is kept", ended.id

@@ -18,14 +18,16 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.errors import PenstockError, Unavailable
+from penstock.core.errors import Dependency, PenstockError, Unavailable
+from penstock.core.waits import WaitTable, waits_from_json
 from penstock.indexing.ports import TaskLocation, TaskState, WorkerTask
-from penstock.indexing.worker.attempts import SHUTDOWN, STATUS, Attempts, TaskEnd
+from penstock.indexing.worker.attempts import SHUTDOWN, STATUS, WAITS, Attempts, TaskEnd
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.core.clock import Clock
+    from penstock.core.waits import DependencyWait
     from penstock.indexing.ports import PeonLauncher, PeonProcess
     from penstock.indexing.task.folder import TaskFolder
     from penstock.indexing.worker.options import WorkerOptions
@@ -58,10 +60,12 @@ class RunningTask:
         self._deaths_s: list[float] = []
         self._location: TaskLocation | None = None
         self._ending: str | None = None
+        self._waits: tuple[DependencyWait, ...] = ()
+        self._starts = WaitTable(worker.clock)
 
     def told(self) -> WorkerTask:
         """Return how the task stands, for the overlord."""
-        return WorkerTask(self._id, TaskState.RUNNING, self._location)
+        return WorkerTask(self._id, TaskState.RUNNING, self._location, waits=self._waits)
 
     def look(self, *, told: bool = False) -> None:
         """Start the peon if that is due; see where it answers, and whether it has ended.
@@ -77,6 +81,7 @@ class RunningTask:
         if code is None:
             self._look_for_location()
             if told:
+                self._look_for_waits()
                 self._look_for_end(self._process)
             return
         self._process = None
@@ -145,11 +150,16 @@ class RunningTask:
         try:
             # The place of the peon before; a reader must not take it for the new one's.
             self.folder.write_json("location.json", {})
+            self.folder.write_json(WAITS, {})
             self._process = self._worker.launcher.launch(self._id, self.folder.path)
+            self._starts.ended("start its process")
+            self._set_waits(())
         except Unavailable as error:
             # If it lasts, the overlord ends the task, which does not answer.
             delay_ms = self._worker.options.restart.max_ms
             self._start_again_s = self._worker.clock.monotonic_s() + delay_ms / 1000
+            self._starts.failed("start its process", error, dependency=Dependency.WORKER)
+            self._set_waits(self._starts.all())
             _log.warning("task %s waits for its peon: %s", self._id, error)
         except PenstockError as error:
             self._died(f"its peon cannot be started: {error}")
@@ -206,7 +216,20 @@ class RunningTask:
             "a peon has no task any more",
         )
 
+    def _look_for_waits(self) -> None:
+        try:
+            found = self.folder.read_json(WAITS) or {}
+        except PenstockError:
+            return  # it is written without fsync: a crash of the host may leave half of it
+        self._set_waits(waits_from_json(found.get("waits")))
+
+    def _set_waits(self, waits: tuple[DependencyWait, ...]) -> None:
+        if waits != self._waits:
+            self._waits = waits
+            self._worker.changed(self._id)
+
     def _forget_location(self) -> None:
+        self._set_waits(())
         if self._location is not None:
             self._location = None
             self._worker.changed(self._id)

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from penstock.core.errors import InvalidRequest, PenstockError
+from penstock.core.errors import CorruptData, InvalidRequest, NotFound, PenstockError
 from penstock.indexing.ports import TaskState
 from penstock.indexing.task.folder import TaskFolder
 from penstock.indexing.worker.attempts import Attempts, TaskEnd
 from penstock.indexing.worker.running import CANNOT_GO_ON
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from penstock.indexing.taskspec import TaskSpec
     from penstock.storage.filesystem import FileSystem
@@ -28,6 +28,39 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _STATE_FILE: Final = "worker.json"
+_IDENTITY_FILE: Final = "identity.json"
+
+
+def worker_identity(base: str, fs: FileSystem, new_id: Callable[[], str]) -> str:
+    """Return the id of the worker that keeps its tasks in a folder; it moves with the folder.
+
+    Args:
+        base: The worker's first folder for tasks.
+        fs: The file system.
+        new_id: Returns an id that was never used before, for a folder without one.
+
+    Raises:
+        Unavailable: The disk is full.
+    """
+    fs.mkdir(base)
+    path = f"{base}/{_IDENTITY_FILE}"
+    found = _identity_in(path, fs)
+    if found is None:
+        fs.write_atomically(path, orjson.dumps({"id": new_id()}))
+        # Of two that start at once the one that does not get the folder ends.
+        found = _identity_in(path, fs)
+    if found is None:
+        raise CorruptData(path, 0, "the id that was just written cannot be read")
+    return found
+
+
+def _identity_in(path: str, fs: FileSystem) -> str | None:
+    try:
+        value = orjson.loads(fs.read_bytes(path))
+    except (NotFound, orjson.JSONDecodeError):
+        return None
+    found = value.get("id") if isinstance(value, dict) else None
+    return found if isinstance(found, str) and found else None
 
 
 class TaskFolders:

@@ -26,6 +26,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.core.errors import Closed, Unavailable
+from penstock.core.waits import WaitTable, merged
 from penstock.indexing.errand import Calls
 from penstock.indexing.worker.ended import EndedTasks, LogShipper
 from penstock.indexing.worker.history import ChangeHistory
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from penstock.core.clock import Clock
+    from penstock.core.waits import DependencyWait
     from penstock.indexing.ports import (
         HistoryPlace,
         Lanes,
@@ -89,10 +91,12 @@ class Worker:
         self._options = options or WorkerOptions()
         self._folders = TaskFolders(base_folders, fs)
         calls = Calls(lanes, processor)
+        self._waits = WaitTable(clock)
         self._ended = EndedTasks(
             *(processor, self._options, logs, calls),
             remove=self._folders.remove,
             is_taken=lambda task_id: self._has.task(task_id) is not None,
+            waits=self._waits,
         )
         self._has = Holdings(self._options, self._ended)
         history = ChangeHistory(clock.now_ms())
@@ -173,6 +177,14 @@ class Worker:
             Unavailable: The disk is full; nothing changed.
         """
         self._answer(lambda: self._set_enabled(enabled), "enable or disable")
+
+    def waits(self) -> list[DependencyWait]:
+        """Return what the worker and its tasks wait for, one entry for each dependency; any thread.
+
+        Raises:
+            Unavailable: The worker is starting, stopping or busy.
+        """
+        return merged([self._waits.all(), *(one.waits for one in self.report().tasks)])
 
     def look(self, task_id: str) -> None:
         """Look at a task's peon now: it has said something, or has ended. Does not wait."""

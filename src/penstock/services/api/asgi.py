@@ -1,8 +1,8 @@
 """What every HTTP application of ours has in common.
 
-Owns the bearer token, the check of whose page asks, the limit of bodies, the translation of errors
-into answers, and the routes below `/status` and `/metrics`. It owns no route of a single
-application.
+Owns the bearer token, the limit of bodies, the translation of errors into answers, and the routes
+below `/status` and `/metrics`. It owns no route of a single application. Hosts, origins and heads
+are checked before (`penstock.broker.httpserver`).
 """
 
 from __future__ import annotations
@@ -16,27 +16,29 @@ import orjson
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import penstock
-from penstock.core.errors import InvalidRequest, PenstockError
+from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
+from penstock.core.loopstalls import loop_stalls
 from penstock.services.api.instead import instead_of
-from penstock.services.errorcodes import status_and_code
+from penstock.services.errorcodes import BodyTooLarge, error_body, status_and_code
+from penstock.services.readiness import ReadyState
 
 logger = logging.getLogger(__name__)
 
 BODY_BYTES_MAX = 4 << 20
 # Of one route, where the application takes more for the sake of another (actions of tasks).
 JSON_BYTES_MAX = 16 << 20
+# Of all requests that a process answers at one time.
+BODIES_BYTES_MAX = 128 << 20
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-# Load balancers ask without a token; the answer says nothing but that the process is there.
-OPEN_PATHS = frozenset({"/status/health"})
-# They change nothing, and a browser does not show another site's page the answer.
-SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+# Load balancers ask without a token; the answers report only whether the process runs and is ready.
+OPEN_PATHS = frozenset({"/status/health", "/status/ready"})
 
 
 class JsonResponse(Response):
@@ -47,6 +49,11 @@ class JsonResponse(Response):
     def render(self, content: object) -> bytes:
         """Write the content."""
         return orjson.dumps(content, option=orjson.OPT_NON_STR_KEYS)
+
+
+def _shows(request: Request, token: str) -> bool:
+    shown = request.headers.get("authorization", "").encode()
+    return hmac.compare_digest(shown, f"Bearer {token}".encode())
 
 
 class BearerToken:
@@ -70,35 +77,22 @@ class BearerToken:
         await answer(scope, receive, send)
 
 
-class OwnPages:
-    """Refuses what a page of another site has a browser send, which may be on this very machine.
+class BodyLimit:
+    """Refuses bodies that are too large, by their announced length or while they are read.
 
-    A browser names the page's site in `Origin`, also where it lets the page send a form without
-    asking. Programs send none.
+    Also bounds what the bodies of all requests under way hold together.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or answer 403."""
-        if scope["type"] == "http" and scope["method"] not in SAFE_METHODS:
-            headers = dict(scope["headers"])
-            origin = headers.get(b"origin")
-            if origin is not None and origin.partition(b"://")[2] != headers.get(b"host"):
-                text = f"pages of {origin.decode('latin-1')} may not change anything here"
-                body = {"error": text, "errorCode": "forbidden"}
-                await JsonResponse(body, 403)(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
-
-
-class BodyLimit:
-    """Refuses bodies that are too large, by their announced length or while they are read."""
-
-    def __init__(self, app: ASGIApp, limit_bytes: int = BODY_BYTES_MAX) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        limit_bytes: int = BODY_BYTES_MAX,
+        total_bytes: int = BODIES_BYTES_MAX,
+    ) -> None:
         self._app = app
         self._limit_bytes = limit_bytes
+        self._total_bytes = max(total_bytes, limit_bytes)
+        self._held_bytes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer 413."""
@@ -115,12 +109,22 @@ class BodyLimit:
         async def counted() -> Message:
             nonlocal taken
             message = await receive()
-            taken += len(message.get("body", b""))
+            size = len(message.get("body", b""))
+            taken += size
+            self._held_bytes += size
             if taken > self._limit_bytes:
-                raise InvalidRequest(_too_large(self._limit_bytes))
+                raise BodyTooLarge(_too_large(self._limit_bytes))
+            if self._held_bytes > self._total_bytes:
+                raise Unavailable(
+                    f"the bodies of requests under way have {self._held_bytes} bytes, more than the"
+                    f" {self._total_bytes} that this process takes at once: try again later"
+                )
             return message
 
-        await self._app(scope, counted, send)
+        try:
+            await self._app(scope, counted, send)
+        finally:
+            self._held_bytes -= taken
 
 
 class SlashAtEnd:
@@ -154,10 +158,10 @@ async def answer_error(_request: Request, error: Exception) -> Response:
     """Answer one of our errors in Druid's shape."""
     if not isinstance(error, PenstockError):
         raise error
-    status, code = status_and_code(error)
+    status, _ = status_and_code(error)
     if status >= 500 and status != 503:
         logger.error("a request failed", exc_info=error)
-    return JsonResponse({"error": str(error), "errorCode": code}, status)
+    return JsonResponse(error_body(error), status)
 
 
 async def _answer_no_route(request: Request, error: Exception) -> Response:
@@ -171,6 +175,12 @@ async def _answer_no_route(request: Request, error: Exception) -> Response:
     elif error.status_code != 404:  # of which the detail says the same in other words
         text += f": {error.detail}"
     return JsonResponse({"error": text, "errorCode": "notFound"}, error.status_code, error.headers)
+
+
+async def _answer_nobody(_request: Request, error: Exception) -> Response:
+    # The client left before the end of its body; nobody reads this answer.
+    assert isinstance(error, ClientDisconnect)
+    return Response(status_code=400)
 
 
 async def _answer_bug(_request: Request, error: Exception) -> Response:
@@ -199,6 +209,11 @@ async def _properties(_request: Request) -> Response:
     )
 
 
+async def _stats(_request: Request) -> Response:
+    stalls = {name: one.to_json() for name, one in loop_stalls().items()}
+    return JsonResponse({"loop_stall_ms": stalls})
+
+
 async def _discovered(_request: Request) -> Response:
     # A process that serves has announced itself, or does so in this moment.
     return JsonResponse({"selfDiscovered": True})
@@ -211,6 +226,7 @@ def application(
     metrics: Callable[[], bytes] | None = None,
     body_bytes_max: int = BODY_BYTES_MAX,
     inside: Sequence[Middleware] = (),
+    ready: Callable[[], ReadyState] | None = None,
 ) -> Starlette:
     """Put an application together.
 
@@ -220,10 +236,21 @@ def application(
         metrics: Gives the text of `/metrics`.
         body_bytes_max: Largest body.
         inside: What else stands before the routes, behind the check of the token.
+        ready: Returns how the process stands, for ``/status/ready``; None: ready as it answers.
     """
 
     async def health(_request: Request) -> Response:
         return JsonResponse(True)  # Druid's body is the word itself  # noqa: FBT003
+
+    def readiness(request: Request) -> Response:
+        if ready is None:
+            return JsonResponse({"ready": True})
+        state = ready()
+        status = 200 if state.ready else 503
+        if token is not None and not _shows(request, token):
+            # Load balancers ask without a token, and need no reasons.
+            return JsonResponse({"ready": state.ready}, status)
+        return JsonResponse(state.to_json(), status)
 
     def metrics_text(_request: Request) -> Response:
         return PlainTextResponse(metrics() if metrics else b"", media_type=METRICS_TYPE)
@@ -233,21 +260,23 @@ def application(
             *routes,
             Route("/status", _status),
             Route("/status/health", health),
+            Route("/status/ready", readiness),
             Route("/status/properties", _properties),
             Route("/status/selfDiscovered", lambda _: Response(status_code=200)),
             Route("/status/selfDiscovered/status", _discovered),
             Route("/metrics", metrics_text),
+            Route("/stats", _stats),
         ],
         middleware=[
             Middleware(SlashAtEnd),
             Middleware(BearerToken, token=token),
-            Middleware(OwnPages),
             Middleware(BodyLimit, limit_bytes=body_bytes_max),
             *inside,
         ],
         exception_handlers={
             PenstockError: answer_error,
             HTTPException: _answer_no_route,
+            ClientDisconnect: _answer_nobody,
             Exception: _answer_bug,
         },
     )
@@ -260,11 +289,11 @@ async def bounded_body(request: Request, bytes_max: int = JSON_BYTES_MAX) -> byt
     """Return a body that is no larger than it may be.
 
     Raises:
-        InvalidRequest: It is larger.
+        BodyTooLarge: It is larger.
     """
     body = await request.body()
     if len(body) > bytes_max:
-        raise InvalidRequest(
+        raise BodyTooLarge(
             f"the body has {len(body)} bytes, more than the {bytes_max} that it may have here: send"
             " less at once"
         )

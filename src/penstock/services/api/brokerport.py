@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from penstock.broker.client import BrokerClient
-from penstock.core.errors import NotFound
+from penstock.core.errors import NotFound, NotReachable
 from penstock.indexing.batches import Available, SeenTopic
 from penstock.services.answers import objects, whole
 
@@ -25,10 +26,15 @@ NANOSECONDS_PER_MS = 1_000_000
 
 
 class HttpBrokerPort:
-    """A broker, from any thread."""
+    """A broker, from any thread.
 
-    def __init__(self, base_url: str, token: str | None = None) -> None:
-        self._base_url = base_url
+    Args:
+        find: Returns the URL of the broker; asked again when it does not answer there any more.
+        token: Bearer token, when the broker asks for one.
+    """
+
+    def __init__(self, find: Callable[[], str], token: str | None = None) -> None:
+        self._find = find
         self._token = token
         self._clients = threading.local()
 
@@ -36,9 +42,10 @@ class HttpBrokerPort:
         self, topic: str, *, after: Offsets | None = None, wait_ms: int = 0, topic_id: str = ""
     ) -> SeenTopic:
         """Return which topic has the name, and what can be read durably of it."""
-        found = self._client().offsets(
-            topic, after=after, wait_ms=wait_ms, durable=True, topic_id=topic_id
-        )
+        with self._client() as client:
+            found = client.offsets(
+                topic, after=after, wait_ms=wait_ms, durable=True, topic_id=topic_id
+            )
         return SeenTopic(
             found.id,
             {
@@ -50,7 +57,8 @@ class HttpBrokerPort:
     def append_time_ms(self, topic: str, partition: int, offset: int) -> int | None:
         """Return when a message was appended, in epoch milliseconds; None if it is not kept."""
         try:
-            found = self._client().peek(topic, partition=partition, offset=offset, count=1)
+            with self._client() as client:
+                found = client.peek(topic, partition=partition, offset=offset, count=1)
         except NotFound:
             return None
         for message in objects(found, "messages"):
@@ -59,14 +67,16 @@ class HttpBrokerPort:
 
     def set_cursor(self, topic: str, name: str, offsets: Offsets) -> None:
         """Keep messages from these offsets on."""
-        for partition, offset in offsets.items():
-            self._client().set_cursor(topic, partition, name, offset)
+        with self._client() as client:
+            for partition, offset in offsets.items():
+                client.set_cursor(topic, partition, name, offset)
 
     def drop_cursor(self, topic: str, name: str, partitions: Sequence[int]) -> None:
         """Let go of a cursor; an unknown one is fine, and so is a topic that was deleted."""
         for partition in partitions:
             try:
-                self._client().delete_cursor(topic, partition, name)
+                with self._client() as client:
+                    client.delete_cursor(topic, partition, name)
             except NotFound:
                 return
 
@@ -76,11 +86,21 @@ class HttpBrokerPort:
         """Append messages durably; a repeat of the same producer and sequence appends nothing."""
         # Producers' names are short, and those of tasks grow with the supervisor's.
         name = hashlib.sha256(producer.encode()).hexdigest()[:PRODUCER_NAME_CHARS]
-        self._client().publish(topic, messages, durable=True, producer=(name, sequence))
+        with self._client() as client:
+            client.publish(topic, messages, durable=True, producer=(name, sequence))
 
-    def _client(self) -> BrokerClient:
+    @contextmanager
+    def _client(self) -> Iterator[BrokerClient]:
         client: BrokerClient | None = getattr(self._clients, "client", None)
         if client is None:
-            client = BrokerClient(self._base_url, token=self._token, timeout_s=TIMEOUT_S)
+            client = BrokerClient(self._find(), token=self._token, timeout_s=TIMEOUT_S)
             self._clients.client = client
-        return client
+        try:
+            yield client
+        except NotReachable as error:
+            # It may be started again at another port.
+            self._clients.client = None
+            client.close()
+            raise NotReachable(
+                f"{error}, or name another address with --broker-http", dependency=error.dependency
+            ) from error

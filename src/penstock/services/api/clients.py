@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
 
-from penstock.core.errors import PenstockError, Unavailable
+from penstock.core.errors import Dependency, PenstockError, Unavailable
+from penstock.core.waits import waits_from_json
 from penstock.indexing.ports import (
     DEFAULT_WORKER_CATEGORY,
     Effort,
@@ -195,6 +196,7 @@ def _task_to_json(task: WorkerTask) -> dict[str, object]:
         "location": None if location is None else {"host": location.host, "port": location.port},
         "errorMsg": task.error,
         "duration": task.duration_ms,
+        "waits": [one.to_json() for one in task.waits],
     }
 
 
@@ -264,6 +266,7 @@ def _task_from_json(value: dict[str, object]) -> WorkerTask:
         ),
         error=str(value.get("errorMsg") or ""),
         duration_ms=int(str(value.get("duration", -1))),
+        waits=waits_from_json(value.get("waits")),
     )
 
 
@@ -371,7 +374,10 @@ class HttpActionClient:
     def perform(self, action: TaskAction[R]) -> R:
         """Have an action done and return its answer; see `ActionClient`."""
         client = JsonClient(
-            f"http://{self._find_overlord()}", token=self._token, timeout_s=ACTION_TIMEOUT_S
+            f"http://{self._find_overlord()}",
+            token=self._token,
+            timeout_s=ACTION_TIMEOUT_S,
+            dependency=Dependency.OVERLORD,
         )
         body = {"task": self._task_id, "worker": self._worker, "action": action.to_json()}
         answer = client.post("/druid/indexer/v1/action", body)

@@ -20,9 +20,10 @@ from starlette.datastructures import URL
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from penstock.core.errors import Unavailable
+from penstock.core.errors import Dependency, Unavailable
 from penstock.services.api.asgi import JsonResponse
 from penstock.services.api.indexer.paths import PREFIX
+from penstock.services.errorcodes import error_body
 
 _NOBODY = "no overlord leads just now: try again in some seconds"
 
@@ -74,15 +75,18 @@ class LeaderOnly:
         if asked == "/isLeader":
             leads = self._leadership.is_leader
             return JsonResponse({"leader": leads}, 200 if leads else 404)
-        leader = await self._leader()
+        leader, _ = await self._leader()
         return PlainTextResponse(leader or "", 200 if leader else 404)
 
     async def _redirect(self, scope: Scope) -> Response:
-        leader = await self._leader()
+        leader, silence = await self._leader()
         # This one's own name is there still when its term ran out a moment ago.
         if leader is None or leader == self._address:
-            body = {"error": _NOBODY, "errorCode": "unavailable"}
-            return JsonResponse(body, 503, {"Retry-After": "2"})
+            nobody = Unavailable(_NOBODY, dependency=Dependency.OVERLORD)
+            if silence is not None:
+                text = f"{_NOBODY}: the {silence.dependency.value} is away: {silence}"
+                nobody = Unavailable(text, dependency=silence.dependency)
+            return JsonResponse(error_body(nobody), 503, {"Retry-After": "2"})
         # The path as it came, still escaped: a datasource's name may hold an escaped slash.
         raw_path = scope.get("raw_path") or URL(scope=scope).path.encode()
         query = scope.get("query_string", b"")
@@ -90,8 +94,9 @@ class LeaderOnly:
         text = f"this overlord does not lead: ask {leader}"
         return JsonResponse({"error": text, "errorCode": "notLeader"}, 307, {"Location": where})
 
-    async def _leader(self) -> str | None:
+    async def _leader(self) -> tuple[str | None, Unavailable | None]:
+        """Return the leader's URL, or why nobody can know it."""
         try:
-            return await run_in_threadpool(self._leadership.leader)
-        except Unavailable:
-            return None
+            return await run_in_threadpool(self._leadership.leader), None
+        except Unavailable as error:
+            return None, error

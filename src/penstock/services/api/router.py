@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from penstock.core.clock import Clock
 from penstock.core.errors import NotReachable, Unavailable
 from penstock.services.api.asgi import JsonResponse, process_status
 from penstock.services.api.clients import LOG_OFFSET_HEADER, LOG_SIZE_HEADER
@@ -23,10 +24,12 @@ from penstock.services.api.coordinator.rules import COORDINATOR, RuleRoutes
 from penstock.services.api.indexer.paths import PREFIX
 from penstock.services.api.indexer.reading import AUTHOR_HEADER, COMMENT_HEADER
 from penstock.services.api.indexer.sqltask import SqlTaskRoutes
+from penstock.services.api.overview import Overview
 from penstock.services.api.speccheck import Mistakes, check_expressions, is_checked
 from penstock.services.config import Address
 from penstock.services.httpclient import JsonClient
 from penstock.services.leases import Directory
+from penstock.services.readiness import ReadyState
 from penstock.storage.metadata import MetadataStore
 
 # The overlord answers within seconds, or says that it is busy. One that hangs must not take the
@@ -36,7 +39,6 @@ OVERLORD_TIMEOUT_S = 20.0
 FLOW_TIMEOUT_S = 60.0
 _PASSED_ON = (AUTHOR_HEADER, COMMENT_HEADER)
 _PASSED_BACK = (LOG_OFFSET_HEADER, LOG_SIZE_HEADER, "Retry-After")
-SERVICES = ("router", "overlord", "flow", "worker")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +49,9 @@ class RouterParts:
         store: Segments and rules.
         directory: Where the services are.
         http: Address of this API, for `/status`.
-        broker_http: Address of the broker, for `/status`.
-        ready: Whether SQL is known to answer.
+        find_broker: Returns the address of the broker, for `/status`.
+        ready: How this process stands.
+        clock: Dates what does not answer.
         token: Bearer token towards the overlord.
         mistakes: What is wrong with expressions of a spec, by Spark.
     """
@@ -56,8 +59,9 @@ class RouterParts:
     store: MetadataStore
     directory: Directory
     http: Address
-    broker_http: Address
-    ready: Callable[[], bool]
+    find_broker: Callable[[], Address]
+    ready: Callable[[], ReadyState]
+    clock: Clock
     token: str | None = field(default=None, repr=False)
     mistakes: Mistakes = lambda expressions: [""] * len(expressions)
 
@@ -67,12 +71,15 @@ class RouterRoutes:
 
     def __init__(self, parts: RouterParts) -> None:
         self._parts = parts
+        self._overview = Overview(
+            *(parts.directory, str(parts.http), parts.find_broker, parts.ready),
+            *(parts.clock, parts.token),
+        )
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes."""
         return [
             Route("/status", self.status),
-            Route("/status/ready", self.ready),
             Route(
                 "/druid/indexer/{rest:path}", self.to_overlord, methods=["GET", "POST", "DELETE"]
             ),
@@ -96,30 +103,21 @@ class RouterRoutes:
         return JsonClient(f"http://{address}", token=token, timeout_s=OVERLORD_TIMEOUT_S)
 
     def status(self, _request: Request) -> Response:
-        """Say what runs."""
-        services = [
-            {
-                "service": row.service,
-                "instance": row.instance,
-                "address": str(Address(row.host, row.port)),
-            }
-            for service in SERVICES
-            for row in self._parts.directory.all(service)
-        ]
+        """Report which processes run, whether each is ready, and what is waited for."""
         return JsonResponse(
             {
                 **process_status(),
                 "http": self._parts.http.url,
-                "broker_http": self._parts.broker_http.url,
-                "ready": self._parts.ready(),
-                "services": services,
+                "broker_http": self._broker_url(),
+                **self._overview.to_json(),
             }
         )
 
-    def ready(self, _request: Request) -> Response:
-        """Say whether SQL answers."""
-        ready = self._parts.ready()
-        return JsonResponse(ready, 200 if ready else 503)
+    def _broker_url(self) -> str | None:
+        try:
+            return self._parts.find_broker().url
+        except Unavailable:
+            return None  # the overview tells why
 
     async def to_overlord(self, request: Request) -> Response:
         """Pass a request on to the overlord and its answer back."""

@@ -10,8 +10,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
+from penstock.core.clock import Clock
 from penstock.core.errors import PenstockError
+from penstock.core.loopstalls import samples_of
 from penstock.core.metrics import Sample
+from penstock.core.waits import waits_from_json
 from penstock.indexing.spec.compaction import AUTOCOMPACT
 from penstock.services.answers import objects, whole
 from penstock.services.config import Address
@@ -52,12 +55,15 @@ class RouterMetrics:
     def __init__(
         self,
         store: MetricsStore,
-        broker: Address,
+        find_broker: Callable[[], Address],
         find_overlord: Callable[[], Address],
         token: str | None = None,
+        *,
+        clock: Clock,
     ) -> None:
+        self._clock = clock
         self._store = store
-        self._broker = JsonClient(broker.url, token=token, timeout_s=TIMEOUT_S)
+        self._find_broker = find_broker
         self._find_overlord = find_overlord
         self._token = token
         self._snapshot: Snapshot | None = None
@@ -99,8 +105,24 @@ class RouterMetrics:
             )
 
     def of_broker(self) -> Iterator[Sample]:
-        """Read the depth and the end of each stream partition."""
-        for topic in objects(self._broker.get("/stats", {"format": "json"}), "topics"):
+        """Read the depth and the end of each stream partition, refused requests and stalls."""
+        broker = JsonClient(self._find_broker().url, token=self._token, timeout_s=TIMEOUT_S)
+        stats = broker.get("/stats", {"format": "json"})
+        http = stats.get("http") if isinstance(stats, dict) else None
+        refused = http.get("refused") if isinstance(http, dict) else None
+        for reason in refused if isinstance(refused, dict) else ():
+            yield Sample(
+                "penstock_broker_http_refused_total",
+                "counter",
+                "HTTP connections and requests that the broker refused, by reason",
+                (("reason", str(reason)),),
+                whole(refused, reason),
+            )
+        stalls = stats.get("loop_stall_ms") if isinstance(stats, dict) else None
+        if isinstance(stalls, dict):
+            longest, count = float(stalls.get("max", 0)), float(stalls.get("over_50", 0))
+            yield from samples_of("broker", "broker", longest, count)
+        for topic in objects(stats, "topics"):
             name = str(topic.get("topic_name"))
             for part in objects(topic, "partitions"):
                 labels = {"topic": name, "partition": str(part.get("partition"))}
@@ -127,6 +149,14 @@ class RouterMetrics:
                 float(one.get("healthy") is True),
                 supervisor=name,
             )
+            for wait in waits_from_json(one.get("waits")):
+                yield _gauge(
+                    "penstock_supervisor_waiting_seconds",
+                    "How long a supervisor or its tasks wait for a dependency that fails",
+                    max(0, self._clock.now_ms() - wait.since_ms) / 1000,
+                    supervisor=name,
+                    dependency=wait.dependency.value,
+                )
             if one.get("type") == AUTOCOMPACT:  # It reads nothing.
                 continue
             lag = whole(one, "aggregateLag")

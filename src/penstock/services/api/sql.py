@@ -7,7 +7,9 @@ query whose client went away is cancelled: nobody is there for its rows.
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import logging
+import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -22,6 +24,8 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
+from penstock.core.instants import parse_time
+from penstock.core.sqlsizes import check_text
 from penstock.core.sqltext import tokens
 from penstock.indexing.engine import EngineFailure
 from penstock.services.api.asgi import JsonResponse
@@ -47,20 +51,26 @@ logger = logging.getLogger(__name__)
 PATH = "/druid/v2/sql"
 ID_HEADER = "X-Druid-SQL-Query-Id"
 
+# After the time limit, what runs is interrupted, which takes moments; planning may ignore it.
+OVERDUE_S = 2.0
+
 # The framework has 40 threads; the others are for whatever else this process is asked meanwhile,
 # such as to cancel a query.
 RUNNING_MAX = 32
 
 
 _UTC: Final = (None, "", "UTC", "Etc/UTC", "GMT", "Z", "+00:00")
+_TIMES: Final = ("TIMESTAMP", "DATE")
 # What JSON may write a parameter of each of Druid's types as.
 _PARAMETER_TYPES: Final[Mapping[str, tuple[type, ...]]] = {
     **dict.fromkeys(("VARCHAR", "CHAR"), (str,)),
     **dict.fromkeys(("TINYINT", "SMALLINT", "INTEGER", "BIGINT"), (int,)),
     **dict.fromkeys(("FLOAT", "REAL", "DOUBLE", "DECIMAL"), (int, float)),
     "BOOLEAN": (bool,),
-    **dict.fromkeys(("TIMESTAMP", "DATE"), (str, int)),
+    **dict.fromkeys(_TIMES, (str, int)),
 }
+_QUERY_ID: Final = re.compile(r"[!-~]{1,255}")
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 class SqlPort(Protocol):
@@ -68,6 +78,10 @@ class SqlPort(Protocol):
 
     def registered(self, query: SqlQuery) -> AbstractContextManager[Callable[[], SqlResult]]:
         """Give what runs a query, which can be cancelled from now on."""
+        ...
+
+    def timeout_ms(self, query: SqlQuery) -> int:
+        """Return how long a query may take from the arrival of its request."""
         ...
 
     def cancel(self, query_id: str) -> bool:
@@ -112,9 +126,12 @@ class SqlRoutes:
         query_id = str(uuid.uuid4())
         started_s = self._monotonic_s()
         try:
-            wanted = _Wanted(await _body(request))
+            body = await _body(request)
+            # Taking a long statement apart takes a while, in which others are to be answered.
+            wanted = await run_in_threadpool(_Wanted, body)
             query_id = wanted.query.query_id or query_id
-            result = await self._answer(request, wanted.with_id(query_id))
+            query = replace(wanted.query, query_id=query_id, arrived_s=started_s)
+            result = await self._answer(request, query)
             check_names(result.table.column_names, wanted.result_format)
         except PenstockError as error:
             self._failures.add()
@@ -141,7 +158,11 @@ class SqlRoutes:
         answer = asyncio.ensure_future(self._in_turn(query))
         gone = asyncio.ensure_future(_gone(request))
         try:
-            await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
+            left_s = self._left_s(query)
+            await asyncio.wait((answer, gone), timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done() and not gone.done():
+                answer.add_done_callback(_drop)
+                raise self._overdue(query)
             if not answer.done():
                 logger.info("the client of query %s went away", query.query_id)
                 await self._end(query.query_id)
@@ -154,6 +175,28 @@ class SqlRoutes:
             raise EngineFailure("the query did not begin: it was cancelled") from None
         finally:
             gone.cancel()
+
+    def _left_s(self, query: SqlQuery) -> float:
+        """Return how long the client waits at most: a little longer than Spark may work."""
+        since_s = self._monotonic_s() if query.arrived_s is None else query.arrived_s
+        until_s = since_s + self._service.timeout_ms(query) / 1000 + OVERDUE_S
+        return max(0.0, until_s - self._monotonic_s())
+
+    def _overdue(self, query: SqlQuery) -> EngineFailure:
+        """Give up waiting: the query is interrupted already, or waits for its turn."""
+        timeout_ms = self._service.timeout_ms(query)
+        waiting = self._waiting.get(query.query_id)
+        if waiting is not None:
+            waiting.cancel()
+            return EngineFailure(
+                f"the query did not begin within {timeout_ms} ms, because {RUNNING_MAX} others run:"
+                " ask again later, or for more time"
+            )
+        logger.warning("query %s ignores that its time is over", query.query_id)
+        return EngineFailure(
+            f"the query did not end: it took longer than {timeout_ms} ms, and Spark has not stopped"
+            " planning it; ask for less"
+        )
 
     async def _in_turn(self, query: SqlQuery) -> SqlResult:
         # Before anything that takes time: whoever gave the id may cancel it at once.
@@ -182,6 +225,12 @@ class SqlRoutes:
         """Cancel a query that runs or waits for its turn."""
         found = await self._end(request.path_params["query_id"])
         return Response(status_code=202 if found else 404)
+
+
+def _drop(answer: asyncio.Future[SqlResult]) -> None:
+    """Take an answer that nobody waits for, so that its error is not reported as forgotten."""
+    if not answer.cancelled():
+        answer.exception()
 
 
 async def _gone(request: Request) -> None:
@@ -214,6 +263,7 @@ class _Wanted:
         statement = body.get("query")
         if not isinstance(statement, str) or not statement.strip():
             raise InvalidRequest("must be the text of a statement", place="query")
+        check_text(statement)
         refuse_writes(statement)
         self.result_format = check_format(body.get("resultFormat"))
         self.header = _flag(body, "header")
@@ -232,15 +282,11 @@ class _Wanted:
         self.query = SqlQuery(
             sql=statement,
             parameters=parameters,
-            query_id=str(context.get("sqlQueryId") or ""),
+            query_id=_query_id(context),
             row_limit=_whole(context, "sqlOuterLimit"),
             timeout_ms=_whole(context, "timeout"),
             projections=wish_of(context),
         )
-
-    def with_id(self, query_id: str) -> SqlQuery:
-        """Return the query under an id."""
-        return replace(self.query, query_id=query_id)
 
 
 def _flag(body: Mapping[str, object], name: str) -> bool:
@@ -262,6 +308,20 @@ def _types(body: Mapping[str, object], *, header: bool) -> Sequence[TypeName]:
     return asked
 
 
+def _query_id(context: Mapping[str, object]) -> str:
+    """Return the id that a client gave; it becomes a header of the answer and a line of the log."""
+    given = context.get("sqlQueryId")
+    if given is None or given == "":
+        return ""
+    if isinstance(given, str) and _QUERY_ID.fullmatch(given):
+        return given
+    raise InvalidRequest(
+        f"{given!r:.40} cannot be the id of a query, because it is sent as a header: use 1 to 255"
+        " visible ASCII characters, such as a UUID",
+        place="context.sqlQueryId",
+    )
+
+
 def _whole(context: Mapping[str, object], name: str) -> int | None:
     value = context.get(name)
     if value is None or value == 0:  # Druid's 0 is "no limit"; ours is the service's own
@@ -276,7 +336,7 @@ def _parameters(given: object) -> Sequence[SqlValue]:
         return ()
     if not isinstance(given, list):
         raise InvalidRequest("must be a list", place="parameters")
-    values = []
+    values: list[SqlValue] = []
     for number, one in enumerate(given):
         # Druid's form is {"type": "VARCHAR", "value": "x"}; a bare value says its type itself.
         value = one.get("value") if isinstance(one, dict) else one
@@ -285,12 +345,14 @@ def _parameters(given: object) -> Sequence[SqlValue]:
                 "must be a text, a number, true, false or null", place=f"parameters[{number}]"
             )
         if isinstance(one, dict) and one.get("type") is not None and value is not None:
-            _check_type(one["type"], value, f"parameters[{number}]")
-        values.append(value)
+            values.append(_typed(one["type"], value, f"parameters[{number}]"))
+        else:
+            values.append(value)
     return values
 
 
-def _check_type(kind: object, value: str | float, place: str) -> None:
+def _typed(kind: object, value: str | float, place: str) -> SqlValue:
+    """Return the value of a parameter that names its type; a number that is a time has ms."""
     name = kind.upper() if isinstance(kind, str) else ""
     forms = _PARAMETER_TYPES.get(name)
     if forms is None:
@@ -299,6 +361,17 @@ def _check_type(kind: object, value: str | float, place: str) -> None:
     # True is an int to Python.
     if not isinstance(value, forms) or (isinstance(value, bool) and bool not in forms):
         raise InvalidRequest(f"{value!r:.40} is no {name}", place=f"{place}.value")
+    if name not in _TIMES:
+        return value
+    try:
+        ms = parse_time(value) if isinstance(value, str) else int(value)
+        time = _EPOCH + dt.timedelta(milliseconds=ms)
+    except InvalidRequest as error:
+        raise InvalidRequest(str(error), place=f"{place}.value") from None
+    except OverflowError:
+        text = f"{value} ms lies outside the years 0001 to 9999: check its unit, milliseconds"
+        raise InvalidRequest(text, place=f"{place}.value") from None
+    return time if name == "TIMESTAMP" else time.date()
 
 
 def _check_bound(statement: str, count: int) -> None:

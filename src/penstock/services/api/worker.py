@@ -81,7 +81,10 @@ class WorkerRoutes:
         logs: TaskLogReader,
         find_overlord: Callable[[], Address],
         task_bytes_max: int = JSON_BYTES_MAX,
+        *,
+        find_broker: Callable[[], Address],
     ) -> None:
+        self._find_broker = find_broker
         self._name = name
         self._worker = worker
         self._logs = logs
@@ -96,6 +99,7 @@ class WorkerRoutes:
             Route("/druid-internal/v1/worker", self.report),
             Route("/druid-internal/v1/worker/assignTask", self.assign, methods=["POST"]),
             Route("/druid-internal/v1/leader", self.leader),
+            Route("/druid-internal/v1/broker", self.broker),
             Route(admin + "/enabled", self.enabled),
             Route(admin + "/enable", self.enable, methods=["POST"]),
             Route(admin + "/disable", self.disable, methods=["POST"]),
@@ -133,6 +137,10 @@ class WorkerRoutes:
     def leader(self, _request: Request) -> Response:
         """Say where the overlord is."""
         return PlainTextResponse(str(self._find_overlord()))
+
+    def broker(self, _request: Request) -> Response:
+        """Say where the broker is: peons know no leases."""
+        return PlainTextResponse(self._find_broker().url)
 
     def enabled(self, _request: Request) -> Response:
         """Say whether it takes tasks."""

@@ -30,7 +30,7 @@ class Given:
     data_dir: str | None = None
     url: str | None = None
     broker_url: str | None = None
-    token: str | None = None
+    token_file: str | None = None
     config_file: Path | None = None
     debug: bool = False
 
@@ -40,7 +40,7 @@ class Given:
         Raises:
             InvalidRequest: One is wrong.
         """
-        line = {"data_dir": self.data_dir, "token": self.token, **more}
+        line = {"data_dir": self.data_dir, "token_file": self.token_file, **more}
         return config.resolve(line, os.environ, self.config_file)
 
     def _found(self, name: str, configured: Address, default: Address) -> str:
@@ -59,8 +59,14 @@ class Given:
             return configured.url
         holder = folder.live_holder()
         if holder is not None:
+            awaited = [
+                f"{child} {one['waits']}"
+                for child, one in folder.starting_children().items()
+                if one.get("waits")
+            ]
+            why = f" ({'; '.join(awaited)})" if awaited else ""
             raise NotReachable(
-                f"the Penstock in {folder.path} (process {holder}) is not ready; "
+                f"the Penstock in {folder.path} (process {holder}) is not ready{why}; "
                 "ask again in a moment"
             )
         if self.data_dir or os.environ.get("PENSTOCK_DATA_DIR"):
@@ -98,7 +104,9 @@ class Given:
                     f"{self.api_url()} does not say where its broker is; use --broker-url"
                 )
             return broker
-        return self._found("broker_http", self.options().broker_http, Options().broker_http)
+        return self._found(
+            "broker_http", self.options().broker_http_address, Options().broker_http_address
+        )
 
 
 GIVEN = Given()

@@ -16,6 +16,7 @@ import typer
 import penstock
 from penstock.core.errors import InvalidRequest, NotReachable, PenstockError
 from penstock.services.cli import (
+    backups,
     consuming,
     cron,
     exitcodes,
@@ -38,8 +39,8 @@ from penstock.services.cli.indexing import (
 from penstock.services.cli.output import warn
 from penstock.services.cli.processor import commands as processor_commands
 
-EVERYWHERE = "--data-dir, --url, --broker-url, --token, --config and --debug may stand anywhere in a command."  # noqa: E501
-_HOISTED = frozenset({"--data-dir", "--url", "--broker-url", "--token", "--config"})
+EVERYWHERE = "--data-dir, --url, --broker-url, --token-file, --config and --debug may stand anywhere in a command."  # noqa: E501
+_HOISTED = frozenset({"--data-dir", "--url", "--broker-url", "--token-file", "--config"})
 
 app = typer.Typer(
     name="penstock",
@@ -70,8 +71,9 @@ def options(
     broker_url: Annotated[
         str | None, typer.Option("--broker-url", help="Broker, where it is not found by itself.")
     ] = None,
-    token: Annotated[
-        str | None, typer.Option("--token", help="Bearer token (PENSTOCK_TOKEN).")
+    token_file: Annotated[
+        str | None,
+        typer.Option("--token-file", help="File with the bearer token (or PENSTOCK_TOKEN)."),
     ] = None,
     config: Annotated[
         Path | None, typer.Option("--config", help="File of options [default: DIR/penstock.toml].")
@@ -86,12 +88,13 @@ def options(
     GIVEN.data_dir = data_dir
     GIVEN.url = url
     GIVEN.broker_url = broker_url
-    GIVEN.token = token
+    GIVEN.token_file = token_file
     GIVEN.config_file = config
     GIVEN.debug = debug
 
 
 server.add_to(app)
+backups.add_to(app)
 topics.add_to(app)
 publishing.add_to(app)
 consuming.add_to(app)
@@ -145,7 +148,11 @@ def run(arguments: list[str]) -> int:
 
 
 def hoisted(arguments: list[str]) -> list[str]:
-    """Move the options that every command knows to the front, where they are declared once."""
+    """Move the options that every command knows to the front, where they are declared once.
+
+    Raises:
+        InvalidRequest: The token is among them, which an earlier release took there.
+    """
     front: list[str] = []
     rest: list[str] = []
     words = iter(arguments)
@@ -155,6 +162,12 @@ def hoisted(arguments: list[str]) -> list[str]:
             rest += [word, *words]
         elif word == "--debug" or (name in _HOISTED and given):
             front.append(word)
+        elif name == "--token":
+            raise InvalidRequest(
+                "--token is no longer an option, because every user of this host can read the"
+                " command line: write the token to a file and give --token-file FILE, or set"
+                " PENSTOCK_TOKEN"
+            )
         elif name in _HOISTED:
             front += [word, next(words, "")]
         else:

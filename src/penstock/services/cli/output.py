@@ -14,7 +14,8 @@ from pathlib import Path
 
 import typer
 
-from penstock.core.errors import InvalidRequest
+from penstock.core.errors import InvalidRequest, counted
+from penstock.services.answers import objects, whole
 from penstock.services.cli import exitcodes
 from penstock.services.cli.tables import print_table
 
@@ -141,3 +142,16 @@ def print_rows(
 def terminal_width() -> int | None:
     """Return the width of the terminal; None in a pipe, where cells are not to be cut."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def wait_lines(answer: object) -> list[str]:
+    """Return what the ``waits`` of an answer say, one line for each dependency."""
+    lines = []
+    for one in objects(answer, "waits"):
+        tries = whole(one, "tries")
+        count = counted(tries, "try", "tries")
+        lines.append(
+            f"{one.get('dependency')} since {one.get('since')}, {count} ({one.get('work')}):"
+            f" {first_line(one.get('error'))}"
+        )
+    return lines

@@ -1,4 +1,4 @@
-"""Commands that run or look at a server: `up`, `server`, `internal`, `status`, `doctor`, `demo`."""
+"""Commands that run or check a server: `up`, `server`, `status`, `doctor`, `demo`, `init`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from typing import Annotated
 import typer
 
 from penstock.core.clock import SystemClock
-from penstock.core.errors import PenstockError
+from penstock.core.errors import NotReachable, PenstockError
 from penstock.services.answers import objects
 from penstock.services.cli import exitcodes
 from penstock.services.cli.context import GIVEN
-from penstock.services.cli.output import print_json, print_rows, say
+from penstock.services.cli.output import first_line, print_json, print_rows, say, wait_lines
 from penstock.services.cli.serveroptions import Config, DataDir, takes_options
 from penstock.services.config import Options
+from penstock.services.host.datafolder import DataFolder
 from penstock.services.host.process import leave
 
 internal_app = typer.Typer(help="What Penstock's own processes call.")
@@ -44,12 +45,19 @@ def add_to(app: typer.Typer) -> None:
     app.command("status")(status)
     app.command("doctor")(doctor)
     app.command("demo")(demo)
+    app.command("init")(init)
     app.add_typer(internal_app, name="internal", hidden=True)
 
 
 def _resolve(config: Path | None, given: Mapping[str, str | None]) -> Options:
     GIVEN.config_file = config or GIVEN.config_file
     return GIVEN.options(**{name: value for name, value in given.items() if value is not None})
+
+
+# `penstock up` alone starts a Spark.
+OF_LOCAL_SPARK = (
+    *("spark_master", "spark_secret_file", "spark_memory", "spark_java_options", "query_memory"),
+)
 
 
 @takes_options()
@@ -61,7 +69,7 @@ def up(given: Mapping[str, str | None], config: Config = None) -> None:
     run_up(_resolve(config, given), os.environ, SystemClock(), say)
 
 
-@takes_options(but=("spark_master", "spark_memory", "spark_java_options", "query_memory"))
+@takes_options(but=OF_LOCAL_SPARK)
 def server(
     given: Mapping[str, str | None],
     role: Annotated[Role, typer.Argument(help="What to run.")],
@@ -92,15 +100,50 @@ def prepare_spark_command() -> None:
 
 
 def status(as_json: Json = False) -> None:
-    """Show the processes of a running server."""
-    answer = GIVEN.api().get("/status")
+    """Show the processes of a running server, which are ready, and what is waited for."""
+    try:
+        api = GIVEN.api()
+    except NotReachable:
+        # It may run and not be ready: the launcher writes down what it waits for.
+        starting = DataFolder(GIVEN.options().data_dir).starting_children()
+        if not starting:
+            raise
+        _show_start(starting, as_json=as_json)
+        return
+    answer = api.get("/status")
     if as_json or not isinstance(answer, dict):
         print_json(answer)
         return
     say(
         f"Penstock {answer.get('version')} at {GIVEN.api_url()}, broker {answer.get('broker_http')}"
     )
-    print_rows(objects(answer, "services"), as_json=False, empty="no service has announced itself")
+    rows = [
+        {name: value for name, value in one.items() if name != "reasons"}
+        for one in objects(answer, "services")
+    ]
+    print_rows(rows, as_json=False, empty="no service has announced itself")
+    reasons = answer.get("reasons")
+    for reason in reasons if isinstance(reasons, list) else ():
+        say(f"not ready: {first_line(reason)}")
+    for line in wait_lines(answer):
+        say(f"waits for {line}")
+
+
+def _show_start(children: Mapping[str, Mapping[str, object]], *, as_json: bool) -> None:
+    """Show how far the processes of a launcher are that is not ready yet."""
+    if as_json:
+        print_json({"ready": False, "children": children})
+        return
+    say("Penstock is starting")
+    rows = [
+        # As text, as numbers get thousands separators.
+        {"process": name, "pid": str(one.get("pid", "")), "ready": one.get("ready")}
+        for name, one in children.items()
+    ]
+    print_rows(rows, as_json=False, empty="no process has started")
+    for name, one in children.items():
+        if one.get("waits"):
+            say(f"{name} {one['waits']}")
 
 
 def doctor(data_dir: DataDir = None, as_json: Json = False) -> None:
@@ -119,6 +162,18 @@ def doctor(data_dir: DataDir = None, as_json: Json = False) -> None:
                 say(f"{'':<19} → {finding.mend}")
     if not all(finding.passes for finding in findings):
         raise typer.Exit(exitcodes.FAILED)
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(help="Folder to write to; created if it is missing.")],
+) -> None:
+    """Write the example specs and flows into a folder."""
+    # Here, because no other command needs it.
+    from penstock.services.examples import EXAMPLES, write_examples  # noqa: PLC0415
+
+    written = write_examples(folder)
+    for name, about in EXAMPLES.items():
+        say(f"{'wrote' if name in written else 'kept':<5} {folder / name}: {about}")
 
 
 def demo(

@@ -16,7 +16,7 @@ import typer
 
 from penstock.services.config import OptionEntry, option_entries
 
-_ENTRIES = {entry.field_name: entry for entry in option_entries()}
+_ENTRIES = {entry.field_name: entry for entry in option_entries() if not entry.is_secret}
 
 
 def _help(entry: OptionEntry) -> str:
@@ -29,6 +29,9 @@ def _option(entry: OptionEntry) -> object:
 
 
 DataDir = Annotated[str | None, typer.Option("--data-dir", help=_help(_ENTRIES["data_dir"]))]
+FlowModulesOption = Annotated[
+    str | None, typer.Option("--flow-modules", help=_help(_ENTRIES["flow_modules"]))
+]
 Config = Annotated[
     Path | None, typer.Option("--config", help="File of options [default: DIR/penstock.toml].")
 ]

@@ -14,6 +14,7 @@ from pathlib import Path
 
 # What a command line holds, and what such a process is called; the first match counts.
 _NAMES = (
+    ("/run/queries -cp ", "queries"),
     ("SparkConnectServer", "spark"),
     ("pyspark", "spark's python"),
     ("services.roles broker", "broker"),

@@ -7,7 +7,6 @@ the files it reads (`flights`), nor when it has done its work (`run`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 
 from penstock.broker.client import BrokerClient
@@ -15,6 +14,7 @@ from penstock.core.errors import NotFound, PenstockError
 from penstock.services.demo.server import DemoServer
 from penstock.services.demo.standstill import flow_at_work
 from penstock.services.demo.view import Progress
+from penstock.services.examples import example
 from penstock.services.httpclient import JsonClient
 
 TOPIC: Final = "flights"
@@ -30,12 +30,12 @@ class Feeding:
 
     Args:
         server: Where the flow runs.
-        file: The flow.
+        flow: Name of the example that holds the flow.
     """
 
-    def __init__(self, server: DemoServer, file: Path) -> None:
+    def __init__(self, server: DemoServer, flow: str) -> None:
         self._server = server
-        self._file = file
+        self._flow = flow
 
     def begin(self) -> None:
         """Create the topic, apply the flow and start it; may be repeated.
@@ -46,7 +46,7 @@ class Feeding:
         with BrokerClient(self._server.broker_http) as broker:
             broker.create_topic(TOPIC, PARTITIONS)
         api = JsonClient(self._server.http, timeout_s=_TIMEOUT_S)
-        api.request("PUT", "/flow", self._file.read_bytes(), query={"file": self._file.name})
+        api.request("PUT", "/flow", example(self._flow), query={"file": self._flow})
         api.post("/flow/start")
 
     def look(self, progress: Progress) -> None:

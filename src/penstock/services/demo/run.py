@@ -36,6 +36,7 @@ from penstock.services.demo.flights import (
 from penstock.services.demo.server import DemoServer, fresh_folder
 from penstock.services.demo.standstill import tasks_at_work
 from penstock.services.demo.view import STILL_S, Progress, View
+from penstock.services.examples import example
 from penstock.services.host.datafolder import DataFolder
 from penstock.services.httpclient import JsonClient
 from penstock.services.sqlclient import ask
@@ -47,8 +48,9 @@ T = TypeVar("T")
 
 # The spec has one task at a time.
 GROUPS = [0]
-SPEC = Path("examples") / "flights-supervisor.json"
-FLOW = Path("examples") / "flights.yaml"
+SPEC = "flights-supervisor.json"
+FLOW = "flights.yaml"
+TOUR = "https://github.com/penstock/penstock/blob/main/docs/tour.md"
 # What the flow reads, in the data folder.
 FILES = "flights"
 WATCH_EVERY_S = 0.25
@@ -69,8 +71,6 @@ class DemoOptions:
     folder: Path
     kills: int = 0
     seed: int | None = None
-    spec: Path = SPEC
-    flow: Path = FLOW
 
 
 class Demo:
@@ -84,13 +84,13 @@ class Demo:
         self._clock = clock
         self._files = folder.path / FILES
         self._server = DemoServer(folder, clock, {FOLDER_VARIABLE: str(self._files)})
-        self._feeding = Feeding(self._server, options.flow)
+        self._feeding = Feeding(self._server, FLOW)
         self._console = Console(highlight=False)
         self._progress = Progress(ROWS)
         self._view = View(self._progress, self._console)
         self._pause = threading.Condition()
         self._over = threading.Event()
-        self._started_s = self._flow_at_s = clock.monotonic_s()
+        self._started_s = clock.monotonic_s()
         self._took: list[tuple[str, float]] = []
         self._kills = 0
 
@@ -113,7 +113,6 @@ class Demo:
         self._stage("start Penstock, Spark included", self._start)
         flights = self._stage("write the flights as CSV files", reading.result)
         self._stage("start the flow and the supervisor", lambda: self._retried(self._set_up))
-        self._flow_at_s = self._clock.monotonic_s()
         with self._view:
             killing = threads.submit(self._kill_now_and_then) if self._options.kills else None
             delivering = threads.submit(self._deliver, flights, late)
@@ -150,7 +149,7 @@ class Demo:
 
     def _set_up(self) -> None:
         self._feeding.begin()
-        self._api().request("POST", "/druid/indexer/v1/supervisor", self._options.spec.read_bytes())
+        self._api().request("POST", "/druid/indexer/v1/supervisor", example(SPEC))
 
     # --- the files that the flow reads, on a thread of its own
 
@@ -218,14 +217,10 @@ class Demo:
 
     def _look(self) -> None:
         now = self._progress
-        published = now.published
         now.at_work = ()
         self._feeding.look(now)
         if now.still_s >= STILL_S:
             self._look_at_tasks()
-        if now.published > published:
-            took_s = self._clock.monotonic_s() - self._flow_at_s
-            now.publish_rate = now.published / max(took_s, 0.001)
         try:
             found = self._api().get(DATASOURCE)
         except PenstockError:  # not there yet, or killed just now
@@ -303,9 +298,9 @@ class Demo:
             f"{penstock} {name} --data-dir {self._options.folder}" for name in ("up", "sql")
         ]
         hints = (
-            (commands[0], "runs it again over what is there"),
-            (commands[1], "asks it, from a second terminal"),
-            ("docs/tour.md, docs/concepts.md", "from the first event to the first segment"),
+            (commands[0], "runs Penstock over this data again"),
+            (commands[1], "asks it, in a second terminal"),
+            (TOUR, "the tour"),
         )
         width = max(len(text) for text, _ in hints)
         lines = [f"  {text:<{width}}   {meaning}" for text, meaning in hints]

@@ -19,7 +19,7 @@ from penstock.core.clock import Clock
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.services.host.datafolder import FORMAT_FILE, DataFolder, FolderLock
 
-READY_TIMEOUT_S = 120.0
+READY_TIMEOUT_S = 600.0
 _LINES_KEPT = 200
 
 
@@ -89,7 +89,7 @@ class DemoServer:
         """Start it without waiting."""
         self._process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "penstock", "up"),
+                *(sys.executable, "-P", "-m", "penstock", "up"),
                 *("--data-dir", str(self._folder.path)),
                 *("--http", self._http, "--broker-http", self._broker_http),
                 *("--broker-tcp", "127.0.0.1:0"),

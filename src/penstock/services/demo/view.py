@@ -1,4 +1,4 @@
-"""What the demo shows meanwhile: a live display on a terminal, a line now and then elsewhere."""
+"""Display of the running demo: one progress bar on a terminal, short lines elsewhere."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -14,16 +14,19 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-LINE_EVERY_S = 5.0
-STILL_S = 3.0
-"""No count has moved for so long: it is said what that waits for."""
+from penstock.core.errors import counted
+
+LINE_EVERY_S: Final = 5.0
+STILL_S: Final = 3.0
+"""After this long without a change of any count, the view says what the demo waits for."""
+_BAR_WIDTH: Final = 24
 
 
 @dataclass(slots=True)
 class Progress:
-    """How far the demo is; the threads that count write their own fields only.
+    """Counts of the demo; each thread that counts writes fields of its own only.
 
-    `still_s` says for how long no count has moved, and `at_work` what all wait for.
+    `still_s` is the time since a count last changed, `at_work` what the demo waits for meanwhile.
     """
 
     total: int
@@ -35,37 +38,14 @@ class Progress:
     committed: int = 0
     announced: int = 0
     segments: int = 0
-    publish_rate: float = 0.0
     index_rate: float = 0.0
     still_s: float = 0.0
     at_work: Sequence[str] = ()
 
-    def line(self, elapsed_s: float) -> str:
-        """Return it in one line."""
-        return (
-            f"          {self.stage}, {elapsed_s:.0f} s in:"
-            f" {self.published:,} of {self.total:,} published ({self.publish_rate:,.0f}/s),"
-            f" {self.queryable:,} in SQL ({self.index_rate:,.0f}/s),"
-            f" lag {self.lag:,}, {self.segments} segments{self.queues}{self.waits}"
-        )
-
-    @property
-    def queues(self) -> str:
-        """Where FlowFiles wait in the flow; empty if none does."""
-        listed = ", ".join(f"{count} for {name}" for name, count in self.waiting.items())
-        return f"; FlowFiles wait: {listed}" if listed else ""
-
     @property
     def counts(self) -> tuple[int, ...]:
-        """What moves while there is progress."""
+        """The numbers that change while the demo makes progress."""
         return self.files, self.published, self.rejected, self.committed, self.announced
-
-    @property
-    def waits(self) -> str:
-        """What it waits for while it stands still; empty while it does not."""
-        if self.still_s < STILL_S or not self.at_work:
-            return ""
-        return f"; nothing new for {self.still_s:.0f} s: waits for {', '.join(self.at_work)}"
 
     @property
     def queryable(self) -> int:
@@ -77,9 +57,27 @@ class Progress:
         """Events that were published and are not in SQL yet."""
         return max(0, self.published - self.queryable)
 
+    def line(self, elapsed_s: float) -> str:
+        """Return the progress in one line of at most 79 characters."""
+        return (
+            f"{elapsed_s:6.0f} s  {self.queryable:>7,} of {self.total:,} in SQL,"
+            f" {self.index_rate:,.0f} rows/s, lag {self.lag:,}"
+        )
+
+    @property
+    def waits(self) -> str:
+        """Text with the reasons why no count changes; empty while one does."""
+        if self.still_s < STILL_S:
+            return ""
+        queued = [
+            f"{counted(count, 'FlowFile')} for {name}" for name, count in self.waiting.items()
+        ]
+        reasons = ", ".join([*self.at_work, *queued])
+        return f"no change for {self.still_s:.0f} s, waiting for {reasons}" if reasons else ""
+
 
 class View:
-    """Shows a progress; entered around the stages."""
+    """Shows a progress; entered around the stages that have one."""
 
     def __init__(self, progress: Progress, console: Console) -> None:
         self._progress = progress
@@ -99,6 +97,7 @@ class View:
         _trace: TracebackType | None,
     ) -> None:
         if self._live is not None:
+            self._live.update(Text())
             self._live.stop()
 
     def say(self, text: str) -> None:
@@ -114,25 +113,25 @@ class View:
         elif elapsed_s >= self._line_at_s:
             self._line_at_s = elapsed_s + LINE_EVERY_S
             self.say(self._progress.line(elapsed_s))
+            if self._progress.waits:
+                self.say(f"          {self._progress.waits}")
 
     def _picture(self, elapsed_s: float) -> Group:
         now = self._progress
-        grid = Table.grid(padding=(0, 2))
-        rows = (
-            ("published", now.published, f"{now.publish_rate:,.0f} events/s"),
-            ("in SQL", now.queryable, f"{now.index_rate:,.0f} rows/s"),
-            ("in segments", now.committed, f"{now.segments} segments"),
+        # Rich's own colours look the same where a terminal has only sixteen.
+        bar = ProgressBar(
+            now.total,
+            now.queryable,
+            width=_BAR_WIDTH,
+            style="bright_black",
+            complete_style="cyan",
+            finished_style="green",
         )
-        for label, count, note in rows:
-            # Rich's own colours cannot be told apart where a terminal has but sixteen.
-            bar = ProgressBar(
-                now.total,
-                count,
-                width=32,
-                style="bright_black",
-                complete_style="cyan",
-                finished_style="green",
-            )
-            grid.add_row(label, bar, f"{count:>8,}", note)
-        heading = Text(f"{now.stage}, {elapsed_s:.0f} s in, lag {now.lag:,}{now.queues}{now.waits}")
-        return Group(heading, grid)
+        row = Table.grid(padding=(0, 1))
+        row.add_row(
+            f"{elapsed_s:6.0f} s ",
+            bar,
+            f"{now.queryable / now.total:4.0%} in SQL, {now.index_rate:,.0f} rows/s,"
+            f" lag {now.lag:,}",
+        )
+        return Group(row, Text(f"          {now.waits}", style="dim")) if now.waits else Group(row)

@@ -12,7 +12,8 @@ import random
 import threading
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.errors import InvalidRequest, PenstockError
+from penstock.core.errors import Dependency, InvalidRequest, PenstockError
+from penstock.core.waits import WaitTable
 from penstock.services.config import Address
 from penstock.services.discovery.calls import CallThread
 from penstock.services.discovery.node import Node
@@ -30,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 POLL_EVERY_S: Final = 2.0
 _SPREAD: Final = (0.75, 1.25)
+_READ: Final = "read the leases"
 
 
 class LeaseDiscovery:
@@ -41,6 +43,9 @@ class LeaseDiscovery:
         store: The leases.
         clock: Time.
         chance: Spreads the polls.
+
+    Attributes:
+        waits: The failures of renewals and polls that are tried again.
     """
 
     def __init__(
@@ -50,6 +55,7 @@ class LeaseDiscovery:
         self._clock = clock
         self._chance = chance or random.Random()  # spreads load, guards nothing  # noqa: S311
         self._faults = 0
+        self.waits: Final = WaitTable(clock)
         self._calls = CallThread(clock)
         self._watchers = RoleWatchers(self._calls, clock, self._asked)
         self._announced: dict[_Announced, None] = {}
@@ -82,7 +88,7 @@ class LeaseDiscovery:
     def announce(self, node: Node) -> _Announced:
         """Take a lease and renew it until it is withdrawn."""
         announcement = Announcement(node.role, node.instance, node.address, node.to_json())
-        announcer = Announcer(self._store, announcement, self._clock)
+        announcer = Announcer(self._store, announcement, self._clock, self.waits)
         announcer.start()
         announced = _Announced(self._announced, announcer)
         self._announced[announced] = None
@@ -126,7 +132,9 @@ class LeaseDiscovery:
             rows = self._store.list()
         except PenstockError as error:
             logger.warning("it cannot be found out who is there, trying again: %s", error)
+            self.waits.failed(_READ, error, dependency=Dependency.METADATA)
             return
+        self.waits.ended(_READ)
         for watcher in watchers:
             nodes = [node_of(row) for row in rows if row.service == watcher.role]
             watcher.synchronise({node.key: node for node in nodes})

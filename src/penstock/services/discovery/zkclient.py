@@ -1,4 +1,4 @@
-"""A session with ZooKeeper, by kazoo, which is installed with `penstock[zookeeper]`.
+"""A session with ZooKeeper, by kazoo, which is installed with `penstock-io[zookeeper]`.
 
 Owns the connection and the translation of kazoo's errors. Kazoo connects again by itself, in a new
 session when the old one ran out meanwhile.
@@ -22,7 +22,7 @@ try:
     from kazoo.retry import KazooRetry
 except ImportError as error:
     raise InvalidRequest(
-        "ZooKeeper is used by a package that is not installed: pip install 'penstock[zookeeper]'"
+        "ZooKeeper is used by a package that is not installed: pip install 'penstock-io[zookeeper]'"
     ) from error
 
 logger = logging.getLogger(__name__)

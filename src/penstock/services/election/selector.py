@@ -22,7 +22,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from penstock.core.errors import Fenced, PenstockError, Unavailable
+from penstock.core.errors import Dependency, Fenced, PenstockError, Unavailable
+from penstock.core.waits import WaitTable
 from penstock.services.emitting.alerts import send_alert
 from penstock.services.emitting.events import Severity
 
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from penstock.storage.metadata import Term
 
 logger = logging.getLogger(__name__)
+
+_SEEK = "elect the leader"
+_RENEW = "renew the term"
 
 T = TypeVar("T")
 
@@ -86,6 +90,7 @@ class LeaderSelector:
 
     Attributes:
         faults: How often the contest failed in a way that nobody foresaw.
+        waits: Failures of the contest that are tried again.
     """
 
     def __init__(
@@ -106,6 +111,7 @@ class LeaderSelector:
         self._options = options or SelectorOptions()
         self._chance = chance or random.Random()  # spreads load, guards nothing  # noqa: S311
         self.faults = 0
+        self.waits = WaitTable(clock)
         self._changed = threading.Condition()
         self._stop_asked = False
         self._look_asked = False
@@ -171,8 +177,10 @@ class LeaderSelector:
             term = self._asked(self._contest.seek)
             if term is None and self._asked(self._contest.leader) is not None:
                 self._settled.set()
+            self.waits.ended(_SEEK)
             return term  # noqa: TRY300
         except PenstockError as error:
+            self.waits.failed(_SEEK, error, dependency=Dependency.METADATA)
             logger.warning("nobody can be elected now, trying again: %s", error)
             return None
 
@@ -198,6 +206,7 @@ class LeaderSelector:
         begun = self._leading.submit(self._listener.become_leader, term)
         begun.add_done_callback(self._note_begun)
         is_ours = self._renew_until_over(term, begun)
+        self.waits.ended(_RENEW)
         with self._changed:
             self._term = None
         has_begun = self._report(begun, f"the {term.service} cannot lead")
@@ -228,7 +237,9 @@ class LeaderSelector:
                     logger.warning("term %d could not be renewed in time: %s", term.number, error)
                     return True
                 logger.info("term %d is to be renewed, trying again: %s", term.number, error)
+                self.waits.failed(_RENEW, error, dependency=Dependency.METADATA)
                 continue
+            self.waits.ended(_RENEW)
             with self._changed:
                 self._extend(renewed, asked_s)
         return True

@@ -18,21 +18,68 @@ import json
 import os
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.core.errors import Conflict, InvalidRequest, Unavailable
-from penstock.services.config import CONFIG_FILE
+import penstock
+from penstock.core.clock import Clock
+from penstock.core.errors import Conflict, InvalidRequest, Unavailable, counted
+from penstock.core.intervals import format_time
+from penstock.services.config import CONFIG_FILE, Address
 from penstock.storage.filesystem import OsFileSystem
 
 FORMAT = 1
 FORMAT_FILE = "format.json"
 LOCK_FILE = "penstock.lock"
+CHILDREN_FILE = "children.json"
 CLIENT_FILE = "penstock.json"
+RESTORING_FILE = "restoring.json"
+"""Mark of a folder that `penstock restore` has not completed."""
+METADATA_FILE = "metadata.db"
+# What Penstock itself makes in a data folder.
+_OWN = frozenset(
+    {
+        *(METADATA_FILE, f"{METADATA_FILE}-wal", f"{METADATA_FILE}-shm", CLIENT_FILE),
+        *("topics", "flow", "tasks", "segments", "log", "run", "tmp", "cache"),
+    }
+)
+_SQLITE_MAGIC = b"SQLite format 3\0"
+_SQLITE_HEADER_BYTES = 100
 _FORMAT_BEGUN = f"{FORMAT_FILE}."
 
 # What may lie in a folder before it is Penstock's.
 _HARMLESS = frozenset({CONFIG_FILE, LOCK_FILE, "lost+found", ".DS_Store", ".gitkeep", ".gitignore"})
+
+
+# Hadoop, by which Spark opens files, reads patterns in all paths; SQLAlchemy and log4j have more.
+_UNREADABLE = frozenset("*?[]{}:\\")
+
+
+def check_path(path: Path, option: str) -> None:
+    """Return if Spark and the metadata can name files below a path.
+
+    Args:
+        path: An absolute path.
+        option: The option that sets it, for the message.
+
+    Raises:
+        InvalidRequest: It has a character that they cannot.
+    """
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise InvalidRequest(
+            f"the path {str(path)!a} is not valid UTF-8, which Spark needs: rename the folder, or"
+            f" name another one with {option}"
+        ) from None
+    wrong = "".join(dict.fromkeys(c for c in str(path) if c in _UNREADABLE or not c.isprintable()))
+    if wrong:
+        characters = ", ".join(map(repr, wrong))
+        raise InvalidRequest(
+            f"the path {str(path)!r} has {characters}, and Spark takes such a character for a"
+            f" pattern or the end of a name: rename the folder, or name another one with {option}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +92,11 @@ class DataFolder:
     def topics(self) -> Path:
         """The broker's disk queues."""
         return self.path / "topics"
+
+    @property
+    def metadata(self) -> Path:
+        """The metadata, unless it is elsewhere."""
+        return self.path / "metadata.db"
 
     @property
     def flow(self) -> Path:
@@ -85,19 +137,18 @@ class DataFolder:
         """Make the folder Penstock's, or check that it is.
 
         Raises:
-            InvalidRequest: It belongs to something else, or has a newer format.
+            InvalidRequest: It belongs to something else, has a newer format, or its path has a
+                character that Spark cannot read.
             Unavailable: It cannot be written.
         """
+        check_path(self.path.absolute(), "--data-dir")
         try:
-            # For this user alone: tasks and metadata may hold passwords of inputs. Of a folder that
-            # is there already, who may look into it is its maker's decision.
+            # For this user alone: tasks and metadata may hold passwords of inputs. `permissions`
+            # closes a folder that exists already.
             self.path.mkdir(0o700, parents=True, exist_ok=True)
             self._check_format()
             for part in (self.topics, self.tasks, self.log, self.run, self.tmp):
-                part.mkdir(exist_ok=True)
-            # The run folder holds the token and the metadata URL, which may hold a password.
-            for part in (self.run, self.tasks):
-                part.chmod(0o700)
+                part.mkdir(0o700, exist_ok=True)
         except FileExistsError as error:
             raise InvalidRequest(
                 f"{error.filename} is no folder; name another one with --data-dir"
@@ -108,17 +159,62 @@ class DataFolder:
                 "give this user write permission, or name another one with --data-dir"
             ) from None
 
+    def require_metadata(self) -> None:
+        """Refuse a folder whose metadata is damaged, or missing though something is left of it.
+
+        Call it if the metadata belongs into this folder, before the database is opened.
+
+        Raises:
+            InvalidRequest: Segments, or cursors of supervisors, lie beside no metadata; or the
+                metadata is not a whole SQLite database.
+            Unavailable: The metadata cannot be read.
+        """
+        metadata = self.path / METADATA_FILE
+        damage = _damage_of(metadata)
+        if damage is not None:
+            raise InvalidRequest(
+                f"{metadata} {damage}: it was damaged or replaced, and Penstock cannot start with"
+                " it. Put the file back, or restore a backup with penstock restore SRC; without a"
+                " backup, move it away, and penstock restore --from-segments rebuilds what the"
+                " segments tell"
+            )
+        if metadata.exists() and metadata.stat().st_size > 0:
+            return
+        segments = next((self.path / "segments").glob("[!~]*/**/*.parquet"), None)
+        cursor = next(self.topics.glob("*/*/supervisor.*.cursor"), None)
+        if segments is None and cursor is None:
+            return
+        beside = [
+            text
+            for text, found in (
+                ("segments/ holds segments", segments),
+                ("topics/ has the positions of supervisors", cursor),
+            )
+            if found is not None
+        ]
+        raise InvalidRequest(
+            f"{metadata} is missing, while {' and '.join(beside)}: without it all datasources,"
+            " supervisors and tasks would be gone. Put the file back, or restore a backup with"
+            " penstock restore SRC; without a backup, penstock restore --from-segments rebuilds"
+            " what the segments tell. To begin anew, move segments/ and topics/ away"
+        )
+
     def _check_format(self) -> None:
         file = self.path / FORMAT_FILE
+        if (self.path / RESTORING_FILE).exists():
+            raise InvalidRequest(
+                f"{self.path} is only half restored: `penstock restore` was interrupted there. Run"
+                " it again with the same --data-dir, which begins anew, or delete the folder"
+            )
         if not file.exists():
-            foreign = self._foreign()
-            if not foreign:
-                self._make_ours(file)
-            elif not file.exists():  # another process made it Penstock's while this one looked
-                raise InvalidRequest(
-                    f"{self.path} holds files that are not Penstock's ({', '.join(foreign[:3])}…); "
-                    "name an empty or a new folder with --data-dir"
-                )
+            self._require_new(file)
+        if not file.is_file():
+            kind = "a folder" if file.is_dir() else "a device or a pipe"
+            raise InvalidRequest(
+                f"{file} is {kind}, where the file with the format of the data folder belongs: move"
+                " it away; if this is a Penstock folder of this release, write"
+                f' {{"format": {FORMAT}}} into a file of that name'
+            )
         try:
             number = json.loads(file.read_text())["format"]
         except (ValueError, KeyError, TypeError):
@@ -126,11 +222,30 @@ class DataFolder:
                 f"{file} is damaged; if this is a Penstock folder of this release, write "
                 f'{{"format": {FORMAT}}} into it'
             ) from None
-        if number != FORMAT:
+        if number != FORMAT or isinstance(number, bool):
+            raise InvalidRequest(f"{self.path} has data folder format {number!r}: {_mend(number)}")
+
+    def _require_new(self, file: Path) -> None:
+        """Make the folder Penstock's if nothing is in it, and refuse any other."""
+        foreign = self._foreign()
+        if not foreign:
+            self._make_ours(file)
+            return
+        if file.exists():  # another process made it Penstock's while this one looked
+            return
+        strange = [name for name in foreign if name not in _OWN]
+        if not strange and {METADATA_FILE, "topics", "segments", "flow"} & set(foreign):
             raise InvalidRequest(
-                f"{self.path} has data folder format {number}, and this Penstock knows format "
-                f"{FORMAT}; run the newer Penstock that wrote it, or name another folder"
+                f"{self.path} holds the files of a Penstock ({', '.join(foreign[:4])}) but no"
+                f" {FORMAT_FILE}, which says their format: it was deleted, or the folder was copied"
+                " only in part. If nothing else is missing, write"
+                f' {{"format": {FORMAT}}} into {file}; else restore a backup with penstock restore'
             )
+        shown = ", ".join((strange or foreign)[:3])
+        raise InvalidRequest(
+            f"{self.path} holds files that are not Penstock's ({shown}…); "
+            "name an empty or a new folder with --data-dir"
+        )
 
     def _foreign(self) -> list[str]:
         names = (item.name for item in self.path.iterdir())
@@ -154,10 +269,12 @@ class DataFolder:
         OsFileSystem().write_atomically(
             str(self.path / CLIENT_FILE), json.dumps(content, indent=1).encode()
         )
+        (self.path / CLIENT_FILE).chmod(0o600)
 
-    def remove_client_file(self) -> None:
-        """Take the addresses away."""
-        (self.path / CLIENT_FILE).unlink(missing_ok=True)
+    def remove_client_file(self, of_process: int | None = None) -> None:
+        """Take the addresses away; those that another process wrote stay if one is named."""
+        if of_process is None or (self.read_client_file() or {}).get("pid") == of_process:
+            (self.path / CLIENT_FILE).unlink(missing_ok=True)
 
     def read_client_file(self) -> Mapping[str, object] | None:
         """Return the addresses, or None when no server is ready here."""
@@ -166,6 +283,18 @@ class DataFolder:
         except (OSError, ValueError):
             return None
         return content if isinstance(content, dict) else None
+
+    def starting_children(self) -> Mapping[str, Mapping[str, object]]:
+        """Return what the launcher wrote down of its processes; empty if there is no launcher."""
+        if self.live_holder() is None:
+            return {}
+        try:
+            content = json.loads((self.run / CHILDREN_FILE).read_text())
+        except (OSError, ValueError):
+            return {}
+        if not isinstance(content, dict):
+            return {}
+        return {name: one for name, one in content.items() if isinstance(one, dict)}
 
     def live_holder(self) -> int | None:
         """Return the id of the process that took the lock last, if it is there: one that starts.
@@ -185,6 +314,89 @@ class DataFolder:
         return holder
 
 
+def queries_run_folder(folder: DataFolder) -> Path:
+    """Return the run folder of the local Spark that answers queries alone."""
+    return folder.run / "queries"
+
+
+def about_process(clock: Clock) -> dict[str, object]:
+    """Return what `penstock.json` says of the process that writes it."""
+    return {
+        "format": FORMAT,
+        "version": penstock.__version__,
+        "pid": os.getpid(),
+        "started": format_time(clock.now_ms()),
+    }
+
+
+def broker_addresses(http: Address, tcp: Address) -> dict[str, object]:
+    """Return what `penstock.json` says of the broker."""
+    return {"broker_http": http.url, "broker_tcp": str(tcp)}
+
+
+def _damage_of(metadata: Path) -> str | None:
+    """Return in what a file is not a whole SQLite database; None if it is, is empty or missing.
+
+    Only its first page is read: it tells how many pages there are, see
+    https://www.sqlite.org/fileformat.html#the_database_header. What SQLite still has in a log
+    beside the file may make up for missing pages, so their number is not checked then.
+    """
+    if metadata.exists() and not metadata.is_file():
+        return f"is {'a folder' if metadata.is_dir() else 'a device or a pipe'}, not a file"
+    is_logged = _has_log(metadata)
+    try:
+        with metadata.open("rb") as file:
+            header = file.read(_SQLITE_HEADER_BYTES)
+            # After the header, as the database of a Penstock that runs grows.
+            size = metadata.stat().st_size
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise Unavailable(
+            f"{metadata} cannot be read ({error.strerror}): give this user read and write"
+            " permission, or name another data folder with --data-dir"
+        ) from None
+    if not header:
+        return None
+    if len(header) < _SQLITE_HEADER_BYTES or not header.startswith(_SQLITE_MAGIC):
+        return f"is not an SQLite database, though it has {counted(size, 'byte')}"
+    # A page size of 64 KiB is written as 1.
+    written = int.from_bytes(header[16:18], "big")
+    page_bytes = 65536 if written == 1 else written
+    if page_bytes < 512 or page_bytes & (page_bytes - 1):
+        return f"is not an SQLite database: its header has pages of {page_bytes} bytes"
+    pages = int.from_bytes(header[28:32], "big")
+    # Releases of SQLite before 3.7 changed the database without the number of its pages.
+    is_counted = header[24:28] == header[92:96]
+    if is_counted and size < pages * page_bytes and not (is_logged or _has_log(metadata)):
+        return f"has {size:,} of the {pages * page_bytes:,} bytes of its SQLite database"
+    return None
+
+
+def _has_log(metadata: Path) -> bool:
+    """Whether changes of an SQLite database are in a log or a rollback journal beside it."""
+    for ending in ("-wal", "-journal"):
+        # SQLite may delete it at any time, so its presence is not asked for first.
+        with suppress(FileNotFoundError):
+            if metadata.with_name(f"{metadata.name}{ending}").stat().st_size > 0:
+                return True
+    return False
+
+
+def _mend(number: object) -> str:
+    """Return why a folder of this format number is refused, and what to do."""
+    if isinstance(number, int) and not isinstance(number, bool) and number > FORMAT:
+        return (
+            f"this Penstock knows formats up to {FORMAT}. Run the newer Penstock that wrote it, or"
+            " name another folder with --data-dir"
+        )
+    return (
+        "no release of Penstock has written such a folder, as formats begin with 1, so"
+        f" {FORMAT_FILE} was edited or damaged. If this release wrote the folder, set the number to"
+        f" {FORMAT}; else restore a backup with penstock restore"
+    )
+
+
 class FolderLock:
     """The lock of one data folder; the kernel drops it when the process ends, however it ends."""
 
@@ -201,7 +413,7 @@ class FolderLock:
         """
         try:
             # Not inherited by children: the lock must end with this very process.
-            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise Unavailable(f"{self._path} cannot be opened: {error.strerror}") from None
         try:

@@ -5,9 +5,9 @@ know what its children do (`plan` says how each is started) nor when one is rest
 (`supervision`). One thread runs everything here, the main one, because the kernel takes the thread
 that starts a child for its parent.
 
-A child says that it is ready by one line on a pipe that it inherits; the JVM, which cannot, is
-asked by connecting to its port. The end of a child arrives as SIGCHLD. So nothing is polled but
-the JVM's port until it is open, and then, every few seconds, whether it is still alive.
+A child reports on a pipe that it inherits why it is not ready yet, and that it is; the JVM, which
+cannot, is asked by connecting to its port. The end of a child arrives as SIGCHLD. So nothing is
+polled but the JVM's port until it is open, and then, every few seconds, whether it is still alive.
 
 Invariants: a child that ends while nobody asked for it is started again, with the same sockets; so
 is one that hangs, where a pulse tells, or is in trouble; children end when this process ends,
@@ -21,6 +21,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import selectors
 import signal
 import socket
@@ -31,8 +32,10 @@ from itertools import groupby
 from pathlib import Path
 
 from penstock.core.clock import Clock
+from penstock.core.errorlines import error_lines, tail
 from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
-from penstock.services.host.process import ChildCommand, spawn
+from penstock.services.host.datafolder import CHILDREN_FILE
+from penstock.services.host.process import READY_LINE, WAITING_MARK, ChildCommand, spawn
 from penstock.services.host.pulse import Pulse
 from penstock.services.host.signals import SignalPipe
 from penstock.services.host.supervision import MEND_IT, ChildLife, next_wait_s
@@ -42,7 +45,10 @@ logger = logging.getLogger(__name__)
 _PORT_PROBE_S = 0.1
 _IDLE_WAIT_S = 60.0
 _KILLED_WAIT_S = 1.0
-_OUTPUT_TAIL_BYTES = 2_000
+_LOGGED_ERROR = re.compile(r"\S+(?: \S+)? (?:ERROR|CRITICAL|FATAL) ")
+_READ_BYTES = 4_096
+_REASON_SHOWN_MAX = 900
+_ERROR_WORDS = re.compile(r"error|exception|fatal|cannot|refused|denied", re.IGNORECASE)
 # Who starts it is told of what it waits for after so long, and again.
 _TELL_FIRST_S = 3.0
 _TELL_EVERY_S = 10.0
@@ -63,6 +69,8 @@ class ChildPlan:
             may still be asked for something until then.
         pulse: Looks whether it hangs, once it was ready; None: nobody does.
         trouble: Says why it has to be ended although it answers, "" if it need not; asked often.
+        log_file: Its own log, which names the reason of an end when it printed none.
+        provides: Name of the dependency for which others wait while this starts, such as ``Spark``.
     """
 
     name: str
@@ -72,6 +80,8 @@ class ChildPlan:
     stop_stage: int = 0
     pulse: Pulse | None = None
     trouble: Callable[[], str] = str
+    log_file: Path | None = None
+    provides: str = ""
 
 
 @dataclass(slots=True)
@@ -83,6 +93,9 @@ class _Child:
     ready: bool = False
     reported: bytes = field(default=b"")
     output_start: int = 0
+    log_start: int = 0
+    waits_for: str = ""
+    last_end: str = ""
 
 
 class Launcher:
@@ -155,10 +168,43 @@ class Launcher:
         awaited = [child.plan.name for child in self._children if not child.ready]
         if not awaited:
             self._was_ready = True
+            self._write_children()
             self._on_ready()
         elif (now_s := self._clock.monotonic_s()) >= self._tell_at_s:
             self._tell_at_s = now_s + _TELL_EVERY_S
             self._say(f"still starting: {', '.join(awaited)}")
+            starting = tuple(
+                child.plan.provides
+                for child in self._children
+                if child.plan.provides and child.process is not None and not child.ready
+            )
+            for child in self._children:
+                # A wait for something that is still starting tells the user nothing new.
+                if child.waits_for and child.waits_for.startswith(starting):
+                    continue
+                if not child.ready and (reason := self._reason(child)):
+                    self._say(f"  {child.plan.name} {reason}")
+            self._write_children()
+
+    def _reason(self, child: _Child) -> str:
+        """Return why a child is not ready: its own words, how it ended, or its last error."""
+        if child.process is None:
+            return child.last_end
+        if child.waits_for:
+            return f"waits for {child.waits_for}"
+        started_s = child.life.started_at_s
+        running_s = 0.0 if started_s is None else self._clock.monotonic_s() - started_s
+        error = self._last_error(child)
+        after = f"; its last error: {error}" if error else ""
+        before = f"; before, it {child.last_end}" if child.last_end else ""
+        return f"is starting for {running_s:.0f} s{after}{before}"
+
+    def _last_error(self, child: _Child) -> str:
+        """Return the last line of a child's output that names an error; empty if none does."""
+        for line in reversed(self._last_words(child).splitlines()):
+            if _ERROR_WORDS.search(line):
+                return line.strip()[:_REASON_SHOWN_MAX]
+        return ""
 
     def _wait(self, otherwise_s: float) -> None:
         lives = [child.life for child in self._children if child.process is None]
@@ -180,7 +226,8 @@ class Launcher:
         try:
             command = child.plan.command(writer)
             output = self._log_folder / f"{child.plan.name}.out"
-            child.output_start = output.stat().st_size if output.exists() else 0
+            child.output_start = _size(output)
+            child.log_start = _size(child.plan.log_file) if child.plan.log_file else 0
             child.process = spawn(
                 ChildCommand(
                     command.argv,
@@ -200,7 +247,7 @@ class Launcher:
         finally:
             os.close(writer)
         child.life.on_started(self._clock.monotonic_s())
-        child.ready, child.reported = False, b""
+        child.ready, child.reported, child.waits_for = False, b"", ""
         os.set_blocking(reader, False)
         child.ready_fd = reader
         self._selector.register(reader, selectors.EVENT_READ, child)
@@ -210,15 +257,22 @@ class Launcher:
     def _read_ready_line(self, child: _Child) -> None:
         if child.ready_fd is None:
             return
-        chunk = os.read(child.ready_fd, 256)
+        chunk = os.read(child.ready_fd, _READ_BYTES)
         child.reported += chunk
-        if not chunk or child.reported.endswith(b"\n"):
-            self._close_ready_fd(child)
-            if child.reported.endswith(b"\n"):
+        *lines, child.reported = child.reported.split(b"\n")
+        for line in lines:
+            if line.startswith(WAITING_MARK):
+                text = line.removeprefix(WAITING_MARK).decode(errors="replace")
+                child.waits_for = text[:_REASON_SHOWN_MAX]
+            elif line == READY_LINE.strip():
+                self._close_ready_fd(child)
                 self._mark_ready(child)
+                return
+        if not chunk:
+            self._close_ready_fd(child)
 
     def _mark_ready(self, child: _Child) -> None:
-        child.ready = True
+        child.ready, child.waits_for, child.last_end = True, "", ""
         if child.plan.pulse is not None:
             child.plan.pulse.begin(self._clock.monotonic_s())
         if self._was_ready:
@@ -267,18 +321,28 @@ class Launcher:
         for child in self._children:
             if child.process is None or child.process.poll() is None:
                 continue
-            code = child.process.returncode
+            code, was_ready = child.process.returncode, child.ready
             self._forget(child)
-            wait_s = child.life.on_ended(self._clock.monotonic_s())
+            wait_s = child.life.on_ended(self._clock.monotonic_s(), was_ready=was_ready)
+            words = self._last_words(child)
             if child.life.hopeless(code, was_ready=self._was_ready):
-                words = self._last_words(child)
                 if code == MEND_IT:
                     raise InvalidRequest(words)
                 how = f"{child.plan.name} does not start ({_describe(code)})"
-                raise Unavailable(f"{how}; its last words:\n{words}")
+                raise Unavailable(
+                    f"{how}; its last words:\n{words or f'(none; see {self._log_folder})'}"
+                )
+            child.last_end = self._how_it_ended(child, code)
             if not self._stop_signals:
-                self._say(f"{child.plan.name} ended ({_describe(code)}); again in {wait_s:.1f} s")
+                reason = "".join(f"\n  {line}" for line in words.splitlines())
+                how = f"{child.plan.name} ended ({_describe(code)})"
+                self._say(f"{how}; again in {wait_s:.1f} s{reason}")
             self._write_children()
+
+    def _how_it_ended(self, child: _Child, code: int) -> str:
+        last = (self._last_words(child).splitlines() or [""])[-1].strip()[:_REASON_SHOWN_MAX]
+        words = f", its last words: {last}" if last else ""
+        return f"ended ({_describe(code)}){words}"
 
     def _forget(self, child: _Child) -> None:
         self._close_ready_fd(child)
@@ -288,23 +352,27 @@ class Launcher:
             child.plan.pulse.end()
 
     def _last_words(self, child: _Child) -> str:
-        path = self._log_folder / f"{child.plan.name}.out"
-        try:
-            content = path.read_bytes()
-            # A file that was put aside at the start is shorter now.
-            start = child.output_start if child.output_start <= len(content) else 0
-            return content[start:][-_OUTPUT_TAIL_BYTES:].decode(errors="replace").strip()
-        except OSError:
-            return f"(none; see {self._log_folder})"
+        """Return the last error lines that a child printed since its start, or else logged."""
+        output = self._log_folder / f"{child.plan.name}.out"
+        printed = error_lines(tail(output, child.output_start))
+        if not printed and child.plan.log_file is not None:
+            lines = tail(child.plan.log_file, child.log_start).splitlines()
+            printed = error_lines("\n".join(line for line in lines if _LOGGED_ERROR.match(line)))
+        return "\n".join(printed)
 
     def _write_children(self) -> None:
         # For `penstock status` and tests only, so a plain write does.
         content = {
-            child.plan.name: {"pid": child.process.pid, "restarts": child.life.restarts}
+            child.plan.name: {
+                "pid": child.process.pid,
+                "restarts": child.life.restarts,
+                "ready": child.ready,
+                "waits": "" if child.ready else self._reason(child),
+            }
             for child in self._children
             if child.process is not None
         }
-        path = self._run_folder / "children.json"
+        path = self._run_folder / CHILDREN_FILE
         fresh = path.with_suffix(".new")
         try:
             fresh.write_text(json.dumps(content))
@@ -342,6 +410,10 @@ class Launcher:
         took_s = self._clock.monotonic_s() - begun_s
         logger.info("%s stopped after %.1f s", child.plan.name, took_s)
         self._forget(child)
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
 
 
 def _describe(code: int) -> str:

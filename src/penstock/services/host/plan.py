@@ -17,16 +17,22 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from penstock.core.errors import InvalidRequest
+from penstock.core.errors import Dependency, InvalidRequest
 from penstock.services import config
 from penstock.services.config import Address, Options
-from penstock.services.host.datafolder import DataFolder
+from penstock.services.host.datafolder import DataFolder, check_path, queries_run_folder
 from penstock.services.host.http2 import greet
 from penstock.services.host.launcher import ChildPlan
+from penstock.services.host.memory import SHARED, query_spark, total_memory_bytes
+from penstock.services.host.permissions import hadoop_umask
 from penstock.services.host.process import ChildCommand, free_port, is_free, listen
 from penstock.services.host.pulse import Pulse
 from penstock.spark.connect.stuck import told_stuck
+
+if TYPE_CHECKING:
+    from penstock.spark.connect.server import SparkServerOptions
 
 # Each Python child would otherwise keep an arena per thread and a BLAS thread per core.
 _LEAN = {"MALLOC_ARENA_MAX": "2", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
@@ -109,6 +115,7 @@ class HostPlan:
         self._sockets: dict[str, list[socket.socket]] = {}
         self._sparks: list[_Spark] = []
         self._before: Mapping[str, tuple[int, str]] = {}
+        self.queries = query_spark(options, total_memory_bytes())
         self.options = options
 
     def open(self, listen_on: Callable[[Address, str], socket.socket] = listen) -> None:
@@ -119,18 +126,24 @@ class HostPlan:
 
         Raises:
             Conflict: A port is taken.
-            InvalidRequest: Queries are to have two Sparks.
+            InvalidRequest: Queries are to have two Sparks, or Spark cannot read the path of the
+                deep storage.
             Unavailable: An address cannot be listened on.
         """
-        if self._given.query_memory is not None and self._given.query_connect is not None:
+        if self._given.query_memory not in (None, SHARED) and self._given.query_connect is not None:
             raise InvalidRequest(
                 "--query-memory starts a Spark for queries, and --query-connect names another: "
                 "give one of them"
             )
+        deep_storage = self._given.deep_storage_address
+        if "://" not in deep_storage:
+            check_path(Path(deep_storage), "--deep-storage")
         try:
             http = self._listen(listen_on, "router", self._given.http, "--http")
-            broker = self._listen(listen_on, "broker", self._given.broker_http, "--broker-http")
-            tcp = self._listen(listen_on, "broker", self._given.broker_tcp, "--broker-tcp")
+            broker = self._listen(
+                listen_on, "broker", self._given.broker_http_address, "--broker-http"
+            )
+            tcp = self._listen(listen_on, "broker", self._given.broker_tcp_address, "--broker-tcp")
             internal = Address(self._given.http.host, 0)
             self._listen(listen_on, "overlord", internal, "--http")
             self._listen(listen_on, "flow", internal, "--http")
@@ -142,8 +155,8 @@ class HostPlan:
         connect, query_connect = self._given.spark_connect, self._given.query_connect
         if connect is None:
             connect = self._add_spark("spark", self._given.spark_memory)
-        if self._given.query_memory is not None:
-            query_connect = self._add_spark("queries", self._given.query_memory)
+        if self.queries.memory is not None:
+            query_connect = self._add_spark("queries", self.queries.memory)
         self.options = dataclasses.replace(
             self._given,
             data_dir=self._folder.path.absolute(),
@@ -199,7 +212,7 @@ class HostPlan:
         def command(ready_fd: int) -> ChildCommand:
             inherited = tuple(listener.fileno() for listener in self._sockets[name])
             argv = (
-                *(sys.executable, "-m", "penstock.services.roles", name),
+                *(sys.executable, "-P", "-m", "penstock.services.roles", name),
                 *("--options", str(self._folder.children_options)),
                 *("--parent", str(os.getpid()), "--ready-fd", str(ready_fd)),
                 *(part for number in inherited for part in ("--listen-fd", str(number))),
@@ -211,6 +224,7 @@ class HostPlan:
             command,
             stop_timeout_s=_STOP_TIMEOUTS_S[name],
             stop_stage=_STOP_STAGES[name],
+            log_file=self._folder.log / f"{name}.log",
         )
 
     def _spark(self, spark: _Spark) -> ChildPlan:
@@ -219,15 +233,18 @@ class HostPlan:
         # The one of tasks has been here always, and keeps its places; another has its own.
         below = "" if spark.name == "spark" else spark.name
         options = SparkServerOptions(
-            run_folder=self._folder.run / below,
+            run_folder=queries_run_folder(self._folder) if below else self._folder.run,
             log_folder=self._folder.log / below,
             temp_folder=self._folder.tmp / spark.name,
             cache_folder=spark_cache_folder(self._environment),
+            may_make_archive=not below,
             port=spark.port,
             master=self._given.spark_master,
             driver_memory=spark.memory,
             java_options=self._given.spark_java_options,
             token=spark.token,
+            secret_file=self._given.spark_secret_file,
+            conf={"spark.hadoop.fs.permissions.umask-mode": hadoop_umask(self._given)},
         )
 
         def command(_ready_fd: int) -> ChildCommand:
@@ -242,7 +259,33 @@ class HostPlan:
             stop_stage=_STOP_STAGES[spark.name],
             pulse=Pulse(lambda: greet(spark.port)),
             trouble=lambda: told_stuck(options.run_folder),
+            log_file=options.log_folder / "spark.log",
+            provides=Dependency.SPARK,
         )
+
+
+def trial_options(
+    folder: Path, options: Options, environment: Mapping[str, str]
+) -> SparkServerOptions:
+    """Return how `penstock doctor` starts Spark for a moment, with all its files in a folder."""
+    from penstock.spark.connect.classarchive import makes_archive  # noqa: PLC0415
+    from penstock.spark.connect.server import SparkServerOptions, prepare  # noqa: PLC0415
+
+    trial = SparkServerOptions(
+        run_folder=folder / "run",
+        log_folder=folder / "log",
+        temp_folder=folder / "tmp",
+        cache_folder=spark_cache_folder(environment),
+        master=options.spark_master,
+        driver_memory=options.spark_memory,
+        java_options=options.spark_java_options,
+        token=secrets.token_urlsafe(24),
+        secret_file=options.spark_secret_file,
+    )
+    if makes_archive(prepare(trial, environment).argv):
+        # The kill at its end would cut the archive, and a cut one is not made again.
+        return dataclasses.replace(trial, cache_folder=folder / "cache")
+    return trial
 
 
 def _sparks_before(folder: DataFolder) -> dict[str, tuple[int, str]]:

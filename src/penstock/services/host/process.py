@@ -35,6 +35,12 @@ _PR_SET_PDEATHSIG = 1
 # What a child prints goes to a file that is put aside at the next start once it is larger.
 OUTPUT_BYTES_MAX = 10 << 20
 
+# What a child writes to the launcher's pipe: that it is ready, or the mark and why it is not yet.
+READY_LINE = b"ready\n"
+WAITING_MARK = b"waits "
+# A line of this length is written in one piece (PIPE_BUF is 4,096 bytes).
+REASON_CHARACTERS_MAX = 900
+
 _TRY_EVERY_S = 0.05
 
 # What a process that is done still lets threads finish, all of them together.

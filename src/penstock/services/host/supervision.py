@@ -47,10 +47,16 @@ class ChildLife:
         self.started_at_s = now_s
         self.restart_at_s = None
 
-    def on_ended(self, now_s: float) -> float:
-        """Note that it ended, or could not be started; return the seconds until the next start."""
+    def on_ended(self, now_s: float, *, was_ready: bool = True) -> float:
+        """Note that it ended, or could not be started; return the seconds until the next start.
+
+        Args:
+            now_s: Monotonic time.
+            was_ready: Whether it had become ready. A process that never did has not recovered, no
+                matter how long it ran: a JVM that writes its class archive needs a minute to fail.
+        """
         ran_s = 0.0
-        if self.started_at_s is not None and self.restart_at_s is None:
+        if self.started_at_s is not None and self.restart_at_s is None and was_ready:
             ran_s = now_s - self.started_at_s
         self.ends_in_a_row = 1 if ran_s >= STEADY_S else self.ends_in_a_row + 1
         wait_s: float = min(BACK_OFF_MAX_S, BACK_OFF_FIRST_S * 2 ** min(self.ends_in_a_row - 1, 10))

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import logging
 import logging.handlers
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import penstock
 from penstock.core.clock import Clock
-from penstock.core.intervals import format_time
 from penstock.services.config import Options
-from penstock.services.host.datafolder import FORMAT, DataFolder, FolderLock
+from penstock.services.host.datafolder import FolderLock, about_process, broker_addresses
 from penstock.services.host.launcher import Launcher
+from penstock.services.host.permissions import make_deep_storage, private_data_folder
 from penstock.services.host.plan import HostPlan
 from penstock.services.host.process import listen_patiently
+from penstock.storage.hold import clear_expired
+
+logger = logging.getLogger(__name__)
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 LOG_BYTES_MAX = 10 << 20
@@ -44,31 +46,37 @@ def up(
     """Run Penstock until SIGTERM or SIGINT.
 
     Raises:
-        InvalidRequest: The data folder is not Penstock's, or of a newer format.
+        InvalidRequest: The data folder is not Penstock's, of another format, or lacks its metadata.
         Conflict: Another Penstock uses the folder, or a port is taken.
         Unavailable: The folder cannot be written, or a process does not start.
     """
     started_s = clock.monotonic_s()
-    folder = DataFolder(options.data_dir.absolute())
-    folder.prepare()
+    folder = private_data_folder(options)
+    if options.metadata_url is None:
+        folder.require_metadata()
     lock = FolderLock(folder)
     lock.take()
+    make_deep_storage(options)
     plan = HostPlan(options, folder, environment)
     try:
+        clear_expired(str(folder.path), clock)
         # The addresses are still there when the last one was killed.
         patience_s = AFTER_KILL_S if folder.read_client_file() is not None else 0.0
         folder.remove_client_file()
         log_to_file(folder.log / "launcher.log")
         plan.open(lambda address, option: listen_patiently(address, option, clock, patience_s))
         say(f"Penstock {penstock.__version__} starts in {folder.path}")
+        logger.info("%s", plan.queries.reason)
+        if plan.queries.is_warning:
+            say(plan.queries.reason)
 
         def on_ready() -> None:
             folder.write_client_file(client_file(plan.options, clock))
             took_s = clock.monotonic_s() - started_s
             say(f"ready after {took_s:.1f} s")
             say(f"  API     {plan.options.http.url}")
-            say(f"  broker  {plan.options.broker_http.url}")
-            say(f"  NSQ     {plan.options.broker_tcp}")
+            say(f"  broker  {plan.options.broker_http_address.url}")
+            say(f"  NSQ     {plan.options.broker_tcp_address}")
             say(f"  logs    {folder.log}")
             say("Ctrl-C stops it")
 
@@ -86,11 +94,7 @@ def up(
 def client_file(options: Options, clock: Clock) -> dict[str, object]:
     """Return what `DIR/penstock.json` tells clients; no secrets."""
     return {
-        "format": FORMAT,
-        "version": penstock.__version__,
-        "pid": os.getpid(),
-        "started": format_time(clock.now_ms()),
+        **about_process(clock),
         "http": options.http.url,
-        "broker_http": options.broker_http.url,
-        "broker_tcp": str(options.broker_tcp),
+        **broker_addresses(options.broker_http_address, options.broker_tcp_address),
     }

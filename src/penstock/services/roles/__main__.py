@@ -16,10 +16,11 @@ from penstock.core.clock import SystemClock
 from penstock.core.errors import InvalidRequest, PenstockError
 from penstock.services import config
 from penstock.services.host.datafolder import DataFolder
+from penstock.services.host.permissions import use_umask
 from penstock.services.host.process import die_with_parent, leave
 from penstock.services.host.supervision import MEND_IT
 from penstock.services.host.up import log_to_file
-from penstock.services.roles.runtime import InheritedSocket, ready_reporter, run_role
+from penstock.services.roles.runtime import InheritedSocket, StartReporter, run_role
 
 ROLES = ("broker", "overlord", "flow", "worker", "router")
 
@@ -35,6 +36,7 @@ def main(arguments: list[str]) -> int:
     given = parser.parse_args(arguments)
     die_with_parent(given.parent)
     options = config.from_json(given.options.read_text())
+    use_umask(options)
     log_to_file(DataFolder(options.data_dir).log / f"{given.role}.log")
     # The name is one of ROLES.
     role = importlib.import_module(f"penstock.services.roles.{given.role}")
@@ -44,7 +46,7 @@ def main(arguments: list[str]) -> int:
             options,
             SystemClock(),
             [InheritedSocket(number, options.http) for number in given.listen_fd],
-            ready_reporter(given.ready_fd),
+            StartReporter(given.ready_fd),
             role.compose,
         )
     except PenstockError as error:

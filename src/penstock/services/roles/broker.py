@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import logging
+import os
 import threading
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import uvloop
 
@@ -20,12 +22,22 @@ from penstock.broker.security.options import AuthMethod, AuthOptions
 from penstock.broker.security.tls import ClientCertificates, Requirement, TlsOptions, TlsVersion
 from penstock.broker.server import BrokerServer
 from penstock.core.durations import parse_duration
-from penstock.services.config import Options
-from penstock.services.host.datafolder import DataFolder
+from penstock.core.errors import PenstockError
+from penstock.core.sparselog import SparseLog
+from penstock.services.config import Address, Options
+from penstock.services.host.datafolder import DataFolder, about_process, broker_addresses
 from penstock.services.lifecycle import Handler, Lifecycle, Stage
+from penstock.services.presence import Presence, broker_service
 from penstock.services.roles.runtime import RoleContext
+from penstock.storage.hold import HoldingFileSystem
+from penstock.storage.metadata import MetadataStore
 
 T = TypeVar("T")
+
+_logger = logging.getLogger(__name__)
+
+_ANNOUNCE_EVERY_S: Final = 2.0
+_ANNOUNCE_LIMIT_S: Final = 5.0
 
 
 class LoopThread:
@@ -56,11 +68,12 @@ def options_of(options: Options) -> BrokerOptions:
     socket_path = options.broker_tcp_socket
     return BrokerOptions(
         folder=str(DataFolder(options.data_dir).topics),
-        host=options.broker_http.host,
-        http_port=options.broker_http.port,
+        host=options.broker_http_address.host,
+        http_port=options.broker_http_address.port,
         https_port=options.broker_https_port,
         tcp_socket=None if socket_path is None else str(socket_path),
         tcp_socket_mode=int(options.broker_tcp_socket_mode, 8),
+        allowed_hosts=options.allowed_hosts,
         token=options.token,
         tls=_tls_options(options),
         auth=AuthOptions(
@@ -105,6 +118,7 @@ def compose(context: RoleContext) -> Lifecycle:
     options = options_of(context.options)
     server = BrokerServer(
         options,
+        fs=HoldingFileSystem(str(context.folder.path), context.clock),
         clock=context.clock,
         listener=context.listener,
         tcp_listener=context.tcp_listener,
@@ -122,5 +136,93 @@ def compose(context: RoleContext) -> Lifecycle:
         Handler("broker", start, lambda: loop.run(server.stop())),
         Stage.SERVER,
     )
+    if not context.is_launched:
+        lifecycle.add_handler(_client_file(context), Stage.ANNOUNCEMENTS)
+    announcement = _Announcement(context)
+    lifecycle.add_handler(
+        Handler("announcement", announcement.start, announcement.stop), Stage.ANNOUNCEMENTS
+    )
     lifecycle.add_handler(Handler("readiness", context.say_ready), Stage.ANNOUNCEMENTS)
     return lifecycle
+
+
+def _client_file(context: RoleContext) -> Handler:
+    """Tell clients of this host where a broker without a launcher listens."""
+    assert context.tcp_listener is not None
+    http, tcp = (
+        Address(*one.getsockname()[:2]) for one in (context.listener, context.tcp_listener)
+    )
+
+    def write() -> None:
+        context.folder.write_client_file(
+            {**about_process(context.clock), **broker_addresses(http, tcp)}
+        )
+
+    return Handler("client file", write, lambda: context.folder.remove_client_file(os.getpid()))
+
+
+class _Announcement:
+    """Announces the broker once the metadata database exists: it serves without one.
+
+    A broker that is used alone has no such database, and none is made for it. The condition's mutex
+    guards the stop flag that the thread waits on.
+
+    Args:
+        context: Options, sockets and services of the process.
+    """
+
+    def __init__(self, context: RoleContext) -> None:
+        self._context = context
+        self._stop_asked = False
+        self._changed = threading.Condition()
+        self._announced: Lifecycle | None = None
+        self._thread = threading.Thread(target=self._run, name="announcement", daemon=True)
+
+    def start(self) -> None:
+        """Begin to try."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Give the announcement up."""
+        with self._changed:
+            self._stop_asked = True
+            self._changed.notify_all()
+        self._thread.join(_ANNOUNCE_LIMIT_S)
+        if self._announced is not None and not self._thread.is_alive():
+            self._announced.stop()
+
+    def _run(self) -> None:
+        trouble = SparseLog(_logger, self._context.clock)
+        while not self._stop_asked:
+            try:
+                if self._has_database():
+                    self._announce()
+                    return
+            except PenstockError as error:
+                trouble.warning("other processes cannot find this broker yet: %s", error)
+            with self._changed:
+                if not self._stop_asked:
+                    self._context.clock.wait(self._changed, _ANNOUNCE_EVERY_S)
+
+    def _has_database(self) -> bool:
+        options = self._context.options
+        return options.metadata_url is not None or self._context.folder.metadata.exists()
+
+    def _announce(self) -> None:
+        context = self._context
+        assert context.tcp_listener is not None
+        store = MetadataStore.open(context.options.metadata_address, clock=context.clock)
+        announced = Lifecycle()
+        announced.add_handler(Handler("metadata", stop=store.close))
+        services = broker_service(context.tcp_listener.getsockname()[1])
+        is_announced = False
+        try:
+            presence = Presence(context.options, store, context.clock)
+            presence.add_to(announced, "broker", context.instance, context.address, services)
+            announced.start()
+            is_announced = True
+        finally:
+            if not is_announced:
+                announced.stop()
+                store.close()
+        self._announced = announced

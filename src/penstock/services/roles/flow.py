@@ -7,29 +7,34 @@ import os
 import shutil
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from penstock.core.errors import Unavailable
+from penstock.core.errors import Dependency, Unavailable
 from penstock.core.metrics import Sample
 from penstock.core.uuids import RandomUuids
 from penstock.flow.controller.collecting import collect_for_flows
 from penstock.flow.controller.controller import FlowController
 from penstock.flow.controller.metrics import flow_samples
-from penstock.flow.processor.registry import ProcessorRegistry, installed_paths
 from penstock.flow.processors.topics.service import SERVICE, ServiceAddresses
+from penstock.flow.write_guard import WRITE_GUARD
 from penstock.services.api.asgi import METRICS_TYPE, application
 from penstock.services.api.flow import FlowRoutes
+from penstock.services.config import Options
 from penstock.services.httpserver import HttpServer
 from penstock.services.lifecycle import Handler, Lifecycle, Stage
-from penstock.services.presence import Presence
-from penstock.services.processors import PROCESSORS
+from penstock.services.presence import BrokerFinder, Presence
+from penstock.services.processors import registry_for
+from penstock.services.readiness import Check
 from penstock.services.roles.processmetrics import process_metrics
 from penstock.services.roles.runtime import RoleContext
 from penstock.spark.flow.address import SERVICE_SPARK
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.hold import HoldingFileSystem
 from penstock.storage.metadata import MetadataStore
 
 
@@ -40,10 +45,12 @@ class FlowHost:
 
     Args:
         context: What the role is given.
+        broker: Finds the broker for processors that name none.
     """
 
-    def __init__(self, context: RoleContext) -> None:
+    def __init__(self, context: RoleContext, broker: BrokerFinder) -> None:
         self._context = context
+        self._broker = broker
         self._mutex = threading.Lock()
         self._controller: FlowController | None = None
 
@@ -62,17 +69,22 @@ class FlowHost:
         SERVICE_SPARK.set(options.spark_connect, work_folder)
         SERVICE.set(
             ServiceAddresses(
-                broker_http=options.broker_http.url,
-                broker_tcp=options.broker_tcp.url.removeprefix("http://"),
+                broker_http=lambda: self._broker.http().url,
+                broker_tcp=lambda: self._broker.tcp().url.removeprefix("http://"),
                 overlord=options.http.url,
                 token=options.token or "",
             )
         )
+        WRITE_GUARD.set(own_places(options))
+        # Before the repository makes it: with --segments-group the umask leaves new folders open to
+        # this user's own group. The repository reports mistakes in the folder.
+        with suppress(OSError):
+            context.folder.flow.mkdir(0o700, exist_ok=True)
         controller = FlowController.open(
             str(context.folder.flow),
-            fs=OsFileSystem(),
+            fs=HoldingFileSystem(str(context.folder.path), context.clock),
             clock=context.clock,
-            registry=ProcessorRegistry(PROCESSORS, installed_paths()),
+            registry=registry_for(options.flow_modules),
             new_uuid=RandomUuids(),
             environment=os.environ,
         )
@@ -109,15 +121,42 @@ class FlowHost:
         return flow_samples(controller.status(), controller.bulletins.count)
 
 
+def own_places(options: Options) -> list[Path]:
+    """Return the local folders and files of a Penstock, which flows must not change."""
+    files = (
+        *(options.tls_cert, options.tls_key, options.tls_root_ca, options.broker_tcp_socket),
+        *(options.token_file, options.spark_secret_file),
+    )
+    places = [options.data_dir, *options.task_folders, *(one for one in files if one is not None)]
+    for address in (options.deep_storage_address, options.task_logs_address):
+        scheme, separator, _ = address.partition("://")
+        if not separator:
+            places.append(Path(address))
+        elif scheme == "file":
+            places.append(Path(unquote(urlsplit(address).path)))
+    database = options.metadata_address
+    if database.startswith("sqlite:///"):
+        path = database.removeprefix("sqlite:///").partition("?")[0]
+        places += [Path(f"{path}{end}") for end in ("", "-wal", "-shm")]
+    return [one.absolute() for one in places]
+
+
 def compose(context: RoleContext) -> Lifecycle:
     """Put the process together."""
     options = context.options
     store = MetadataStore.open(options.metadata_address, clock=context.clock)
     presence = Presence(options, store, context.clock)
-    host = FlowHost(context)
+    host = FlowHost(context, BrokerFinder(options, presence.directory.broker))
+    readiness = context.readiness(
+        [
+            Check("read the metadata", Dependency.METADATA, store.leases.list),
+            Check("open the flow", Dependency.DISK, host.controller),
+        ],
+        presence.waits,
+    )
     metrics = process_metrics(
         "flow",
-        more=lambda: itertools.chain(context.samples(), host.metrics()),
+        more=lambda: itertools.chain(context.samples(), readiness.samples(), host.metrics()),
         faults={"discovery": presence.faults},
     )
 
@@ -127,11 +166,14 @@ def compose(context: RoleContext) -> Lifecycle:
     routes = FlowRoutes(host.controller, context.clock).routes()
     # The router passes `/flow/…` on: so who scrapes needs to know its address alone.
     routes.append(Route("/flow/metrics", metrics_text))
-    server = HttpServer(application(routes, token=options.token, metrics=metrics), context.listener)
+    app = application(routes, token=options.token, metrics=metrics, ready=readiness.state)
+    server = HttpServer(app, context.listener, context.guard)
     lifecycle = Lifecycle()
     lifecycle.add_handler(Handler("metadata", stop=store.close))
     lifecycle.add_handler(Handler("flow", host.start, host.stop))
     lifecycle.add_handler(Handler("HTTP", server.start, server.stop), Stage.SERVER)
     presence.add_to(lifecycle, "flow", context.instance, context.address)
-    lifecycle.add_handler(Handler("readiness", context.say_ready), Stage.ANNOUNCEMENTS)
+    lifecycle.add_handler(
+        Handler("readiness", readiness.start, readiness.stop), Stage.ANNOUNCEMENTS
+    )
     return lifecycle

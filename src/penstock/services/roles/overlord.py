@@ -5,8 +5,8 @@ Any number of them may run: one leads, the others send requests to it and wait f
 
 from __future__ import annotations
 
+import itertools
 import json
-import logging
 import secrets
 import string
 from functools import partial
@@ -15,7 +15,8 @@ from starlette.middleware import Middleware
 from starlette.routing import BaseRoute
 
 from penstock.core.durations import parse_duration
-from penstock.core.errors import InvalidRequest
+from penstock.core.errors import Dependency, InvalidRequest, Unavailable
+from penstock.core.waits import merged
 from penstock.indexing.lanes import ThreadLanes
 from penstock.indexing.overlord import Overlord, OverlordOptions, OverlordPorts
 from penstock.indexing.overlord.duties import Duty, DutyTools
@@ -42,16 +43,12 @@ from penstock.services.election.selector import LeaderSelector
 from penstock.services.emitting.indexingevents import EmittedEvents
 from penstock.services.httpserver import HttpServer
 from penstock.services.lifecycle import Handler, Lifecycle, Stage
-from penstock.services.presence import Presence
+from penstock.services.presence import BrokerFinder, Presence
+from penstock.services.readiness import Check
 from penstock.services.roles.mailbox import role_mailbox
 from penstock.services.roles.processmetrics import process_metrics
 from penstock.services.roles.runtime import RoleContext
 from penstock.storage.metadata import MetadataStore
-
-# How long the process waits for the first election before it says that it is ready.
-_ELECTION_TIMEOUT_S = 30.0
-
-logger = logging.getLogger(__name__)
 
 # Workers are asked every second; some questions in a row must be allowed to fail.
 WORKER_TIMEOUT_MS_MIN = 5_000
@@ -96,6 +93,7 @@ def compose(context: RoleContext) -> Lifecycle:
     mailbox, mailbox_handler = role_mailbox(context)
     deep_store = DeepStore(options.deep_storage_address)
     presence = Presence(options, store, clock)
+    broker = BrokerFinder(options, presence.directory.broker)
     workers = LeasedWorkers(presence.directory, options.token)
     lanes = ThreadLanes("overlord")
     lock_lanes = ThreadLanes("locks")
@@ -107,7 +105,7 @@ def compose(context: RoleContext) -> Lifecycle:
         mailbox.processor,
         OverlordPorts(
             metadata=store,
-            broker=HttpBrokerPort(options.broker_http.url, options.token),
+            broker=HttpBrokerPort(lambda: broker.http().url, options.token),
             peons=HttpTaskClient(locate, options.token),
             workers=workers,
             lanes=lanes,
@@ -129,19 +127,28 @@ def compose(context: RoleContext) -> Lifecycle:
         context.emitter,
         context.ask_stop,
     )
+    readiness = context.readiness(
+        [
+            Check("read the metadata", Dependency.METADATA, store.leases.list),
+            Check("know the leader", Dependency.OVERLORD, lambda: _led(overlord, selector)),
+        ],
+        lambda: merged([presence.waits(), selector.waits.all(), overlord.waits()]),
+    )
     server = HttpServer(
         application(
             _routes(context, overlord, workers),
             token=options.token,
             metrics=process_metrics(
                 "overlord",
-                more=context.samples,
+                more=lambda: itertools.chain(context.samples(), readiness.samples()),
                 faults={"discovery": presence.faults, "election": lambda: selector.faults},
             ),
             body_bytes_max=ACTION_BYTES_MAX,
             inside=[Middleware(LeaderOnly, leadership=selector, address=url)],
+            ready=readiness.state,
         ),
         context.listener,
+        context.guard,
     )
     lifecycle = Lifecycle()
     lifecycle.add_handler(Handler("metadata", stop=store.close))
@@ -152,7 +159,7 @@ def compose(context: RoleContext) -> Lifecycle:
     lifecycle.add_handler(Handler("election", selector.start, selector.stop), Stage.SERVER)
     presence.add_to(lifecycle, "overlord", context.instance, context.address)
     lifecycle.add_handler(
-        Handler("readiness", lambda: _say_ready(context, selector)), Stage.ANNOUNCEMENTS
+        Handler("readiness", readiness.start, readiness.stop), Stage.ANNOUNCEMENTS
     )
     return lifecycle
 
@@ -187,7 +194,18 @@ def _routes(context: RoleContext, overlord: Overlord, workers: LeasedWorkers) ->
     )
 
 
-def _say_ready(context: RoleContext, selector: LeaderSelector) -> None:
-    if not selector.wait_settled(_ELECTION_TIMEOUT_S):
-        logger.warning("no overlord leads yet: it is tried again and again")
-    context.say_ready()
+def _led(overlord: Overlord, selector: LeaderSelector) -> None:
+    """Return if this overlord leads and has begun to, or another one leads.
+
+    Raises:
+        Unavailable: Nobody leads, or this one has only begun.
+    """
+    if selector.is_leader:
+        overlord.require_full()
+        return
+    reasons = [str(one) for one in selector.waits.all()]
+    if selector.leader() is None:
+        raise Unavailable(
+            f"no overlord leads{': ' if reasons else ''}{'; '.join(reasons)}",
+            dependency=Dependency.METADATA if reasons else Dependency.OVERLORD,
+        )

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import logging
 import os
@@ -32,6 +33,7 @@ from penstock.indexing.lanes import ThreadLanes
 from penstock.indexing.ports import TaskLocation
 from penstock.indexing.task.state import TaskPorts
 from penstock.indexing.taskspec import StreamTaskSpec, TaskSpec
+from penstock.indexing.worker.attempts import WAITS
 from penstock.indexing.worker.kinds import StreamingPeonTask, noop_kind, streaming_kind
 from penstock.indexing.worker.peon import Peon
 from penstock.indexing.worker.peontask import PeonTask, TaskKinds
@@ -44,11 +46,12 @@ from penstock.services.api.peon import PeonRoutes
 from penstock.services.config import Address, Options
 from penstock.services.emitting.emitter import ServiceEmitter
 from penstock.services.emitting.making import service_emitter, stop_emitter
+from penstock.services.host.permissions import use_umask
 from penstock.services.host.process import die_with_parent, listen
 from penstock.services.host.signals import STOP_SIGNALS, SignalPipe
 from penstock.services.host.up import LOG_FORMAT
 from penstock.services.httpclient import JsonClient
-from penstock.services.httpserver import HttpServer
+from penstock.services.httpserver import HttpServer, api_guard
 from penstock.services.roles.peonevents import PeonEvents, task_dimensions
 from penstock.services.roles.processmetrics import process_metrics
 from penstock.spark.batch.engine import SparkBatchEngine
@@ -60,6 +63,7 @@ from penstock.spark.tables import TableSource
 from penstock.storage.filesystem import OsFileSystem
 
 if TYPE_CHECKING:
+    from penstock.core.waits import DependencyWait
     from penstock.storage.metadata import MetadataStore
 
 logger = logging.getLogger(__name__)
@@ -108,6 +112,7 @@ class PeonProcess:
         self._engine = SparkEngine(self._sessions) if self._sessions else None
         self._batch_engine: SparkBatchEngine | None = None
         self._metadata: MetadataStore | None = None
+        self._folder: Path | None = None
 
     def warm(self) -> None:
         """Open the Spark session, so that the task need not wait for it. Any thread."""
@@ -119,6 +124,7 @@ class PeonProcess:
 
     def run(self, folder: str) -> int:
         """Run the task of a folder and return the exit code."""
+        self._folder = Path(folder)
         kinds = TaskKinds(
             [
                 streaming_kind(self._stream_ports),
@@ -166,9 +172,12 @@ class PeonProcess:
         self._events = PeonEvents(task, emitter, self._clock, counted)
         self._events.start()
         routes = PeonRoutes(spec.id, task, self._ask_stop, control, context=spec.context).routes()
-        metrics = process_metrics("peon", more=emitter.samples)
+        guard = api_guard(self._options, self._clock)
+        metrics = process_metrics(
+            "peon", more=lambda: itertools.chain(emitter.samples(), guard.samples())
+        )
         app = application(routes, token=self._options.token, metrics=metrics)
-        self._server = HttpServer(app, listener)
+        self._server = HttpServer(app, listener, guard)
         self._server.start()
         return TaskLocation(listener.getsockname()[0], self._server.port)
 
@@ -187,7 +196,7 @@ class PeonProcess:
         options = self._options
         if self._engine is None:
             raise InvalidRequest("the options of a peon must name a Spark server")
-        broker = HttpBrokerPort(options.broker_http.url, options.token)
+        broker = HttpBrokerPort(self._find_broker, options.token)
         return TaskPorts(
             engine=self._engine,
             broker=broker,
@@ -198,6 +207,7 @@ class PeonProcess:
             lanes=self._lanes,
             clock=self._clock,
             new_token=lambda: uuid.uuid4().hex,
+            waits_changed=self._waits_changed,
         )
 
     def _batch_ports(self, spec: TaskSpec) -> BatchPorts:
@@ -214,7 +224,27 @@ class PeonProcess:
             store=DeepStore(options.deep_storage_address),
             clock=self._clock,
             new_token=lambda: uuid.uuid4().hex,
+            waits_changed=self._waits_changed,
         )
+
+    def _waits_changed(self, waits: tuple[DependencyWait, ...]) -> None:
+        """Have the worker read what the task waits for. Threads of one task never call it at once.
+
+        A report that is lost is followed by the one of the next try.
+        """
+        if self._folder is None:
+            return
+        content = json.dumps({"waits": [wait.to_json() for wait in waits]}).encode()
+        fresh = self._folder / f"{WAITS}.new"
+        try:
+            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(descriptor, "wb") as stream:
+                stream.write(content)
+            fresh.replace(self._folder / WAITS)
+        except OSError as error:
+            logger.info("what the task waits for cannot be written down: %s", error)
+            return
+        self._say()
 
     def _actions(self, task_id: str) -> HttpActionClient:
         token = self._options.token
@@ -228,6 +258,11 @@ class PeonProcess:
         options = self._options
         self._metadata = MetadataStore.open(options.metadata_address, clock=self._clock)
         return MetadataTables(self._metadata, options.deep_storage_address)
+
+    def _find_broker(self) -> str:
+        if self._options.broker_http is not None:
+            return self._options.broker_http.url
+        return str(self._worker.get("/druid-internal/v1/broker"))
 
     def _find_overlord(self) -> Address:
         # The worker knows the leases; this process does without a metadata store of its own.
@@ -334,6 +369,7 @@ def main(arguments: list[str]) -> int:
     # Its output is the task's log.
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, stream=sys.stdout)
     options = config.from_json(given.options.read_text())
+    use_umask(options)
     say = _sayer(given.words_fd)
     process = PeonProcess(options, given.worker, given.worker_name, SystemClock(), say)
     folder: str | None = given.folder

@@ -22,12 +22,14 @@ import logging
 import os
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.core.clock import Clock
-from penstock.core.errors import Closed, Unavailable
+from penstock.core.errors import Closed, Dependency, Unavailable
+from penstock.core.waits import WaitTable
 from penstock.indexing.errand import Retry
 from penstock.mailbox import MailboxProcessor
 from penstock.services.config import Address
@@ -38,6 +40,7 @@ from penstock.services.host.watching import ChildWatch
 logger = logging.getLogger(__name__)
 
 _STOP_TIMEOUT_S = 8.0
+_SPARE = "start a spare process"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,7 @@ class PeonChild:
         return True
 
     def hang_up(self) -> None:
-        """Close its input, which tells it that its worker has no more use for it."""
+        """Close its input, which asks it to end. Does nothing if that is closed already."""
         if self.process.stdin is not None and not self.process.stdin.closed:
             self.process.stdin.close()
 
@@ -104,6 +107,9 @@ class Peons:
         processor: The worker's mailbox.
         clock: Time.
         options: How peons are started.
+
+    Attributes:
+        waits: The wait for room to start spares, if there is none; any thread may read it.
     """
 
     def __init__(
@@ -125,6 +131,7 @@ class Peons:
         self._look: Callable[[str], None] = lambda _task_id: None
         self._spares: list[PeonChild] = []
         self._peons: list[PeonChild] = []
+        self.waits = WaitTable(clock)
         self._deaths = 0
         self._refilling = False
         self._stopping = False
@@ -184,7 +191,7 @@ class Peons:
         words, writer = os.pipe()
         try:
             argv = (
-                *(sys.executable, "-m", "penstock.services.roles.peon"),
+                *(sys.executable, "-P", "-m", "penstock.services.roles.peon"),
                 *("--options", str(self._options_file), "--worker", str(self._address)),
                 *("--worker-name", self._name),
                 *("--parent", str(os.getpid()), "--words-fd", str(writer)),
@@ -208,6 +215,9 @@ class Peons:
             )
 
     def _heard(self, child: PeonChild) -> None:
+        if child.exit_code() is not None:
+            # Whoever still refers to a process that has ended must not keep its pipe open.
+            child.hang_up()
         if self._stopping:
             return
         if child.task_id:
@@ -237,16 +247,22 @@ class Peons:
                 spare = self._spawn(self._spare_log, None)
             except Unavailable as error:
                 self._deaths += 1
+                self.waits.failed(_SPARE, error, dependency=Dependency.WORKER)
                 logger.warning("a spare peon cannot be made: %s", error)
                 self._refill(self._options.retry.delay_ms(self._deaths))
                 return
+            self.waits.ended(_SPARE)
             self._spares.append(spare)
+            # The timer outlives most spares by far, so it refers to the process weakly.
             self._processor.timers.schedule_after(
-                self._options.spare_age_max_ms, functools.partial(self._replace, spare), "old spare"
+                self._options.spare_age_max_ms,
+                functools.partial(self._replace, weakref.ref(spare)),
+                "old spare",
             )
 
-    def _replace(self, spare: PeonChild) -> None:
-        if spare in self._spares:
+    def _replace(self, reference: weakref.ref[PeonChild]) -> None:
+        spare = reference()
+        if spare is not None and spare in self._spares:
             self._spares.remove(spare)
             self._let_go(spare)
             self._fill()

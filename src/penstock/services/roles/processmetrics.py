@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
+from penstock.core.loopstalls import stall_samples
 from penstock.core.metrics import MetricRegistry, Sample
 
 FAULTS: Final = "Errors that nobody foresaw, after which a part went on"
@@ -48,7 +49,9 @@ def process_metrics(
         # Here, because a process that nobody scrapes does without the library.
         from penstock.services.metricstext import metrics_text  # noqa: PLC0415
 
-        return metrics_text([metrics.snapshot, *([] if more is None else [more])])
+        return metrics_text(
+            [metrics.snapshot, lambda: stall_samples(role), *([] if more is None else [more])]
+        )
 
     return text
 

@@ -2,84 +2,46 @@
 
 from __future__ import annotations
 
-import logging
-import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 from starlette.routing import BaseRoute
 
 from penstock.core.clock import Clock
-from penstock.core.errors import InvalidRequest, PenstockError
+from penstock.core.errors import Dependency, InvalidRequest
+from penstock.core.loopstalls import stall_samples
 from penstock.core.metrics import MetricRegistry
 from penstock.services.api.asgi import BODY_BYTES_MAX, application
 from penstock.services.api.router import RouterParts, RouterRoutes
 from penstock.services.api.routermetrics import RouterMetrics
 from penstock.services.api.sql import SqlRoutes
 from penstock.services.api.tables import TableRoutes
+from penstock.services.config import Options
+from penstock.services.host.datafolder import DataFolder, queries_run_folder
 from penstock.services.httpserver import HttpServer
 from penstock.services.lifecycle import Handler, Lifecycle, Stage
 from penstock.services.metricstext import metrics_text
-from penstock.services.presence import Presence
+from penstock.services.presence import BrokerFinder, Presence
+from penstock.services.readiness import Check
 from penstock.services.roles.processmetrics import FAULTS
 from penstock.services.roles.runtime import RoleContext
+from penstock.spark.connect.server import kill_leftover
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
 from penstock.spark.projections.choosing import Projections
 from penstock.spark.projections.known import KnownProjections
 from penstock.spark.projections.maker import Maker, MakerOptions
 from penstock.spark.projections.shelf import Shelf
-from penstock.spark.sql.service import QUERY_CONF, SqlQuery, SqlService
+from penstock.spark.sql.service import QUERY_CONF, SqlOptions, SqlQuery, SqlService
 from penstock.spark.tables import TableSource
 from penstock.spark.tables.metadata import MetadataTables
 from penstock.spark.transforms.check import ExpressionCheck
 from penstock.storage.metadata import MetadataStore
 
-logger = logging.getLogger(__name__)
-
-WARM_UP_EVERY_S = 0.2
+# Its failure is no matter of what the query is.
+_PROBE = SqlQuery("SELECT 1", is_probe=True)
 # So long queries that run may take to end at the stop; less than what the launcher gives.
 QUERIES_GRACE_S = 2.0
-
-
-class WarmUp:
-    """Asks Spark a small question until it answers: then the router is ready.
-
-    The first query pays for the Spark session and for what the JVM loads; it had better be ours.
-    The condition's mutex guards the stop flag.
-    """
-
-    def __init__(self, context: RoleContext, service: SqlService) -> None:
-        self._context = context
-        self._service = service
-        self._stop_asked = False
-        self._changed = threading.Condition()
-        self.done = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="warm-up", daemon=True)
-
-    def start(self) -> None:
-        """Begin to ask."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Ask no more."""
-        with self._changed:
-            self._stop_asked = True
-            self._changed.notify_all()
-
-    def _run(self) -> None:
-        while True:
-            try:
-                self._service.query(SqlQuery("SELECT 1"))
-                break
-            except PenstockError as error:
-                logger.debug("SQL does not answer yet: %s", error)
-            with self._changed:
-                if not self._stop_asked:
-                    self._context.clock.wait(self._changed, WARM_UP_EVERY_S)
-                if self._stop_asked:
-                    return
-        self.done.set()
-        self._context.say_ready()
 
 
 def routes_of(sql: SqlRoutes, router: RouterRoutes, tables: TableRoutes) -> list[BaseRoute]:
@@ -102,15 +64,25 @@ def sql_parts(
     deep_storage: str,
     clock: Clock,
     options: MakerOptions | None = None,
+    bounds: SqlOptions | None = None,
 ) -> SqlParts:
     """Put together what answers queries."""
     for_queries = sessions.with_conf(QUERY_CONF)
     shelf, known = Shelf(deep_storage, clock), KnownProjections(tables)
     maker = Maker(for_queries, shelf, tables, known, clock, options)
     projections = Projections(for_queries, shelf, known, maker, clock)
-    return SqlParts(
-        SqlService(for_queries, tables, clock, projections=projections), projections, maker
-    )
+    return SqlParts(SqlService(for_queries, tables, clock, bounds, projections), projections, maker)
+
+
+def _end_of_queries(options: Options) -> Callable[[], object] | None:
+    """Return what ends the local Spark of queries, None where queries share one with tasks.
+
+    A Spark elsewhere has no process here, so nothing is ended. The launcher starts a local one
+    again.
+    """
+    if options.query_connect is None:
+        return None
+    return partial(kill_leftover, queries_run_folder(DataFolder(options.data_dir.absolute())))
 
 
 def compose(context: RoleContext) -> Lifecycle:
@@ -122,12 +94,21 @@ def compose(context: RoleContext) -> Lifecycle:
     store = MetadataStore.open(options.metadata_address, clock=clock)
     sessions = SparkSessions(SparkSessionOptions(connect))
     tables = MetadataTables(store, options.deep_storage_address, clock)
-    answering = sql_parts(sessions, tables, options.deep_storage_address, clock)
+    bounds = SqlOptions(end_spark=_end_of_queries(options))
+    answering = sql_parts(sessions, tables, options.deep_storage_address, clock, None, bounds)
     sql, projections, maker = answering.sql, answering.projections, answering.maker
     expressions = ExpressionCheck(sessions)
-    warm_up = WarmUp(context, sql)
     presence = Presence(options, store, clock)
+    # The first query pays for the Spark session and for what the JVM loads; it had better be ours.
+    readiness = context.readiness(
+        [
+            Check("read the metadata", Dependency.METADATA, store.leases.list),
+            Check("answer a query", Dependency.SPARK, lambda: sql.query(_PROBE)),
+        ],
+        presence.waits,
+    )
     directory = presence.directory
+    broker = BrokerFinder(options, directory.broker)
     registry = MetricRegistry()
     registry.read("counter", "penstock_faults_total", FAULTS, presence.faults, part="discovery")
     for name, help_text, counter in (
@@ -141,13 +122,14 @@ def compose(context: RoleContext) -> Lifecycle:
         store=store,
         directory=directory,
         http=options.http,
-        broker_http=options.broker_http,
-        ready=warm_up.done.is_set,
+        find_broker=broker.http,
+        ready=readiness.state,
+        clock=clock,
         token=options.token,
         mistakes=expressions.mistakes,
     )
     numbers = RouterMetrics(
-        store, options.broker_http, lambda: directory.find("overlord"), options.token
+        store, broker.http, lambda: directory.find("overlord"), options.token, clock=clock
     )
     routes = routes_of(
         SqlRoutes(sql, registry, context.emitter, clock.monotonic_s),
@@ -158,10 +140,20 @@ def compose(context: RoleContext) -> Lifecycle:
         application(
             routes,
             token=options.token,
-            metrics=lambda: metrics_text([registry.snapshot, context.samples, *numbers.sources()]),
+            metrics=lambda: metrics_text(
+                [
+                    registry.snapshot,
+                    lambda: stall_samples("router"),
+                    context.samples,
+                    readiness.samples,
+                    *numbers.sources(),
+                ]
+            ),
             body_bytes_max=max(BODY_BYTES_MAX, options.task_body_bytes),
+            ready=readiness.state,
         ),
         context.listener,
+        context.guard,
     )
     lifecycle = Lifecycle()
     lifecycle.add_handler(Handler("metadata", stop=store.close))
@@ -176,5 +168,7 @@ def compose(context: RoleContext) -> Lifecycle:
         Handler("queries", stop=lambda: sql.finish(QUERIES_GRACE_S)), Stage.ANNOUNCEMENTS
     )
     lifecycle.add_handler(Handler("projections", maker.start, maker.stop), Stage.ANNOUNCEMENTS)
-    lifecycle.add_handler(Handler("warm-up", warm_up.start, warm_up.stop), Stage.ANNOUNCEMENTS)
+    lifecycle.add_handler(
+        Handler("readiness", readiness.start, readiness.stop), Stage.ANNOUNCEMENTS
+    )
     return lifecycle

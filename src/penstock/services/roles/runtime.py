@@ -8,27 +8,40 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import logging
 import os
 import platform
 import socket
 import sys
+import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
 
 import penstock
+from penstock.broker.httpserver.guard import HttpGuard
+from penstock.broker.process.limits import raise_descriptor_limit
 from penstock.core.clock import Clock
 from penstock.core.metrics import Sample
+from penstock.core.waits import DependencyWait
 from penstock.services.config import Address, Options
 from penstock.services.emitting.emitter import Emitter
 from penstock.services.emitting.making import service_emitter, stop_emitter
 from penstock.services.host.datafolder import DataFolder
-from penstock.services.host.process import listen
+from penstock.services.host.permissions import make_deep_storage, private_data_folder
+from penstock.services.host.process import READY_LINE, REASON_CHARACTERS_MAX, WAITING_MARK, listen
 from penstock.services.host.signals import STOP_SIGNALS, SignalPipe
+from penstock.services.httpserver import api_guard
 from penstock.services.lifecycle import Handler, Lifecycle, Stage
+from penstock.services.readiness import Check, Readiness
 from penstock.services.roles.startlog import options_line, start_line
+from penstock.storage.hold import clear_expired
 
 logger = logging.getLogger(__name__)
+
+# Roles that read or write the deep storage.
+_OF_SEGMENTS: Final = frozenset({"overlord", "router", "worker"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +54,13 @@ class RoleContext:
         clock: Time.
         listener: Its listening socket.
         say_ready: To be called when it does its work.
+        say_waiting: To be called with the reason while it cannot do its work yet.
         ask_stop: Ends the process in order; from any thread.
         emitter: Takes events; it runs as long as the process.
         tcp_listener: The socket of NSQ's TCP protocol; the broker has one.
-        samples: Metrics of what becomes of events.
+        samples: Metrics of what becomes of events and of HTTP requests.
         is_launched: Whether a launcher started this process, and wrote the options for children.
+        guard: Bounds the API's port.
     """
 
     name: str
@@ -57,7 +72,27 @@ class RoleContext:
     emitter: Emitter
     tcp_listener: socket.socket | None = None
     samples: Callable[[], Iterable[Sample]] = tuple
+    say_waiting: Callable[[str], None] = lambda _text: None
     is_launched: bool = True
+    guard: HttpGuard = field(default_factory=HttpGuard)
+
+    def readiness(
+        self,
+        checks: Sequence[Check],
+        waits: Callable[[], Sequence[DependencyWait]] = tuple,
+    ) -> Readiness:
+        """Return the readiness of this process, which reports to the launcher.
+
+        Args:
+            checks: Parts of its duty.
+            waits: Returns what its work waits for.
+        """
+        return Readiness(
+            *(self.name, checks, self.clock),
+            on_ready=self.say_ready,
+            on_waiting=self.say_waiting,
+            waits=waits,
+        )
 
     @property
     def folder(self) -> DataFolder:
@@ -66,16 +101,11 @@ class RoleContext:
 
     @property
     def instance(self) -> str:
-        """Its name among those of its role: the same after a restart, where it matters.
+        """Its name among those of its role; several may use one data folder.
 
-        A worker is known by what it keeps on disk, which no two workers share. Of the other roles
-        several may use one data folder, and they are known by their address.
+        Not of a worker, which is known by an id in its folder of tasks.
         """
-        if self.name != "worker":
-            return str(self.address)
-        folders = self.options.task_folders
-        place = folders[0].absolute() if folders else self.options.data_dir
-        return f"{socket.gethostname()}:{place}"
+        return str(self.address)
 
     @property
     def address(self) -> Address:
@@ -104,19 +134,38 @@ class InheritedSocket:
         return listener
 
 
-def ready_reporter(descriptor: int | None) -> Callable[[], None]:
-    """Return a call that tells the launcher that this process is ready; the second does nothing."""
-    left = [] if descriptor is None else [descriptor]
-    if descriptor is not None:
-        os.set_inheritable(descriptor, False)  # noqa: FBT003
+class StartReporter:
+    """Tells the launcher how the start of this process stands, one line each. Any thread.
 
-    def report() -> None:
-        if left:
-            number = left.pop()
-            os.write(number, b"ready\n")
-            os.close(number)
+    The mutex guards the descriptor: checks of readiness report from several threads.
 
-    return report
+    Args:
+        descriptor: The pipe to the launcher; None: there is no launcher.
+    """
+
+    def __init__(self, descriptor: int | None) -> None:
+        self._descriptor = descriptor
+        self._mutex = threading.Lock()
+        self._said = ""
+        if descriptor is not None:
+            os.set_inheritable(descriptor, False)  # noqa: FBT003
+
+    def ready(self) -> None:
+        """Report that this process is ready; nothing can be reported after it."""
+        with self._mutex:
+            descriptor, self._descriptor = self._descriptor, None
+            if descriptor is not None:
+                os.write(descriptor, READY_LINE)
+                os.close(descriptor)
+
+    def waiting(self, text: str) -> None:
+        """Report why this process is not ready yet; the same text is reported once."""
+        line = " ".join(text.split())[:REASON_CHARACTERS_MAX]
+        with self._mutex:
+            if self._descriptor is not None and line != self._said:
+                self._said = line
+                with contextlib.suppress(OSError):  # the launcher has ended
+                    os.write(self._descriptor, WAITING_MARK + line.encode() + b"\n")
 
 
 def run_alone(
@@ -127,21 +176,22 @@ def run_alone(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     options = dataclasses.replace(options, data_dir=options.data_dir.absolute())
-    DataFolder(options.data_dir).prepare()
+    folder = private_data_folder(options)
+    if name != "broker" and options.metadata_url is None:
+        folder.require_metadata()
+    if name in _OF_SEGMENTS:
+        make_deep_storage(options)
+    clear_expired(str(folder.path), clock)
     addresses = {
         "router": (options.http, "--http"),
-        "broker": (options.broker_http, "--broker-http"),
+        "broker": (options.broker_http_address, "--broker-http"),
     }
     # The others are found by their leases and take any port.
     address, option = addresses.get(name, (Address(options.http.host, 0), "--http"))
     listening = [InheritedSocket(None, address, option)]
     if name == "broker":
-        listening.append(InheritedSocket(None, options.broker_tcp, "--broker-tcp"))
-    run_role(name, options, clock, listening, _nothing, compose)
-
-
-def _nothing() -> None:
-    """Tell nobody: there is no launcher."""
+        listening.append(InheritedSocket(None, options.broker_tcp_address, "--broker-tcp"))
+    run_role(name, options, clock, listening, StartReporter(None), compose)
 
 
 def run_role(
@@ -149,7 +199,7 @@ def run_role(
     options: Options,
     clock: Clock,
     listening: Sequence[InheritedSocket],
-    say_ready: Callable[[], None],
+    reporter: StartReporter,
     compose: Callable[[RoleContext], Lifecycle],
 ) -> None:
     """Run a role until SIGTERM or SIGINT.
@@ -159,7 +209,7 @@ def run_role(
         options: The options of this Penstock.
         clock: Time.
         listening: Its socket, and for the broker that of NSQ's TCP protocol.
-        say_ready: Tells the launcher.
+        reporter: Tells the launcher how the start stands.
         compose: Puts the process together.
 
     Raises:
@@ -167,12 +217,16 @@ def run_role(
     """
     with SignalPipe(STOP_SIGNALS) as pipe, contextlib.ExitStack() as sockets:
         listener, *others = [sockets.enter_context(one.open()) for one in listening]
+        raise_descriptor_limit()
         emitter = service_emitter(options, clock, name)
+        guard = api_guard(options, clock)
         context = RoleContext(
-            *(name, options, clock, listener, say_ready, pipe.wake, emitter),
+            *(name, options, clock, listener, reporter.ready, pipe.wake, emitter),
+            say_waiting=reporter.waiting,
             tcp_listener=others[0] if others else None,
-            samples=emitter.samples,
+            samples=lambda: itertools.chain(emitter.samples(), guard.samples()),
             is_launched=listening[0].descriptor is not None,
+            guard=guard,
         )
         _say_what_starts(options)
         lifecycle = compose(context)

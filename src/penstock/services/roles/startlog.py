@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import fields
 from typing import Final
 
 from penstock.indexing.masking import MASK
 from penstock.services.config import Options
+from penstock.services.optionvalues import masked
 
 _SECRETS: Final = frozenset({"token", "emitter_auth"})
-# In URLs: what stands behind a user's name, and parameters by their names. A password may hold
-# slashes, which the drivers of databases take: rather too much is hidden than half of one shown.
-_PASSWORD: Final = re.compile(r"(://[^/@\s:]*:)\S*@")
-_PARAMETER: Final = re.compile(
-    r"((?:password|passwd|pwd|secret|token|signature|sig|key)=)[^;&\s]+", re.IGNORECASE
-)
 
 
 def start_line(version: str, python: str, processors: int, memory_bytes: int) -> str:
@@ -38,4 +32,4 @@ def _shown(name: str, value: object) -> str:
     if name in _SECRETS:
         return MASK
     text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-    return _PARAMETER.sub(rf"\g<1>{MASK}", _PASSWORD.sub(rf"\g<1>{MASK}@", text))
+    return masked(text, MASK)

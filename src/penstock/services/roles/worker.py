@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import logging
+import uuid
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from penstock.core.durations import parse_duration
-from penstock.core.errors import InvalidRequest
+from penstock.core.errors import Dependency, InvalidRequest, Unavailable
+from penstock.core.waits import DependencyWait, merged
 from penstock.indexing.lanes import ThreadLanes
 from penstock.indexing.worker import Worker, WorkerOptions
 from penstock.indexing.worker.logstore import LogStore
+from penstock.indexing.worker.taskfolders import worker_identity
 from penstock.indexing.worker.tasklogs import TaskLogs
 from penstock.mailbox import MailboxExecutor
+from penstock.segments.deepstore import DeepStore
 from penstock.services import config
 from penstock.services.api.asgi import BODY_BYTES_MAX, application
 from penstock.services.api.worker import WorkerRoutes
 from penstock.services.config import Address, Options
 from penstock.services.httpserver import HttpServer
 from penstock.services.lifecycle import Handler, Lifecycle, Stage
-from penstock.services.presence import Presence
+from penstock.services.presence import BrokerFinder, Presence
+from penstock.services.readiness import Check
 from penstock.services.roles.mailbox import role_mailbox
 from penstock.services.roles.peons import PeonOptions, Peons
 from penstock.services.roles.processmetrics import process_metrics
 from penstock.services.roles.runtime import RoleContext
+from penstock.spark.connect.session import check_reachable
 from penstock.storage.filesystem import FileSystem, OsFileSystem
 from penstock.storage.metadata import MetadataStore
 
@@ -72,14 +80,15 @@ def compose(context: RoleContext) -> Lifecycle:
     store = MetadataStore.open(options.metadata_address, clock=context.clock)
     presence = Presence(options, store, context.clock)
     mailbox, mailbox_handler = role_mailbox(context)
-    options_file = _options_file(context)
     fs = OsFileSystem()
     folders = [str(one.absolute()) for one in options.task_folders] or [str(context.folder.tasks)]
+    instance = worker_identity(folders[0], fs, lambda: f"worker-{uuid.uuid4().hex[:12]}")
+    options_file = _options_file(context, instance)
     claim = _Claim(folders, fs)
     lanes = ThreadLanes("worker")
     logs = TaskLogs(folders, fs, LogStore(options.task_logs_address), lanes)
     peons = Peons(
-        *(options_file, (context.address, context.instance), context.folder.log / "spare.out"),
+        *(options_file, (context.address, instance), context.folder.log / "spare.out"),
         *(mailbox.processor, context.clock, PeonOptions(spares=options.worker_spares)),
     )
     worker_options = _worker_options(options)
@@ -88,17 +97,33 @@ def compose(context: RoleContext) -> Lifecycle:
     directory = presence.directory
 
     named = (str(context.address), worker, logs, lambda: directory.find("overlord"))
-    routes = WorkerRoutes(*named, options.task_body_bytes).routes()
+    broker = BrokerFinder(options, directory.broker)
+    routes = WorkerRoutes(*named, options.task_body_bytes, find_broker=broker.http).routes()
+    deep_store = DeepStore(options.deep_storage_address)
+    readiness = context.readiness(
+        [
+            Check("read the metadata", Dependency.METADATA, store.leases.list),
+            Check("find the overlord", Dependency.OVERLORD, lambda: directory.find("overlord")),
+            Check("reach the deep storage", Dependency.STORAGE, deep_store.probe),
+            Check("reach Spark", Dependency.SPARK, partial(_reach_spark, options.spark_connect)),
+            Check("answer for tasks", Dependency.WORKER, worker.report),
+        ],
+        lambda: merged([presence.waits(), peons.waits.all(), _waits_of(worker)]),
+    )
     server = HttpServer(
         application(
             routes,
             token=options.token,
             metrics=process_metrics(
-                "worker", more=context.samples, faults={"discovery": presence.faults}
+                "worker",
+                more=lambda: itertools.chain(context.samples(), readiness.samples()),
+                faults={"discovery": presence.faults},
             ),
+            ready=readiness.state,
             body_bytes_max=max(BODY_BYTES_MAX, options.task_body_bytes),
         ),
         context.listener,
+        context.guard,
     )
 
     lifecycle = Lifecycle()
@@ -109,14 +134,35 @@ def compose(context: RoleContext) -> Lifecycle:
             Handler("options of peons", lambda: _write_options(options_file, options))
         )
     lifecycle.add_handler(Handler("metadata", stop=store.close))
+    lifecycle.add_handler(Handler("task roots", lambda: _register(store, instance, folders, fs)))
     lifecycle.add_handler(Handler("lanes", stop=lanes.close))
     lifecycle.add_handler(mailbox_handler)
     lifecycle.add_handler(Handler("HTTP", server.start, server.stop), Stage.SERVER)
     lifecycle.add_handler(_tasks(worker, peons, mailbox.executor), Stage.SERVER)
     offered = _offered(context.address, worker_options)
-    presence.add_to(lifecycle, "worker", context.instance, context.address, offered)
-    lifecycle.add_handler(Handler("readiness", context.say_ready), Stage.ANNOUNCEMENTS)
+    presence.add_to(lifecycle, "worker", instance, context.address, offered)
+    lifecycle.add_handler(
+        Handler("readiness", readiness.start, readiness.stop), Stage.ANNOUNCEMENTS
+    )
     return lifecycle
+
+
+def _waits_of(worker: Worker) -> list[DependencyWait]:
+    """Return what a worker and its tasks wait for; of a busy one its check reports that."""
+    try:
+        return worker.waits()
+    except Unavailable:
+        return []
+
+
+def _reach_spark(address: str) -> None:
+    """Return if Spark can be reached; a Spark that tasks start themselves always can be.
+
+    Raises:
+        EngineUnavailable: It cannot.
+    """
+    if address.startswith("sc://"):
+        check_reachable(address)
 
 
 def _tasks(worker: Worker, peons: Peons, mailbox: MailboxExecutor) -> Handler:
@@ -136,6 +182,17 @@ def _tasks(worker: Worker, peons: Peons, mailbox: MailboxExecutor) -> Handler:
             peons.stop()
 
     return Handler("tasks", start, stop)
+
+
+def _register(store: MetadataStore, instance: str, folders: list[str], fs: FileSystem) -> None:
+    """Store where the task folders are at present: they may have been moved.
+
+    Raises:
+        Unavailable: The metadata store does not answer.
+    """
+    for number, folder in enumerate(folders):
+        root = instance if number == 0 else f"{instance}/{number}"
+        store.roots.register(root, folder, fs.listdir(folder))
 
 
 def _worker_options(options: Options) -> WorkerOptions:
@@ -160,11 +217,11 @@ def _offered(address: Address, options: WorkerOptions) -> dict[str, dict[str, ob
     }
 
 
-def _options_file(context: RoleContext) -> Path:
+def _options_file(context: RoleContext, instance: str) -> Path:
     """Return where peons read their options: of workers on one data folder, each has its own."""
     if context.is_launched:
         return context.folder.children_options
-    name = hashlib.sha256(context.instance.encode()).hexdigest()[:12]
+    name = hashlib.sha256(instance.encode()).hexdigest()[:12]
     return context.folder.run / f"worker-{name}.json"
 
 

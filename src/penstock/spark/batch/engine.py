@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from penstock.core.errors import CorruptData, InvalidRequest, NotFound, Unavailable
+from penstock.core.errors import CorruptData, Dependency, InvalidRequest, NotFound, Unavailable
 from penstock.core.intervals import Interval, condensed
 from penstock.indexing.batch.engine import (
     BatchRequest,
@@ -59,6 +59,7 @@ from penstock.spark.batch.queries import (
     as_read,
     check_times,
     columns_found,
+    told_apart,
     unseen,
 )
 from penstock.spark.batch.scanning import (
@@ -89,7 +90,7 @@ from penstock.spark.columns import (
     sort_keys,
 )
 from penstock.spark.connect.running import Running
-from penstock.spark.connect.session import SparkSessions
+from penstock.spark.connect.session import EXACT_CONF, SparkSessions
 from penstock.spark.folding import fold_of
 from penstock.spark.pieces import Work, numbered, run_pieces, shared_out
 from penstock.spark.schematext import ddl
@@ -123,6 +124,8 @@ class SparkBatchEngine:
         tables: TableSource | None = None,
     ) -> None:
         self._sessions = sessions.with_conf(pipeline.ENGINE_CONF)
+        # Connected at its first use: rows with twins are rare.
+        self._exact = self._sessions.with_conf(EXACT_CONF)
         self._queries = None if tables is None else QueryRows(sessions, tables)
         self._options = options or SparkBatchOptions()
         self._mutex = threading.Lock()
@@ -150,11 +153,13 @@ class SparkBatchEngine:
                     raise EngineFailure(running.stopped) from error
                 raise
             except Unavailable as error:
-                raise EngineUnavailable(str(error)) from error
+                raise EngineUnavailable(str(error), dependency=error.dependency) from error
             except OSError as error:
                 # Of the scratch folder alone: what reads inputs says itself what its errors mean.
                 reason = f"{scratch} cannot be written ({error.strerror or error})"
-                raise EngineUnavailable(f"{reason}: free its disk") from error
+                raise EngineUnavailable(
+                    f"{reason}: free its disk", dependency=Dependency.DISK
+                ) from error
             finally:
                 shutil.rmtree(scratch, ignore_errors=True)
 
@@ -169,6 +174,7 @@ class SparkBatchEngine:
     def close(self) -> None:
         """End the Spark sessions."""
         self._sessions.close()
+        self._exact.close()
 
     @property
     def options(self) -> SparkBatchOptions:
@@ -203,10 +209,14 @@ class SparkBatchEngine:
         self._sessions.reach()
 
     @contextlib.contextmanager
-    def session(self, running: Running) -> Iterator[SparkSession]:
-        """Give the engine's Spark session to a block that can be cancelled."""
+    def session(self, running: Running, *, exact: bool = False) -> Iterator[SparkSession]:
+        """Give a Spark session of the engine to a block that can be cancelled.
+
+        With `exact` case counts in the names of columns.
+        """
+        sessions = self._exact if exact else self._sessions
         try:
-            with self._sessions.use() as spark, running.tagged(spark):
+            with sessions.use() as spark, running.tagged(spark):
                 yield spark
         finally:
             running.settle()  # the process of a task ends soon after it
@@ -261,8 +271,9 @@ class _Call:
             if schema.dimensions_spec.discovers:
                 schema = discovered(schema, columns_found(rows))
             self._check_partitioning(schema)
+            apart = told_apart(spark, rows) if schema.has_exact_names else rows
             with told(spark, self.progress):
-                asked = as_read(rows, row_shape(schema).spark_columns())
+                asked = as_read(apart, row_shape(schema).spark_columns())
                 made, counted, buckets = self._shuffle(asked, schema, intervals)
                 lost = (counted.get(pipeline.FILTERED, 0), counted.get(pipeline.EARLY, 0))
                 if not made and not any(lost):
@@ -312,11 +323,15 @@ class _Call:
             schema = discovered(schema, selection.shown(names))
         self._check_partitioning(schema)
         read_as = as_combined(schema, request.combines)
-        wanted = row_shape(read_as)
-        work = self._work(found.shaped(selection.shape(wanted)))
+        exact = read_as.has_exact_names or selection.exact
+        wanted = row_shape(read_as, exact=exact)
+        work = self._work(found.shaped(selection.shape(wanted, exact=exact)))
         if not work.pieces:
             return BatchResult((), RowCounts(), schema)
-        with self.engine.session(self.running) as spark, told(spark, self.progress):
+        with (
+            self.engine.session(self.running, exact=exact) as spark,
+            told(spark, self.progress),
+        ):
             direct = None if selection else _folded_columns(read_as)
             if direct is not None:
                 made, counted, buckets = self._scan(spark, work, read_as, direct, intervals)

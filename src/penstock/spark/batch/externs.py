@@ -21,10 +21,9 @@ from penstock.indexing.spec.inputs import extern_name
 from penstock.spark.batch.input.reading import InputWork, SplitReport, reports_of
 from penstock.spark.chunkfiles import write_groups, write_whole
 from penstock.spark.pieces import numbers, reported, run_pieces
-from penstock.spark.schematext import quoted
 from penstock.spark.tables.model import TableFile
 from penstock.spark.topic.rowshape import FieldType, RowShape
-from penstock.spark.views import table
+from penstock.spark.views import hidden_name, table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,9 +50,11 @@ class StoredTable:
     columns: tuple[tuple[str, str], ...]
     files: tuple[TableFile, ...]
 
-    def define(self, spark: SparkSession) -> None:
-        """Make it a view of a Spark session."""
-        table(spark, self.files, self.columns).createOrReplaceTempView(quoted(self.name))
+    def define(self, spark: SparkSession) -> str:
+        """Make it a view of a Spark session, and return the name of the view."""
+        name = hidden_name()
+        table(spark, self.files, self.columns).createOrReplaceTempView(name)
+        return name
 
 
 @dataclass(frozen=True, slots=True)

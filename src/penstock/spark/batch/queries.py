@@ -8,7 +8,7 @@ when it was first planned.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as sf
@@ -20,14 +20,17 @@ from penstock.indexing.spec.text.clauses import overwrite_clause
 from penstock.spark.batch.externs import StoredTable
 from penstock.spark.batch.input.discovery import Found, FoundType
 from penstock.spark.connect.running import Running
-from penstock.spark.connect.session import SparkRefusal, SparkSessions
+from penstock.spark.connect.session import EXACT_CONF, SparkRefusal, SparkSessions
 from penstock.spark.pipeline import KEEP_COUNTING
 from penstock.spark.sql.dialect import in_spark
+from penstock.spark.sql.exactness import TwinTables
 from penstock.spark.sql.service import SQL_CONF, mentions
-from penstock.spark.sql.statement import check_reads_only
+from penstock.spark.sql.statement import read_statement
+from penstock.spark.sqlwall import OUTLINE_CONF, check_understood, relation, told
 from penstock.spark.tables import TableSource
+from penstock.spark.tables.columns import KnownColumns
 from penstock.spark.tables.model import TableFile
-from penstock.spark.views import Views
+from penstock.spark.views import Outlines, Views, hidden_name, outline
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -70,28 +73,79 @@ class QueryRows:
             EngineUnavailable: Spark was lost.
             EngineFailure: Spark refuses the query, or it was cancelled.
         """
-        query = asked.query
-        if not check_reads_only(query):
+        statement = read_statement(asked.query)
+        query = statement.query
+        if not statement.is_query:
             raise InvalidRequest("the statement gives no rows to write: begin with SELECT or WITH")
-        sessions = self._sessions.with_conf({**SQL_CONF, KEEP_COUNTING[0]: KEEP_COUNTING[1]})
+        files = _published(self._tables.tables()) | _given(asked)
+        text = query.lower()
+        names = [name for name in files if mentions(text, name)]
+        twins = TwinTables(files, names, KnownColumns())
+        conf = {**SQL_CONF, **OUTLINE_CONF, KEEP_COUNTING[0]: KEEP_COUNTING[1]}
+        sessions = self._sessions.with_conf(conf)
         try:
+            if twins:
+                # It may name datasources with twins in another sense, and read others alone.
+                others = twins.without(files)
+                plain = [one for one in names if one in others]
+                if self._understands(sessions, query, others, plain, externs, running):
+                    files, names = others, plain
+                else:
+                    twins.are_read = True
+                    sessions.close()
+                    sessions = self._sessions.with_conf({**conf, **EXACT_CONF})
             with sessions.use() as spark, running.tagged(spark):
-                files = _published(self._tables.tables()) | _given(asked)
-                text = query.lower()
-                Views(spark).bring(files, [name for name in files if mentions(text, name)])
-                for table in externs:
-                    table.define(spark)
-                yield spark, spark.sql(query)
+                _understand(spark, query, files, names, externs)
+                views = Views(spark)
+                views.bring(files, names)
+                hidden = views.hidden(names)
+                hidden |= {table.name: table.define(spark) for table in externs}
+                yield spark, relation(spark, query, (), hidden)
         except SparkRefusal as error:
-            hint = in_spark(query, str(error))
+            shown = told(str(error), query)
+            shown = twins.explained(shown) if twins.are_read else shown
+            hint = in_spark(query, shown)
             if not hint:
-                raise
+                raise SparkRefusal(shown) from error
             # Beside the first line: of a task's error lists and commands show no more than that.
-            first, _, rest = str(error).partition("\n")
+            first, _, rest = shown.partition("\n")
             raise InvalidRequest(f"{first}. {hint}\n{rest}".rstrip()) from error
         finally:
             running.settle()
             sessions.close()
+
+    def _understands(
+        self,
+        sessions: SparkSessions,
+        query: str,
+        files: Mapping[str, tuple[TableFile, ...]],
+        names: Sequence[str],
+        externs: Sequence[StoredTable],
+        running: Running,
+    ) -> bool:
+        """Tell whether a query reads these datasources alone; what else is wrong is raised."""
+        try:
+            with sessions.use() as spark, running.tagged(spark):
+                _understand(spark, query, files, names, externs)
+        except SparkRefusal as error:
+            if "TABLE_OR_VIEW_NOT_FOUND" not in str(error):
+                raise
+            return False
+        return True
+
+
+def _understand(
+    spark: SparkSession,
+    query: str,
+    files: Mapping[str, tuple[TableFile, ...]],
+    names: Sequence[str],
+    externs: Sequence[StoredTable],
+) -> None:
+    """Check what Spark understands of a query."""
+    Outlines(spark).bring(files, names)
+    for table in externs:
+        outline(spark, table.name, table.columns)
+    check_understood(spark, query)
 
 
 def _published(tables: Tables) -> dict[str, tuple[TableFile, ...]]:
@@ -138,6 +192,18 @@ def columns_found(rows: DataFrame) -> Found:
             )
         found[field.name] = _TYPES.get(type_, "string")
     return found
+
+
+def told_apart(spark: SparkSession, rows: DataFrame) -> DataFrame:
+    """Return the rows in the same session, in which case counts in names from now on.
+
+    Spark has understood the query already, so that nothing changes in what it means.
+    """
+    name = hidden_name()
+    rows.createOrReplaceTempView(name)
+    for key, value in EXACT_CONF.items():
+        spark.conf.set(key, value)
+    return spark.table(name)
 
 
 def unseen(rows: DataFrame) -> tuple[int, int]:

@@ -18,8 +18,9 @@ from typing import Final
 import fsspec
 import pyarrow as pa
 
-from penstock.core.errors import Unavailable
+from penstock.core.errors import StorageUnavailable
 from penstock.core.intervals import Granularity, Interval
+from penstock.segments.localfiles import folder_missing
 from penstock.spark.chunkfiles import chunk_name, write_table
 from penstock.spark.chunks import cut_sorted, in_order, times_ms
 from penstock.spark.topic.rowshape import TIME_COLUMN
@@ -102,9 +103,9 @@ class BatchTarget:
                 fs.invalidate_cache()
                 there = int(fs.info(path)["size"])
             except OSError as error:
-                raise Unavailable(f"{url} cannot be written ({error}): try again") from error
+                raise StorageUnavailable(f"{url} cannot be written ({error}): try again") from error
             if there != size:
-                raise Unavailable(f"{url} has {there} of {size} bytes: try again")
+                raise StorageUnavailable(f"{url} has {there} of {size} bytes: try again")
             return size
 
 
@@ -128,7 +129,7 @@ def settle(folder: str, names: Sequence[str]) -> None:
                 if path.rsplit("/", 1)[-1] not in kept:
                     fs.rm_file(path)
         except OSError as error:
-            raise Unavailable(f"{folder} does not answer ({error}): try again") from error
+            raise StorageUnavailable(f"{folder} does not answer ({error}): try again") from error
         return
     place = Path(folder)
     if not place.exists():
@@ -145,6 +146,10 @@ def settle(folder: str, names: Sequence[str]) -> None:
 
 def _write_durably(rows: pa.Table, folder: Path, name: str, level: int) -> int:
     temporary = folder / f".{name}.tmp"
+    above = list(folder.parents)[:_FOLDERS_ABOVE]
+    # The disk may have gone since the task looked.
+    if above and not above[-1].is_dir():
+        raise StorageUnavailable(folder_missing(str(above[-1])))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_table(rows, temporary, level)

@@ -15,6 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+# The archive of a JVM that served has 200 MB. One that failed at its start writes its few classes,
+# too, and each later start would be slow with those.
+_WHOLE_BYTES_MIN: Final = 100 << 20
 _MAGIC_OF_DYNAMIC: Final = 0xF00BABA8
 _MAKE: Final = "-XX:ArchiveClassesAtExit="
 _UNFINISHED: Final = ".unfinished"
@@ -23,16 +26,20 @@ _CUT: Final = ".cut"
 _KEPT: Final = 3
 
 
-def archive_options(folder: Path, pair: str) -> list[str]:
+def archive_options(folder: Path, pair: str, *, may_make: bool = True) -> list[str]:
     """Return the JVM's options that use the archive, or make it when there is none.
 
     Args:
         folder: The cache folder, shared by all data folders of the user.
         pair: What the archive depends on: versions and the class path. Options of the JVM are no
             part of it: most fit any archive, and the JVM starts without one that does not fit.
+        may_make: Whether this JVM may make it. Recording slows a start, and two JVMs that write
+            their archives at once take longer than a stop may take.
     """
     name = f"classes-{hashlib.sha256(pair.encode()).hexdigest()[:16]}.jsa"
     archive = folder / name
+    if ":" in str(folder):
+        return []  # the JVM takes it for the end of a file name
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
         for unfinished in folder.glob(f"{name}.*{_UNFINISHED}"):
@@ -42,6 +49,8 @@ def archive_options(folder: Path, pair: str) -> list[str]:
             return [f"-XX:SharedArchiveFile={archive}", "-Xlog:cds=off", "-Xlog:class+path=off"]
         if (folder / f"{name}{_CUT}").exists():
             return []  # it took longer than a stop may take: not again
+        if not may_make:
+            return []
         _drop_old(folder)
         target = folder / f"{name}.{os.getpid()}{_UNFINISHED}"
         return [f"{_MAKE}{target}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
@@ -64,8 +73,12 @@ def _settle(unfinished: Path, archive: Path) -> None:
     """Give a whole archive its name; drop one that was cut, unless its JVM may still write it."""
     with unfinished.open("rb") as file:
         start = file.read(4)
+        size = file.seek(0, 2)
     if len(start) == 4 and struct.unpack("=I", start)[0] == _MAGIC_OF_DYNAMIC:
-        unfinished.replace(archive)
+        if size >= _WHOLE_BYTES_MIN:
+            unfinished.replace(archive)
+        else:
+            unfinished.unlink()
     elif not Path(f"/proc/{unfinished.suffixes[-2].lstrip('.')}").exists():
         unfinished.unlink()
         archive.with_name(archive.name + _CUT).touch()

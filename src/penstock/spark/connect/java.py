@@ -124,7 +124,7 @@ def _write_shim(java: JavaRuntime, folder: Path) -> Path:
         (folder / "bin").mkdir(parents=True, exist_ok=True)
         program = folder / "bin" / "java"
         program.write_text(script, encoding="utf-8")
-        program.chmod(0o755)
+        program.chmod(0o700)
     except OSError as error:
         raise Unavailable(f"{folder}: the shim of Java cannot be written: {error}") from error
     return folder

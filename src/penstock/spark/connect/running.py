@@ -21,14 +21,21 @@ if TYPE_CHECKING:
 _INTERRUPT_EVERY_S: Final = 0.2
 # When what began late is ended, one after the other: on a busy machine a job began 3.3 s late.
 _LATE_S: Final = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4)
+# Work of Spark that was interrupted ends within a second or two; planning may never look.
+_IGNORED_AFTER_S: Final = 10.0
 # For who waits for that: a task that is stopped has ten seconds to end.
 _LATE_WAITED_S: Final = _LATE_S[:4]
 
 
 class Running:
-    """A call on its way; `stop` may come from any thread."""
+    """A call on its way; `stop` may come from any thread.
 
-    def __init__(self) -> None:
+    Args:
+        on_ignored: Called once if Spark ignores the interrupts for ten seconds, from any thread.
+    """
+
+    def __init__(self, on_ignored: Callable[[], None] | None = None) -> None:
+        self._on_ignored = on_ignored
         self.session: SparkSession | None = None
         self.stopped = ""
         self._tag = f"penstock-{uuid.uuid4().hex}"
@@ -39,6 +46,8 @@ class Running:
         """Interrupt what runs; the caller tells the reason, of which the first one counts."""
         if not self.stopped:  # else it is interrupted again and again until it ends
             self.stopped = reason
+            if self._on_ignored is not None:
+                _later(_IGNORED_AFTER_S, self._end_ignoring)
             self._interrupt()
 
     def end(self) -> None:
@@ -75,8 +84,12 @@ class Running:
 
     @contextlib.contextmanager
     def limited(self, seconds: float, reason: str) -> Iterator[None]:
-        """Stop what runs in the block when it takes longer."""
-        timer = threading.Timer(max(seconds, 0.0), self.stop, [reason])
+        """Stop what runs in the block when it takes longer; at once if there is no time left."""
+        if seconds <= 0:
+            self.stop(reason)
+            yield
+            return
+        timer = threading.Timer(seconds, self.stop, [reason])
         timer.daemon = True
         timer.start()
         try:
@@ -98,6 +111,10 @@ class Running:
             yield
         finally:
             spark.removeTag(self._tag)
+
+    def _end_ignoring(self) -> None:
+        if not self._ended.is_set() and self.session is not None and self._on_ignored is not None:
+            self._on_ignored()
 
     def _interrupt(self) -> None:
         if self._ended.is_set():

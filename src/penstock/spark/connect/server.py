@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -25,13 +26,16 @@ from typing import Final
 from urllib.parse import quote
 
 from penstock.core.clock import Clock
-from penstock.core.errors import Unavailable
+from penstock.core.errorlines import error_lines, tail
+from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.spark.connect.classarchive import archive_options
 from penstock.spark.connect.java import VECTOR_MODULE, JavaRuntime, find_java
 from penstock.spark.connect.serverconf import (
     SCHEDULER_POOLS,
     SERVER_CLASS,
+    STANDALONE,
     SUBMIT_CLASS,
+    authentication,
     jvm_options,
     log_conf,
     properties,
@@ -41,7 +45,6 @@ from penstock.spark.connect.stuck import stuck_file
 
 _MARK: Final = "-Dpenstock.run.folder="
 _POLL_S: Final = 0.05
-_OUTPUT_SHOWN_BYTES: Final = 2_000
 _FOREIGN_PREFIXES: Final = ("SPARK_", "PYSPARK_", "PYTHON", "JAVA_", "_JAVA", "JDK_")
 
 
@@ -54,12 +57,15 @@ class SparkServerOptions:
         log_folder: `spark.log` (rolled by size) and `spark.out` (what the JVM prints).
         temp_folder: Spark's own temporary files; emptied at start and at stop.
         cache_folder: The class archive that shortens later starts; shared between data folders.
+        may_make_archive: Whether this server makes the archive at its end when there is none; of
+            several that start together one does.
         host: Address to bind; loopback by default.
         port: Port to bind; 0 picks a free one.
         master: Spark master of the server.
         driver_memory: Heap of the JVM.
         java_options: Further options of the JVM; they win over the ones made here.
         token: Secret that clients must show; None: no check.
+        secret_file: Holds the secret of a standalone cluster, which all its processes share.
         conf: Further Spark settings; they win over the ones made here.
     """
 
@@ -67,12 +73,14 @@ class SparkServerOptions:
     log_folder: Path
     temp_folder: Path
     cache_folder: Path
+    may_make_archive: bool = True
     host: str = "127.0.0.1"
     port: int = 0
     master: str = "local[*]"
     driver_memory: str = "2g"
     java_options: tuple[str, ...] = ()
     token: str | None = None
+    secret_file: Path | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -90,6 +98,7 @@ def prepare(options: SparkServerOptions, environment: Mapping[str, str]) -> Serv
     """Write the server's configuration files, kill a leftover, and return the command.
 
     Raises:
+        InvalidRequest: The master needs a secret that is not given.
         Unavailable: No Java, or a folder cannot be written.
     """
     kill_leftover(options.run_folder)
@@ -209,9 +218,7 @@ class SparkServer:
         return self._options.log_folder / "spark.out"
 
     def _last_output(self) -> str:
-        with contextlib.suppress(OSError):
-            return self._output.read_bytes()[-_OUTPUT_SHOWN_BYTES:].decode(errors="replace")
-        return ""
+        return "\n".join(error_lines(tail(self._output)))
 
 
 def kill_leftover(run_folder: Path) -> list[int]:
@@ -220,7 +227,7 @@ def kill_leftover(run_folder: Path) -> list[int]:
     They are known by a mark on their command line, not by a file with a process id, which another
     process may have by now.
     """
-    mark = (_MARK + str(run_folder.absolute())).encode()
+    mark = os.fsencode(_MARK + str(run_folder.absolute()))
     killed = []
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -254,8 +261,46 @@ def _write_files(options: SparkServerOptions) -> _Files:
         temp_folder=options.temp_folder.absolute(),
         pools=pools,
     )
-    files.spark.write_text(properties({**conf, **options.conf}), encoding="utf-8")
+    conf |= authentication(options.master, _secret(options))
+    _write_privately(files.spark, properties({**conf, **options.conf}))
     return files
+
+
+def _secret(options: SparkServerOptions) -> str:
+    """Return the secret of Spark's own ports for a master that makes none.
+
+    Raises:
+        InvalidRequest: A standalone cluster's secret is not given, or cannot be read.
+    """
+    if not options.master.startswith(STANDALONE):
+        return secrets.token_hex(32)
+    if options.secret_file is None:
+        raise InvalidRequest(
+            f"the Spark cluster at {options.master} needs a secret, because its ports would run"
+            " the code of anybody who reaches them: set spark.authenticate and"
+            " spark.authenticate.secret for its master and workers, write the secret into a file"
+            " that you alone can read, and name the file with --spark-secret-file"
+        )
+    try:
+        secret = options.secret_file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(
+            f"the secret of the Spark cluster cannot be read ({error}): name a file that holds it"
+            " with --spark-secret-file"
+        ) from None
+    if not secret:
+        raise InvalidRequest(
+            f"{options.secret_file} is empty: write the secret of the Spark cluster into it"
+        )
+    return secret
+
+
+def _write_privately(path: Path, text: str) -> None:
+    """Write a file that this user alone can read: it may hold a secret."""
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
 
 
 def _argv(options: SparkServerOptions, java: JavaRuntime, files: _Files) -> tuple[str, ...]:
@@ -268,7 +313,7 @@ def _argv(options: SparkServerOptions, java: JavaRuntime, files: _Files) -> tupl
         str(java.executable),
         *jvm_options(options.driver_memory, temp, files.log, java.version),
         *vector,
-        *archive_options(options.cache_folder.absolute(), pair),
+        *archive_options(options.cache_folder.absolute(), pair, may_make=options.may_make_archive),
         *options.java_options,
         _MARK + str(options.run_folder.absolute()),
         "-cp",
@@ -299,6 +344,8 @@ def _environment(
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PYTHONHASHSEED": "0",
+        # Java encodes the names of files as the locale says, and knows ASCII alone in the C locale.
+        "LC_ALL": "C.UTF-8",
         # Python workers do one thing at a time; arenas and threads for more are wasted memory.
         "OPENBLAS_NUM_THREADS": "1",
         "OMP_NUM_THREADS": "1",

@@ -10,10 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from penstock.spark.connect.stuck import STUCK_CONF, stuck_log_conf
+from penstock.spark.connect.stuck import STUCK_CONF, stuck_file, stuck_log_conf
 
 SERVER_CLASS: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
 PYTHON_DAEMON: Final = "penstock.spark.connect.pythondaemon"
+# Masters that make no secret by themselves; that of a standalone cluster is its operator's.
+STANDALONE: Final = "spark://"
+NEEDS_SECRET: Final = (STANDALONE, "local-cluster[")
 SUBMIT_CLASS: Final = "org.apache.spark.deploy.SparkSubmit"
 
 # Spark reaches into these packages of the JDK. Its launcher, a JVM of its own that we do without,
@@ -36,6 +39,8 @@ _OPENED: Final = (
     "java.security.jgss/sun.security.krb5",
 )
 _LOG_BYTES_MAX: Final = "16MB"
+# Several times of what a day of streams and queries takes.
+_METASPACE_MAX: Final = "512m"
 
 SCHEDULER_POOLS: Final = """<?xml version="1.0"?>
 <!-- All jobs share the cores: a query does not wait for the end of an indexing job. -->
@@ -53,12 +58,21 @@ def jvm_options(memory: str, temp_folder: Path, log_conf: Path, java_version: in
     """Return the options of the JVM itself."""
     options = [
         f"-Xmx{memory}",
+        f"-XX:MaxMetaspaceSize={_METASPACE_MAX}",
+        # The heap follows what is used: by default a JVM that is never idle grows to the maximum
+        # and stays there, as its young collections find enough room. Spark's periodic collection
+        # (`spark.cleaner.periodicGC.interval`) is a full one, after which the rest is returned; a
+        # concurrent one would count what is garbage in the young generation as used.
+        "-XX:MinHeapFreeRatio=20",
+        "-XX:MaxHeapFreeRatio=50",
         # A JVM that has run out of memory is of no use; it is restarted and work is retried.
         "-XX:+ExitOnOutOfMemoryError",
         "-Djava.net.preferIPv6Addresses=false",
         f"-Djava.io.tmpdir={temp_folder}",
         f"-Dlog4j2.configurationFile={log_conf.as_uri()}",
         "-Dio.netty.tryReflectionSetAccessible=true",
+        # XML in SQL functions must not make the JVM open files or URLs.
+        *(f"-Djavax.xml.accessExternal{kind}=" for kind in ("DTD", "Schema", "Stylesheet")),
         *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED),
     ]
     if java_version >= 24:
@@ -81,9 +95,15 @@ def spark_conf(
         "spark.connect.execute.manager.abandonedTombstonesSize": "0",
         "spark.connect.session.inactiveOperations.cacheExpiration": "0",
         **STUCK_CONF,
+        # Releases shuffle files and broadcasts of work that has ended, and memory: see jvm_options.
+        "spark.cleaner.periodicGC.interval": "5min",
+        # Spark's cache of file listings is keyed by query, so no other query reads its entries,
+        # and it would only grow, up to 250 MB.
+        "spark.sql.hive.filesourcePartitionFileCacheSize": "0",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.local.dir": str(temp_folder),
+        # The JVM's own folder is the temporary one. A path would be split at each comma.
+        "spark.local.dir": ".",
         "spark.sql.warehouse.dir": str(temp_folder / "warehouse"),
         "spark.ui.enabled": "false",
         "spark.ui.retainedJobs": "50",
@@ -91,9 +111,11 @@ def spark_conf(
         "spark.ui.retainedTasks": "1000",
         "spark.sql.ui.retainedExecutions": "20",
         "spark.scheduler.mode": "FAIR",
-        "spark.scheduler.allocation.file": pools.as_uri(),
+        # Hadoop decodes no percent signs in the text of a path.
+        "spark.scheduler.allocation.file": hadoop_path(pools),
         "spark.sql.shuffle.partitions": str(cores),
         "spark.sql.session.timeZone": "UTC",
+        "spark.sql.variable.substitute": "false",
         "spark.sql.ansi.enabled": "true",
         "spark.sql.ansi.doubleQuotedIdentifiers": "true",
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
@@ -106,6 +128,31 @@ def spark_conf(
     }
 
 
+def authentication(master: str, secret: str) -> dict[str, str]:
+    """Return the settings by which Spark's own ports refuse whoever does not know a secret.
+
+    The ports of the driver's RPC and of its blocks would otherwise deserialize the objects of any
+    user of the host. Local mode makes a fresh secret in memory at each start, and so do YARN and
+    Kubernetes; others are given one.
+
+    Args:
+        master: The Spark master.
+        secret: For `local-cluster[...]` and standalone masters.
+    """
+    conf = {
+        "spark.authenticate": "true",
+        # The handshake of the newer protocol. Within one JVM there is nothing to encrypt.
+        "spark.network.crypto.enabled": "true",
+        "spark.network.crypto.authEngineVersion": "2",
+        "spark.network.crypto.cipher": "AES/GCM/NoPadding",
+    }
+    if master.startswith("local"):  # elsewhere the cluster's own settings may know SASL alone
+        conf["spark.network.crypto.saslFallback"] = "false"
+    if master.startswith(NEEDS_SECRET):
+        conf["spark.authenticate.secret"] = secret
+    return conf
+
+
 def with_retries(master: str) -> str:
     """Let a local master try a failed piece of work again, as clusters do.
 
@@ -113,6 +160,11 @@ def with_retries(master: str) -> str:
     """
     match = re.fullmatch(r"local(?:\[([^,\]]+)\])?", master)
     return f"local[{match[1] or 1}, 4]" if match else master
+
+
+def hadoop_path(path: Path) -> str:
+    """Return a local path in the form that Hadoop reads: the path as it is, behind a scheme."""
+    return f"file://{path.absolute()}"
 
 
 def properties(conf: Mapping[str, str]) -> str:
@@ -124,15 +176,26 @@ def properties(conf: Mapping[str, str]) -> str:
     return "".join(f"{key} {escaped(value)}\n" for key, value in sorted(conf.items()))
 
 
+def log_value(path: Path) -> str:
+    """Return a path as a value of a logging configuration.
+
+    Log4j reads the file as ISO 8859-1, with the escapes of Java's properties.
+    """
+    units = str(path).replace("\\", "\\\\").encode("utf-16-be")
+    codes = (int.from_bytes(units[at : at + 2]) for at in range(0, len(units), 2))
+    return "".join(chr(code) if 32 <= code < 127 else f"\\u{code:04x}" for code in codes)
+
+
 def log_conf(log_folder: Path, run_folder: Path) -> str:
     """Return the logging configuration: warnings, to a file that is rolled by size."""
-    return f"""{stuck_log_conf(run_folder)}status = error
+    folder = log_value(log_folder)
+    return f"""{stuck_log_conf(log_value(stuck_file(run_folder)))}status = error
 rootLogger.level = warn
 rootLogger.appenderRef.file.ref = file
 appender.file.type = RollingFile
 appender.file.name = file
-appender.file.fileName = {log_folder}/spark.log
-appender.file.filePattern = {log_folder}/spark.%i.log
+appender.file.fileName = {folder}/spark.log
+appender.file.filePattern = {folder.replace("%", "%%")}/spark.%i.log
 appender.file.layout.type = PatternLayout
 appender.file.layout.pattern = %d{{yyyy-MM-dd'T'HH:mm:ss.SSSXX}} %p %c{{1}}: %m%n%ex
 appender.file.policies.type = Policies

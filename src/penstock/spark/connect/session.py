@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import urlsplit
 
-from penstock.core.errors import InvalidRequest, PenstockError
+from penstock.core.errors import Dependency, InvalidRequest, PenstockError
 from penstock.indexing.engine import (
     EngineFailure,
     EngineLost,
@@ -39,6 +39,14 @@ CONNECT_TIMEOUT_S: Final = 2.0
 # Spark keeps files and classes that one session adds from the others', and for that starts Python
 # workers for each. Ours adds none: see decision 30.
 _WORKERS_APART: Final = "spark.sql.artifact.isolation.enabled"
+
+_CASE: Final = "spark.sql.caseSensitive"
+EXACT_CONF: Final[Mapping[str, str]] = {_CASE: "true"}
+"""Settings of sessions in which case counts in names: see `core.twins`."""
+
+# Spark would replace `${env:…}` and `${system:…}` in any text that it parses, after Penstock has
+# checked the text; an expression, a type and the name of a view are such texts, too.
+_UNSUBSTITUTED: Final[Mapping[str, str]] = {"spark.sql.variable.substitute": "false"}
 
 # Conditions, by their first part: another thread found the session lost, and closed it under this
 # one, or Spark had no room for what it sends to its workers; Spark was there when the work began.
@@ -59,9 +67,14 @@ _BROKEN: Final = re.compile(
 )
 # What the workers read from does not answer.
 _SILENT: Final = re.compile(
-    r"penstock\.core\.errors\.Unavailable: |ConnectionRefusedError: "
+    r"penstock\.core\.errors\.(?:Storage|Metadata)?Unavailable: |ConnectionRefusedError: "
     r"|[\w.$]*ConnectException: |java\.net\.SocketException: "
     rf"|(?:[\w.$]+: )?\[{_NO_ROOM}\] "
+)
+# The dependency, where one of our own errors in a Python worker names it by its class.
+_DEPENDENCIES: Final = (
+    (re.compile(r"penstock\.core\.errors\.StorageUnavailable: "), Dependency.STORAGE),
+    (re.compile(r"penstock\.core\.errors\.MetadataUnavailable: "), Dependency.METADATA),
 )
 _FULL: Final = re.compile(
     r"OSError: \[Errno 28\]"
@@ -69,21 +82,20 @@ _FULL: Final = re.compile(
 )
 _INPUT_SILENT: Final = re.compile(r"penstock\.indexing\.engine\.InputUnavailable: ")
 _REASON: Final = re.compile(r"\A\s*\(([\w.$]+)\) ")
-_CAUSE: Final = re.compile(r"\n\s+(?:at [^\n]+|\.{3} \d+ more)\nCaused by: ")
+_CAUSE: Final = re.compile(r"\n[ \t]+(?:at [^\n]+|\.{3} \d+ more)\nCaused by: ")
 _TRACE: Final = re.compile(
     r"\s*(?:An exception was thrown from the Python worker[^\n]*\n)?"
     r"(?:\[PYTHON_EXCEPTION\] [^\n]*?: )?(?:[\w.$]*PythonException: )?"
-    r"Traceback[\s\S]*(?:\n[ \t][^\n]*)+\n(?=\S)"
+    r"Traceback[\s\S]*\n[ \t][^\n]*\n(?=\S)"
 )
 # Where a message stops being for people: the JVM's stack, or the plan of the query.
 _NOISE: Final = re.compile(
-    r"\n\s*(?:JVM stacktrace:|Driver stacktrace:|at [\w.$/@]+\()[\s\S]*|;\n(?:'|[A-Z+])[\s\S]*"
+    r"\n[ \t]*(?:JVM stacktrace:|Driver stacktrace:|at [\w.$/@]+\()[\s\S]*|;\n(?:'|[A-Z+])[\s\S]*"
 )
 # A Python worker's traces, up to the last error itself; one of ours needs no name of a class.
-_WORKER_TRACE: Final = re.compile(
-    r"An exception was thrown from the Python worker[\s\S]*Traceback \(most recent call last\):"
-    r"(?:\n[ \t].*)+\n(?:penstock\.[\w.]+: )?"
-)
+_OF_WORKER: Final = "An exception was thrown from the Python worker"
+_TRACEBACK: Final = "Traceback (most recent call last):"
+_FRAMES: Final = re.compile(r"(?:\n[ \t].*)+\n(?:penstock\.[\w.]+: )?")
 _WORKER_END: Final = re.compile(r"\s*(?:-{5,}\s*)?SQLSTATE: \w+\s*\Z")
 # What names no thing of the user's: where in Spark's own work a job failed, and classes of the JVM.
 _JOB: Final = re.compile(
@@ -91,11 +103,15 @@ _JOB: Final = re.compile(
     r"\(TID \d+\) \([^)\n]*\): "
 )
 _PACKAGE: Final = r"\b(?:org\.apache|org\.antlr|java|javax|jdk|sun|scala|io\.netty|com\.google)"
-_THROWN: Final = re.compile(rf"\({_PACKAGE}(?:\.[\w$]+)+\) |{_PACKAGE}(?:\.[\w$]+)+: ")
-_CLASS: Final = re.compile(rf"{_PACKAGE}(?:\.[a-z_]\w*)*\.([A-Z][\w$]*)")
+_NAME: Final = rf"{_PACKAGE}(?:\.[\w$]+){{1,16}}"
+_THROWN: Final = re.compile(rf"\({_NAME}\) |{_NAME}: ")
+_CLASS: Final = re.compile(rf"{_PACKAGE}(?:\.[a-z_]\w*){{0,16}}\.([A-Z][\w$]*)")
 _DETAILS: Final = re.compile(r'details = "(.*?)"\n', re.DOTALL)
 _LOUD: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger", "pyspark.sql.connect")
 _SHOWN: Final = 2_000
+# A message may repeat the whole statement. The patterns above take time with the square of a
+# hostile one, in which all other threads of the process wait: 35 s for 100 kB, before this bound.
+_READ_MAX: Final = 48_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +258,7 @@ def translate(error: BaseException) -> PenstockError | None:
     import grpc  # noqa: PLC0415
     from pyspark.errors import PySparkException  # noqa: PLC0415
 
-    text = str(error)
+    text = message_of(error)
     if isinstance(error, grpc.RpcError):
         return EngineLost(f"Spark was lost: {_first_lines(text)}")
     if not isinstance(error, PySparkException):
@@ -254,6 +270,9 @@ def translate(error: BaseException) -> PenstockError | None:
     if trouble is SparkDiskFull:
         return SparkDiskFull(f"a disk that Spark writes to is full, free it: {_first_lines(text)}")
     if trouble is not None:
+        dependency = _dependency_in_text(text)
+        if dependency is not None:
+            return trouble(_first_lines(text), dependency=dependency)
         return trouble(f"Spark was lost or cannot work now: {_first_lines(text)}")
     if condition:
         return SparkRefusal(_first_lines(text))
@@ -283,11 +302,7 @@ def _trouble_in_text(condition: str, text: str) -> type[EngineUnavailable] | Non
     if name == "USER_RAISED_EXCEPTION":
         return None
     thrown = _REASON.sub(r"\1: ", text)
-    job = _JOB.match(thrown)
-    starts = [job.end() if job else 0, *(cause.end() for cause in _CAUSE.finditer(thrown))]
-    for start in starts:
-        trace = _TRACE.match(thrown, start)
-        at = trace.end() if trace else start
+    for at in _beginnings(thrown):
         if _BROKEN.match(thrown, at):
             return EngineLost
         if _INPUT_SILENT.match(thrown, at):
@@ -296,6 +311,28 @@ def _trouble_in_text(condition: str, text: str) -> type[EngineUnavailable] | Non
             return SparkDiskFull
         if _SILENT.match(thrown, at):
             return EngineUnavailable
+    return None
+
+
+def _beginnings(thrown: str) -> Iterator[int]:
+    """Yield where the message of an error, and those of its causes, begin."""
+    job = _JOB.match(thrown)
+    yield from (
+        trace.end() if (trace := _TRACE.match(thrown, start)) else start
+        for start in (
+            job.end() if job else 0,
+            *(cause.end() for cause in _CAUSE.finditer(thrown)),
+        )
+    )
+
+
+def _dependency_in_text(text: str) -> Dependency | None:
+    """Return which dependency of ours a Python worker reports to be unavailable, if one."""
+    thrown = _REASON.sub(r"\1: ", text)
+    for at in _beginnings(thrown):
+        for pattern, dependency in _DEPENDENCIES:
+            if pattern.match(thrown, at):
+                return dependency
     return None
 
 
@@ -345,7 +382,7 @@ def _connect(options: SparkSessionOptions) -> SparkSession:
         _release(session, tell=True)
         session = cast("SparkSession", connected)
         connected.client.set_retry_policies([policy])
-        for key, value in options.conf.items():
+        for key, value in {**options.conf, **_UNSUBSTITUTED}.items():
             session.conf.set(key, value)
     except BaseException:
         _release(session, tell=False)
@@ -383,14 +420,22 @@ def _classic(options: SparkSessionOptions) -> SparkSession:
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master(options.address).appName(options.app_name)
-    for key, value in options.conf.items():
-        builder = builder.config(key, value)
+    conf = {**options.conf, **_UNSUBSTITUTED}
+    for key, value in conf.items():
+        if key != _CASE:
+            builder = builder.config(key, value)
     try:
-        return builder.getOrCreate()
+        session = builder.getOrCreate()
+        if _CASE in conf:
+            # All other sessions of a classic master are one, in which case does not count.
+            session = session.newSession()
+            for key, value in conf.items():
+                session.conf.set(key, value)
     except Exception as error:  # the documented boundary: the JVM may fail in any way
         raise EngineUnavailable(
-            f"Spark with master {options.address} does not start: {_first_lines(str(error))}"
+            f"Spark with master {options.address} does not start: {_first_lines(message_of(error))}"
         ) from error
+    return session
 
 
 def _release(session: SparkSession, *, tell: bool) -> None:
@@ -404,13 +449,22 @@ def _release(session: SparkSession, *, tell: bool) -> None:
         session.stop()
 
 
+def message_of(error: BaseException) -> str:
+    """Return the message of one of Spark's errors; of a very long one the beginning and the end."""
+    text = str(error)
+    half = _READ_MAX // 2
+    return text if len(text) <= _READ_MAX else f"{text[:half]}\n…\n{text[-half:]}"
+
+
 def _first_lines(text: str) -> str:
     """Return the message without stack traces and without the names of the JVM's classes."""
     details = _DETAILS.search(text)
     clean = _NOISE.sub("", details[1] if details else text).strip()
-    trace = _WORKER_TRACE.search(clean)
-    if trace:
-        clean = _WORKER_END.sub("", clean[trace.end() :])
+    if _OF_WORKER in clean:
+        last = clean.rfind(_TRACEBACK, clean.index(_OF_WORKER))
+        frames = _FRAMES.match(clean, last + len(_TRACEBACK)) if last >= 0 else None
+        if frames:
+            clean = _WORKER_END.sub("", clean[frames.end() :])
     clean = _CLASS.sub(r"\1", _THROWN.sub("", _JOB.sub("", clean)))
     return clean if len(clean) <= _SHOWN else f"{clean[:_SHOWN]}…"
 
@@ -424,6 +478,7 @@ __all__ = [
     "SparkSessionOptions",
     "SparkSessions",
     "check_reachable",
+    "message_of",
     "shown",
     "translate",
 ]

@@ -31,11 +31,11 @@ def stuck_file(run_folder: Path) -> Path:
     return run_folder / "stuck.log"
 
 
-def stuck_log_conf(run_folder: Path) -> str:
-    """Return the part of the logging configuration that fills the file."""
+def stuck_log_conf(file: str) -> str:
+    """Return the part of the logging configuration that fills the file, given as its value."""
     return f"""appender.stuck.type = File
 appender.stuck.name = stuck
-appender.stuck.fileName = {stuck_file(run_folder)}
+appender.stuck.fileName = {file}
 appender.stuck.layout.type = PatternLayout
 appender.stuck.layout.pattern = %d{{yyyy-MM-dd'T'HH:mm:ss.SSSXX}} %m%n
 appender.stuck.filter.words.type = RegexFilter

@@ -8,6 +8,7 @@ Invariant: FlowFiles are sent on only when the whole job is done; a Spark that w
 
 from __future__ import annotations
 
+import contextlib
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -32,6 +33,7 @@ from penstock.flow.processor import (
     list_of,
 )
 from penstock.flow.processors.failing import WRITES_REASON, fail
+from penstock.flow.processors.files.places import change_problems
 from penstock.flow.processors.records.base import RecordProcessor, accept_only, told
 from penstock.flow.processors.records.formats.formats import Format
 from penstock.flow.processors.records.formats.model import BadRecords, common_schema
@@ -40,6 +42,7 @@ from penstock.indexing.engine import EngineFailure, EngineUnavailable
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
 from penstock.spark.flow.address import SERVICE_SPARK
 from penstock.spark.flow.work import WorkFolder, work_folder
+from penstock.spark.sqlwall import OUTLINE_CONF
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -52,6 +55,9 @@ _CONF: Final[Mapping[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
     # Not Parquet's old type for times, which has no zone.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.runSQLOnFiles": "false",
+    "spark.sql.legacy.ctePrecedencePolicy": "CORRECTED",
+    **OUTLINE_CONF,
 }
 _TABLE_FORMATS: Final = ("parquet", "csv", "json")
 
@@ -137,8 +143,21 @@ class SparkProcessor(RecordProcessor):
 
     def check(self) -> Iterator[Problem]:
         """Yield what is wrong between properties."""
+        if self.work_folder is not None:
+            yield from change_problems("work_folder", str(self.work_folder))
         if not 1 <= self.max_flowfiles <= _BATCH_MAX:
             yield Problem("max_flowfiles", f"is to be at least 1 and at most {_BATCH_MAX:,}")
+
+    @contextlib.contextmanager
+    def views(self, spark: SparkSession, frames: Mapping[str, DataFrame]) -> Iterator[None]:
+        """Define the views of a job around a block."""
+        try:
+            for name, frame in frames.items():
+                frame.createOrReplaceTempView(name)
+            yield
+        finally:
+            for name in frames:
+                spark.catalog.dropTempView(name)
 
     @abstractmethod
     def results(
@@ -166,7 +185,9 @@ class SparkProcessor(RecordProcessor):
         views = self._views(context, session)
         if not views or not self._is_connected(context, session):
             return
-        with work_folder(self.work_folder or SERVICE_SPARK.work_folder) as work:
+        own = self.work_folder
+        folder = work_folder(own or SERVICE_SPARK.work_folder, is_ours=own is None)
+        with folder as work:
             urls = self._written(context, session, views, work)
             readable = [flowfile for given in views.values() for flowfile in given]
             if not readable:
@@ -285,15 +306,10 @@ class SparkProcessor(RecordProcessor):
             for text in self.tables or ():
                 name, kind, place = _table(text)
                 frames[name] = _read(spark, kind, place)
-            for name, frame in frames.items():
-                frame.createOrReplaceTempView(name)
-            try:
+            with self.views(spark, frames):
                 results = self.results(spark, frames)
                 for number, frame in enumerate(results.values()):
                     frame.write.parquet(work.output_url(number))
-            finally:
-                for name in frames:
-                    spark.catalog.dropTempView(name)
             return list(results)
 
     def _deliver(

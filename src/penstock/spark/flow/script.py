@@ -6,12 +6,11 @@ here, and here only, whatever it is becomes the reason of a failure.
 
 from __future__ import annotations
 
-import importlib
-import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, cast
 
-from penstock.core.errors import InvalidRequest, PenstockError
+from penstock.core.errors import InvalidRequest, NotFound, PenstockError
+from penstock.flow.modules import SERVICE_MODULES
 from penstock.flow.processor import (
     Kind,
     Problem,
@@ -31,15 +30,7 @@ if TYPE_CHECKING:
 
     Script = Callable[[SparkSession, Mapping[str, DataFrame]], DataFrame | Mapping[str, DataFrame]]
 
-_PATH: Final = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
-
-
-def _path(text: str) -> str:
-    if not _PATH.fullmatch(text):
-        raise InvalidRequest(
-            f"{text!r} is no import path: write one such as package.module:function"
-        )
-    return text
+_WHAT: Final = "function"
 
 
 class SparkScript(SparkProcessor):
@@ -48,13 +39,16 @@ class SparkScript(SparkProcessor):
     The function is ``def enrich(spark, frames)``: the Spark session, and a DataFrame for each view
     by its name. It returns a DataFrame, which goes to the first relationship of ``outputs``, or a
     map of DataFrames by relationship. It runs in this service; what its DataFrames describe, on
-    Spark.
+    Spark. A flow may name only functions of modules that the operator listed (`--flow-modules`).
     """
 
     tags = ("spark", "python", "script", "dataframe")
 
     function = Property(
-        Kind("import path", _path), required=True, about="Import path, package.module:function."
+        Kind("import path", str),
+        required=True,
+        about="Import path, package.module:function, of a module that the operator listed "
+        "(`--flow-modules`).",
     )
     outputs = Property(
         list_of(str), default="success", about="Names of the relationships for results."
@@ -67,6 +61,10 @@ class SparkScript(SparkProcessor):
     def check(self) -> Iterator[Problem]:
         """Yield what is wrong between properties."""
         yield from super().check()
+        try:
+            SERVICE_MODULES.get().check(self.function, _WHAT)
+        except (InvalidRequest, NotFound) as error:
+            yield Problem("function", str(error))
         own = declared_relationships(type(self))
         if not self.outputs:
             yield Problem("outputs", "is empty: name at least one relationship")
@@ -120,15 +118,8 @@ class SparkScript(SparkProcessor):
 
 
 def _imported(path: str) -> Script:
-    module_name, _, name = path.partition(":")
-    try:
-        found: object = getattr(importlib.import_module(module_name), name, None)
-    except ImportError as error:
-        raise InvalidRequest(
-            f"function {path}: {error}; install the module, or put it on the Python path of the "
-            "service"
-        ) from error
+    found = SERVICE_MODULES.get().load(path, _WHAT)
     if not callable(found):
-        kind = "is not there" if found is None else "is no function"
-        raise InvalidRequest(f"function {path}: {name} {kind}: mend the import path")
+        kind = "does not exist" if found is None else "is not a function"
+        raise InvalidRequest(f"function {path}: it {kind}: correct the import path")
     return cast("Script", found)

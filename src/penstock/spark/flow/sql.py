@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import InvalidRequest
-from penstock.flow.processor import DynamicProperties, Kind, Problem
+from penstock.flow.processor import (
+    DynamicProperties,
+    Kind,
+    Problem,
+    ProcessError,
+    PropertyValue,
+)
 from penstock.flow.processors.routing.routes import name_problems
 from penstock.spark.flow.base import SparkProcessor
-from penstock.spark.sql.statement import check_reads_only
+from penstock.spark.sql.statement import read_statement
+from penstock.spark.sqlwall import check_understood, relation
+from penstock.spark.views import hidden_name, outline
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
 def _query(text: str) -> str:
-    if not check_reads_only(text):
+    statement = read_statement(text)
+    if not statement.is_query:
         raise InvalidRequest("this is no query: write one that begins with SELECT or WITH")
-    return text.strip().rstrip(";")
+    return statement.query
 
 
 _QUERY: Final = Kind("SQL query", _query)
@@ -39,6 +49,10 @@ class SparkSQL(SparkProcessor):
         _QUERY, about="Name of a relationship, and the query for it.", relationships=True
     )
 
+    def __init__(self, /, **properties: PropertyValue) -> None:
+        super().__init__(**properties)
+        self._hidden: Mapping[str, str] = {}
+
     def check(self) -> Iterator[Problem]:
         """Yield what is wrong between properties."""
         yield from super().check()
@@ -46,10 +60,37 @@ class SparkSQL(SparkProcessor):
             yield Problem("", "there is no query: give a property such as all=SELECT * FROM input")
         yield from name_problems(self)
 
+    @contextlib.contextmanager
+    def views(self, spark: SparkSession, frames: Mapping[str, DataFrame]) -> Iterator[None]:
+        """Define outlines under the names of views, and the views under names of their own."""
+        hidden = {name: hidden_name() for name in frames}
+        try:
+            for name, frame in frames.items():
+                fields = frame.schema.fields
+                columns = tuple((one.name, one.dataType.simpleString()) for one in fields)
+                outline(spark, name, columns)
+                frame.createOrReplaceTempView(hidden[name])
+            self._hidden = hidden
+            yield
+        finally:
+            for name in (*hidden, *hidden.values()):
+                spark.catalog.dropTempView(name)
+
     def results(
         self,
         spark: SparkSession,
         frames: Mapping[str, DataFrame],  # noqa: ARG002  # they are views
     ) -> Mapping[str, DataFrame]:
-        """Return the results of the queries."""
-        return {name: spark.sql(query) for name, query in self.queries.items()}
+        """Return the results of the queries.
+
+        Raises:
+            ProcessError: Spark sees something else in a query than reading of the views.
+        """
+        found = {}
+        for name, query in self.queries.items():
+            try:
+                check_understood(spark, query)
+            except InvalidRequest as error:
+                raise ProcessError(f"{name}: {error}") from error
+            found[name] = relation(spark, query, (), self._hidden)
+        return found

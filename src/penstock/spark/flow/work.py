@@ -21,6 +21,8 @@ import pyarrow.parquet as pq
 from penstock.core.errors import Unavailable
 from penstock.flow.processors.records.formats.columnar import ParquetWriter
 from penstock.flow.processors.records.formats.model import BATCH_ROWS, Records, translated
+from penstock.flow.write_guard import WRITE_GUARD
+from penstock.spark.connect.serverconf import hadoop_path
 
 _BROKEN = "what Spark wrote cannot be read"
 
@@ -53,11 +55,11 @@ class WorkFolder:
                 writer.close()
         except OSError as error:
             raise Unavailable(f"{path} cannot be written: {error}; free space") from error
-        return path.as_uri()
+        return hadoop_path(path)
 
     def output_url(self, number: int) -> str:
         """Return where Spark is to write a result."""
-        return self._output(number).as_uri()
+        return hadoop_path(self._output(number))
 
     def output(self, number: int) -> Records:
         """Return the records of a result, in the order of Spark's partitions.
@@ -77,12 +79,19 @@ class WorkFolder:
 
 
 @contextlib.contextmanager
-def work_folder(parent: Path | None) -> Iterator[WorkFolder]:
+def work_folder(parent: Path | None, *, is_ours: bool = False) -> Iterator[WorkFolder]:
     """Give a folder to a block, and remove it afterwards.
 
+    Args:
+        parent: Where it is made; None: where the system has temporary files.
+        is_ours: The service chose the place, and not a flow.
+
     Raises:
+        InvalidRequest: A flow must not change files there.
         Unavailable: It cannot be made.
     """
+    if parent is not None and not is_ours:
+        WRITE_GUARD.check(str(parent / "work"))
     try:
         path = Path(tempfile.mkdtemp(prefix="penstock-spark-", dir=parent)).absolute()
     except OSError as error:

@@ -191,18 +191,16 @@ def _one_by_one(messages: pa.BinaryArray) -> Iterator[Found]:
 def united(schema: DataSchema, files: Sequence[DataFile]) -> DataSchema:
     """Return the schema with the dimensions that any of the files has, the wider type of each.
 
-    Names that differ only in their case are one column, called as it is first.
+    Names that differ in case alone are columns of their own: the files are of one segment, and
+    which of its rows a file has must not decide where their values go.
     """
-    known = {name.lower() for name, _ in output_columns(schema)}
-    names: dict[str, str] = {}
+    known = {name for name, _ in output_columns(schema)}
     types: dict[str, str] = {}
     for file in files:
         for name, type_ in file.columns:
-            key = name.lower()
-            if key not in known:
-                names.setdefault(key, name)
-                types[key] = wider(types.get(key, type_), type_)
-    added = [Dimension(name=name, type=_DIMENSION_TYPES[types[key]]) for key, name in names.items()]
+            if name not in known:
+                types[name] = wider(types.get(name, type_), type_)
+    added = [Dimension(name=name, type=_DIMENSION_TYPES[type_]) for name, type_ in types.items()]
     spec = schema.dimensions_spec
     update = {"dimensions": (*spec.dimensions, *added)}
     return schema.model_copy(update={"dimensions_spec": spec.model_copy(update=update)})
@@ -210,7 +208,7 @@ def united(schema: DataSchema, files: Sequence[DataFile]) -> DataSchema:
 
 @dataclass(frozen=True, slots=True)
 class AlikeWork:
-    """Files to write once more into a folder, with the names and types of columns that are wanted.
+    """Files to write once more into a folder, with the types of columns that are wanted.
 
     Columns that are not among the wanted ones stay as they are.
     """
@@ -230,15 +228,12 @@ class AlikeWork:
             rows = pq.read_table(path, use_threads=False).combine_chunks()
         except (pa.ArrowException, OSError) as error:
             raise CorruptData(path, 0, f"{error}: the next task reads its events again") from None
-        wanted = {
-            name.lower(): (name, type_) for name, type_ in self.columns if name != TIME_COLUMN
-        }
-        columns, names = [], []
-        for field, column in zip(rows.schema, rows.columns, strict=True):
-            name, type_ = wanted.get(field.name.lower(), (field.name, None))
-            names.append(name)
+        wanted = {name: type_ for name, type_ in self.columns if name != TIME_COLUMN}
+        columns = []
+        for name, column in zip(rows.column_names, rows.columns, strict=True):
+            type_ = wanted.get(name)
             columns.append(column if type_ is None else _of_type(column, FieldType(type_)))
-        table = pa.Table.from_arrays(columns, names=names)
+        table = pa.Table.from_arrays(columns, names=rows.column_names)
         return write_parquet(table, Path(self.folder), self.interval, number, _COPY_LEVEL)
 
 
@@ -249,7 +244,7 @@ def write_alike(work: AlikeWork, batches: Iterable[pa.RecordBatch]) -> Iterator[
 
 
 def unlike(files: Sequence[DataFile], columns: Sequence[tuple[str, str]]) -> list[DataFile]:
-    """Return the files that have a column under another name or of another type."""
+    """Return the files that have a column of another type."""
     return [file for file in files if not set(file.columns) <= set(columns)]
 
 

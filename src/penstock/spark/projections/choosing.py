@@ -30,6 +30,7 @@ from penstock.spark.projections.matching import rewritten, why_not
 from penstock.spark.projections.plan import ProjectionPlan
 from penstock.spark.projections.relation import Parts, ProjectionViews, view_name
 from penstock.spark.projections.shelf import Shelf
+from penstock.spark.sqlwall import relation
 from penstock.spark.tables.model import TableFile, Tables
 
 if TYPE_CHECKING:
@@ -210,7 +211,7 @@ class Projections:
             try:
                 with self._sessions.use() as spark, running.tagged(spark):
                     self._bring(spark, choice)
-                    found = spark.sql(choice.sql, args=list(parameters) or None)
+                    found = relation(spark, choice.sql, parameters)
                     types = [field.dataType.simpleString() for field in found.schema.fields]
                     table = found.limit(row_limit).toArrow() if types == list(wanted) else None
             except PenstockError as error:
@@ -257,7 +258,8 @@ class Projections:
         if wish.insists:
             reasons += [
                 f"{one!r} of {name} cannot be made: a column that it names is not there now, or an"
-                " expression or its filter has no exact counterpart in Spark SQL"
+                " expression or its filter has no exact counterpart in Spark SQL, or columns of the"
+                " datasource differ in case alone"
                 for one in known.unresolved
                 if not wish.use or one == wish.use
             ]

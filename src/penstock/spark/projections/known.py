@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import PenstockError
+from penstock.core.twins import twins_in
 from penstock.segments.layout import projection_file, projection_folder
 from penstock.spark.projections.plan import ProjectionPlan
 from penstock.spark.tables.columns import union_columns
@@ -72,7 +73,8 @@ class KnownProjections:
                 self._known[datasource] = known
                 return known
         columns = union_columns(files)
-        plans = _resolved(declared, columns)
+        # Names fold case in projections, so that datasources with twins have none.
+        plans = () if twins_in(n for n, _ in columns) else _resolved(declared, columns)
         missing = {one.name for one in declared} - {plan.name for plan in plans}
         known = Known(files, declared, columns, plans, tuple(sorted(missing)))
         self._known[datasource] = known

@@ -10,7 +10,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from decimal import Decimal
+from itertools import pairwise
 from typing import Final
+
+from penstock.core.durations import parse_period
+from penstock.core.errors import InvalidRequest
+from penstock.core.intervals import Granularity
+from penstock.core.sqltext import tokens
 
 # A list in a column is JSON text; without this, Spark only says that the types do not fit.
 _LIST: Final = "from_json(tags, 'ARRAY<STRING>')"
@@ -106,6 +113,15 @@ _UNKNOWN: Final = re.compile(r"UNRESOLVED_ROUTINE\][^`]*`(\w+)`")
 _ROUNDED: Final = re.compile(r"\b(FLOOR|CEIL|CEILING)\s*\(", re.IGNORECASE)
 _UNIT: Final = re.compile(r"\bTO\s+(\w+)\s*\)", re.IGNORECASE)
 _TABLE: Final = re.compile(r"TABLE_OR_VIEW_NOT_FOUND\][^`]*`(\w+)`\.`(\w+)`")
+_SHOWN: Final = 200
+_DAY_MS: Final = 86_400_000
+_UNITS: Final = frozenset({"SECOND", "MINUTE", "HOUR", "DAY", "WEEK", "MONTH", "QUARTER", "YEAR"})
+# Druid counts the days of a week from Monday, 1.
+_EXTRACTED: Final[Mapping[str, str]] = {
+    **{unit: f"extract({unit} FROM {{}})" for unit in (*_UNITS, "DOY")},
+    "DOW": "extract(DAYOFWEEK_ISO FROM {})",
+    "EPOCH": "unix_seconds({})",
+}
 _SYSTEM_TABLES: Final[Mapping[str, str]] = {
     "segments": "penstock segment list, or GET /druid/coordinator/v1/datasources/…/segments",
     "tasks": "penstock task list, or GET /druid/indexer/v1/tasks",
@@ -119,7 +135,10 @@ def in_spark(sql: str, refusal: str) -> str:
     """Return what to write instead of what Spark refuses, if it is Druid's; else an empty text."""
     unknown = _UNKNOWN.search(refusal)
     if unknown:
-        return _of_function(unknown[1].upper())
+        name = unknown[1].upper()
+        if written := _of_time_call(name, sql):
+            return f"{name} is a function of Druid's SQL. In Spark SQL: {written}"
+        return _of_function(name)
     table = _TABLE.search(refusal)
     if table:
         return _of_table(table[1].lower(), table[2].lower())
@@ -128,18 +147,21 @@ def in_spark(sql: str, refusal: str) -> str:
     rounded = _ROUNDED.search(sql)
     unit = None if rounded is None else _UNIT.search(sql, rounded.end())
     if rounded and unit:
-        return f"In Spark SQL: {_rounded(rounded[1].upper(), unit[1].upper())}"
+        time = sql[rounded.end() : unit.start()].strip()
+        if len(time) > _SHOWN or time.count("(") != time.count(")"):
+            time = "__time"  # the TO may be of another call
+        return f"In Spark SQL: {_rounded(rounded[1].upper(), unit[1].upper(), time)}"
     if re.search(r"\bJSON_OBJECT\s*\(", sql, re.IGNORECASE):
         return _of_function("JSON_OBJECT")
     return ""
 
 
-def _rounded(function: str, unit: str) -> str:
+def _rounded(function: str, unit: str, time: str) -> str:
     if function == "FLOOR":
-        return f"date_trunc('{unit}', __time)"
+        return f"date_trunc('{unit}', {time})"
     # A time that is a whole one already stays; Spark has no interval of quarters.
     length = "3 MONTH" if unit == "QUARTER" else f"1 {unit}"
-    return f"date_trunc('{unit}', __time - INTERVAL 1 MICROSECOND) + INTERVAL {length}"
+    return f"date_trunc('{unit}', {time} - INTERVAL 1 MICROSECOND) + INTERVAL {length}"
 
 
 def _of_function(name: str) -> str:
@@ -148,6 +170,116 @@ def _of_function(name: str) -> str:
     if name in _NO_FUNCTION:
         return f"{name} is a function of Druid's SQL. Here: {_NO_FUNCTION[name]}"
     return ""
+
+
+def _of_time_call(name: str, sql: str) -> str:
+    """Return Spark's words for the first call of a function of times; empty if they are not known.
+
+    A period, a step and a zone that are literals are those of the call, so the hint means the same.
+    """
+    if name not in {"TIME_FLOOR", "TIME_CEIL", "TIME_SHIFT", "TIME_EXTRACT"}:
+        return ""
+    try:
+        return _time_call(name, *_arguments(sql, name))
+    except (InvalidRequest, TypeError, ValueError):
+        return ""
+
+
+def _time_call(name: str, time: str, period: str, *rest: str) -> str:
+    """Return Spark's words for a call; empty if they are not known.
+
+    Raises:
+        InvalidRequest: The period is not valid.
+        ValueError: An argument is not a literal.
+    """
+    literal = _text(period)
+    if name == "TIME_EXTRACT":
+        return "" if rest else _EXTRACTED.get(literal.upper(), "").format(time)
+    if name == "TIME_SHIFT":
+        return _shifted(time, literal, int(rest[0])) if len(rest) == 1 else ""
+    if rest and rest[0].upper() != "NULL":
+        return ""  # counted from another origin
+    cut = _floor if name == "TIME_FLOOR" else _ceiling
+    granularity = Granularity.parse(literal)
+    if len(rest) < 2:
+        return cut(time, granularity)
+    zone = _text(rest[1])
+    local = cut(f"from_utc_timestamp({time}, '{zone}')", granularity)
+    return f"to_utc_timestamp({local}, '{zone}')"
+
+
+def _floor(time: str, granularity: Granularity) -> str:
+    if granularity.name in _UNITS:
+        return f"date_trunc('{granularity.name}', {time})"
+    if granularity.months:
+        months = f"year({time}) * 12 + month({time}) - 1"
+        return (
+            f"date_trunc('MONTH', {time})"
+            f" - make_ym_interval(0, pmod({months}, {granularity.months}))"
+        )
+    origin = f" - {granularity.origin_ms}" if granularity.origin_ms else ""
+    length = granularity.fixed_ms
+    return f"timestamp_millis(unix_millis({time}) - pmod(unix_millis({time}){origin}, {length}))"
+
+
+def _ceiling(time: str, granularity: Granularity) -> str:
+    # A time that is a whole one already stays.
+    before = f"{time} - INTERVAL 1 MICROSECOND"
+    if granularity.months:
+        length = f"{granularity.months} MONTH"
+    else:
+        seconds = Decimal(granularity.fixed_ms) / 1000
+        length = f"{seconds.normalize():f} SECOND"
+    return f"{_floor(before, granularity)} + INTERVAL '{length.split()[0]}' {length.split()[1]}"
+
+
+def _shifted(time: str, literal: str, steps: int) -> str:
+    period = parse_period(literal)
+    unit, unit_ms = ("SECOND", 1_000) if period.ms % _DAY_MS else ("DAY", _DAY_MS)
+    if period.ms % unit_ms:
+        return ""
+    shifts = ((period.months * steps, "MONTH"), (period.ms // unit_ms * steps, unit))
+    for amount, name in shifts:
+        if amount:
+            time += f" {'-' if amount < 0 else '+'} INTERVAL '{abs(amount)}' {name}"
+    return time
+
+
+def _arguments(sql: str, name: str) -> list[str]:
+    """Return the texts of the arguments of a function's first call.
+
+    Raises:
+        InvalidRequest: A text, a name or a comment is not closed.
+    """
+    found = tokens(sql)
+    calls = (
+        at
+        for at, (token, following) in enumerate(pairwise(found))
+        if token.name.upper() == name and following.text == "("
+    )
+    at = next(calls, len(found)) + 1
+    depth, parts = 0, []
+    begin = found[at].position + 1 if at < len(found) else 0
+    for token in found[at:]:
+        depth += (token.text == "(") - (token.text == ")")
+        if (token.text == "," and depth == 1) or not depth:
+            parts.append(sql[begin : token.position].strip())
+            begin = token.position + 1
+        if not depth:
+            break
+    return parts
+
+
+def _text(argument: str) -> str:
+    """Return what stands between the quotes of a literal.
+
+    Raises:
+        ValueError: It is another expression.
+    """
+    (token,) = tokens(argument)
+    if not token.is_text or "'" in token.raw[1:-1]:
+        raise ValueError(argument)
+    return token.raw[1:-1]
 
 
 def _of_table(schema: str, table: str) -> str:

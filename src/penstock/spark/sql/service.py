@@ -1,9 +1,14 @@
 """SQL over the visible segments.
 
 Owns queries: their limits, cancelling, and the translation of errors into ones that say what to
-mend. The views are `views`' affair, what may be asked `statement`'s, what to write instead of
-Druid's functions `dialect`'s, which files are visible `tables`'. Rows are read by the JVM and come
-back as Arrow; none passes through Python.
+mend. The views are `views`' affair, what may be asked `statement`'s, what Spark understood of it
+`sqlwall`'s, what to write instead of Druid's functions `dialect`'s, which files are visible
+`tables`'. Rows are read by the JVM and come back as Arrow; none passes through Python.
+
+There are two Spark sessions. One has an empty outline of each datasource under its own name: there
+Spark is asked what a query means, and SHOW and DESCRIBE are answered. The other one has the rows,
+under names that nobody can guess, and runs queries that passed. Datasources with columns that
+differ in case alone are in two more, in which case counts (`exactness`).
 
 Invariants: a datasource is seen as of one revision of the metadata, which is not older than the
 query; a statement that could change something never reaches Spark.
@@ -12,31 +17,55 @@ query; a statement that could change something never reaches Spark.
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import itertools
+import logging
+import math
 import re
-import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
+
+import pyarrow as pa
 
 from penstock.core.clock import Clock
-from penstock.core.errors import Conflict, InvalidRequest, PenstockError
+from penstock.core.errors import Conflict, InvalidRequest, PenstockError, StorageUnavailable
 from penstock.indexing.engine import EngineFailure, EngineUnavailable
+from penstock.segments.layout import deep_storage_of
+from penstock.segments.localfiles import folder_missing
 from penstock.spark.connect.running import Running
-from penstock.spark.connect.session import SparkDiskFull, SparkRefusal, SparkSessions
+from penstock.spark.connect.session import (
+    EXACT_CONF,
+    SparkDiskFull,
+    SparkRefusal,
+    SparkSessions,
+    message_of,
+)
 from penstock.spark.projections.choosing import NO_WISH, Choice, Projections, ProjectionWish
 from penstock.spark.sql.dialect import in_spark
-from penstock.spark.sql.statement import check_reads_only
+from penstock.spark.sql.exactness import QuerySessions, TwinTables
+from penstock.spark.sql.statement import Statement, read_statement
+from penstock.spark.sqlwall import (
+    check_understood,
+    explained,
+    relation,
+    told,
+    without_paths,
+)
 from penstock.spark.tables import TableFile, Tables, TableSource, why_empty
-from penstock.spark.views import Views, damaged
+from penstock.spark.tables.columns import KnownColumns
+from penstock.spark.views import damaged
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-SqlValue = str | int | float | bool | None
+logger = logging.getLogger(__name__)
+
+SqlValue = str | int | float | bool | dt.datetime | dt.date | None
 
 # Settings of the Spark session of a statement, also on a server that is not ours.
 SQL_CONF: Final[Mapping[str, str]] = {
@@ -45,6 +74,8 @@ SQL_CONF: Final[Mapping[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
     # Otherwise parquet.`/any/path` would read any file of the host.
     "spark.sql.runSQLOnFiles": "false",
+    # The names in a query come before those that Penstock writes around it: see `sqlwall`.
+    "spark.sql.legacy.ctePrecedencePolicy": "CORRECTED",
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
 }
 # Adaptive execution begins stages on threads of its own, also after the query was cancelled; on a
@@ -53,30 +84,46 @@ QUERY_CONF: Final[Mapping[str, str]] = {**SQL_CONF, "spark.sql.adaptive.enabled"
 _FILE_GONE: Final = re.compile(
     r"FILE_NOT_EXIST|FILE_NOT_FOUND|PATH_NOT_FOUND|FileNotFoundException|READ_CURRENT_FILE_NOT_FOUND"
 )
-_MISSING_PATH: Final = re.compile(r"(?:Path does not exist:|File) (?:file:)?/*(/\S+\.parquet)")
-_DAMAGED_FILE: Final = re.compile(r"FAILED_READ_FILE.*?reading file (?:file://)?(\S+\.parquet)")
+_MISSING_PATH: Final = re.compile(
+    r"(?:Path does not exist:|File) (?:file:)?/*(/.{1,4096}?\.parquet)"
+)
+# Spark writes the path as a URL here.
+_DAMAGED_FILE: Final = re.compile(r"FAILED_READ_FILE.{0,200}?reading file (\S{1,8192}\.parquet)")
 _MISSING_TABLE: Final = re.compile(r"TABLE_OR_VIEW_NOT_FOUND\][^`]*`((?:[^`]|``)+)` cannot")
 _IF_AGAIN: Final = (
     "if it ends so again, this query takes more memory than Spark has: ask for less at once, or"
     " give queries a Spark of their own (--query-memory)"
 )
 _TRIES: Final = 2
+# A JVM that was ended is ready again within this time.
+_STARTS_AGAIN_S: Final = 30.0
+_ENDED: Final = (
+    "the Spark of queries was ended, because another query did not stop at its time limit, and"
+    " starts again: ask again in a moment"
+)
 _STOPPED: Final = "Penstock was stopped; ask again when it is there"
 
 
 @dataclass(frozen=True, slots=True)
 class SqlOptions:
-    """Bounds of a query."""
+    """Bounds of a query.
+
+    `end_spark` ends the Spark that answers, if nothing else uses it: a query that ignores its
+    interruption, as planning may, would keep a core of it forever.
+    """
 
     row_limit: int = 1_000_000
     timeout_ms: int = 300_000
+    end_spark: Callable[[], object] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SqlQuery:
     """One statement with its positional parameters (`?`).
 
-    `row_limit` and `timeout_ms` can only lower the service's own bounds.
+    `row_limit` and `timeout_ms` can only lower the service's own bounds. `arrived_s` is the
+    monotonic time at which its request arrived, from which its time counts; None: now. `is_probe`:
+    Penstock asks it itself, to see whether queries are answered.
     """
 
     sql: str
@@ -84,7 +131,9 @@ class SqlQuery:
     query_id: str = ""
     row_limit: int | None = None
     timeout_ms: int | None = None
+    is_probe: bool = False
     projections: ProjectionWish = NO_WISH
+    arrived_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +150,21 @@ class SqlResult:
     projection: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A query on its way: `named` are the datasources that it may name, of those with `files`."""
+
+    query: SqlQuery
+    statement: Statement
+    running: Running
+    tables: Tables
+    files: Mapping[str, tuple[TableFile, ...]]
+    named: Sequence[str]
+
+
 class SqlService:
     """Answers queries; any thread may call it, several at once.
 
-    A mutex is held while views are defined, which all queries of the session share and wait for.
     With projections they answer what they can.
     """
 
@@ -116,14 +176,17 @@ class SqlService:
         options: SqlOptions | None = None,
         projections: Projections | None = None,
     ) -> None:
-        self._sessions = sessions.with_conf(QUERY_CONF)
+        self._known = KnownColumns()
+        own = sessions.with_conf(QUERY_CONF)
+        self._sessions = QuerySessions(own, self._known)
+        # Connected at their first use: datasources with twins are rare.
+        self._exact = QuerySessions(own.with_conf(EXACT_CONF), self._known)
         self._projections = projections
         self._source = source
         self._clock = clock
         self._options = options or SqlOptions()
-        self._mutex = threading.Lock()
-        self._views: Views | None = None
         self._running: dict[str, Running] = {}
+        self._ended_at_s = -math.inf  # one word, read by any thread
         self._is_finishing = False  # one word, read by any thread
 
     def query(self, query: SqlQuery) -> SqlResult:
@@ -132,6 +195,7 @@ class SqlService:
         Raises:
             InvalidRequest: The statement does not parse, names what is not there, or writes.
             Conflict: A query of the same id is running.
+            StorageUnavailable: The folder of the deep storage is not there.
             EngineUnavailable: Spark was lost, or `finish` was called; ask again.
             EngineFailure: The query failed while it ran, took too long or was cancelled.
         """
@@ -142,24 +206,41 @@ class SqlService:
     def registered(self, query: SqlQuery) -> Iterator[Callable[[], SqlResult]]:
         """Give what runs a query, once; it can be cancelled from now on, before it runs, too.
 
-        Its time begins when it runs. What runs it raises as `query` does.
+        Its time begins when its request arrived. What runs it raises as `query` does.
 
         Raises:
             Conflict: A query of the same id is there.
             EngineUnavailable: `finish` was called; ask again.
         """
         query_id = query.query_id or uuid.uuid4().hex
-        running = Running()
+        running = Running(None if self._options.end_spark is None else self._end_spark)
         if self._running.setdefault(query_id, running) is not running:
             raise Conflict(f"a query with the id {query_id!r} is running: use another id")
+        since_s = self._clock.monotonic_s() if query.arrived_s is None else query.arrived_s
+        until_s = since_s + self.timeout_ms(query) / 1000
+        too_long = (
+            f"it took longer than {self.timeout_ms(query)} ms; ask for less, or for more time"
+        )
         try:
             # Looked at once it is registered: what sees no end coming, `finish` sees and stops.
             if self._is_finishing:
                 raise EngineUnavailable(_STOPPED)
-            yield lambda: self._answer(query, running)
+            with running.limited(until_s - self._clock.monotonic_s(), too_long):
+                yield lambda: self._answer(query, running)
         finally:
             del self._running[query_id]
             running.end()
+
+    def timeout_ms(self, query: SqlQuery) -> int:
+        """Return how long a query may take from the arrival of its request."""
+        return min(query.timeout_ms or self._options.timeout_ms, self._options.timeout_ms)
+
+    def _end_spark(self) -> None:
+        """End the Spark of queries, as one of them ignores that its time is over."""
+        if self._options.end_spark is not None:
+            logger.warning("a query ignores its end: the Spark of queries is started again")
+            self._ended_at_s = self._clock.monotonic_s()
+            self._options.end_spark()
 
     def cancel(self, query_id: str) -> bool:
         """Cancel a query that is registered; False when none of that id is."""
@@ -182,43 +263,46 @@ class SqlService:
             running.stop(_STOPPED)
 
     def close(self) -> None:
-        """End the Spark session."""
+        """End the Spark sessions."""
         self._sessions.close()
+        self._exact.close()
 
     def _answer(self, query: SqlQuery, running: Running) -> SqlResult:
-        is_query = check_reads_only(query.sql)
-        timeout_ms = min(query.timeout_ms or self._options.timeout_ms, self._options.timeout_ms)
-        until_s = self._clock.monotonic_s() + timeout_ms / 1000
-        too_long = f"it took longer than {timeout_ms} ms; ask for less, or for more time"
+        statement = read_statement(query.sql)
         for attempt in range(1, _TRIES + 1):
-            left_s = until_s - self._clock.monotonic_s()
-            with running.limited(left_s, too_long):
-                try:
-                    return self._run(query, running, is_query=is_query)
-                except EngineUnavailable as error:
-                    # On a full disk another try would take as long to end in the same way.
-                    if running.stopped or isinstance(error, SparkDiskFull):
+            try:
+                return self._run(query, statement, running)
+            except EngineUnavailable as error:
+                # On a full disk another try would take as long to end in the same way.
+                if running.stopped or isinstance(error, SparkDiskFull):
+                    raise
+                # A session that ended by itself is back at once; a lost JVM is not.
+                if attempt == _TRIES:
+                    missing = _MISSING_PATH.search(_said(error))
+                    if missing:
+                        raise self._damaged(missing[1], "is missing") from error
+                    if self._clock.monotonic_s() - self._ended_at_s < _STARTS_AGAIN_S:
+                        raise EngineUnavailable(_ENDED) from error
+                    # It had not begun, or what it reads is gone: no matter of memory.
+                    is_known = running.session is None or _FILE_GONE.search(_said(error))
+                    if is_known or query.is_probe:
                         raise
-                    # A session that ended by itself is back at once; a lost JVM is not.
-                    if attempt == _TRIES:
-                        missing = _MISSING_PATH.search(_said(error))
-                        if missing:
-                            raise self._damaged(missing[1], "is missing") from error
-                        # It had not begun, or what it reads is gone: no matter of memory.
-                        if running.session is None or _FILE_GONE.search(_said(error)):
-                            raise
-                        raise EngineUnavailable(f"{error}; {_IF_AGAIN}") from error
+                    raise EngineUnavailable(f"{error}; {_IF_AGAIN}") from error
         raise AssertionError("the last try returns or raises")
 
-    def _run(self, query: SqlQuery, running: Running, *, is_query: bool) -> SqlResult:
+    def _run(self, query: SqlQuery, statement: Statement, running: Running) -> SqlResult:
+        twins: TwinTables | None = None
         try:
             running.check()
-            with self._sessions.use() as spark:
-                named, tables = self._bring_views(spark, query.sql, all_of_them=not is_query)
-                choice = None
-                if self._projections is not None and is_query:
-                    choice = self._projections.choice(query.sql, query.projections, named, tables)
-                return self._collect(spark, query, running, choice)
+            tables = self._source.tables()
+            files = _told_apart(tables.files)
+            text = query.sql.lower()
+            # A command may list all of them.
+            every = not statement.query
+            named = [name for name in files if every or mentions(text, name)]
+            self._known.keep(files.keys())
+            twins = TwinTables(files, named, self._known)
+            return self._run_in(_Asked(query, statement, running, tables, files, named), twins)
         except PenstockError as error:
             if running.stopped:
                 kind = EngineUnavailable if running.stopped == _STOPPED else EngineFailure
@@ -230,61 +314,130 @@ class SqlService:
             unreadable = _DAMAGED_FILE.search(_said(error))
             if unreadable:
                 self._forget_views()
-                raise self._damaged(unreadable[1], "cannot be read") from error
+                path = unquote(unreadable[1].removeprefix("file://"))
+                raise self._damaged(path, "cannot be read") from error
             if isinstance(error, SparkRefusal):
                 hint = in_spark(query.sql, str(error))
-                text = self._explained(error)
+                text = self._explained(error, statement.query, twins)
                 raise InvalidRequest(f"{text}\n{hint}" if hint else text) from error
             raise
 
-    def _damaged(self, path: str, what: str) -> EngineFailure:
+    def _run_in(self, asked: _Asked, twins: TwinTables) -> SqlResult:
+        """Run a query in the sessions that it is for."""
+        if not twins:
+            return self._answered(self._sessions, asked, self._understood(self._sessions, asked))
+        if not _lists_datasources(asked.statement):
+            # It may name datasources with twins in another sense, and read others alone.
+            others = twins.without(asked.files)
+            rest = replace(asked, files=others, named=[n for n in asked.named if n in others])
+            try:
+                answer = self._understood(self._sessions, rest)
+            except SparkRefusal as error:
+                if "TABLE_OR_VIEW_NOT_FOUND" not in str(error):
+                    raise
+            else:
+                return self._answered(self._sessions, rest, answer)
+        twins.are_read = True
+        if asked.query.projections.insists:
+            wish = asked.query.projections
+            raise InvalidRequest(
+                f"no projection answers this query: {twins.why()}, and such datasources have none."
+                " Leave it out, and the rows answer",
+                place=wish.place,
+            )
+        return self._answered(self._exact, asked, self._understood(self._exact, asked))
+
+    def _understood(self, sessions: QuerySessions, asked: _Asked) -> SqlResult | None:
+        """Check what Spark understands of a query; return the answer of a command."""
+        query, statement = asked.query, asked.statement
+        with sessions.understanding(asked.running, asked.files, asked.named) as spark:
+            if statement.query:
+                check_understood(spark, statement.query, query.parameters)
+            return self._command(spark, query, statement) if statement.command else None
+
+    def _answered(
+        self, sessions: QuerySessions, asked: _Asked, answer: SqlResult | None
+    ) -> SqlResult:
+        """Return the answer of a query that was understood, unless it has an answer already."""
+        if answer is not None:
+            return answer
+        query, statement = asked.query, asked.statement
+        with sessions.reading(asked.files, asked.named) as (spark, hidden):
+            if statement.explain:
+                rows = relation(spark, statement.query, query.parameters, hidden)
+                return _explanation(explained(rows, statement.explain), hidden)
+            choice = None
+            if self._projections is not None and sessions is self._sessions:
+                choice = self._projections.choice(
+                    statement.query, query.projections, asked.named, asked.tables
+                )
+            return self._collect(spark, query, statement, asked.running, hidden, choice)
+
+    def _damaged(self, path: str, what: str) -> PenstockError:
+        root = deep_storage_of(path)
+        if root is not None and not Path(root).is_dir():
+            return StorageUnavailable(f"{folder_missing(root)}. The query needs {path} from there")
         files = itertools.chain.from_iterable(self._source.tables().files.values())
         announced = any(file.announced and file.path == path for file in files)
         return EngineFailure(damaged(path, what, announced=announced))
 
     def _forget_views(self) -> None:
         """Look at the files anew: Spark remembers their sizes for as long as a view stands."""
-        with self._mutex:
-            if self._views is not None:
-                self._views.forget()
+        self._sessions.forget_views()
+        self._exact.forget_views()
+
+    def _command(self, spark: SparkSession, query: SqlQuery, statement: Statement) -> SqlResult:
+        """Answer a SHOW or DESCRIBE from the outlines."""
+        text = statement.command
+        if statement.query:
+            text = f"{text} (\n{statement.query}\n)"
+        rows = spark.sql(text, args=list(query.parameters) or None)
+        return self._limited(rows, query)
 
     def _collect(
-        self, spark: SparkSession, query: SqlQuery, running: Running, choice: Choice | None
+        self,
+        spark: SparkSession,
+        query: SqlQuery,
+        statement: Statement,
+        running: Running,
+        hidden: Mapping[str, str],
+        choice: Choice | None,
     ) -> SqlResult:
-        limit = min(query.row_limit or self._options.row_limit, self._options.row_limit)
         with running.tagged(spark):
-            rows: DataFrame = spark.sql(query.sql, args=list(query.parameters) or None)
-            limited = rows.limit(limit + 1)
-            fields = limited.schema.fields
+            rows = relation(spark, statement.query, query.parameters, hidden)
+            fields = rows.schema.fields
         types = tuple(field.dataType.simpleString() for field in fields)
         if choice is not None and self._projections is not None:
+            limit = self._limit(query)
             asked = (choice, query.parameters, limit + 1, types, running)
             if (found := self._projections.answered(*asked)) is not None:
                 table = found.rename_columns([field.name for field in fields])
                 cut = table.num_rows > limit
                 return SqlResult(table.slice(0, limit), types, cut, choice.plan.name)
         with running.tagged(spark):
+            return self._limited(rows, query)
+
+    def _limit(self, query: SqlQuery) -> int:
+        return min(query.row_limit or self._options.row_limit, self._options.row_limit)
+
+    def _limited(self, rows: DataFrame, query: SqlQuery) -> SqlResult:
+        limit = self._limit(query)
+        limited = rows.limit(limit + 1)
+        types = tuple(field.dataType.simpleString() for field in limited.schema.fields)
+        try:
             table = limited.toArrow()
+        except ValueError as error:
+            # Such as an empty map, whose keys have no type.
+            raise InvalidRequest(
+                f"a column of the result has a type that cannot be sent ({', '.join(types)}): cast"
+                f" it to another one: {error}"
+            ) from error
         return SqlResult(table.slice(0, limit), types, table.num_rows > limit)
 
-    def _bring_views(
-        self, spark: SparkSession, sql: str, *, all_of_them: bool
-    ) -> tuple[Sequence[str], Tables]:
-        """Define the views that a query may name; return their names, and what is visible."""
-        with self._mutex:
-            tables = self._source.tables()
-            if self._views is None or self._views.session is not spark:
-                self._views = Views(spark)
-            text = sql.lower()
-            files = _told_apart(tables.files)
-            names = [name for name in files if all_of_them or mentions(text, name)]
-            self._views.bring(files, names)
-            return names, tables
-
-    def _explained(self, error: PenstockError) -> str:
-        text = str(error)
+    def _explained(self, error: PenstockError, query: str, twins: TwinTables | None) -> str:
+        text = told(str(error), query) if query else str(error)
         if "TABLE_OR_VIEW_NOT_FOUND" not in text:
-            return text
+            return twins.explained(text) if twins and twins.are_read else text
         missing = _MISSING_TABLE.search(text)
         tables = self._source.tables()
         if missing:
@@ -296,6 +449,8 @@ class SqlService:
                     f"{names} differ in case alone, which SQL does not tell apart: ingest one of"
                     " them under another name"
                 )
+            if twins and twins.are_read and (meant := twins.explained_table(name, tables.files)):
+                return meant
             if why := why_empty(self._source, name):
                 return why
         known = tables.known_names()
@@ -305,12 +460,26 @@ class SqlService:
         return f"{first}{place}. Datasources with data: {known}"
 
 
+def _explanation(text: str, hidden: Mapping[str, str]) -> SqlResult:
+    """Return Spark's explanation of a query, without names of views and paths of files."""
+    shown = without_paths(text)
+    for name, own in hidden.items():
+        shown = shown.replace(own, name)
+    return SqlResult(pa.table({"plan": [shown]}), ("string",), truncated=False)
+
+
+def _lists_datasources(statement: Statement) -> bool:
+    """Tell whether a command is about all datasources."""
+    words = statement.command.upper().split(maxsplit=2)
+    return words[:1] == ["SHOW"] and words[1] in {"TABLES", "VIEWS"}
+
+
 def _said(error: BaseException) -> str:
     """Return what Spark said with the names of its classes, which users are spared."""
     said: BaseException = error
     while said.__cause__ is not None:
         said = said.__cause__
-    return f"{error}\n{said}"
+    return f"{error}\n{message_of(said)}"
 
 
 def _told_apart(files: Mapping[str, tuple[TableFile, ...]]) -> Mapping[str, tuple[TableFile, ...]]:

@@ -1,7 +1,8 @@
 """The check that a statement only reads. Pure.
 
-Owns the rule of what a statement may begin with. Parsing and names are Spark's own affair; the
-point here is that nothing that could write, configure or run foreign code reaches it.
+Owns the rule of what a statement may begin with, and the text that Spark gets of it. Parsing and
+names are Spark's own affair; the point here is that nothing that could write, configure or run
+foreign code reaches it. `sqlwall` checks what Spark understood of a query before it runs.
 
 In Spark's grammar a statement that begins with SELECT, VALUES, TABLE or a parenthesis is a query,
 whatever follows. WITH may lead to an INSERT, so what follows its definitions is looked at.
@@ -9,13 +10,29 @@ whatever follows. WITH may lead to an INSERT, so what follows its definitions is
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from typing import Final
 
 from penstock.core.errors import InvalidRequest
-from penstock.core.sqltext import Token, check_calls, is_table_call, place, tokens
+from penstock.core.sqlsizes import check_sizes, check_text
+from penstock.core.sqltext import Token, check_calls, check_unquoted, is_table_call, place, tokens
 
 _QUERY_STARTS: Final = frozenset({"SELECT", "VALUES", "TABLE", "("})
-_COMMAND_STARTS: Final = frozenset({"SHOW", "DESCRIBE", "DESC"})
+_DESCRIBE: Final = frozenset({"DESCRIBE", "DESC"})
+_COMMAND_STARTS: Final = _DESCRIBE | {"SHOW"}
+_SHOWN: Final = frozenset(
+    {"TABLES", "VIEWS", "COLUMNS", "FUNCTIONS", "DATABASES", "SCHEMAS", "NAMESPACES", "CATALOGS"}
+)
+_SHOWN_FUNCTIONS: Final = frozenset({"USER", "SYSTEM", "ALL"})
+# They show where things are stored on the host.
+_NOT_DESCRIBED: Final = frozenset({"DATABASE", "SCHEMA", "NAMESPACE", "CATALOG", "PROCEDURE"})
+_COMMAND_MEND: Final = (
+    "SHOW TABLES, VIEWS, COLUMNS, FUNCTIONS, DATABASES and CATALOGS, DESCRIBE of a datasource, a"
+    " query or a function, and EXPLAIN are answered here"
+)
+_COMMAND_WORDS_MAX: Final = 12
+_NOT_LINE_END: Final = re.compile(r"[^\r\n]")
 _EXPLAIN_MODES: Final = frozenset({"EXTENDED", "CODEGEN", "COST", "FORMATTED", "LOGICAL"})
 _MEND: Final = "only queries are answered here: SELECT, WITH, VALUES, EXPLAIN, SHOW and DESCRIBE"
 _EXTERN_MEND: Final = (
@@ -30,20 +47,117 @@ _CHANGE_MEND: Final = (
 )
 
 
-def check_reads_only(sql: str) -> bool:
-    """Return whether the statement is a query, as opposed to one about tables, if it only reads.
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A statement that only reads.
+
+    Attributes:
+        query: The text of its query, with nothing before or behind it; empty if it has none.
+        explain: How Spark is to explain the query, in Spark's words; empty if it is not asked to.
+        command: The text of a SHOW or DESCRIBE; empty for queries, unless the query is described.
+    """
+
+    query: str = ""
+    explain: str = ""
+    command: str = ""
+
+    @property
+    def is_query(self) -> bool:
+        """Whether it is a query whose rows are the answer."""
+        return not self.explain and not self.command
+
+
+def read_statement(sql: str) -> Statement:
+    """Return what a statement asks for.
 
     Raises:
-        InvalidRequest: It writes, sets something, calls foreign code, or is no statement.
+        InvalidRequest: It writes, sets something, calls foreign code, or is not a statement.
     """
+    check_text(sql)
     found = tokens(sql)
+    check_sizes(sql, found)
     while found and found[-1].text == ";":
         found.pop()
     if not found:
         raise InvalidRequest("the statement is empty: write a query such as SELECT 1")
+    first = _check_start(sql, found, 0)
     check_calls(sql, found)
+    check_unquoted(sql, found)
     _check_tables(sql, found)
-    return _check_start(sql, found, 0)
+    _check_closing(sql, found)
+    if found[0].text == "SHOW":
+        return Statement(command=_shown(sql, found))
+    if found[0].text in _DESCRIBE:
+        return _described(sql, found)
+    end = found[-1].position + len(found[-1].raw)
+    query = _query(sql, found[first].position, end)
+    if not first:
+        return Statement(query=query)
+    mode = found[1].text.lower() if first == 2 else "simple"
+    return Statement(query=query, explain="extended" if mode == "logical" else mode)
+
+
+def _query(sql: str, begin: int, end: int) -> str:
+    """Return a part of a statement, at the line and column that errors are to show."""
+    return _NOT_LINE_END.sub(" ", sql[:begin]) + sql[begin:end]
+
+
+def _check_closing(sql: str, found: list[Token]) -> None:
+    """Refuse what closes more than it opens, as it could leave the parentheses that it runs in."""
+    depth = 0
+    for token in found:
+        depth += {"(": 1, ")": -1}.get(token.text, 0)
+        if depth < 0:
+            raise InvalidRequest(f") closes nothing, {place(sql, token.position)}: remove it")
+        if token.text == ";":
+            raise InvalidRequest(
+                f"one statement is run at a time, {place(sql, token.position)}: send the others"
+                " after it"
+            )
+
+
+def _shown(sql: str, found: list[Token]) -> str:
+    at = 2 if len(found) > 1 and found[1].text in _SHOWN_FUNCTIONS else 1
+    what = found[at].text if at < len(found) else ""
+    if what not in _SHOWN or (at == 2 and what != "FUNCTIONS"):
+        raise _refused_command(sql, found[min(at, len(found) - 1)])
+    return _command(sql, found)
+
+
+def _described(sql: str, found: list[Token]) -> Statement:
+    at = 1
+    second = found[at].text if at < len(found) else ""
+    if second == "QUERY" or second in _QUERY_STARTS - {"TABLE"} or second == "WITH":
+        at += second == "QUERY"
+        _check_query(sql, found, at)
+        end = found[-1].position + len(found[-1].raw)
+        return Statement(query=_query(sql, found[at].position, end), command="DESCRIBE QUERY")
+    if second in _NOT_DESCRIBED:
+        raise _refused_command(sql, found[at])
+    # EXTENDED and FORMATTED would show where a table is stored.
+    shown = [
+        token
+        for number, token in enumerate(found)
+        if number > 2
+        or token.text not in {"EXTENDED", "FORMATTED"}
+        or (number == 2 and second == "FUNCTION")
+    ]
+    return Statement(command=_command(sql, shown))
+
+
+def _command(sql: str, found: list[Token]) -> str:
+    """Return the text of a command: of the names and texts that were checked, and nothing else."""
+    for token in found:
+        if not (token.name or token.is_text or token.text == "."):
+            raise _refused_command(sql, token)
+    if len(found) > _COMMAND_WORDS_MAX:
+        raise _refused_command(sql, found[_COMMAND_WORDS_MAX])
+    return " ".join(token.raw for token in found)
+
+
+def _refused_command(sql: str, token: Token) -> InvalidRequest:
+    where = place(sql, token.position)
+    return InvalidRequest(f"{token.raw:.40} is not allowed, {where}: {_COMMAND_MEND}")
 
 
 def _check_tables(sql: str, found: list[Token]) -> None:
@@ -54,17 +168,9 @@ def _check_tables(sql: str, found: list[Token]) -> None:
             raise InvalidRequest(f"EXTERN is not read by queries, {where}: {_EXTERN_MEND}")
 
 
-def _check_start(sql: str, found: list[Token], at: int) -> bool:
+def _check_start(sql: str, found: list[Token], at: int) -> int:
+    """Return the index at which the query of a statement begins, or its command."""
     first = found[at].text if at < len(found) else ""
-    if first in _QUERY_STARTS:
-        return True
-    if first == "WITH":
-        body = _after_definitions(found, at + 1)
-        if body < len(found) and found[body].text in _QUERY_STARTS:
-            return True
-        if body < len(found):
-            raise _refused(sql, found[body])
-        raise InvalidRequest(f"WITH defines tables, but no query follows: {_MEND}")
     if first == "EXPLAIN":
         at += 1
         if at < len(found) and found[at].text in _EXPLAIN_MODES:
@@ -74,10 +180,23 @@ def _check_start(sql: str, found: list[Token], at: int) -> bool:
                 f"PLAN is not known, {place(sql, found[at].position)}: in Spark SQL this is EXPLAIN"
                 " SELECT …, without PLAN FOR"
             )
-        _check_start(sql, found, at)
-        return False
-    if first in _COMMAND_STARTS:
-        return False
+        _check_query(sql, found, at)
+    elif first not in _COMMAND_STARTS:
+        _check_query(sql, found, at)
+    return at
+
+
+def _check_query(sql: str, found: list[Token], at: int) -> None:
+    first = found[at].text if at < len(found) else ""
+    if first in _QUERY_STARTS:
+        return
+    if first == "WITH":
+        body = _after_definitions(found, at + 1)
+        if body < len(found) and found[body].text in _QUERY_STARTS:
+            return
+        if body < len(found):
+            raise _refused(sql, found[body])
+        raise InvalidRequest(f"WITH defines tables, but no query follows: {_MEND}")
     raise _refused(sql, found[min(at, len(found) - 1)])
 
 

@@ -1,30 +1,59 @@
 """How the columns of many files become those of one table. Pure.
 
 Of one column's types the wider wins: bigint and double are double, anything with text is text. A
-column that a file lacks is null there. Names fold case, as Spark's do.
+column that a file lacks is null there.
+
+Names fold case, as Spark's do: a column whose producer changed its case is one column. But where
+the rows of one segment have two names that differ in case alone (`core.twins`), names are exact in
+the whole datasource, so that both can be asked for. The files of one segment count together, so
+that merging them changes nothing; see decision 47.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
+from penstock.core.twins import twins_in
 from penstock.spark.tables.model import Columns, TableFile
 
 _NUMBERS: Final = ("bigint", "float", "double")
 
 
 def union_columns(files: Sequence[TableFile]) -> Columns:
-    """Return the columns of all files together, in the order of their first appearance."""
+    """Return the columns of all files together, in the order of their first appearance.
+
+    Some of them are twins only if names are exact.
+    """
+    # Most files have the same columns, and the wider of two types stays the wider.
+    distinct = list(dict.fromkeys(file.columns for file in files))
+    found = _united(distinct, fold=False)
+    if not twins_in(name for name, _ in found) or _are_exact(files):
+        return found
+    return _united(distinct, fold=True)
+
+
+def _united(distinct: Iterable[Columns], *, fold: bool) -> Columns:
     types: dict[str, str] = {}
     names: dict[str, str] = {}
-    # Most files have the same columns, and the wider of two types stays the wider.
-    for columns in dict.fromkeys(file.columns for file in files):
+    for columns in distinct:
         for name, type_ in columns:
-            key = name.lower()
+            key = name.lower() if fold else name
             names.setdefault(key, name)
             types[key] = wider(types.get(key, type_), type_)
     return tuple((names[key], type_) for key, type_ in types.items())
+
+
+def _are_exact(files: Iterable[TableFile]) -> bool:
+    """Tell whether the rows of one segment have twins."""
+    segments: dict[str, set[Columns]] = {}
+    published: set[Columns] = set()
+    for file in files:
+        kinds = segments.setdefault(file.part_of, set()) if file.part_of else published
+        kinds.add(file.columns)
+    return any(twins_in(name for name, _ in columns) for columns in published) or any(
+        twins_in(name for columns in kinds for name, _ in columns) for kinds in segments.values()
+    )
 
 
 def wider(one: str, other: str) -> str:
@@ -32,3 +61,27 @@ def wider(one: str, other: str) -> str:
     if one == other:
         return one
     return "double" if one in _NUMBERS and other in _NUMBERS else "string"
+
+
+class KnownColumns:
+    """The columns of each datasource, found again only where its files changed.
+
+    Any thread may ask: each entry is replaced as a whole.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[Sequence[TableFile], Columns]] = {}
+
+    def keep(self, datasources: Collection[str]) -> None:
+        """Forget all other datasources."""
+        for gone in self._known.keys() - datasources:
+            self._known.pop(gone, None)
+
+    def of(self, datasource: str, files: Sequence[TableFile]) -> Columns:
+        """Return the columns of a datasource that has these files."""
+        known = self._known.get(datasource)
+        if known is not None and (known[0] is files or known[0] == files):
+            return known[1]
+        columns = union_columns(files)
+        self._known[datasource] = (files, columns)
+        return columns

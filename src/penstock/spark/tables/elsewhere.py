@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from penstock.core.twins import twins_in
 from penstock.spark.schematext import ddl
 from penstock.spark.tables.reading import read_file
 
@@ -48,13 +49,17 @@ def read_by_workers(
     """Return the rows of files that count, each file by one Python worker."""
     text = ddl(columns)
     schema = to_arrow_schema(session.createDataFrame([], text).schema, timezone="UTC")
+    exact = bool(twins_in(name for name, _ in columns))
     numbers = session.range(0, len(files), 1, len(files))
-    return numbers.mapInArrow(functools.partial(_read, tuple(files), schema), text)
+    return numbers.mapInArrow(functools.partial(_read, tuple(files), schema, exact), text)
 
 
 def _read(
-    files: Sequence[TableFile], schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+    files: Sequence[TableFile],
+    schema: pa.Schema,
+    exact: bool,
+    batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for number in batch.column(0).to_pylist():
-            yield from read_file(files[number], schema)
+            yield from read_file(files[number], schema, exact=exact)

@@ -132,6 +132,7 @@ class MetadataTables:
                 row.file.interval,
                 announced=True,
                 size_bytes=int(str(row.file.payload.get("bytes") or 0)),
+                part_of=f"{row.task_id} {row.sequence_name} {row.file.interval}",
             )
             for row in view.announced(name)
         )

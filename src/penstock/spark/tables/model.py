@@ -30,6 +30,7 @@ class TableFile:
         clip: Only rows of this interval count; None: all do.
         announced: A running task shows it; it is no published segment yet.
         size_bytes: Its size as it was written; 0: not known.
+        part_of: Files with the same text become one segment; empty: this one is a segment.
     """
 
     path: str
@@ -38,6 +39,7 @@ class TableFile:
     clip: Interval | None = None
     announced: bool = False
     size_bytes: int = 0
+    part_of: str = ""
 
     def to_json(self) -> dict[str, object]:
         """Return the file as a JSON object."""
@@ -48,6 +50,7 @@ class TableFile:
             "clip": None if self.clip is None else str(self.clip),
             "announced": self.announced,
             "size": self.size_bytes,
+            "partOf": self.part_of,
         }
 
     @classmethod
@@ -66,6 +69,7 @@ class TableFile:
                 None if clip is None else Interval.parse(str(clip)),
                 bool(value["announced"]),
                 int(str(value.get("size", 0))),
+                str(value.get("partOf", "")),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidRequest(f"{value!r} describes no file of a datasource: {error}") from error

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from penstock.core.errors import CorruptData, InvalidRequest, Unavailable
 from penstock.core.intervals import Interval
+from penstock.core.twins import ColumnNames
 from penstock.spark.tables.model import TableFile
 from penstock.spark.topic.rowshape import TIME_COLUMN
 
@@ -26,12 +27,15 @@ if TYPE_CHECKING:
 BATCH_ROWS: Final = 65_536
 
 
-def read_file(file: TableFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def read_file(
+    file: TableFile, schema: pa.Schema, *, exact: bool = False
+) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a file that count; columns it lacks are null.
 
     Args:
         file: The file.
         schema: Names and types of the batches, each type the file's own or a wider one.
+        exact: Whether case counts in names, as the table has twins (`core.twins`).
 
     Raises:
         Unavailable: The file is gone or cannot be read now: ask for the visible files again.
@@ -39,18 +43,18 @@ def read_file(file: TableFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """
     try:
         dataset = _open(file.path)
-        own = {field.name.lower(): field for field in dataset.schema}
-        wanted = [own[key].name for key in map(str.lower, schema.names) if key in own]
+        own = ColumnNames({name: name for name in dataset.schema.names}, exact=exact)
+        wanted = [name for name in map(own.get, schema.names) if name is not None]
         scanner = dataset.scanner(
             columns=wanted,
-            filter=None if file.clip is None else _within(file.clip, own[TIME_COLUMN]),
+            filter=None if file.clip is None else _within(file.clip, dataset.schema),
             batch_size=BATCH_ROWS,
             batch_readahead=1,
             use_threads=False,  # Spark runs as many of us at once as there are cores
         )
         for batch in scanner.to_batches():
             if batch.num_rows:
-                yield _conformed(batch, schema)
+                yield _conformed(batch, schema, exact=exact)
     except OSError as error:
         raise Unavailable(
             f"{file.path} cannot be read ({error}): its segment may have been replaced meanwhile;"
@@ -71,7 +75,8 @@ def _open(path: str) -> ds.FileSystemDataset:
         raise CorruptData(path, 0, f"it is no Parquet file ({error})") from error
 
 
-def _within(interval: Interval, time: pa.Field) -> pc.Expression:
+def _within(interval: Interval, schema: pa.Schema) -> pc.Expression:
+    time = schema.field(TIME_COLUMN)
     start, end = (
         pa.scalar(ms * 1000, pa.timestamp("us")).cast(time.type)
         for ms in (interval.start_ms, interval.end_ms)
@@ -79,11 +84,12 @@ def _within(interval: Interval, time: pa.Field) -> pc.Expression:
     return (pc.field(time.name) >= start) & (pc.field(time.name) < end)
 
 
-def _conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    own = {name.lower(): index for index, name in enumerate(batch.schema.names)}
+def _conformed(batch: pa.RecordBatch, schema: pa.Schema, *, exact: bool) -> pa.RecordBatch:
+    names = batch.schema.names
+    own = ColumnNames({name: index for index, name in enumerate(names)}, exact=exact)
     columns = []
     for field in schema:
-        index = own.get(field.name.lower())
+        index = own.get(field.name)
         if index is None:
             columns.append(pa.nulls(batch.num_rows, field.type))
         else:

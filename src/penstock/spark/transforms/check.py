@@ -16,6 +16,7 @@ from penstock.core.errors import InvalidRequest
 from penstock.core.sqltext import check_expression
 from penstock.spark.connect.session import SparkRefusal, SparkSessions
 from penstock.spark.expressions import column
+from penstock.spark.sqlwall import OUTLINE_CONF, check_expressions
 from penstock.spark.transforms.identifiers import in_backticks, names_in
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 EXPRESSION_CONF: Final[Mapping[str, str]] = {
     "spark.sql.ansi.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
+    **OUTLINE_CONF,
 }
 _TIME: Final = "__time"
 _WRONG: Final = re.compile(
@@ -63,6 +65,8 @@ class ExpressionCheck:
         try:
             with self._sessions.use() as spark:
                 _analyse(spark, expression)
+        except InvalidRequest as error:
+            return str(error)
         except SparkRefusal as error:
             text = str(error)
             if "[MISSING_GROUP_BY]" in text:
@@ -76,9 +80,9 @@ def _analyse(spark: SparkSession, expression: str) -> None:
     from pyspark.sql import functions as sf  # noqa: PLC0415
 
     fields = [sf.lit("").alias(name) for name in _distinct(names_in(expression))]
-    row = spark.range(0).select(sf.timestamp_millis(sf.lit(0)).alias(_TIME), *fields)
-    # Asking for the schema makes Spark analyse the plan; the row itself is never computed.
-    _ = row.select(sf.expr(in_backticks(expression)), column(_TIME)).schema
+    row = spark.range(1).select(sf.timestamp_millis(sf.lit(0)).alias(_TIME), *fields)
+    # Asking for the plan makes Spark analyse it; the row itself is never computed.
+    check_expressions(row.select(sf.expr(in_backticks(expression)), column(_TIME)))
 
 
 def _distinct(names: Iterable[str]) -> Iterator[str]:

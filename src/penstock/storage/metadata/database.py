@@ -26,7 +26,13 @@ from sqlalchemy.exc import (
 )
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from penstock.core.errors import Closed, Conflict, InvalidRequest, PenstockError, Unavailable
+from penstock.core.errors import (
+    Closed,
+    Conflict,
+    InvalidRequest,
+    MetadataUnavailable,
+    PenstockError,
+)
 from penstock.storage.metadata.backends import postgres, sqlite
 
 if TYPE_CHECKING:
@@ -115,6 +121,7 @@ class Database:
         self._clock = clock
         if parsed.get_backend_name() == "sqlite":
             sqlite.refuse_other_file(self.name)
+            sqlite.create_private(self.name)
         self._closed = False
         self._rest_until_s = clock.monotonic_s()  # one word, set and read by any thread
         self._pause = threading.Condition()  # only ever waited on, for a pause that a clock ends
@@ -166,7 +173,7 @@ class Database:
             if self._closed:
                 raise Closed(f"the metadata store {self.name} was closed: open it again")
             if self._clock.monotonic_s() < self._rest_until_s:
-                raise Unavailable(
+                raise MetadataUnavailable(
                     f"{self.name}: the database server did not answer a moment ago, and is asked"
                     f" again after {REST_S:.0f} s: see to it and try again"
                 )
@@ -236,7 +243,7 @@ def _translated(error: BaseException, name: str) -> PenstockError:
     if isinstance(error, IntegrityError):
         return Conflict(f"{name}: a row of this key is there already ({text})")
     if isinstance(error, PoolTimeout):
-        return Unavailable(f"{name}: all connections are in use: try again later")
+        return MetadataUnavailable(f"{name}: all connections are in use: try again later")
     if isinstance(cause, sqlite3.Error):
         meant = sqlite.translated(cause, name, text)
     else:

@@ -8,10 +8,11 @@ one, neither file is said to be free while both rows are there; the janitor find
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import Connection, delete, or_, select, text
 
+from penstock.core.errors import Unavailable
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.batches import batches
 from penstock.storage.metadata.chunks.reading import chunk_named, of_chunk
@@ -34,6 +35,29 @@ ON CONFLICT (datasource, start_ms, end_ms, version) DO UPDATE SET
 
 # Made once, as each new place asks for it.
 _KILLED = select(schema.killed.c.partition_number).where(*of_chunk(schema.killed))
+
+
+BACKUP_SERVICE: Final = "backup"
+"""Service of the lease that a backup holds while it copies what the metadata names."""
+
+
+def require_no_backup(connection: Connection, now_ms: int) -> None:
+    """Refuse a kill while a backup runs. Take the turn first: a backup takes its lease in one.
+
+    Raises:
+        Unavailable: A backup runs; its lease expires if it dies.
+    """
+    table = schema.leases
+    query = select(table.c.expires_ms).where(
+        table.c.service == BACKUP_SERVICE, table.c.expires_ms > now_ms
+    )
+    expires_ms = connection.execute(query.limit(1)).scalar()
+    if expires_ms is not None:
+        raise Unavailable(
+            "segments are not deleted while a backup runs, because it copies the files that the"
+            f" metadata named when it began: try again when it has ended, or in"
+            f" {(expires_ms - now_ms) // 1000 + 1} s if it has died"
+        )
 
 
 def kill(connection: Connection, rows: Sequence[SegmentRow]) -> Killed:

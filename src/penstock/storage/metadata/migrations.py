@@ -7,14 +7,18 @@ two that start at once take turns.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
+import orjson
 from sqlalchemy import Connection, insert, inspect, select, text, update
 
 from penstock.core.errors import InvalidRequest
 from penstock.storage.metadata.schema import format_table
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from penstock.storage.metadata.database import Database
 
 # `{serial}`, a number that the database gives out, and `{bytes}`: each spells them in its own way.
@@ -142,7 +146,62 @@ _FORMAT_5 = """
 ALTER TABLE penstock_supervisors ADD COLUMN released BOOLEAN NOT NULL DEFAULT FALSE
 """
 
-MIGRATIONS = (_FORMAT_1, _FORMAT_2, _FORMAT_3, _FORMAT_4, _FORMAT_5)
+# Paths of announced files are relative to a task root, whose place the worker registers. Of those
+# that are absolute nothing is known here: the worker that has their task makes them relative.
+_FORMAT_6 = """
+CREATE TABLE penstock_task_roots (
+  id TEXT PRIMARY KEY, path TEXT NOT NULL, updated_ms BIGINT NOT NULL);
+ALTER TABLE penstock_announced ADD COLUMN root TEXT NOT NULL DEFAULT ''
+"""
+
+_TIME_6 = r"\d{4,}-\d\d-\d\dT\d\d_\d\d_\d\d\.\d{3}Z"
+# The end of a location in deep storage that has the shape of a segment's file.
+_SEGMENT_FILE_6 = re.compile(
+    rf".*/([^/]+/{_TIME_6}_{_TIME_6}/[^/]+/\d+/[^/]+/part\.parquet"
+    r"|[^/]+/attempts/[^/]+/[^/]+/.+)",
+    re.DOTALL,
+)
+_ROWS_AT_ONCE_6 = 1000
+
+
+def _make_load_specs_relative(connection: Connection) -> None:
+    """Make the load specs of segments relative to the deep storage, whatever its root is or was.
+
+    A load spec of something else, such as a tombstone or one of Druid's, stays as it is.
+    """
+    page = text(
+        "SELECT id, payload FROM penstock_segments WHERE id > :after ORDER BY id LIMIT :count"
+    )
+    change = text("UPDATE penstock_segments SET payload = :payload WHERE id = :id")
+    after = ""
+    while rows := connection.execute(page, {"after": after, "count": _ROWS_AT_ONCE_6}).all():
+        after = rows[-1].id
+        changed = [
+            {"id": row.id, "payload": payload}
+            for row in rows
+            if (payload := _with_relative_load_spec(row.payload)) is not None
+        ]
+        if changed:
+            connection.execute(change, changed)
+
+
+def _with_relative_load_spec(payload: str) -> str | None:
+    """Return a segment's payload with a relative load spec, None if it needs no change."""
+    segment = orjson.loads(payload)
+    spec = segment.get("loadSpec")
+    if not isinstance(spec, dict) or spec.get("type") not in {"local", "fsspec"}:
+        return None
+    location = spec.get("path" if spec["type"] == "local" else "url")
+    found = _SEGMENT_FILE_6.fullmatch(location) if isinstance(location, str) else None
+    if found is None:
+        return None
+    segment["loadSpec"] = {"type": "deepStorage", "path": found[1]}
+    return orjson.dumps(segment, option=orjson.OPT_SORT_KEYS).decode()
+
+
+MIGRATIONS = (_FORMAT_1, _FORMAT_2, _FORMAT_3, _FORMAT_4, _FORMAT_5, _FORMAT_6)
+# What is done to the rows after the statements of a format.
+_CONVERSIONS: Mapping[int, Callable[[Connection], None]] = {6: _make_load_specs_relative}
 FORMAT_NUMBER = len(MIGRATIONS)
 
 # Any number that no other program on the same PostgreSQL is likely to lock.
@@ -171,10 +230,12 @@ def _take_steps(connection: Connection, name: str) -> None:
     if number == 0:
         format_table.create(connection)
         connection.execute(insert(format_table).values(id=1, number=0))
-    for step in MIGRATIONS[number:]:
+    for reached, step in enumerate(MIGRATIONS[number:], number + 1):
         for statement in step.format(**_SPELLED[connection.dialect.name]).split(";"):
             if statement.strip():
                 connection.execute(text(statement))
+        if reached in _CONVERSIONS:
+            _CONVERSIONS[reached](connection)
     connection.execute(update(format_table).values(number=FORMAT_NUMBER))
 
 

@@ -145,6 +145,17 @@ announced = Table(
     Column("payload", Text, nullable=False),
     # Empty if it is not known.
     Column("reading", Text, nullable=False),
+    # Id of the task root that `path` is relative to; empty if `path` is absolute.
+    Column("root", Text, nullable=False),
+)
+
+# Present places of the folders of tasks; a worker stores its own each time it starts.
+task_roots = Table(
+    "penstock_task_roots",
+    tables,
+    Column("id", Text, primary_key=True),
+    Column("path", Text, nullable=False),
+    Column("updated_ms", BigInteger, nullable=False),
 )
 
 # Sequences that were published: what a task cut after its publish must not announce again, and how

@@ -20,7 +20,7 @@ from penstock.storage.metadata.chunks.chunk import visible_chunks
 from penstock.storage.metadata.chunks.reading import overlapping, used_chunks
 from penstock.storage.metadata.chunks.returning import shown_if_used
 from penstock.storage.metadata.commits.upgrades import read_upgrades
-from penstock.storage.metadata.killing import kill
+from penstock.storage.metadata.killing import kill, require_no_backup
 from penstock.storage.metadata.places import pending_intervals, pending_row
 from penstock.storage.metadata.rows import Occupied
 from penstock.storage.metadata.snapshots import (
@@ -243,11 +243,15 @@ class Segments:
             ids: The segments.
             changed_before_ms: Those stay, too, that became unused at this time or later: somebody
                 used them again since they were found.
+
+        Raises:
+            Unavailable: A backup is running.
         """
         wanted = list(ids)
 
         def work(connection: Connection) -> Killed:
             take_turn(connection)
+            require_no_backup(connection, self._database.now_ms())
             rows = [
                 row
                 for row in _by_ids(connection, wanted)

@@ -10,6 +10,7 @@ after the other, revisions come out in commit order, and nobody waits for a seco
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Mapping
 
 from sqlalchemy import ColumnElement, Connection, Row, func, select, update
 
@@ -67,6 +68,12 @@ def read_snapshot(
     return Snapshot(
         revision, segments_revision, segments, _announced(connection, datasource), datasource
     )
+
+
+def read_roots(connection: Connection) -> dict[str, str]:
+    """Return where each task root is at present, by its id."""
+    table = schema.task_roots
+    return {row.id: row.path for row in connection.execute(select(table.c.id, table.c.path))}
 
 
 def segment_row(found: Row[tuple[object, ...]]) -> SegmentRow:
@@ -143,13 +150,14 @@ def _announced(connection: Connection, datasource: str | None) -> tuple[Announce
     )
     if datasource is not None:
         query = query.where(table.c.datasource == datasource)
+    roots = read_roots(connection)
     sequences: dict[tuple[str, str], dict[str, Candidate]] = {}
     for found in connection.execute(query):
         by_task = sequences.setdefault((found.datasource, found.sequence_name), {})
         candidate = by_task.get(found.task_id)
         if candidate is None:
             by_task[found.task_id] = candidate = Candidate(load_reading(found.reading))
-        candidate.rows.append(_announced_row(found))
+        candidate.rows.append(_announced_row(found, roots))
     committed = _committed(connection) if sequences else {}
     replicas = [list(by_task.values()) for by_task in sequences.values()]
     return tuple(row for chosen in choose(replicas, committed) for row in chosen.rows)
@@ -164,9 +172,9 @@ def _committed(connection: Connection) -> dict[str, CommittedRow]:
     }
 
 
-def _announced_row(found: Row[tuple[object, ...]]) -> AnnouncedRow:
+def _announced_row(found: Row[tuple[object, ...]], roots: Mapping[str, str]) -> AnnouncedRow:
     file = AnnouncedFile(
-        path=found.path,
+        path=f"{roots[found.root]}/{found.path}" if found.root else found.path,
         interval=Interval(found.start_ms, found.end_ms),
         rows=found.row_count,
         payload=load(found.payload),

@@ -27,6 +27,7 @@ from penstock.storage.metadata.commits.offsets import (
 )
 from penstock.storage.metadata.commits.publish import publish
 from penstock.storage.metadata.commits.upgrades import Upgrades
+from penstock.storage.metadata.copies import read_copy, write_copy
 from penstock.storage.metadata.database import (
     BUSY_TIMEOUT_MS,
     Database,
@@ -42,6 +43,7 @@ from penstock.storage.metadata.tables.audit import AuditLog
 from penstock.storage.metadata.tables.config import Config
 from penstock.storage.metadata.tables.leases import Leases
 from penstock.storage.metadata.tables.locks import TaskLocks
+from penstock.storage.metadata.tables.roots import TaskRoots
 from penstock.storage.metadata.tables.rules import Rules
 from penstock.storage.metadata.tables.supervisors import Supervisors
 from penstock.storage.metadata.tables.tasks import Tasks
@@ -78,6 +80,7 @@ class MetadataStore:
         segments: Published segments by id, used and unused; pending places.
         survey: All used segments: sums, changes, and piece by piece.
         leases: Which instances of which services are there.
+        roots: Where the folders of tasks are.
         upgrades: What was appended while a task replaces its time.
         locks: Locks of tasks, as the lockbox wants them kept.
         terms: Who leads which service.
@@ -93,6 +96,7 @@ class MetadataStore:
         self.segments = Segments(database)
         self.survey = Survey(database)
         self.leases = Leases(database)
+        self.roots = TaskRoots(database)
         self.upgrades = Upgrades(database)
         self.locks = TaskLocks(database)
         self.terms = Terms(database)
@@ -165,6 +169,18 @@ class MetadataStore:
 
         guarded = GuardedDatabase(self._database, check)
         return MetadataStore(guarded)
+
+    def write_copy(self, path: str, clock: Clock) -> list[tuple[dict[str, object], int]]:
+        """Write all metadata as of one instant into a new SQLite file; see `copies`.
+
+        Returns:
+            Load spec and size of each segment, used or unused.
+        """
+        return write_copy(self._database, path, clock)
+
+    def read_copy(self, path: str, clock: Clock) -> None:
+        """Take over all metadata of a copy into an empty database. Raises as `read_copy`."""
+        read_copy(path, self._database, clock)
 
     def publish(self, request: PublishRequest) -> PublishOutcome:
         """Publish segments and move the supervisor's offsets, both or neither.

@@ -29,7 +29,7 @@ class Files:
 
     Attributes:
         full_until_s: Until when nothing can be written there.
-        deleting: Told of each file that is about to be deleted.
+        deleting: Called with the path, from the root, of each file that is about to be deleted.
     """
 
     def __init__(self, folder: Path, now_s: Callable[[], float]) -> None:
@@ -37,6 +37,7 @@ class Files:
         self.full_until_s = 0.0
         self._now_s = now_s
         self.inner = DeepStore(str(folder), fs=_Disk(self))
+        self.inner.make_root()
         self.born_ms: dict[str, int] = {}
         self.deleting: Callable[[str], None] = lambda _path: None
 
@@ -111,6 +112,10 @@ class SimDeepStore:
         self._process.moment("after it pushed")
         return pushed
 
+    def probe(self) -> None:
+        """Return if it answers."""
+        self._files.inner.probe()
+
     def attempt_folder(self, datasource: str, task_id: str, attempt: str) -> str:
         """Return where one call of an engine writes."""
         return self._files.inner.attempt_folder(datasource, task_id, attempt)
@@ -118,6 +123,14 @@ class SimDeepStore:
     def load_spec_of(self, uri: str) -> Mapping[str, object]:
         """Return the load spec of a file that an engine wrote."""
         return self._files.inner.load_spec_of(uri)
+
+    def rebased(self, location: str) -> str:
+        """Return where a file is now."""
+        return self._files.inner.rebased(location)
+
+    def current(self, load_spec: Mapping[str, object]) -> Mapping[str, object]:
+        """Return a load spec in the form that is written today."""
+        return self._files.inner.current(load_spec)
 
     def location(self, load_spec: Mapping[str, object]) -> str:
         """Return where a file is."""
@@ -141,7 +154,7 @@ class SimDeepStore:
         self._files.note(self._process.clock.now_ms())
         found = self._files.inner.list_orphans(known, modified_before_ms=1 << 60)
         born = self._files.born_ms
-        return [one for one in found if born[str(one["path"])] < modified_before_ms]
+        return [one for one in found if born[self.location(one)] < modified_before_ms]
 
     def _reach(self, what: str) -> None:
         self._process.world.let_others_run()

@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+# `np.unique` imports it at its first call, which would be on the event loop.
+import numpy.ma
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 

@@ -16,10 +16,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, BinaryIO, Final, Protocol, cast
+from urllib.parse import urlsplit
 
 import fsspec
+from fsspec.implementations.local import LocalFileSystem
 
 from penstock.core.errors import Conflict, InvalidRequest, NotFound, Unavailable
+from penstock.flow.processor import Problem
+from penstock.flow.write_guard import WRITE_GUARD
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -28,6 +32,17 @@ PIECE_BYTES: Final = 1 << 20
 _OPTIONS_MAX: Final = 64
 # What the file systems of fsspec call the time of the last change.
 _CHANGED_NAMES: Final = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
+# File systems that are somewhere else. Those that wrap another one (caches, archives, `dir`) could
+# write files of this machine past the write guard.
+_REMOTE: Final = frozenset(
+    (
+        *("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "oci", "tos"),
+        *("hdfs", "webhdfs", "http", "https", "ftp", "sftp", "ssh", "smb", "webdav"),
+        *("dbfs", "lakefs", "hf", "box", "dropbox", "gdrive", "memory"),
+    )
+)
+_LOCAL: Final = frozenset({"file", "local"})
+_HDFS_OPTIONS: Final = frozenset({"user", "kerb_ticket", "replication", "port"})
 _PACKAGES: Final = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs"}
 
 
@@ -143,8 +158,10 @@ class Place:
         """Make these bytes the file: under a temporary path first, so whole or not at all.
 
         Raises:
+            InvalidRequest: A flow must not change files there.
             Unavailable: It cannot be written now; the file is as before.
         """
+        self.check_changeable()
         with _translated(self.path, "write"):
             self._fs.makedirs(posixpath.dirname(self.path), exist_ok=True)
             with self._fs.open(temporary, "wb") as stream:
@@ -162,12 +179,14 @@ class Place:
         """Delete the file that this is; fine if it is gone.
 
         Raises:
+            InvalidRequest: A flow must not change files there.
             NotAllowed: It may not be deleted.
             Unavailable: It cannot be deleted now.
         """
+        path = self.check_changeable()
         try:
             with _translated(self.path, "delete"):
-                self._fs.rm_file(self.path)
+                self._fs.rm_file(path)
         except NotFound:
             return
 
@@ -175,12 +194,22 @@ class Place:
         """Rename the file that this is, on its file system; `target` is replaced.
 
         Raises:
+            InvalidRequest: A flow must not change files here or there.
             NotFound: It is gone.
             Unavailable: It cannot be moved now.
         """
+        source, to = self.check_changeable(), self.at(target).check_changeable()
         with _translated(self.path, f"move to {target}"):
-            self._fs.makedirs(posixpath.dirname(target), exist_ok=True)
-            self._fs.mv(self.path, target)
+            self._fs.makedirs(posixpath.dirname(to), exist_ok=True)
+            self._fs.mv(source, to)
+
+    def check_changeable(self) -> str:
+        """Return the path that a change would change, symbolic links of its folder resolved.
+
+        Raises:
+            InvalidRequest: A flow must not change it.
+        """
+        return WRITE_GUARD.check(self.path) if self.is_local else self.path
 
     def at(self, path: str) -> Place:
         """Return another path on the same file system."""
@@ -231,11 +260,13 @@ def open_place(where: str, options: Mapping[str, object] | None = None) -> Place
         options: Of the file system, as fsspec has them.
 
     Raises:
-        InvalidRequest: There is no such file system, or a package for it is missing.
+        InvalidRequest: There is no such file system, a flow must not use it, or a package for it is
+            missing.
     """
     if not where or "\0" in where:
         raise InvalidRequest(f"{where!r} is no path: write one, or a URL")
     scheme, separator, _ = where.partition("://")
+    _check_scheme(where, scheme if separator else "", options or {})
     try:
         fs, path = fsspec.core.url_to_fs(where, **(options or {}))
     except ImportError as error:
@@ -248,10 +279,57 @@ def open_place(where: str, options: Mapping[str, object] | None = None) -> Place
         raise InvalidRequest(
             f"{where!r} cannot be opened ({type(error).__name__}): correct the URL or the options"
         ) from None
-    is_local = not separator or scheme in {"file", "local"}
+    is_local = isinstance(fs, LocalFileSystem)
+    if not is_local and not separator:
+        raise InvalidRequest(f"{where!r} cannot be opened: write a path, or a URL with ://")
     # One folder has one name: what was taken from it is remembered by that.
     path = posixpath.normpath(str(path)) if is_local else str(path).rstrip("/")
     return Place(cast("_FileSystem", fs), path, is_local=is_local)
+
+
+def change_problems(name: str, folder: str) -> Iterator[Problem]:
+    """Yield why a flow must not change files of a folder; one with expressions is left for later.
+
+    Args:
+        name: Of the property.
+        folder: Its text.
+    """
+    if not folder or "${" in folder:
+        return
+    scheme, separator, below = folder.partition("://")
+    try:
+        _check_scheme(folder, scheme if separator else "", {})
+        if not separator or scheme in _LOCAL:
+            WRITE_GUARD.check(posixpath.join(below if separator else folder, "file"))
+    except InvalidRequest as error:
+        yield Problem(name, str(error))
+
+
+def _check_scheme(where: str, scheme: str, options: Mapping[str, object]) -> None:
+    """Refuse file systems that would reach this machine's files under another name."""
+    if scheme and scheme not in _REMOTE | _LOCAL:
+        raise InvalidRequest(
+            f"{where!r} cannot be opened: {scheme}:// is not a file system for flows: use a path "
+            f"or one of {', '.join(sorted(_REMOTE))}"
+        )
+    if "::" in where:
+        raise InvalidRequest(
+            f"{where!r} cannot be opened: flows do not use chains of file systems (::): write one "
+            "URL"
+        )
+    if "protocol" in options:
+        raise InvalidRequest(
+            f"{where!r} cannot be opened: option 'protocol' would replace that of the URL: leave "
+            "it out"
+        )
+    if scheme == "hdfs":
+        # Without a host Hadoop takes its default file system, which may be this machine's.
+        wrong = sorted(options.keys() - _HDFS_OPTIONS)
+        if wrong or urlsplit(where).hostname in {None, "default"}:
+            raise InvalidRequest(
+                f"{where!r} cannot be opened: write hdfs://HOST:PORT/PATH, with no other options "
+                f"than {', '.join(sorted(_HDFS_OPTIONS))}"
+            )
 
 
 def read_options(text: str) -> Mapping[str, object]:

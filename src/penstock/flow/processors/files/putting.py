@@ -11,6 +11,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from penstock.core.errors import Conflict, InvalidRequest, NotFound, PenstockError, Unavailable
@@ -22,6 +23,7 @@ from penstock.flow.processor import (
     ExpressionProperty,
     FlowFile,
     InputRequirement,
+    Problem,
     ProcessContext,
     Processor,
     ProcessSession,
@@ -31,7 +33,15 @@ from penstock.flow.processor import (
 )
 from penstock.flow.processors.failing import WRITES_REASON, fail
 from penstock.flow.processors.files.listing import FILE_PATH
-from penstock.flow.processors.files.places import PIECE_BYTES, Place, open_place, read_options
+from penstock.flow.processors.files.places import (
+    PIECE_BYTES,
+    Place,
+    change_problems,
+    open_place,
+    read_options,
+)
+from penstock.flow.write_guard import WRITE_GUARD
+from penstock.storage.filesystem import translate_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,6 +49,33 @@ if TYPE_CHECKING:
     from penstock.storage.filesystem import FileSystem
 
 _TEMPORARY: Final = ".part"
+_PRIVATE: Final = 0o600
+
+
+def _read_mode(text: str) -> int:
+    if not (len(text) == 3 and set(text) <= set("01234567")):
+        raise InvalidRequest(f"{text!r} is not a file mode: write three octal digits such as 640")
+    return int(text, 8)
+
+
+def _make_folders(fs: FileSystem, folder: str, mode: int) -> None:
+    """Create a folder; users who may read its files may enter it and the new ones above it."""
+    missing: list[str] = []
+    above = folder
+    while mode != _PRIVATE and not fs.exists(above):
+        missing.append(above)
+        above = posixpath.dirname(above)
+    fs.mkdir(folder)
+    for one in missing:
+        _set_mode(one, mode | (mode & 0o444) >> 2)
+
+
+def _set_mode(path: str, mode: int) -> None:
+    if mode != _PRIVATE:  # the service writes its own files so
+        try:
+            Path(path).chmod(mode)
+        except OSError as error:
+            raise translate_error(error, path, "set the permissions") from error
 
 
 class PutFile(Processor):
@@ -72,7 +109,18 @@ class PutFile(Processor):
         default="fail",
         about="What to do where there is a file of this name: judged right before it appears.",
     )
+    permissions = Property(
+        STR,
+        default="600",
+        about="Permissions of files on this machine, three octal digits; a new folder may be"
+        " entered by whoever may read.",
+        validator=_read_mode,
+    )
     create_folders = Property(BOOL, default=True, about="Whether missing folders are made.")
+
+    def check(self) -> Iterator[Problem]:
+        """Yield what is wrong with a folder that is the same for all FlowFiles."""
+        yield from change_problems("folder", self.folder.text)
 
     def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:
         """Write one FlowFile."""
@@ -84,9 +132,10 @@ class PutFile(Processor):
             _check_folder(folder)
             place = open_place(folder, read_options(self.options))
             target = place.at(posixpath.join(place.path, _name_of(flowfile)))
-            temporary = posixpath.join(place.path, f".{flowfile.attributes[UUID]}{_TEMPORARY}")
+            temporary = posixpath.join(place.path, _temporary_name(flowfile))
             if place.is_local:
-                self._write_here(context.fs, flowfile, target.path, temporary, session)
+                path = target.check_changeable()
+                self._write_here(context.fs, flowfile, path, session)
             else:
                 self._write_there(target, flowfile, temporary, session)
         except ContentMissing:
@@ -105,12 +154,12 @@ class PutFile(Processor):
         fs: FileSystem,
         flowfile: FlowFile,
         path: str,
-        temporary: str,
         session: ProcessSession,
     ) -> None:
         folder = posixpath.dirname(path)
+        temporary = posixpath.join(folder, _temporary_name(flowfile))
         if self.create_folders:
-            fs.mkdir(folder)
+            _make_folders(fs, folder, _read_mode(self.permissions))
         if not self._is_wanted(exists=fs.exists(path), path=path):
             return
         file = fs.create(temporary, replace=True)
@@ -118,14 +167,16 @@ class PutFile(Processor):
             try:
                 for piece in _pieces(session, flowfile):
                     file.writev([piece])
+                _set_mode(temporary, _read_mode(self.permissions))
                 file.sync()
             finally:
                 file.close()
             if self._is_wanted(exists=fs.exists(path), path=path):
+                _check_unmoved(path)
                 fs.rename(temporary, path)
             else:
                 fs.unlink(temporary)
-        except PenstockError:
+        except BaseException:
             with suppress(PenstockError):  # a full disk needs the room
                 fs.unlink(temporary)
             raise
@@ -138,7 +189,7 @@ class PutFile(Processor):
             return
         try:
             target.write(_pieces(session, flowfile), temporary)
-        except PenstockError:
+        except BaseException:
             with suppress(PenstockError):
                 target.at(temporary).delete()
             raise
@@ -154,11 +205,21 @@ def _check_folder(folder: str) -> None:
         raise InvalidRequest(f"folder {folder!r} leads upwards: it is not used")
 
 
+def _check_unmoved(path: str) -> None:
+    """Refuse a path whose folder became a symbolic link since it was checked."""
+    if WRITE_GUARD.check(path) != path:
+        raise InvalidRequest(f"{path}: its folder was replaced while the file was written")
+
+
 def _name_of(flowfile: FlowFile) -> str:
     name = flowfile.attributes.get(FILENAME, "")
     if name in {"", ".", ".."} or "/" in name or "\0" in name:
         raise InvalidRequest(f"filename {name!r} is no name of a file: set attribute `filename`")
     return name
+
+
+def _temporary_name(flowfile: FlowFile) -> str:
+    return f".{flowfile.attributes[UUID].replace('/', '_')}{_TEMPORARY}"
 
 
 def _pieces(session: ProcessSession, flowfile: FlowFile) -> Iterator[bytes]:

@@ -39,6 +39,7 @@ from penstock.flow.processors.files.places import (
     FoundFile,
     NotAllowed,
     Place,
+    change_problems,
     open_place,
     read_options,
 )
@@ -89,6 +90,8 @@ class GetFile(FolderSource):
                 "by times it is not known which files were taken, so none could be deleted safely: "
                 "track files, or keep sources",
             )
+        if not self.keep_source:
+            yield from change_problems("folder", self.folder)
 
     @property
     def is_durable(self) -> bool:
@@ -176,6 +179,8 @@ class FetchFile(Processor):
         """Yield what does not go together."""
         if self.completion == "move" and not self.move_to.text:
             yield Problem("move_to", "is required with completion move: write a folder")
+        if self.completion == "move":
+            yield from change_problems("move_to", self.move_to.text)
 
     def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:
         """Read the file of one FlowFile."""

@@ -12,6 +12,7 @@ import socket
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, BinaryIO, ClassVar, Final, cast
 
+from penstock.broker.httpserver.hosts import HostPolicy
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.flow.flowfile import MIME_TYPE
 from penstock.flow.processor import (
@@ -83,6 +84,13 @@ class ListenHTTP(Processor):
     success = Relationship("One FlowFile for each request.")
 
     host = Property(STR, default="127.0.0.1", about="Address to listen on; 0.0.0.0: all.")
+    allowed_hosts = Property(
+        list_of(STR),
+        default="",
+        about="Further hosts that requests may name in `Host`, besides loopback names, `host` and"
+        " the address that the sender connected to; *.example.com: all below.",
+        validator=HostPolicy,
+    )
     port = Property(INT, required=True, about="Port; 0: any.", validator=_check_port)
     path = Property(STR, default="/", about="The only path served.", validator=_check_path)
     methods = Property(list_of(STR), default="POST,PUT", about="Out of POST, PUT and PATCH.")
@@ -133,7 +141,9 @@ class ListenHTTP(Processor):
         started = False
         try:
             self._server = ReceivingServer(
-                self._receiver, listener, self.certificate, self.certificate_key
+                *(self._receiver, listener),
+                HostPolicy.of_addresses([self.host], self.allowed_hosts),
+                *(self.certificate, self.certificate_key),
             )
             self._loop.run(self._server.start(), _START_S)
             started = True

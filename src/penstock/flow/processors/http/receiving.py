@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import ssl
 import tempfile
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -25,14 +26,21 @@ import uvicorn
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 
+from penstock.broker.httpserver.guard import HttpGuard
+from penstock.broker.httpserver.serving import uvicorn_config
+
 if TYPE_CHECKING:
     import socket
 
     from starlette.types import Receive, Scope, Send
 
+    from penstock.broker.httpserver.hosts import HostPolicy
+
 SPOOL_BYTES: Final = 1 << 20
 _RETRY_AFTER_S: Final = "1"
 _STOP_S: Final = 3
+# Bodies may be large and senders slow.
+_BODY_TIMEOUT_S: Final = 3_600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,34 +222,33 @@ class ReceivingServer:
     Args:
         receiver: What answers.
         listener: A listening socket; it is closed at the end.
+        hosts: Checks the hosts and origins of requests.
         certificate: Path of a PEM file with the certificates; empty: no TLS.
         key: Path of a PEM file with the private key; empty: it is with the certificates.
+
+    Raises:
+        OSError: The certificate cannot be used.
     """
 
     def __init__(
-        self, receiver: Receiver, listener: socket.socket, certificate: str = "", key: str = ""
+        self,
+        receiver: Receiver,
+        listener: socket.socket,
+        hosts: HostPolicy,
+        certificate: str = "",
+        key: str = "",
     ) -> None:
         self._listener = listener
-        self._server = uvicorn.Server(
-            uvicorn.Config(
-                receiver,
-                loop="none",
-                lifespan="off",
-                log_config=None,
-                log_level="warning",
-                access_log=False,
-                server_header=False,
-                proxy_headers=False,  # the address in attributes is that of who connected
-                timeout_graceful_shutdown=_STOP_S,
-                ssl_certfile=certificate or None,
-                ssl_keyfile=key or None,
-            )
-        )
+        tls: ssl.SSLContext | None = None
+        if certificate:
+            tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            tls.load_cert_chain(certificate, key or None)
+        guard = HttpGuard(hosts, body_timeout_s=_BODY_TIMEOUT_S)
+        self._server = uvicorn.Server(uvicorn_config(receiver, guard, _STOP_S, tls))
         self._serving: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Begin to answer."""
-        self._server.config.load()
         self._serving = asyncio.create_task(self._server.serve(sockets=[self._listener]))
 
     def begin_stop(self) -> None:

@@ -55,7 +55,7 @@ class RecordProcessor(Processor):
     input_format = Property(
         Format,
         required=True,
-        about="What the content is. Avro needs a package: pip install 'penstock[avro]'.",
+        about="What the content is. Avro needs a package: pip install 'penstock-io[avro]'.",
     )
     schema = Property(
         SCHEMA,

@@ -205,7 +205,7 @@ class ConsumeTopic(Processor):
 
     def _addresses(self) -> tuple[str, ...]:
         if self.addresses is None:
-            return () if self.lookup else (SERVICE.addresses().broker_tcp,)
+            return () if self.lookup else (SERVICE.addresses().broker_tcp(),)
         return self.addresses
 
 

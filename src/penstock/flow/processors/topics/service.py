@@ -6,6 +6,7 @@ processors are made from a flow's file and have no other way to be told.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 
@@ -14,14 +15,14 @@ class ServiceAddresses:
     """Addresses of one Penstock.
 
     Attributes:
-        broker_http: URL of the broker.
-        broker_tcp: ``HOST:PORT`` where the broker speaks NSQ's protocol.
+        broker_http: Returns the URL of the broker, or raises `Unavailable` while none is found.
+        broker_tcp: Returns ``HOST:PORT`` where the broker speaks NSQ's protocol, in the same way.
         overlord: URL of the overlord, or of the router.
         token: What they ask for; empty: nothing.
     """
 
-    broker_http: str = "http://127.0.0.1:4151"
-    broker_tcp: str = "127.0.0.1:4150"
+    broker_http: Callable[[], str] = lambda: "http://127.0.0.1:4151"
+    broker_tcp: Callable[[], str] = lambda: "127.0.0.1:4150"
     overlord: str = "http://127.0.0.1:8888"
     token: str = ""
 
@@ -30,7 +31,7 @@ class ServiceAddresses:
 
         The token of this service goes to its own broker only.
         """
-        return (url, token) if url else (self.broker_http, token or self.token)
+        return (url, token) if url else (self.broker_http(), token or self.token)
 
     def overlord_of(self, url: str, token: str) -> tuple[str, str]:
         """Return URL and token of an overlord, in the same way."""

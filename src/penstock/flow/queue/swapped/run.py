@@ -114,8 +114,8 @@ class Run:
     def close(self) -> None:
         """Close the file; it is opened again when it is needed."""
         if self._reader is not None and not self.is_read_ahead:
-            self._reader.close()
-            self._reader = None
+            reader, self._reader = self._reader, None
+            reader.close()
 
     def plan(self, count: int, start: int | None = None) -> Plan:
         """Return about so many rows behind the window, or from a place on in the run's order."""
@@ -143,22 +143,33 @@ class Run:
         if self.window:
             self.key = self.window.key
 
-    def take(self, limit: int, before: Key | None) -> tuple[list[FlowFile], list[int]]:
-        """Take from the window what comes before a key, and return it with its rows."""
-        taken, places, self.key = self.window.take(limit, before)
-        rows = places if self._order is None else self._order[places].tolist()
+    def take(
+        self, limit: int, before: Key | None, loaded: Callable[[list[FlowFile], list[int]], None]
+    ) -> list[FlowFile]:
+        """Take from the window what comes before a key.
+
+        Args:
+            limit: How many at most.
+            before: The key; None: any.
+            loaded: Told of the FlowFiles and their rows; if it raises, nothing was taken.
+        """
+        taken, places, key = self.window.first(limit, before)
+        if taken:
+            loaded(taken, places if self._order is None else self._order[places].tolist())
+        self.window.drop_first(len(taken))
+        self.key = key
         if not self.window:
             self._clear_window()
         self._leave(len(taken), sum([one.size for one in taken]))
-        return taken, rows
+        return taken
 
     def let_go(self) -> None:
         """Forget the window; it will be read again."""
         if self.window:
             self.key, self._position = self.window.key, self.window.place
         self._clear_window()
-        self.close()
         self.generation += 1
+        self.close()
 
     def remaining(self) -> npt.NDArray[np.bool_]:
         """Return for each row of the file whether it is left in this run."""

@@ -8,6 +8,7 @@ Invariants:
 - A ranked run's key is never greater than that of its next FlowFile; it needs no window until that
   key is the least of all.
 - A file that cannot be read now rests for a while, and nothing waits for it.
+- A run that still has rows is ranked, unread or resting, whatever a call of a port raised.
 """
 
 from __future__ import annotations
@@ -95,12 +96,12 @@ class Runs:
 
     def adopt(self, run: Run) -> None:
         """Take a run over from another store, whose order was another."""
+        run.order_anew(self._order)  # first, as it alone may fail
         self._number += 1
         run.number = self._number
         run.tally.add(-run.left, -run.left_bytes)
         run.tally = self.swapped
         run.tally.add(run.left, run.left_bytes)
-        run.order_anew(self._order)
         self._unread.append(run)
 
     def release(self, run: Run) -> None:
@@ -114,11 +115,12 @@ class Runs:
             for runs in (self._unread, self._resting):
                 with suppress(ValueError):
                     runs.remove(run)
-            run.close()
         if run not in self._unread and run not in self._resting:
             self.release(run)
             if run.left:
                 self._rank(run)
+        if not run.left:
+            run.close()
 
     def reorder(self, order: str) -> None:
         """Order everything anew; runs are sorted when they are read next."""
@@ -149,18 +151,28 @@ class Runs:
         """Return the run that comes first; there is one."""
         return self._ranked[0][-1]
 
-    def take(self, limit: int, before: Key | None) -> list[FlowFile]:
-        """Take from the window of the first run what comes before a key and before other runs."""
+    def take(self, found: list[FlowFile], limit: int, before: Key | None) -> int:
+        """Take from the window of the first run what comes before a key and before other runs.
+
+        Args:
+            found: Gets what is taken, also if closing a file raises afterwards.
+            limit: How many at most.
+            before: The key; None: any.
+
+        Returns:
+            How many were taken.
+        """
         run = self.first()
         stops = [ranked[0][0] for ranked in self._ranked[1:3]]
         stops += [] if before is None else [before]
         taken = self._windows.take(run, limit, min(stops, default=None))
+        found += taken
         if run.left:
             heapq.heapreplace(self._ranked, _ranked(run))
         else:
             heapq.heappop(self._ranked)
             run.close()
-        return taken
+        return len(taken)
 
     # -- reading
 
@@ -189,14 +201,22 @@ class Runs:
         return True
 
     def _read(self, run: Run) -> None:
-        """Read a window and rank the run; or it ends, or rests if it cannot be read."""
+        """Read a window and rank the run; or it ends, or rests if it cannot be read.
+
+        Whatever else is raised passes through, and the run is unread again.
+        """
+        is_placed = False
         try:
             self._windows.read(run, self.ranked())
+            if run.left:
+                self._rank(run)
+                is_placed = True
         except PenstockError:
             run.retry_at_s = self._clock.monotonic_s() + RETRY_S
             self._resting.append(run)
-            return
-        if run.left:
-            self._rank(run)
-        else:
+            is_placed = True
+        finally:
+            if run.left and not is_placed:
+                self._unread.append(run)
+        if not run.left:
             run.close()

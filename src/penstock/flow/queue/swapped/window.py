@@ -22,12 +22,12 @@ Entry = tuple["Key", "FlowFile"]
 
 
 class FromWindow(NamedTuple):
-    """What was taken from a window.
+    """The first FlowFiles of a window.
 
     Attributes:
         flowfiles: In order.
         places: Theirs, in the run's order.
-        key: Of the first one that is left; where none is, of the last one taken.
+        key: Of the first one behind them; where there is none, of the last of them.
     """
 
     flowfiles: list[FlowFile]
@@ -80,14 +80,17 @@ class Window:
         self._flowfiles += flowfiles
         self._places += places
 
-    def take(self, limit: int, before: Key | None) -> FromWindow:
-        """Take up to so many from the front, all with keys less than one given; there is one."""
+    def first(self, limit: int, before: Key | None) -> FromWindow:
+        """Return up to `limit` from the front, all with keys less than `before`; there is one."""
         keys, start = self._keys, self._at
         end = len(keys) if before is None else bisect_left(keys, before, start)
         end = min(end, start + limit)
-        self._at = end
         key = keys[min(end, len(keys) - 1)]
         return FromWindow(self._flowfiles[start:end], self._places[start:end], key)
+
+    def drop_first(self, count: int) -> None:
+        """Remove `count` from the front."""
+        self._at += count
 
     def keep(self, kept: Sequence[bool]) -> None:
         """Let go of some in between: of each, whether it stays."""

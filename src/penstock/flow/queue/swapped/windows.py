@@ -76,16 +76,17 @@ class Windows:
                 self._add(run, plan, found, self.keys(found.flowfiles))
         except (NotFound, CorruptData) as error:
             self._lose_rest(run, str(error))
-        except PenstockError:
+        except BaseException:
             run.let_go()
             raise
 
     def take(self, run: Run, limit: int, before: Key | None) -> list[FlowFile]:
         """Take from the window of a run what comes before a key."""
-        taken, rows = run.take(limit, before)
-        if taken:
+
+        def loaded(taken: list[FlowFile], rows: list[int]) -> None:
             self._home.loaded(run.file, rows, [one.id for one in taken])
-        return taken
+
+        return run.take(limit, before, loaded)
 
     def next_plan(self, run: Run, ranked: Sequence[Run]) -> Plan | None:
         """Return what to read of a run behind its window, if it is time to read ahead."""
@@ -129,8 +130,8 @@ class Windows:
     def _lose_rest(self, run: Run, reason: str) -> None:
         rows = run.remaining().nonzero()[0]
         self.damages.append(Damage(run.file, rows, reason))
-        run.let_go()
         run.lose(rows)
+        run.let_go()
 
     def _size(self, others: Iterable[Run]) -> int:
         """Return how many rows to read at once, so that all windows keep within their bound."""

@@ -19,6 +19,7 @@ class FlowFileReading:
     Attributes:
         damage: Where the file is damaged; known when `batches` has come to its end.
         read_count: FlowFiles read so far.
+        absent: Fields of FlowFiles that the file does not hold; they were filled in.
     """
 
     _read_one: Callable[[ByteReader], FlowFile]
@@ -26,6 +27,7 @@ class FlowFileReading:
     def __init__(self, reader: ByteReader) -> None:
         self.damage: CorruptData | None = None
         self.read_count = 0
+        self.absent: frozenset[str] = frozenset()
         self._reader = reader
         self._count = 0
 
@@ -63,5 +65,5 @@ class FlowFileReading:
             CorruptData: It is negative.
         """
         if count < 0:
-            raise self._reader.corrupt(f"{count} FlowFiles", position)
+            raise self._reader.corrupt(f"a count of {count} FlowFiles", position)
         self._count = count

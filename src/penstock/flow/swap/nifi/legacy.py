@@ -21,6 +21,8 @@ from penstock.storage.content.claims import ContentClaim, ResourceClaim
 VERSION_MAX: Final = 10
 
 _CREATE: Final = 1
+# Fields that not every version has, and the first version that has them.
+_SINCE: Final = {"lineage_start_ms": 2, "queued_ms": 6, "lineage_index": 9, "queue_index": 9}
 
 
 class LegacySwapFile(FlowFileReading):
@@ -52,6 +54,7 @@ class LegacySwapFile(FlowFileReading):
         self._expect(count, at)
         self._read_one = self._flowfile
         self.format = f"legacy {self._version}"
+        self.absent = frozenset(field for field, since in _SINCE.items() if self._version < since)
         self.summary = NifiSwapSummary(connection, count, size_bytes, max_id)
 
     def _flowfile(self, reader: ByteReader) -> FlowFile:

@@ -43,8 +43,10 @@ class NifiSwapFile(Protocol):
         summary: What it says of itself.
         damage: Where it is damaged; known when `batches` has come to its end.
         read_count: FlowFiles read so far.
+        absent: Fields of FlowFiles that the file does not hold; they were filled in.
     """
 
+    absent: frozenset[str]
     format: str
     summary: NifiSwapSummary
     damage: CorruptData | None

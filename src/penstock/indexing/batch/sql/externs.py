@@ -100,6 +100,15 @@ class Externs:
             cuts.append((one.start, one.end, name + "\n" * lines))
         return _replaced(self.sql, start, end, cuts)
 
+    def outside(self, found: Sequence[Token]) -> list[Token]:
+        """Return those of a statement's tokens that are not part of an external table."""
+        spans = [(one.start, one.end) for one in self.found]
+        return [
+            token
+            for token in found
+            if not any(start <= token.position < end for start, end in spans)
+        ]
+
     def _distinct(self) -> list[dict[str, JsonValue]]:
         distinct: list[dict[str, JsonValue]] = []
         for one in self.found:

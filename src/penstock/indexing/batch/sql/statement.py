@@ -17,10 +17,14 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Granularity, Interval, parse_time
-from penstock.core.sqltext import check_calls, tokens
+from penstock.core.sqlsizes import check_sizes
+from penstock.core.sqltext import check_calls, check_unquoted, tokens
 from penstock.indexing.batch.sql.externs import Externs, read_externs
+from penstock.indexing.batch.sql.givencolumns import may_give
 from penstock.indexing.batch.sql.words import Words
 from penstock.indexing.spec.batch import SqlIngestSpec, parse_batch_task
+from penstock.indexing.spec.inputs import extern_name
+from penstock.indexing.spec.scalars import TIME_COLUMN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,6 +64,7 @@ def parse_ingest(sql: str, *, context: Mapping[str, JsonValue] | None = None) ->
     found = tokens(sql)
     while found and found[-1].text == ";":
         found.pop()
+    check_sizes(sql, found)
     check_calls(sql, found)
     externs = read_externs(sql, found)
     reader = Words(sql, found)
@@ -92,7 +97,23 @@ def parse_ingest(sql: str, *, context: Mapping[str, JsonValue] | None = None) ->
             value[name] = setting
     spec = parse_batch_task(value)
     assert isinstance(spec, SqlIngestSpec)
+    _check_time(spec)
     return spec
+
+
+def _check_time(spec: SqlIngestSpec) -> None:
+    """Refuse a query that certainly gives no time: its task would wait for a slot, and fail."""
+    externs = {
+        extern_name(number): any(column.name.lower() == TIME_COLUMN for column in one.signature)
+        for number, one in enumerate(spec.externs, 1)
+    }
+    if not may_give(tokens(spec.query), TIME_COLUMN, externs):
+        raise InvalidRequest(
+            f"the query gives no column {TIME_COLUMN}, which each row needs (PARTITIONED BY"
+            f" {spec.segment_granularity}): add one, such as TIMESTAMP '2024-01-01' AS"
+            f" {TIME_COLUMN}",
+            place="query",
+        )
 
 
 def _overwrite(reader: Words) -> list[str]:
@@ -157,6 +178,7 @@ def _query(reader: Words, externs: Externs) -> tuple[str, str, tuple[str, ...]]:
     else:
         raise InvalidRequest(f"the time chunks are not said: {_PARTITIONED}", place="query")
     begin, end = reader.found[first].position, reader.token.position
+    check_unquoted(reader.sql, externs.outside(reader.found[first : reader.at]))
     reader.at += 2
     granularity = _granularity(reader)
     clustered: list[str] = []

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from penstock.core.clock import Clock
+    from penstock.core.waits import WaitTable
     from penstock.indexing.events import Events
     from penstock.indexing.lockbox.lockboxes import Lockboxes
     from penstock.indexing.overlord.taskindex import TaskIndex
@@ -122,7 +123,13 @@ class DutyTools:
 class DutyRounds:
     """Runs duties while a term lasts. On the overlord's mailbox."""
 
-    def __init__(self, duties: Sequence[Duty], lanes: Lanes, processor: MailboxProcessor) -> None:
+    def __init__(
+        self,
+        duties: Sequence[Duty],
+        lanes: Lanes,
+        processor: MailboxProcessor,
+        waits: WaitTable,
+    ) -> None:
         self._errands = [
             (
                 duty,
@@ -133,6 +140,7 @@ class DutyRounds:
                     processor,
                     retry=_retry(duty.interval_ms),
                     on_failure=partial(_failed, duty.name),
+                    waits=waits,
                 ),
             )
             for duty in duties

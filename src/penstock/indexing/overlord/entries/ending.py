@@ -11,7 +11,8 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.errors import Closed, PenstockError, Unavailable
+from penstock.core.errors import Closed, Dependency, PenstockError, Unavailable
+from penstock.core.waits import WaitTable
 from penstock.indexing.lockbox.lockboxes import lane_of
 from penstock.indexing.overlord.locking import lock_task
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _ERROR_CHARACTERS_MAX: Final = 2_000
+_STORE: Final = "store the ends of tasks"
 
 
 class TaskEnds:
@@ -45,6 +47,9 @@ class TaskEnds:
         retry_ms: How long to wait when the store does not answer.
         worker_of: Returns which worker has a task.
         stored: Told of each end once it is stored.
+
+    Attributes:
+        waits: The wait for the metadata store, if ends cannot be stored; any thread may read it.
     """
 
     def __init__(
@@ -63,6 +68,7 @@ class TaskEnds:
         self._clock = clock
         self._events = events
         self._retry_ms = retry_ms
+        self.waits: Final = WaitTable(clock)
         self._worker_of = worker_of
         self._stored = stored
         self._unstored: dict[str, Entry] = {}
@@ -123,9 +129,11 @@ class TaskEnds:
             self.store(batch)
         except Unavailable as error:
             _log.warning("the ends of %d tasks are not stored yet: %s", len(batch), error)
+            self.waits.failed(_STORE, error, dependency=Dependency.METADATA)
             self._processor.timers.schedule_after(self._retry_ms, self._store_all, "store ends")
             return
         self._storing = False
+        self.waits.ended(_STORE)
         self._unstored.clear()
         for entry, end in batch:
             self._stored(entry, end)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from penstock.core.errors import PenstockError
 from penstock.indexing.overlord.runner.reactions import (
     Miss,
     Phase,
@@ -20,13 +21,12 @@ from penstock.indexing.overlord.runner.reactions import (
     missing,
     react,
 )
-from penstock.indexing.ports import HistoryPlace, TaskLocation, TaskState
+from penstock.indexing.ports import HistoryPlace, TaskState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from penstock.core.clock import Clock
-    from penstock.core.errors import PenstockError
     from penstock.indexing.errand import Calls
     from penstock.indexing.overlord.runner.ports import RunnerListener, RunnerOptions
     from penstock.indexing.overlord.runner.standing import Standing
@@ -201,7 +201,9 @@ class Hearing:
         for told in tasks:
             item = self._table.items.get(told.id)
             wanted = None if item is not None else self._listener.wanted(told.id)
-            place = item.place(worker.name) if item else Place.QUEUED if wanted else Place.UNKNOWN
+            place = Place.QUEUED if wanted else Place.UNKNOWN
+            if item is not None:
+                place = self._place(item, worker)
             reaction = react(told.state, place)
             if reaction is Reaction.DISMISS:
                 self.dismiss(worker, told.id)
@@ -209,18 +211,39 @@ class Hearing:
             if item is None:
                 assert wanted is not None
                 item = self._table.add(wanted)
-            self._belongs(item, worker, told.location)
+            if place is Place.ABSENT:
+                self._take_over(item, worker)
+            self._belongs(item, worker, told)
             if reaction is Reaction.END:
                 ends.append((item, told.state, told.error))
         self._standing.ended(worker, [state for item, state, _ in ends if not item.ended])
         self._table.end(ends)
 
-    def _belongs(self, item: Item, worker: Worker, location: TaskLocation | None) -> None:
+    def _place(self, item: Item, worker: Worker) -> Place:
+        """Return where a task is, seen from a worker that announces it."""
+        place = item.place(worker.name)
+        if place is not Place.ELSEWHERE or item.worker in self._standing.announced:
+            return place
+        other = self._table.workers.get(item.worker or "")
+        return place if other is not None and other.client is not None else Place.ABSENT
+
+    def _take_over(self, item: Item, worker: Worker) -> None:
+        """Give a worker a task that is stored as another's, which is not known under its name."""
+        task_id, former = item.task.id, item.worker or ""
+        _log.info("task %s of the worker %s is at the worker %s", task_id, former, worker.name)
+        if (other := self._table.workers.get(former)) is not None:
+            other.items.pop(task_id, None)
+        try:
+            self._listener.placed({task_id: worker.name})
+        except PenstockError as error:
+            _log.warning("that task %s is at %s is not stored: %s", task_id, worker.name, error)
+
+    def _belongs(self, item: Item, worker: Worker, told: WorkerTask) -> None:
         """A worker says that it has a task."""
-        location = location or item.location
-        if item.phase is Phase.RUNNING and item.location == location:
+        location = told.location or item.location
+        if item.phase is Phase.RUNNING and (item.location, item.waits) == (location, told.waits):
             return
-        item.location = location
+        item.location, item.waits = location, told.waits
         self._table.put(item, worker, Phase.RUNNING)
 
     def _missing(self, worker: Worker, task_ids: set[str], asked: int) -> None:

@@ -7,10 +7,12 @@
 | running | pending, or handed to this worker | it runs there |
 | running | running at this worker | note where it answers |
 | running | at another worker | have this one stop it |
+| running | at a worker that is not announced and was never seen | it runs there |
 | ended | not; the queue has it active | take the end |
 | ended | not; nobody wants it | have the worker forget it |
 | ended | pending, or at this worker | take the end |
 | ended | at another worker | have this one forget it, the other's word counts |
+| ended | at a worker that is not announced and was never seen | take the end |
 | nothing | sure to have been at this worker | it has failed: it disappeared |
 | nothing | handed to this worker, the answer was lost | it is pending again |
 """
@@ -52,6 +54,9 @@ class Place(Enum):
     """It runs at this worker."""
     ELSEWHERE = "elsewhere"
     """It is with another worker."""
+    ABSENT = "absent"
+    """A former overlord stored another worker for it, which is not announced and never was in this
+    term: the worker that has the task's folder has a new name, as after an upgrade or a restore."""
 
 
 class Reaction(Enum):

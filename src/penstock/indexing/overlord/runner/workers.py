@@ -16,6 +16,7 @@ from penstock.indexing.ports import DEFAULT_WORKER_CATEGORY, HistoryPlace, TaskL
 from penstock.indexing.taskspec import StreamTaskSpec
 
 if TYPE_CHECKING:
+    from penstock.core.waits import DependencyWait
     from penstock.indexing.ports import WorkerChanges, WorkerClient, WorkerReport
     from penstock.indexing.taskspec import TaskSpec
 
@@ -32,6 +33,7 @@ class Item:
         worker: Whose it is.
         location: Where its peon answers.
         ended: Whether its end was told to the queue, which is storing it.
+        waits: Dependencies that it waits for, as its worker reported last.
     """
 
     task: TaskSpec
@@ -41,6 +43,7 @@ class Item:
     worker: str | None = None
     location: TaskLocation | None = None
     ended: bool = False
+    waits: tuple[DependencyWait, ...] = ()
 
     @property
     def taken(self) -> bool:

@@ -16,6 +16,7 @@ from penstock.indexing.taskspec import StreamTaskSpec
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from penstock.core.waits import DependencyWait
     from penstock.indexing.ports import TaskState
     from penstock.indexing.sequences import Offsets
     from penstock.indexing.spec import SupervisorSpec
@@ -51,6 +52,10 @@ class StreamSupervisors:
     def all(self) -> list[Supervisor]:
         """Return all, by id."""
         return [self._running[supervisor_id] for supervisor_id in sorted(self._running)]
+
+    def waits(self) -> list[tuple[DependencyWait, ...]]:
+        """Return what each of them waits for itself, its tasks left out; any thread."""
+        return [one.standing.own_waits() for one in self._running.copy().values()]
 
     def run(self, spec: SupervisorSpec) -> Supervisor:
         """Start one, of an id that does not run."""

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from penstock.indexing.lockbox.model import Refused
     from penstock.indexing.overlord.runner.explaining import SlotReason
 
-WaitKind: TypeAlias = Literal["locks", "line", "slots", "worker", "publish", "retry"]
+WaitKind: TypeAlias = Literal["locks", "line", "slots", "worker", "publish", "retry", "dependency"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,8 @@ class Wait:
         kind: `locks`: that others let go of locks. `line`: another task that wants the same locks
             and came first. `slots`: a worker with a free slot. `worker`: that its worker says that
             it runs. `publish`: that an earlier sequence is published. `retry`: the next try of work
-            that failed, as what it needs does not answer.
+            that failed, as what it needs does not answer. `dependency`: a dependency that fails,
+            as the running task reported to its worker.
         text: It as a sentence.
         refused: The locks in the way, of `locks`.
         slots: What each worker has against it, of `slots`.

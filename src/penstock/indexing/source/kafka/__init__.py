@@ -1,6 +1,6 @@
 """Topics of Kafka as streams, by offset; Penstock is no member of a consumer group.
 
-`cluster` is what is asked of a client, and `confluent` the client (the extra ``penstock[kafka]``);
+`cluster` is what is asked of a client, and `confluent` the client (the extra ``kafka``);
 `supplier` tells supervisors and tasks what there is, `reading` reads ranges where the engine works.
 """
 

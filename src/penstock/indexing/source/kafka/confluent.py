@@ -1,4 +1,4 @@
-"""The Kafka client: librdkafka by way of ``confluent-kafka``, the extra ``penstock[kafka]``.
+"""The Kafka client: librdkafka by way of ``confluent-kafka``, the extra ``penstock-io[kafka]``.
 
 The one module that imports it. Translates its errors; they name brokers and topics, never settings.
 """
@@ -24,11 +24,11 @@ except ImportError as error:  # pragma: no cover - a machine without the extra
     from penstock.core.errors import InvalidRequest
 
     raise InvalidRequest(
-        "reading Kafka needs a client: pip install 'penstock[kafka]' where overlord, workers and"
+        "reading Kafka needs a client: pip install 'penstock-io[kafka]' where overlord, workers and"
         " Spark run"
     ) from error
 
-from penstock.core.errors import InvalidRequest, NotFound, PenstockError, Unavailable
+from penstock.core.errors import Dependency, InvalidRequest, NotFound, PenstockError, Unavailable
 from penstock.indexing.kafkasettings import PLACE, READ_COMMITTED
 from penstock.indexing.masking import is_secret_setting
 from penstock.indexing.source.kafka.cluster import OffsetsGoneError, Records, TopicShape
@@ -205,7 +205,7 @@ def translated(error: KafkaError, what: str) -> PenstockError:
         return NotFound(f"{text}: make it, or mend the name")
     if error.code() in _REFUSED:
         return InvalidRequest(f"{text}: mend the credentials in consumerProperties, or the rights")
-    return Unavailable(f"{text}: is the cluster up?")
+    return Unavailable(f"{text}: is the cluster up?", dependency=Dependency.STREAM)
 
 
 def _made(make: Callable[[], T], settings: Settings) -> T:

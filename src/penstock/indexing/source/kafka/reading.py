@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from penstock.core.errors import CorruptData, Unavailable
+from penstock.core.errors import CorruptData, Dependency, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -113,7 +113,8 @@ def read_records(
                 raise Unavailable(
                     f"Kafka's topic {wanted.topic}, partition {wanted.partition}: nothing came for"
                     f" {_STALL_S:.0f} s at offset {at}, though up to {wanted.end} was there: is its"
-                    " leader up?"
+                    " leader up?",
+                    dependency=Dependency.STREAM,
                 )
     finally:
         log.close()

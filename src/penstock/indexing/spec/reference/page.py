@@ -110,7 +110,7 @@ def section(model: type[SpecModel]) -> str:
         lines.append(f"| {' | '.join(cells)} |")
     if model.without_effect:
         names = ", ".join(f"`{name}`" for name in sorted(model.without_effect))
-        lines += ["", f"May be there and change nothing: {names}."]
+        lines += ["", f"Accepted, without any effect: {names}."]
         reasons = [
             f"- `{name}`: {IGNORED[name]}"
             for name in sorted(model.without_effect)
@@ -136,7 +136,7 @@ def _mend(model: type[SpecModel], name: str) -> str:
     if name not in model.nothing_said:
         return mend
     said = json.dumps(model.nothing_said[name])
-    return f"{mend}; `{said}`, which says nothing, may be there"
+    return f"{mend}; `{said}`, which changes nothing, is accepted"
 
 
 def _type(field: FieldInfo) -> str:

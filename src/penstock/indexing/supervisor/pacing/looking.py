@@ -7,7 +7,7 @@ whoever is told that it has ended.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import NotFound, PenstockError, Unavailable
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from penstock.indexing.supervisor.state import SupervisorState
     from penstock.indexing.supervisor.talk.dialogue import Dialogue
     from penstock.mailbox import Timer
+
+_LOOK: Final = "look at the stream"
 
 
 class Looks:
@@ -118,6 +120,7 @@ class Looks:
         state = self._state
         state.looked_ms = state.ports.clock.now_ms()
         state.health.looked()
+        state.waits.ended(_LOOK)
         try:
             self._pace.weigh()
         except Unavailable as error:
@@ -139,6 +142,10 @@ class Looks:
             return
         self._state.health.look_failed()
         self._state.note(error)
+        if isinstance(error, Unavailable):
+            self._state.waits.failed(_LOOK, error)
+        else:
+            self._state.waits.ended(_LOOK)
         self._ended()
 
     def _not_held(self, error: PenstockError) -> None:

@@ -51,7 +51,7 @@ def times(instants_ms: Sequence[int]) -> list[str]:
     return [f"{one}Z" for one in written.tolist()]
 
 
-class TaskStatus(msgspec.Struct, gc=False, rename="camel"):
+class TaskStatus(msgspec.Struct, gc=False, rename="camel", omit_defaults=True):
     """The status of a task in a list, with Druid's names in its order.
 
     A list has ten thousand of them, that the garbage collector need not know: as dictionaries they
@@ -70,6 +70,7 @@ class TaskStatus(msgspec.Struct, gc=False, rename="camel"):
     location: Mapping[str, object]
     data_source: str
     error_msg: object
+    waits: list[dict[str, object]] | None = None
 
 
 def active_statuses(active: Sequence[ActiveTask]) -> list[TaskStatus]:
@@ -79,6 +80,7 @@ def active_statuses(active: Sequence[ActiveTask]) -> list[TaskStatus]:
         TaskStatus(
             *(task.id, task.group_name, task.type, at, _NEVER, "RUNNING", "RUNNING", one.state),
             *(-1, place_to_json(one.location), task.datasource, None),
+            waits=[wait.to_json() for wait in one.waits] or None,
         )
         for one, at in zip(active, created, strict=True)
         for task in (one.task,)
@@ -114,6 +116,7 @@ def task_to_json(view: TaskView) -> dict[str, object]:
         "location": place_to_json(view.location),
         "dataSource": row.datasource,
         "errorMsg": row.status.get("errorMsg") or None,
+        **({"waits": [wait.to_json() for wait in view.waits]} if view.waits else {}),
     }
 
 

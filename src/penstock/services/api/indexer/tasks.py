@@ -108,7 +108,9 @@ class TaskRoutes:
         waits: list[Wait] = []
         if view.row.active:
             try:
-                waits = settled(self._desk.why(view.row.id)) or self._retries(view)
+                waits = settled(self._desk.why(view.row.id))
+                waits += [Wait("dependency", str(wait)) for wait in view.waits]
+                waits = waits or self._retries(view)
             except NotFound:  # It has ended since.
                 view = self._overlord.task(view.row.id)
         found = [wait.to_json() for wait in waits]

@@ -12,6 +12,7 @@ import typer
 
 from penstock.core.errors import InvalidRequest
 from penstock.services.answers import objects, whole
+from penstock.services.cli.context import GIVEN
 from penstock.services.cli.flow.asking import (
     FlowDocument,
     Object,
@@ -21,6 +22,7 @@ from penstock.services.cli.flow.asking import (
     end_with,
 )
 from penstock.services.cli.output import print_json, say
+from penstock.services.cli.serveroptions import FlowModulesOption as Modules
 
 File = Annotated[Path, typer.Argument(help="The flow, YAML or JSON; - is standard input.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -78,31 +80,34 @@ def apply(
         _say_what_runs(answer)
 
 
-def validate(file: File, as_json: Json = False) -> None:
-    """See whether a flow file is right, with every problem at its place; no server is needed.
+def validate(file: File, flow_modules: Modules = None, as_json: Json = False) -> None:
+    """Check whether a flow file is right, with every problem at its place; no server is needed.
 
-    Values of parameters that come from the environment are not looked at.
+    Values of parameters that come from the environment are not looked at. Nothing is imported:
+    properties and relationships of your own classes are checked when the flow is applied.
     """
     # The flow's parts take a moment to import; other commands do without them.
-    from penstock.flow.controller.plans import check_prioritizer  # noqa: PLC0415
     from penstock.flow.controller.types import RegistryTypes  # noqa: PLC0415
+    from penstock.flow.graph.declarations import NOT_IMPORTED  # noqa: PLC0415
+    from penstock.flow.graph.index import FlowIndex  # noqa: PLC0415
     from penstock.flow.graph.places import InvalidFlow  # noqa: PLC0415
     from penstock.flow.graph.validation import validate as problems_of  # noqa: PLC0415
     from penstock.flow.graph.yamlreading import read_flow  # noqa: PLC0415
-    from penstock.flow.processor.registry import (  # noqa: PLC0415
-        ProcessorRegistry,
-        installed_paths,
-    )
-    from penstock.services.processors import PROCESSORS  # noqa: PLC0415
+    from penstock.flow.ownprioritizers import check_prioritizer  # noqa: PLC0415
+    from penstock.services.processors import registry_for  # noqa: PLC0415
 
     given = FlowDocument.read(file)
     try:
         read = read_flow(given.content, given.name)
     except InvalidFlow as error:
         end_with(error.problems, as_json=as_json)
-    types = RegistryTypes(ProcessorRegistry(PROCESSORS, installed_paths()))
+    registry = registry_for(GIVEN.options(flow_modules=flow_modules).flow_modules)
+    types = RegistryTypes(registry, imports=False)
     problems = problems_of(
-        read.flow, types, places=read.places, check_prioritizer=check_prioritizer
+        read.flow,
+        types,
+        places=read.places,
+        check_prioritizer=lambda name: check_prioritizer(name, registry.modules),
     )
     if problems:
         end_with(problems, as_json=as_json)
@@ -110,6 +115,9 @@ def validate(file: File, as_json: Json = False) -> None:
         print_json({"valid": True, "name": read.flow.name, "problems": []})
     else:
         say(f"{given.name}: flow {read.flow.name} is valid")
+        named = {processor.type for _, processor in FlowIndex.of(read.flow).processors}
+        if unread := sorted(one for one in named if types.find(one) is NOT_IMPORTED):
+            say(f"properties and relationships are checked at apply: {', '.join(unread)}")
 
 
 def diff(file: File, as_json: Json = False) -> None:

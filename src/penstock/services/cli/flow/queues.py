@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.core.errors import InvalidRequest, PenstockError
+from penstock.core.errors import InvalidRequest, PenstockError, counted
 from penstock.services.answers import objects, whole
 from penstock.services.cli.flow.asking import Object, ask_object
 from penstock.services.cli.flow.running import connection_row, size
@@ -112,7 +112,7 @@ def drop(
         print_json(answer)
     else:
         dropped = whole(answer, "dropped")
-        say(f"{dropped:,} FlowFiles dropped, {size(whole(answer, 'droppedBytes'))}")
+        say(f"{counted(dropped, 'FlowFile')} dropped, {size(whole(answer, 'droppedBytes'))}")
     if answer.get("state") != "complete":
         raise PenstockError(f"not all were dropped: {answer.get('failure') or 'it was stopped'}")
 

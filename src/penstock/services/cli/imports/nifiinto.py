@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -15,11 +16,12 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from penstock.core.clock import SystemClock
-from penstock.core.errors import CorruptData, InvalidRequest, PenstockError
+from penstock.core.errors import CorruptData, InvalidRequest, PenstockError, counted
 from penstock.services.cli import exitcodes
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.output import Row, print_json, print_rows, reading, say, warn
 from penstock.services.host.datafolder import DataFolder, FolderLock
+from penstock.services.host.permissions import use_umask
 
 if TYPE_CHECKING:
     from penstock.flow.nifiimport.contents import NifiContent
@@ -111,7 +113,9 @@ def import_into(paths: Sequence[Path], into: Into, *, as_json: bool) -> None:
     fs = OsFileSystem()
     source = into.source(fs)
     chosen = _choose(paths, into)
-    folder = DataFolder(GIVEN.options().data_dir.absolute())
+    options = GIVEN.options()
+    use_umask(options)
+    folder = DataFolder(options.data_dir.absolute())
     if not folder.flow.is_dir():
         raise InvalidRequest(
             f"{folder.path} holds no flow: apply one first, or name another folder with --data-dir"
@@ -130,7 +134,7 @@ def import_into(paths: Sequence[Path], into: Into, *, as_json: bool) -> None:
                 lambda: str(uuid.uuid4()),
                 ImportOptions(without_content=into.without_content),
             )
-            outcome = _import(run, chosen)
+            outcome = _import(run, chosen, SystemClock().now_ms())
     finally:
         if source is not None:
             source.close()
@@ -179,12 +183,12 @@ def _choose(paths: Sequence[Path], into: Into) -> list[Path]:
     return [path for path in paths if path in chosen]
 
 
-def _open(path: Path) -> NifiSwapFile:
+def _open(path: Path, now_ms: int = 0) -> NifiSwapFile:
     from penstock.flow.swap.nifi.opening import open_nifi_swap  # noqa: PLC0415 - slow
 
     with reading(path):
         data = path.read_bytes()
-    return open_nifi_swap(str(path), data, now_ms=SystemClock().now_ms())
+    return open_nifi_swap(str(path), data, now_ms=now_ms)
 
 
 def _warn_of(flow: StoppedFlow) -> None:
@@ -192,25 +196,35 @@ def _warn_of(flow: StoppedFlow) -> None:
         warn(f"penstock: {event.message}")
 
 
-def _import(run: NifiImport, paths: Sequence[Path]) -> _Outcome:
+def _import(run: NifiImport, paths: Sequence[Path], now_ms: int) -> _Outcome:
+    """Import files. FlowFiles without a date were all queued now, so that their ids decide."""
     outcome = _Outcome()
+    run.expect(_readable(paths))
     for path in paths:
         row: Row = dict.fromkeys(_COLUMNS) | {"file": path.name}
         try:
-            file = _open(path)
+            file = _open(path, now_ms)
             report = run.take(path.name, file)
             outcome.left_out += report.left_out
             row = _row(path, file, report)
         except CorruptData as error:
             row = {**row, "damage": str(error)}
         except PenstockError:
+            done = counted(outcome.total("imported"), "FlowFile")
             warn(
-                f"penstock: {path.name} is not done; {outcome.total('imported'):,} FlowFiles of "
-                "files before it are imported: the same command goes on where this one ended"
+                f"penstock: {path.name} is not done; {done} of files before it came in: the same "
+                "command goes on where this one ended"
             )
             raise
         outcome.rows.append(row)
     return outcome
+
+
+def _readable(paths: Sequence[Path]) -> Iterator[NifiSwapFile]:
+    """Yield the files; those that cannot be opened are left for the report."""
+    for path in paths:
+        with suppress(CorruptData):
+            yield _open(path)
 
 
 def _row(path: Path, file: NifiSwapFile, report: FileReport) -> Row:
@@ -251,7 +265,7 @@ def _show(outcome: _Outcome, name: str, connection: str, *, as_json: bool) -> No
     for damage in outcome.damage:
         warn(f"penstock: {damage}")
     before, left_out = outcome.total("before"), outcome.total("left_out")
-    said = [f"{outcome.total('imported'):,} FlowFiles imported into {name}"]
+    said = [f"{counted(outcome.total('imported'), 'FlowFile')} imported into {name}"]
     said += [f"{before:,} were there before"] if before else []
     said += [f"{left_out:,} left out"] if left_out else []
     said += [f"{missing:,} lost to damage" for missing in [outcome.total("missing")] if missing]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 import typer
 
 from penstock.core.clock import SystemClock
-from penstock.core.errors import CorruptData, InvalidRequest, NotFound, counted
+from penstock.core.errors import CorruptData, InvalidRequest, counted
 from penstock.core.instants import format_time
 from penstock.services.cli import exitcodes
 from penstock.services.cli.imports.nifiinto import Into, import_into
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.flow.swap.nifi.summary import NifiSwapFile
 
 _BATCH = 1_000
+_HEAD_BYTES = 1 << 17
 
 
 def add_to(app: typer.Typer) -> None:
@@ -103,25 +104,45 @@ def _expand(files: Sequence[Path]) -> list[Path]:
     """Return the files, those of a folder in the order in which NiFi would read them.
 
     Raises:
-        NotFound: There is no such file, or none in the folder.
+        InvalidRequest: There is no such file, or none in the folder.
     """
     from penstock.flow.swap.nifi.names import SwapName, reading_order  # noqa: PLC0415 - slow
 
     found: list[Path] = []
     for file in files:
         if file.is_dir():
-            names = (str(one) for one in file.iterdir() if SwapName.parse(one.name))
+            names = (
+                str(one)
+                for one in file.iterdir()
+                if one.is_file() and (SwapName.parse(one.name) or _is_swap_file(one))
+            )
             inside = [Path(name) for name in sorted(names, key=reading_order)]
             if not inside:
-                raise NotFound(
+                raise InvalidRequest(
                     f"{file} holds no swap file: name flowfile_repository/swap of a NiFi"
                 )
             found += inside
         elif file.exists():
             found.append(file)
         else:
-            raise NotFound(f"{file} does not exist")
+            raise InvalidRequest(f"{file} does not exist: name a swap file or a folder of them")
     return found
+
+
+def _is_swap_file(path: Path) -> bool:
+    """Return whether a file begins as NiFi's swap files do, whatever its name."""
+    from penstock.flow.swap.nifi.legacy import LegacySwapFile  # noqa: PLC0415 - slow
+    from penstock.flow.swap.nifi.reading import MAGIC  # noqa: PLC0415 - slow
+
+    with reading(path), path.open("rb") as file:
+        head = file.read(_HEAD_BYTES)
+    if head.startswith(MAGIC):
+        return True
+    try:
+        LegacySwapFile(str(path), head, 0)
+    except CorruptData:
+        return False
+    return True
 
 
 @contextmanager
@@ -178,25 +199,31 @@ def _drain(file: NifiSwapFile, out: BinaryIO | None) -> tuple[int | None, int]:
         oldest = first if oldest is None else min(oldest, first)
         size += sum(flowfile.size for flowfile in batch)
         if out is not None:
-            out.write(_lines(file.summary.queue, batch))
+            out.write(_lines(file, batch))
     return oldest, size
 
 
-def _lines(queue: str, flowfiles: Iterable[FlowFile]) -> bytes:
+def _lines(file: NifiSwapFile, flowfiles: Iterable[FlowFile]) -> bytes:
     from msgspec import json  # noqa: PLC0415 - no other command needs it
 
-    return b"".join(json.encode(_shown(queue, flowfile)) + b"\n" for flowfile in flowfiles)
+    return b"".join(json.encode(_shown(file, flowfile)) + b"\n" for flowfile in flowfiles)
 
 
-def _shown(queue: str, flowfile: FlowFile) -> dict[str, object]:
+def _shown(file: NifiSwapFile, flowfile: FlowFile) -> dict[str, object]:
     claim = flowfile.claim
+
+    def known(field: str, value: object) -> object:
+        return "unknown" if field in file.absent else value
+
     return {
-        "queue": queue,
+        "queue": file.summary.queue,
         "id": flowfile.id,
         "size": flowfile.size,
         "entryDate": format_time(flowfile.entry_ms),
-        "lineageStartDate": format_time(flowfile.lineage_start_ms),
-        "queuedDate": format_time(flowfile.queued_ms),
+        "lineageStartDate": known("lineage_start_ms", format_time(flowfile.lineage_start_ms)),
+        "lineageStartIndex": known("lineage_index", flowfile.lineage_index),
+        "queuedDate": known("queued_ms", format_time(flowfile.queued_ms)),
+        "queuedIndex": known("queue_index", flowfile.queue_index),
         "content": claim
         and {
             "container": claim.resource.container,

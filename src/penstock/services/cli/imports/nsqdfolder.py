@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +14,8 @@ import typer
 from penstock.core.errors import NotFound, counted
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.output import Row, print_json, print_rows, say, warn
-from penstock.services.host.datafolder import DataFolder, FolderLock
+from penstock.services.host.datafolder import FolderLock
+from penstock.services.host.permissions import private_data_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -52,12 +54,12 @@ def nsq(
     from penstock.storage.filesystem import OsFileSystem  # noqa: PLC0415
 
     fs = OsFileSystem()
-    target = DataFolder(GIVEN.options().data_dir.absolute())
+    server = GIVEN.options()
     options = ImportOptions(include_bad=bad)
     with NsqdFolder.open(str(folder), fs=fs, options=options) as source:
         if not source.topics:
             raise NotFound(f"{folder} holds nothing of an nsqd: name what it had as --data-path")
-        target.prepare()
+        target = private_data_folder(server)
         lock = FolderLock(target)
         lock.take()
         try:
@@ -75,7 +77,13 @@ def nsq(
         for warning in source.warnings:
             warn(f"penstock: {folder}: {warning}")
     if as_json:
-        print_json({"topics": _topic_rows(topics), "files": _file_rows(run.reports.items())})
+        print_json(
+            {
+                "topics": _topic_rows(topics),
+                "files": _file_rows(run.reports.items()),
+                "totals": asdict(_Totals.of(topics, run)),
+            }
+        )
     else:
         _print(topics, run, doubtful=doubtful)
 
@@ -91,12 +99,37 @@ def _print(topics: Sequence[ImportedTopic], run: NsqImport, *, doubtful: bool) -
     if damaged:
         say("\nfiles of damaged queues:\n")
         print_rows(damaged, as_json=False)
-        kept = sum(report.doubtful for report in run.reports.values())
-        if kept and not doubtful:
-            warn(f"penstock: {kept:,} doubtful messages were left out; --doubtful takes them")
-    lost = sum(report.lost for report in run.reports.values())
-    imported = counted(sum(topic.messages for topic in topics), "message")
-    say(f"\n{imported} imported, {lost:,} lost to damage")
+    totals = _Totals.of(topics, run)
+    left_out = ""
+    if totals.doubtful and not doubtful:
+        left_out = f", {totals.doubtful:,} doubtful left out"
+        warn("penstock: --doubtful takes the messages whose length is damaged, too")
+    imported = counted(totals.messages, "message")
+    say(f"\n{imported} imported{left_out}, {totals.lost:,} lost to damage")
+
+
+@dataclass(frozen=True, slots=True)
+class _Totals:
+    """Numbers of the last line.
+
+    Attributes:
+        messages: Imported messages.
+        doubtful: Messages whose length is damaged; they are among the imported ones if asked for.
+        lost: Messages that are gone.
+    """
+
+    messages: int
+    doubtful: int
+    lost: int
+
+    @classmethod
+    def of(cls, topics: Sequence[ImportedTopic], run: NsqImport) -> _Totals:
+        reports = run.reports.values()
+        return cls(
+            sum(topic.messages for topic in topics),
+            sum(report.doubtful for report in reports),
+            sum(report.lost for report in reports),
+        )
 
 
 def _topic_rows(topics: Sequence[ImportedTopic]) -> list[Row]:
@@ -114,21 +147,32 @@ def _topic_rows(topics: Sequence[ImportedTopic]) -> list[Row]:
 def _file_rows(reports: Iterable[tuple[object, QueueReport]]) -> list[Row]:
     return [
         {
-            "file": file.name if file.file_count == 1 else f"{file.name} and later",
+            "file": _file_name(queue, file),
             "state": file.state,
             "messages": file.records,
             "doubtful": file.doubtful,
-            "lost": file.lost_estimate,
+            "lost": file.lost,
             "damage": _damage(file),
         }
-        for _, report in reports
+        for queue, report in reports
         for file in report.files
     ]
 
 
+def _file_name(queue: object, file: FileReport) -> str:
+    if file.state == "unknown":
+        return f"somewhere in the files of {queue}"
+    return file.name if file.file_count == 1 else f"{file.name} and later"
+
+
 def _damage(file: FileReport) -> str:
-    shown = [f"{one.reason} at byte {one.start:,}" for one in file.damage[:3]]
-    more = len(file.damage) - len(shown)
+    places = [(one.start, f"{one.reason} at byte {one.start:,}") for one in file.damage]
+    places += [
+        (one.position, f"doubtful message at byte {one.position:,}: {one.reason}")
+        for one in file.doubts
+    ]
+    shown = [words for _, words in sorted(places)[:3]]
+    more = len(places) - len(shown)
     return ", ".join(shown) + (f", and {more:,} more places" if more else "")
 
 

@@ -32,6 +32,7 @@ from penstock.services.cli.output import (
     print_rows,
     read_text,
     say,
+    wait_lines,
     warn,
     without_empty,
 )
@@ -98,7 +99,16 @@ def list_supervisors(as_json: Json = False) -> None:
         }
         for one in found
     ]
-    print_rows(rows, as_json=as_json, empty="no supervisors")
+    if as_json:
+        print_json(
+            [row | {"waits": objects(one, "waits")} for row, one in zip(rows, found, strict=True)]
+        )
+        return
+    print_rows(rows, as_json=False, empty="no supervisors")
+    # Under the table, where they have the width of the terminal to themselves.
+    for one in found:
+        for line in wait_lines(one):
+            say(f"{one.get('id')} waits for {line}")
     # The same of all: slots are.
     for short in sorted({str(one[_SHORT]) for one in found if one.get(_SHORT)}):
         warn(f"penstock: {short}")
@@ -127,6 +137,8 @@ def status(name: Id, as_json: Json = False) -> None:
         say(f"{label:<12}{payload.get(key)}{age}")
     if payload.get(_SHORT):
         say(f"{'slots':<12}{payload[_SHORT]}")
+    for line in wait_lines(payload):
+        say(f"{'waits for':<12}{line}")
     for error in objects(payload, "recentErrors"):
         say(f"error       {error.get('timestamp')}  {first_line(error.get('exceptionMessage'))}")
     tasks = objects(payload, "activeTasks") + objects(payload, "publishingTasks")

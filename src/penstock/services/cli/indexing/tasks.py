@@ -29,6 +29,7 @@ from penstock.services.cli.output import (
     print_rows,
     read_text,
     say,
+    wait_lines,
 )
 
 task_app = typer.Typer(help="Indexing tasks.", no_args_is_help=True, rich_markup_mode=None)
@@ -100,6 +101,8 @@ def list_tasks(
     for one in () if as_json else found:
         if one.get("errorMsg"):
             say(f"{one.get('id')}: {first_line(one['errorMsg'])}")
+        for line in wait_lines(one):
+            say(f"{one.get('id')} waits for {line}")
 
 
 def _stands(task: Mapping[str, object]) -> object:
@@ -118,11 +121,15 @@ def status(task: TaskId, as_json: Json = False) -> None:
         print_json(answer)
         return
     for name, value in found.items():
-        if name == "queueInsertionTime":
-            continue  # Druid's has no meaning either: it is the year 1970 for every task.
+        if name in {"queueInsertionTime", "waits"}:
+            # Waits follow below; Druid's time has no meaning: it is the year 1970 for every task.
+            continue
         shown = _place(value) if name == "location" else value
         say(f"{name:<20}{'' if shown is None else shown}")
-    failed = trouble(api, task, found)
+    lines = wait_lines(found)
+    for line in lines:
+        say(f"{'waits for':<20}{line}")
+    failed = None if lines else trouble(api, task, found)
     if failed is not None:
         say(f"{'trouble':<20}{failed}")
 

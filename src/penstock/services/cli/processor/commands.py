@@ -6,13 +6,16 @@ Owns what is printed of processors' declarations. Does not own the declarations,
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from penstock.core.errors import Conflict, NotFound, PenstockError
+from penstock.core.errors import Conflict, InvalidRequest, PenstockError
+from penstock.services.cli.context import GIVEN
 from penstock.services.cli.output import print_json, print_rows, say, warn
+from penstock.services.cli.serveroptions import FlowModulesOption as Modules
 
 processor_app = typer.Typer(
     help="Processors: what flows are made of.", no_args_is_help=True, rich_markup_mode=None
@@ -36,21 +39,18 @@ def list_processors(
     markdown: Annotated[
         bool, typer.Option("--markdown", help="Print the page of all that come with Penstock.")
     ] = False,
+    flow_modules: Modules = None,
 ) -> None:
     """List the processors that flows may name: those of Penstock, and of installed packages."""
     # The flow's parts take a moment to import; other commands do without them.
     from penstock.flow.processor.documentation import describe  # noqa: PLC0415
-    from penstock.flow.processor.registry import (  # noqa: PLC0415
-        ProcessorRegistry,
-        installed_paths,
-    )
     from penstock.services.cli.processor.reference import reference_page  # noqa: PLC0415
-    from penstock.services.processors import PROCESSORS  # noqa: PLC0415
+    from penstock.services.processors import registry_for  # noqa: PLC0415
 
     if markdown:
         say(reference_page().rstrip("\n"))
         return
-    registry = ProcessorRegistry(PROCESSORS, installed_paths())
+    registry = registry_for(GIVEN.options(flow_modules=flow_modules).flow_modules)
     rows = []
     for name in registry.names():
         try:
@@ -70,18 +70,15 @@ def list_processors(
 def show(
     name: Annotated[str, typer.Argument(help="Name, or import path such as package.module:Class.")],
     as_json: Json = False,
+    flow_modules: Modules = None,
 ) -> None:
     """Show a processor's properties, relationships, attributes and state."""
     from msgspec import to_builtins  # noqa: PLC0415
 
     from penstock.flow.processor.documentation import describe  # noqa: PLC0415
-    from penstock.flow.processor.registry import (  # noqa: PLC0415
-        ProcessorRegistry,
-        installed_paths,
-    )
-    from penstock.services.processors import PROCESSORS  # noqa: PLC0415
+    from penstock.services.processors import registry_for  # noqa: PLC0415
 
-    facts = describe(ProcessorRegistry(PROCESSORS, installed_paths()).find(name))
+    facts = describe(registry_for(GIVEN.options(flow_modules=flow_modules).flow_modules).find(name))
     if as_json:
         print_json(to_builtins(facts))
         return
@@ -100,7 +97,7 @@ def new(
     from penstock.services.cli.processor.template import new_files  # noqa: PLC0415
 
     if not folder.is_dir():
-        raise NotFound(f"{folder}: there is no such folder; make it first")
+        raise InvalidRequest(f"folder {folder} does not exist: make it first")
     files = new_files(name)
     for file in files:
         if (folder / file).exists():
@@ -112,4 +109,5 @@ def new(
     say("")
     say(f"Its test: pytest {folder / f'test_{module}.py'}")
     say(f"In a flow: type: {module}:{name}")
-    say(f"The service finds it with PYTHONPATH={folder.resolve()} penstock up")
+    where = shlex.quote(str(folder.resolve()))
+    say(f"The service finds it with: penstock up --flow-modules {where}")

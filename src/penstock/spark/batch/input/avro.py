@@ -217,6 +217,6 @@ def _fastavro() -> ModuleType:
     except ImportError:
         raise InvalidRequest(
             "Avro needs the package fastavro where tasks run: install it by"
-            " pip install 'penstock[avro]', or write the rows as Parquet"
+            " pip install 'penstock-io[avro]', or write the rows as Parquet"
         ) from None
     return fastavro

@@ -6,7 +6,8 @@ null.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Final
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from penstock.spark.batch.input.splits import InputFile, Source, Split
 from penstock.spark.topic.rowshape import RowShape
 
 BATCH_ROWS: Final = 64 * 1024
+_AS_THEY_ARE: Final[Mapping[str, str]] = MappingProxyType({})
 FOUND_AS: Final = b"penstock.found_as"
 """Key of a Parquet field that says what a column of text becomes where types are discovered."""
 
@@ -71,12 +73,13 @@ def _read_parquet(
     import pyarrow.parquet as pq  # noqa: PLC0415
 
     file = pq.ParquetFile(stored)
-    names = _wanted(file.schema_arrow.names, shape)
+    renamed = dict(split.file.renamed)
+    names = _wanted(file.schema_arrow.names, shape, renamed)
     end = split.end if split.end >= 0 else file.num_row_groups
     groups = list(range(split.start, end))
     at = sum(file.metadata.row_group(group).num_rows for group in range(split.start))
     for batch in file.iter_batches(BATCH_ROWS, row_groups=groups, columns=names, use_threads=False):
-        yield at, batch
+        yield at, _under_names(batch, renamed)
         at += batch.num_rows
 
 
@@ -95,10 +98,18 @@ def _read_orc(
         at += batch.num_rows
 
 
-def _wanted(names: list[str], shape: RowShape) -> list[str] | None:
+def _under_names(batch: pa.RecordBatch, renamed: Mapping[str, str]) -> pa.RecordBatch:
+    if not renamed:
+        return batch
+    return batch.rename_columns([renamed.get(name, name) for name in batch.schema.names])
+
+
+def _wanted(
+    names: list[str], shape: RowShape, renamed: Mapping[str, str] = _AS_THEY_ARE
+) -> list[str] | None:
     """Return the columns to read, or None for all where a name could be taken for a path."""
     fields = _names(shape)
-    found = [name for name in names if name in fields]
+    found = [name for name in names if renamed.get(name, name) in fields]
     return None if not found or any("." in name for name in found) else found
 
 

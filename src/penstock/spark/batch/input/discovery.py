@@ -64,19 +64,18 @@ def discovered(
     Args:
         schema: What is known.
         found: The columns of the data.
-        lenient: The second of two columns that differ only in case is left out, as are columns
-            beyond `COLUMNS_MAX`, and told: one odd message must not stop a stream.
+        lenient: Columns beyond `COLUMNS_MAX` are left out, and so is one that differs from
+            `__time` only in case, and told: one odd message must not stop a stream.
         warn: Told what is left out, as `logging.Logger.warning` is.
 
     Raises:
-        InvalidRequest: Two columns differ only in case, or there are too many.
+        InvalidRequest: A column differs from `__time` only in case, or there are too many.
     """
     spec = schema.dimensions_spec
     apart = {TIME_COLUMN, schema.timestamp_spec.column, *spec.dimension_exclusions}
     apart |= {dimension.name for dimension in spec.dimensions}
     apart |= {metric.name for metric in schema.metrics}
     apart |= {name for metric in schema.metrics for name in metric.inputs}
-    seen = {name.lower(): name for name in apart}
     added: list[Dimension] = []
     unfit: list[str] = []
     for name, type_ in found.items():
@@ -85,15 +84,15 @@ def discovered(
         if not name.strip() or name.lower().startswith(OWN_PREFIX):
             unfit.append(name)
             continue
-        if lenient and name.lower() in seen:
+        if name.lower() == TIME_COLUMN:
+            if not lenient:
+                raise InvalidRequest(
+                    f"the column {name!r} differs from {TIME_COLUMN!r} only in case: put it into"
+                    " dimensionExclusions"
+                )
             text = "datasource %s: column %r is left out, as it differs from %r only in case"
-            warn(text, schema.data_source, name, seen[name.lower()])
+            warn(text, schema.data_source, name, TIME_COLUMN)
             continue
-        if name.lower() in seen:
-            raise InvalidRequest(
-                f"the columns {seen[name.lower()]!r} and {name!r} differ only in case, which SQL"
-                " folds: put one of them into dimensionExclusions"
-            )
         if len(spec.dimensions) + len(added) == COLUMNS_MAX:
             text = (
                 f"the data has more than {COLUMNS_MAX} columns: list the dimensions that you need"
@@ -102,7 +101,6 @@ def discovered(
                 raise InvalidRequest(text)
             warn("datasource %s: %s; the others are left out", schema.data_source, text)
             break
-        seen[name.lower()] = name
         typed = type_ if spec.use_schema_discovery and type_ != "null" else "string"
         added.append(Dimension(name=name, type=typed))
     if unfit:

@@ -106,7 +106,11 @@ class Finder:
         self._sources.append(Source("parquet", shape))
         for data, visible in wanted.files:
             clip = None if visible.covers(data.interval) else (visible.start_ms, visible.end_ms)
-            self._files.append(InputFile(data.path, data.path, data.bytes, number, clip=clip))
+            self._files.append(
+                InputFile(
+                    data.path, data.path, data.bytes, number, clip=clip, renamed=wanted.renamed
+                )
+            )
 
     def _add_external(self, wanted: ExternalInput) -> None:
         files: list[SingleInput] = []

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from pyspark.sql import functions as sf
 
+from penstock.core.twins import twins_in
 from penstock.indexing.batch.engine import BatchInput, SegmentInput
 from penstock.indexing.spec import TIME_COLUMN, Filter
 from penstock.indexing.spec.scalars import OWN_PREFIX
@@ -33,12 +34,14 @@ _T = TypeVar("_T")
 class Selection:
     """A filter and the columns that are hidden behind it; false when it shows everything.
 
-    `longs` are the columns that are longs in all segments that have them.
+    `longs` are the columns that are longs in all segments that have them; with `exact` case counts
+    in the names of columns, as a segment has some that differ in case alone (`core.twins`).
     """
 
     filter: Filter | None = None
     hidden: frozenset[str] = frozenset()
     longs: frozenset[str] = frozenset()
+    exact: bool = False
 
     def __bool__(self) -> bool:
         return self.filter is not None or bool(self.hidden)
@@ -52,12 +55,20 @@ class Selection:
         """Return the columns that are not hidden."""
         return {name: value for name, value in columns.items() if name not in self.hidden}
 
-    def shape(self, shape: RowShape) -> RowShape:
-        """Return what to read of each row, so that the filter has its columns too."""
+    def shape(self, shape: RowShape, *, exact: bool = False) -> RowShape:
+        """Return what to read of each row, so that the filter has its columns too.
+
+        With `exact` case counts in the names of columns.
+        """
         if self.filter is None:
             return shape
-        # Spark folds case: a field that differs only in it would make every use ambiguous.
-        known = {name.lower() for name, _ in shape.fields} | {TIME_COLUMN}
+
+        def key(name: str) -> str:
+            # Unless names are exact, a field that differs only in case would make every use
+            # ambiguous, as Spark folds it.
+            return name if exact else name.lower()
+
+        known = {key(name) for name, _ in shape.fields} | {TIME_COLUMN}
         seen = self.longs & set(filter_columns(self.filter))
         # The text of a double is another.
         fields = [
@@ -66,8 +77,8 @@ class Selection:
         ]
         more: dict[str, FieldType] = {}
         for name in filter_columns(self.filter):
-            if name.lower() not in known:
-                known.add(name.lower())
+            if key(name) not in known:
+                known.add(key(name))
                 more[name] = FieldType.STRING
         return RowShape((*fields, *more.items()), shape.time)
 
@@ -90,7 +101,9 @@ class Selection:
 def selection_of(given: BatchInput) -> Selection:
     """Return what an input shows; all but segments that stand alone show everything."""
     if isinstance(given, SegmentInput):
-        return Selection(given.filter, given.hidden, _longs(given))
+        kinds = {file.columns for file, _ in given.files}
+        exact = any(twins_in(name for name, _ in columns) for columns in kinds)
+        return Selection(given.filter, given.hidden, _longs(given), exact)
     return Selection()
 
 

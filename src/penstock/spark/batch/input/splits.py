@@ -43,7 +43,8 @@ class Source:
 class InputFile:
     """A file to read: a path on this host or a URL, how messages call it, bytes, compression.
 
-    Only rows of the time [`clip[0]`, `clip[1]`) are visible, when it is there.
+    Only rows of the time [`clip[0]`, `clip[1]`) are visible, when it is there. `renamed` are pairs
+    of a column's name and that under which it is read.
     """
 
     path: str
@@ -53,6 +54,7 @@ class InputFile:
     codec: str | None = None
     columns: tuple[str, ...] = ()
     clip: tuple[int, int] | None = None
+    renamed: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

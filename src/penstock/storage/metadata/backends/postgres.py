@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, text
 
-from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
+from penstock.core.errors import InvalidRequest, MetadataUnavailable, PenstockError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,13 +102,15 @@ def translated(error: BaseException, name: str, said: str) -> PenstockError | No
     if state.startswith("28") or "authentication" in said or "does not exist" in said:
         return InvalidRequest(f"{name}: {said}: mend user, secret or database in the URL")
     if state == "53100":
-        return Unavailable(f"{name}: the database server's disk is full: make room and try again")
+        return MetadataUnavailable(
+            f"{name}: the database server's disk is full: make room and try again"
+        )
     if state == "25006":
         return InvalidRequest(f"{name} is read-only ({said}): name the server that takes writes")
     if type(error).__name__ == "DataError" or state.startswith("22"):
         # Such as a NUL within a text; the server is well, and the same would be refused again.
         return InvalidRequest(f"the database cannot keep or look for such a value: {said}")
-    return Unavailable(f"{name}: {said}: see to the database server and try again")
+    return MetadataUnavailable(f"{name}: {said}: see to the database server and try again")
 
 
 def _sqlstate(error: BaseException) -> str:

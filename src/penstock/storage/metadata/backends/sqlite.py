@@ -5,13 +5,14 @@ Write transactions take the write lock when they begin, so none fails half way f
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from contextlib import suppress
 from pathlib import Path
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event
 
-from penstock.core.errors import CorruptData, InvalidRequest, PenstockError, Unavailable
+from penstock.core.errors import CorruptData, InvalidRequest, MetadataUnavailable, PenstockError
 
 _CONNECTIONS = 5
 _MAGIC = b"SQLite format 3\0"
@@ -38,6 +39,17 @@ def refuse_other_file(path: str) -> None:
         return  # missing or not readable: opening it says what is wrong
     if begin and begin != _MAGIC:
         raise _no_database(path)
+
+
+def create_private(path: str) -> None:
+    """Create a missing database for this user alone; SQLite gives its log the same permissions.
+
+    One that exists is not opened: closing it again would drop SQLite's locks on it.
+    """
+    if not path.startswith("/"):  # in memory, or a URI
+        return
+    with suppress(OSError):  # it exists, or opening it says what is wrong
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
 def make_engine(url: URL, busy_timeout_ms: int) -> Engine:
@@ -67,6 +79,26 @@ def make_engine(url: URL, busy_timeout_ms: int) -> Engine:
     return engine
 
 
+def fold_log_in(path: str) -> None:
+    """Have a database that nobody has open be one durable file, without a log beside it.
+
+    Raises:
+        Unavailable: The disk is full or fails.
+    """
+    try:
+        connection = sqlite3.connect(path)
+        try:
+            connection.execute("PRAGMA synchronous=FULL")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            connection.execute("PRAGMA journal_mode=DELETE")
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        raise MetadataUnavailable(
+            f"{path} cannot be completed: {error}: make room and retry"
+        ) from error
+
+
 def is_clash(error: sqlite3.Error) -> bool:
     """Whether the same transaction may go through now."""
     return _code(error) in _CLASH
@@ -84,13 +116,13 @@ def translated(error: sqlite3.Error, name: str, text: str) -> PenstockError | No
     if code == sqlite3.SQLITE_CANTOPEN:
         return InvalidRequest(f"{name} cannot be opened ({text}): {_folder_mend(name)}")
     if code == sqlite3.SQLITE_FULL:
-        return Unavailable(f"{name}: the disk is full: make room and try again")
+        return MetadataUnavailable(f"{name}: the disk is full: make room and try again")
     if code in _CLASH:
-        return Unavailable(f"{name}: another process keeps it busy: try again later")
+        return MetadataUnavailable(f"{name}: another process keeps it busy: try again later")
     if code == sqlite3.SQLITE_IOERR:
-        return Unavailable(f"{name}: {text}: see to the disk and try again")
+        return MetadataUnavailable(f"{name}: {text}: see to the disk and try again")
     if code == sqlite3.SQLITE_NOMEM:
-        return Unavailable(f"{name}: {text}: the host is short of memory, try again later")
+        return MetadataUnavailable(f"{name}: {text}: the host is short of memory, try again later")
     if code in {sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH}:
         return InvalidRequest(f"the database cannot keep or look for such a value: {text}")
     if text.startswith(("no such table", "no such column")):

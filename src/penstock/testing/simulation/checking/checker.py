@@ -199,11 +199,11 @@ class Checker:
         return found
 
     def _visible(self, catalogue: Catalogue, snapshot: Snapshot) -> Counter[int]:
-        found = Counter[int]()
+        found, files = Counter[int](), self.cluster.files.inner
         for piece in catalogue.view(snapshot).visible(DATASOURCE):
             if piece.segment.is_tombstone:
                 continue
-            for n, time_ms in self._rows_of(str(piece.segment.load_spec["path"])):
+            for n, time_ms in self._rows_of(files.location(piece.segment.load_spec)):
                 if piece.interval.contains(time_ms):
                     found[n] += 1
                     self.ledger.days[n] = day_of(time_ms)
@@ -325,7 +325,10 @@ class Checker:
     def _left_files(self) -> list[str]:
         rows = self.cluster.truth.segments.every()
         specs = [row.payload.get("loadSpec") for row in rows]
-        known = {str(spec["path"]) for spec in specs if isinstance(spec, dict) and "path" in spec}
+        files = self.cluster.files.inner
+        known = {
+            files.location(spec) for spec in specs if isinstance(spec, dict) and "path" in spec
+        }
         there = self.cluster.files.every()
         lost = [f"the file {path} of a segment is gone" for path in sorted(known - there)]
         return lost + [f"orphan {path}" for path in sorted(there - known)]

@@ -133,7 +133,7 @@ def _fastavro() -> ModuleType:
         import fastavro  # noqa: PLC0415
     except ImportError:
         raise BadRecords(
-            "Avro needs the package fastavro: install it by pip install 'penstock[avro]'"
+            "Avro needs the package fastavro: install it by pip install 'penstock-io[avro]'"
         ) from None
     return fastavro
 

@@ -1,0 +1,294 @@
+"""One HTTP connection: uvicorn's, with bounds on all of a request that is not its body.
+
+Owns how large a request's line, headers, sizes of chunks and trailers may be, how many headers
+there are and how long a request may take to arrive. Neither uvicorn nor its parser bounds these: a
+client could fill the memory with one endless header, or hold connections open that never ask
+anything. Also owns when the checks of ``hosts`` are applied. Does not own the size of bodies
+(``admission``, ``exchange``), nor what connections share (``guard``).
+
+The bytes are counted as they are read, so the bound of pipelined heads is kept to within one read
+of the socket.
+"""
+
+from __future__ import annotations
+
+import http
+import logging
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from penstock.broker.httpserver.guard import UNFINISHED_BYTES_MAX, HttpGuard
+from penstock.broker.httpserver.hosts import HttpRefusal
+from penstock.broker.httpserver.unread import TOTAL_TIMEOUT_S, DropUnread
+from penstock.core.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from starlette.types import Receive, Scope, Send
+    from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
+HEAD_BYTES_MAX: Final = 65_536
+HEADERS_MAX: Final = 128
+HEAD_TIMEOUT_S: Final = 10.0
+PIPELINED_MAX: Final = 512
+# Time that a connection has to take the rest of its answer once it is being closed.
+_CLOSE_TIMEOUT_S: Final = 10.0
+# A body may come in chunks of one byte, each with its size before it and two line ends.
+_CHUNK_OVERHEAD: Final = 16
+
+_TOO_LARGE: Final = HttpRefusal(
+    431, "HEAD_TOO_BIG", "head_size", f"the request's head has more than {HEAD_BYTES_MAX} bytes"
+)
+_TOO_MANY: Final = HttpRefusal(
+    431, "HEAD_TOO_BIG", "head_size", f"the request has more than {HEADERS_MAX} headers"
+)
+_MALFORMED: Final = HttpRefusal(400, "INVALID_REQUEST", "malformed", "the request is not HTTP/1.1")
+_HEAD_TOO_SLOW: Final = HttpRefusal(
+    408, "REQUEST_TIMEOUT", "head_timeout", "the request's head did not arrive in time"
+)
+_BODY_TOO_SLOW: Final = HttpRefusal(
+    408, "REQUEST_TIMEOUT", "body_timeout", "the request's body did not arrive in time"
+)
+_IDLE: Final = HttpRefusal(408, "REQUEST_TIMEOUT", "idle", "no request arrived in time")
+_BUSY: Final = HttpRefusal(
+    503, "TOO_MANY_CONNECTIONS", "connections", "there are too many connections: try again later"
+)
+
+# Uvicorn logs each request that it cannot parse; those are counted by the guard.
+_UVICORN_LOG: Final = logging.getLogger(f"{__name__}.uvicorn")
+_UVICORN_LOG.setLevel(logging.ERROR)
+
+
+class BoundedHeadProtocol(HttpToolsProtocol):
+    """A connection whose requests have heads of bounded size and age.
+
+    The first head must come within the keep-alive time, as later ones must; once it has begun it
+    has `HEAD_TIMEOUT_S`, and the body after it the guard's time. The rest of a body whose request
+    was answered already has `TOTAL_TIMEOUT_S` of ``unread``. `PIPELINED_MAX` requests may wait for
+    the answers to those before.
+    """
+
+    guard: ClassVar[HttpGuard]
+
+    _in_head = False
+    _in_body = False
+    _overhead_bytes = 0  # of the request under way: what is not its body
+    _unfinished_bytes = 0  # what the guard has counted of it
+    _first_bytes = 0
+    _lost = False
+    _deadline: asyncio.TimerHandle | None = None
+    _refused: HttpRefusal | None = None  # why the head under way is refused
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait for the first request."""
+        super().connection_made(transport)
+        self.logger = _UVICORN_LOG
+        if self.guard.opened(self):
+            self._set_deadline(self.timeout_keep_alive, _IDLE)
+        else:
+            self._answer_and_close(_BUSY)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        self._lost = True
+        self._end_deadline()
+        self.guard.unfinished_bytes -= self._unfinished_bytes
+        self._unfinished_bytes = 0
+        self.guard.closed(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what came; refuse a head that is too large."""
+        was_in_head, was_in_body = self._in_head, self._in_body
+        self._overhead_bytes += len(data)
+        # A head that is the first thing in a read has all of it; the parser does not report
+        # where a later one begins.
+        self._first_bytes = 0 if was_in_head or was_in_body else len(data)
+        super().data_received(data)
+        if self._in_head:
+            if not was_in_head:
+                self._set_deadline(HEAD_TIMEOUT_S, _HEAD_TOO_SLOW)
+        elif not self._in_body:
+            self._end_deadline()
+        elif not was_in_body or was_in_head:
+            self._set_deadline(self.guard.body_timeout_s, _BODY_TOO_SLOW)
+        if self._overhead_bytes > HEAD_BYTES_MAX:
+            self._refuse(_TOO_LARGE)
+        self._count_unfinished()
+
+    def evict(self) -> None:
+        """Close this connection for the sake of a new one."""
+        self._close()
+
+    def on_message_begin(self) -> None:
+        """Note that a head begins.
+
+        Raises:
+            InvalidRequest: Too many requests wait for the answers of those before; the parser makes
+                an invalid request of it.
+        """
+        if len(self.pipeline) >= PIPELINED_MAX:
+            raise InvalidRequest(
+                f"{PIPELINED_MAX} requests wait for answers: read some before asking for more"
+            )
+        self._in_head = True
+        self._overhead_bytes, self._first_bytes = self._first_bytes, 0
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header.
+
+        Raises:
+            InvalidRequest: There are too many; the parser makes an invalid request of it.
+        """
+        # Trailers come here, too: those of one request are not more than its headers may be.
+        if len(self.headers) >= HEADERS_MAX:
+            self._refused = _TOO_MANY
+            raise InvalidRequest(_TOO_MANY.detail)
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Check the hosts of a request, and have it answered."""
+        self._in_head = False
+        self._in_body = True
+        self._overhead_bytes = 0  # from here on that of the body
+        self.guard.works(self)
+        refusal = self._refusal()
+        if refusal is None:
+            super().on_headers_complete()
+            return
+        self.guard.refuse(refusal, self._client_text())
+        application = self.app
+        self.app = DropUnread(_Refused(refusal, self.guard.error_body(refusal)))
+        try:
+            super().on_headers_complete()
+        finally:
+            self.app = application
+
+    def on_body(self, body: bytes) -> None:
+        """Take bytes of a body; they pay for the sizes that stand between them."""
+        earned = (1 + _CHUNK_OVERHEAD) * len(body)
+        self._overhead_bytes = max(0, self._overhead_bytes - earned)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """Note that a request is complete."""
+        self._in_body = False
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no HTTP, in the server's words."""
+        del msg
+        refusal, self._refused = self._refused or _MALFORMED, None
+        self._refuse(refusal)
+
+    def on_response_complete(self) -> None:
+        """Answer the next request; read on only when none waits, or each answer brings more."""
+        super().on_response_complete()
+        if self._lost:
+            return
+        if self.transport.is_closing():
+            self._close()
+        elif self.pipeline:
+            self.flow.pause_reading()
+        else:
+            self.guard.waits(self)
+            if self._in_body:
+                self._set_deadline(TOTAL_TIMEOUT_S, _BODY_TOO_SLOW)
+
+    def _refusal(self) -> HttpRefusal | None:
+        if len(self.url) + sum(len(n) + len(v) for n, v in self.headers) > HEAD_BYTES_MAX:
+            return _TOO_LARGE
+        local_host = self.server[0] if self.server else ""
+        method, version = self.parser.get_method(), self.parser.get_http_version()
+        return self.guard.policy.refusal(method, self.url, version, self.headers, local_host)
+
+    def _count_unfinished(self) -> None:
+        held = self._overhead_bytes if self._in_head and not self.transport.is_closing() else 0
+        self.guard.unfinished_bytes += held - self._unfinished_bytes
+        self._unfinished_bytes = held
+        if held and self.guard.unfinished_bytes > UNFINISHED_BYTES_MAX:
+            self._refuse(_BUSY)
+
+    def _set_deadline(self, seconds: float, refusal: HttpRefusal) -> None:
+        self._end_deadline()
+        self._deadline = self.loop.call_later(seconds, self._time_out, seconds, refusal)
+
+    def _time_out(self, seconds: float, refusal: HttpRefusal) -> None:
+        if self.flow.read_paused:  # the client waits for this server
+            self._set_deadline(seconds, refusal)
+        else:
+            self._refuse(refusal)
+
+    def _end_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _client_text(self) -> str:
+        return f"{self.client[0]}:{self.client[1]}" if self.client else "unknown"
+
+    def _refuse(self, refusal: HttpRefusal) -> None:
+        self._end_deadline()
+        if self.transport.is_closing():
+            return
+        if refusal is not _IDLE:  # an idle connection's end is ordinary
+            self.guard.refuse(refusal, self._client_text())
+        cycle: RequestResponseCycle | None = self.cycle  # none before the first request
+        if cycle is None or (cycle.response_complete and not self._in_body):
+            self._answer_and_close(refusal)
+        else:
+            # The answer to an earlier request is under way: clients would take this for part of it.
+            self._close()
+
+    def _answer_and_close(self, refusal: HttpRefusal) -> None:
+        body = self.guard.error_body(refusal)
+        phrase = http.HTTPStatus(refusal.status).phrase.encode()
+        self.transport.write(
+            b"HTTP/1.1 %d %s\r\ncontent-type: application/json; charset=utf-8\r\n"
+            b"content-length: %d\r\nconnection: close\r\n\r\n%s"
+            % (refusal.status, phrase, len(body), body)
+        )
+        self._close()
+
+    def _close(self) -> None:
+        self.transport.close()
+        self._end_deadline()
+        # A client that does not read its answer must not keep the descriptor.
+        self._deadline = self.loop.call_later(_CLOSE_TIMEOUT_S, self.transport.abort)
+
+
+class _Refused:
+    """The ASGI application that answers a refused request.
+
+    Args:
+        refusal: Why it is refused.
+        body: The body of the answer, JSON.
+    """
+
+    def __init__(self, refusal: HttpRefusal, body: bytes) -> None:
+        self._refusal = refusal
+        self._body = body
+
+    async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+        """Answer without reading the body."""
+        headers = [
+            (b"content-type", b"application/json; charset=utf-8"),
+            (b"content-length", b"%d" % len(self._body)),
+            (b"x-penstock-detail", self._refusal.detail.encode("ascii", errors="replace")),
+        ]
+        start = {"type": "http.response.start", "status": self._refusal.status, "headers": headers}
+        await send(start)
+        await send({"type": "http.response.body", "body": self._body})
+
+
+def bounded_protocol(guard: HttpGuard) -> type[BoundedHeadProtocol]:
+    """Return the protocol of a server's connections, which share a guard."""
+
+    class GuardedProtocol(BoundedHeadProtocol):
+        """The connections of one server."""
+
+    GuardedProtocol.guard = guard
+    return GuardedProtocol

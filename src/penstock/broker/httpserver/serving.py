@@ -1,0 +1,100 @@
+"""HTTP served by uvicorn, on a socket that the caller has bound.
+
+Owns uvicorn's settings, which every HTTP server of Penstock shares. Does not own signals, logging
+nor the socket's address, nor what is answered (`front`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+import uvicorn
+
+from penstock.broker.httpserver.connection import bounded_protocol
+from penstock.broker.httpserver.unread import DropUnread
+
+if TYPE_CHECKING:
+    import socket
+    import ssl
+
+    from starlette.types import ASGIApp
+
+    from penstock.broker.httpserver.guard import HttpGuard
+
+_SECOND_MS: Final = 1_000
+_KEEP_ALIVE_S: Final = 75
+_BACKLOG: Final = 1_024
+
+
+def uvicorn_config(
+    application: ASGIApp,
+    guard: HttpGuard,
+    stop_timeout_s: int,
+    tls: ssl.SSLContext | None = None,
+) -> uvicorn.Config:
+    """Return uvicorn's settings for a server whose connections are bounded.
+
+    Args:
+        application: The application that is served.
+        guard: Bounds the server.
+        stop_timeout_s: How long running requests may take after a stop.
+        tls: The server's certificate, when it is served under TLS.
+    """
+    config = uvicorn.Config(
+        DropUnread(application),
+        loop="asyncio",
+        http=bounded_protocol(guard),
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        backlog=_BACKLOG,
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_graceful_shutdown=stop_timeout_s,
+    )
+    config.load()
+    config.ssl = tls
+    return config
+
+
+class ServedHttp:
+    """Uvicorn serving one application on one socket, without its own signals and logging.
+
+    Args:
+        application: The application that is served.
+        listener: A bound socket; closed by `stop`.
+        stop_timeout_ms: How long running requests may take after a stop.
+        guard: Bounds the server.
+        tls: The server's certificate, when it is served under TLS.
+    """
+
+    def __init__(
+        self,
+        application: ASGIApp,
+        listener: socket.socket,
+        stop_timeout_ms: int,
+        guard: HttpGuard,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        config = uvicorn_config(application, guard, -(-stop_timeout_ms // _SECOND_MS), tls)
+        self._server = uvicorn.Server(config)
+        self._server.lifespan = config.lifespan_class(config)
+        self._listener = listener
+        self._ticking: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Listen."""
+        await self._server.startup(sockets=[self._listener])
+        self._ticking = asyncio.create_task(self._server.main_loop())
+
+    async def stop(self) -> None:
+        """Stop listening, let running requests end, close the connections."""
+        self._server.should_exit = True
+        if self._ticking is not None:
+            await self._ticking
+        await self._server.shutdown(sockets=[self._listener])

@@ -1,0 +1,688 @@
+"""Sizes of a statement that make Spark's planning blow up, refused before Spark sees them. Pure.
+
+Owns the limits and how they are counted on tokens. The counts are estimates that err on the side of
+the user: a statement below every limit may still take too long, and then its time limit ends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final, NoReturn
+
+from penstock.core.errors import InvalidRequest
+from penstock.core.sqltext import Token, place
+
+TEXT_MAX: Final = 1_000_000
+TOKENS_MAX: Final = 100_000
+NESTING_MAX: Final = 200
+IN_MAX: Final = 10_000
+# A list of constants is looked up at once; of others Spark compares and compiles each.
+IN_COMPUTED_MAX: Final = 500
+# Tables after each WITH name was replaced by its query, as Spark does.
+TABLES_MAX: Final = 500
+# Operators on one path from the top of an expression down. Spark's stack takes 400 of `+` in a
+# row, 500 of NOT; a chain of AND or OR it balances.
+DEPTH_MAX: Final = 300
+# Spark's stack takes 500.
+UNIONS_MAX: Final = 400
+# Spark resolves one of them with each of its 100 iterations.
+PIPES_MAX: Final = 80
+# Words of one query after each name was replaced by the expression it stands for. Above
+# `TOKENS_MAX`: a query whose names are used once each is below it.
+EXPANDED_MAX: Final = 150_000
+# Of them, those of one expression that are not written in it: where Spark moves a condition below
+# projections, 16,000 take it 9 s.
+REPLACED_MAX: Final = 20_000
+GROUPING_SETS_MAX: Final = 4_096
+
+_OPENING: Final = frozenset({"(", "[", "{", "CASE"})
+_CLOSING: Final = frozenset({")", "]", "}", "END"})
+_ENDS_TABLES: Final = frozenset(
+    {"SELECT", "WHERE", "GROUP", "HAVING", "ORDER", "SORT", "CLUSTER", "DISTRIBUTE", "LIMIT"}
+    | {
+        "VALUES",
+        "OFFSET",
+        "WINDOW",
+        "UNION",
+        "EXCEPT",
+        "INTERSECT",
+        "MINUS",
+        "ON",
+        "USING",
+        "QUALIFY",
+    }
+)
+_BEGINS_TABLE: Final = frozenset({"FROM", "JOIN", "TABLE"})
+_BEGINS_QUERY: Final = frozenset({"SELECT", "WITH", "VALUES", "TABLE", "FROM"})
+# They stand between queries, or begin one.
+_IN_QUERY: Final = frozenset({"SELECT", "UNION", "EXCEPT", "INTERSECT", "MINUS"})
+_OF_CONSTANTS: Final = frozenset(
+    {"+", "-", ".", ",", "?", "NULL", "TRUE", "FALSE", "DATE", "TIMESTAMP", "INTERVAL"}
+)
+_AS_TABLE_IN: Final = "join a lookup datasource instead, or ask several times"
+
+
+def check_text(sql: str) -> None:
+    """Refuse a statement whose text is too long to be taken apart.
+
+    Raises:
+        InvalidRequest: It is.
+    """
+    if len(sql) > TEXT_MAX:
+        raise InvalidRequest(
+            f"the statement has {len(sql)} characters, and {TEXT_MAX} are the limit, because"
+            f" parsing takes time and memory with its length: {_AS_TABLE_IN}"
+        )
+
+
+def check_sizes(sql: str, found: Sequence[Token]) -> None:
+    """Refuse a statement that would blow up in Spark's parser, analyzer or optimizer.
+
+    The text is `check_text`'s: that of a statement that writes may hold the rows themselves.
+
+    Raises:
+        InvalidRequest: A size is over its limit; the message names the place and the limit.
+    """
+    if len(found) > TOKENS_MAX:
+        raise InvalidRequest(
+            f"the statement has {len(found)} words and signs, and {TOKENS_MAX} are the limit,"
+            f" because planning takes time and memory with each: {_AS_TABLE_IN}"
+        )
+    _check_nesting(sql, found)
+    _check_lists(sql, found)
+    _Tables(sql, found).check()
+    _check_depth(sql, found)
+    _check_groupings(sql, found)
+    _Expressions(sql, found).check()
+
+
+def _check_nesting(sql: str, found: Sequence[Token]) -> None:
+    depth = 0
+    for token in found:
+        if token.text in _OPENING:
+            depth += 1
+        elif token.text in _CLOSING and depth:
+            depth -= 1
+        if depth > NESTING_MAX:
+            raise InvalidRequest(
+                f"{token.text} is nested deeper than {NESTING_MAX} levels,"
+                f" {place(sql, token.position)}, and Spark's parser is recursive: divide the query"
+                " with WITH, or remove parentheses"
+            )
+
+
+@dataclass(slots=True)
+class _List:
+    """The elements of one `IN (…)` so far; parentheses within it count as part of an element."""
+
+    elements: int = 1
+    computed: int = 0
+    is_computed: bool = False
+    depth: int = 1
+
+
+def _check_lists(sql: str, found: Sequence[Token]) -> None:
+    """Count the elements of each `IN (…)`."""
+    lists: list[_List] = []
+    previous = ""
+    for token, following in zip(found, [*found[1:], *found[-1:]], strict=True):
+        current = lists[-1] if lists else None
+        if token.text == "(" and previous == "IN" and following.text not in _BEGINS_QUERY:
+            lists.append(_List())
+        elif current is not None:
+            _count_element(current, token)
+            if not current.depth:
+                lists.pop()
+            elif current.elements > IN_MAX or current.computed > IN_COMPUTED_MAX:
+                most, what = IN_MAX, ""
+                if current.elements <= IN_MAX:
+                    most, what = IN_COMPUTED_MAX, " that are not constants"
+                raise InvalidRequest(
+                    f"IN has more than {most} elements{what}, {place(sql, token.position)}, each"
+                    f" of which Spark plans: {_AS_TABLE_IN}"
+                )
+        previous = token.text
+
+
+def _count_element(current: _List, token: Token) -> None:
+    if token.text in {"(", "[", "{"}:
+        current.depth += 1
+    elif token.text in {")", "]", "}"}:
+        current.depth -= 1
+    elif token.text == "," and current.depth == 1:
+        current.elements += 1
+        current.is_computed = False
+    elif not (token.is_text or token.raw[0].isdecimal() or token.text in _OF_CONSTANTS):
+        current.computed += not current.is_computed
+        current.is_computed = True
+
+
+@dataclass(slots=True)
+class _Level:
+    """One open parenthesis.
+
+    Attributes:
+        defines: Name of WITH that it is the query of, "" if none.
+        tables: Tables below it so far, WITH names replaced.
+        in_tables: Whether a comma is followed by another table.
+        expects_table: Whether a name here is a table's.
+        selects: Whether it holds a query; that of `EXTRACT(day FROM x)` does not.
+    """
+
+    defines: str = ""
+    tables: int = 0
+    in_tables: bool = False
+    expects_table: bool = False
+    selects: bool = False
+
+
+class _Tables:
+    """Counts the tables that a statement has once each name of WITH is replaced by its query."""
+
+    def __init__(self, sql: str, found: Sequence[Token]) -> None:
+        self._sql = sql
+        self._found = found
+        self._levels = [_Level()]
+        self._costs: dict[str, int] = {}
+        self._definitions = _definitions(found)
+
+    def check(self) -> None:
+        """Count; raises as `check_sizes`."""
+        for at, token in enumerate(self._found):
+            level = self._levels[-1]
+            if token.text == "(":
+                self._open(at, level)
+            elif token.text == ")":
+                self._close()
+            elif token.text in _BEGINS_TABLE:
+                level.in_tables = level.expects_table = self._is_clause(at, level)
+            elif token.text in _ENDS_TABLES:
+                level.selects |= token.text in _IN_QUERY
+                level.in_tables = level.expects_table = False
+            elif token.text == ",":
+                level.expects_table = level.in_tables
+            elif level.expects_table and token.name and token.text != "LATERAL":
+                level.expects_table = False
+                self._count(token, level, self._costs.get(token.name.lower(), 1))
+
+    def _is_clause(self, at: int, level: _Level) -> bool:
+        if self._found[at].text != "FROM":
+            return True
+        is_first = at == 0 or self._found[at - 1].text == "("
+        return level.selects or level.in_tables or is_first or len(self._levels) == 1
+
+    def _open(self, at: int, level: _Level) -> None:
+        expects = level.expects_table
+        following = self._found[at + 1].text if at + 1 < len(self._found) else ""
+        is_query = following in _BEGINS_QUERY
+        inside = _Level(self._definitions.get(at, ""), 0, expects, expects, is_query)
+        level.expects_table = False
+        self._levels.append(inside)
+
+    def _close(self) -> None:
+        if len(self._levels) == 1:
+            return  # Spark refuses it
+        closed = self._levels.pop()
+        if closed.defines:
+            # A query inside of another may define the same name: the larger one counts.
+            known = self._costs.get(closed.defines, 1)
+            self._costs[closed.defines] = max(closed.tables, known)
+        else:
+            self._levels[-1].tables += closed.tables
+
+    def _count(self, token: Token, level: _Level, cost: int) -> None:
+        level.tables += cost
+        # Of an open subquery, what stands before it counts as well.
+        total = 0
+        for one in reversed(self._levels):
+            total += one.tables
+            if one.defines:
+                break
+        if total > TABLES_MAX:
+            raise InvalidRequest(
+                f"the query reads more than {TABLES_MAX} tables once each name of WITH is replaced"
+                f" by its query, {place(self._sql, token.position)}: refer to each name less often,"
+                " or store an intermediate result in a datasource"
+            )
+
+
+def _definitions(found: Sequence[Token]) -> Mapping[int, str]:
+    """Return the names of WITH by the index of the parenthesis that opens the query of each.
+
+    In Spark's grammar a definition is `name [(columns)] [MAX RECURSION LEVEL n] [AS] (query)`.
+    """
+    closing = _closing(found)
+    names: dict[int, str] = {}
+
+    def word(index: int) -> str:
+        return found[index].text if index < len(found) else ""
+
+    for start, token in enumerate(found):
+        at = start + 1
+        if token.text != "WITH" or at >= len(found):
+            continue
+        if word(at) == "RECURSIVE" and word(at + 1) not in {"(", "AS"}:
+            at += 1
+        while at < len(found) and found[at].name:
+            name = found[at].name.lower()
+            at += 1
+            if word(at) == "(" and _are_columns(found, at + 1):
+                at = closing.get(at, len(found)) + 1
+            if word(at) == "MAX":
+                at += len(("MAX", "RECURSION", "LEVEL", "10"))
+            at += word(at) == "AS"
+            if word(at) != "(":
+                break
+            names[at] = name
+            at = closing.get(at, len(found)) + 1
+            if word(at) != ",":
+                break
+            at += 1
+    return names
+
+
+def _are_columns(found: Sequence[Token], at: int) -> bool:
+    """Tell whether names with commas between them stand up to a closing parenthesis, no query."""
+    while at + 1 < len(found) and found[at].name:
+        if found[at + 1].text == ")":
+            return True
+        if found[at + 1].text != ",":
+            return False
+        at += 2
+    return False
+
+
+def _closing(found: Sequence[Token]) -> Mapping[int, int]:
+    """Return the index of the closing parenthesis by that of the opening one."""
+    pairs: dict[int, int] = {}
+    opened: list[int] = []
+    for at, token in enumerate(found):
+        if token.text == "(":
+            opened.append(at)
+        elif token.text == ")" and opened:
+            pairs[opened.pop()] = at
+    return pairs
+
+
+_INFIX: Final = frozenset("+-*/%|&^<>=!:~") | {"IS", "LIKE", "ILIKE", "RLIKE", "DIV", "COLLATE"}
+_PREFIX: Final = frozenset({"+", "-", "~", "!", "NOT"})
+_SECOND_MARKS: Final = frozenset("|=>:")
+_SET_OPERATORS: Final = frozenset({"UNION", "EXCEPT", "INTERSECT", "MINUS"})
+_BEGINS_EXPRESSION: Final = (
+    _ENDS_TABLES
+    | _BEGINS_TABLE
+    | {",", "AND", "OR", "WHEN", "THEN", "ELSE", "BY", "BETWEEN", "IN", "AS", "|>", "EXTEND"}
+)
+
+
+@dataclass(slots=True)
+class _Depth:
+    """Depths of the expressions within one parenthesis.
+
+    Attributes:
+        most: Of those that are complete.
+        spine: Of what stands before the last infix operator, with that.
+        operand: Of what stands after it.
+        unions: Number of set operators.
+    """
+
+    most: int = 0
+    spine: int = 0
+    operand: int = 0
+    unions: int = 0
+
+    def finish(self) -> int:
+        """Begin another expression; return the depth of the deepest so far."""
+        self.most = max(self.most, self.spine, self.operand)
+        self.spine = self.operand = 0
+        return self.most
+
+
+def _check_depth(sql: str, found: Sequence[Token]) -> None:
+    """Bound chains of operators, set operators and pipes, each of which is a level of a tree."""
+    levels = [_Depth()]
+    pipes = 0
+    ends_operand = False
+    for at, token in enumerate(found):
+        level = levels[-1]
+        text = token.text
+        is_second = text in _SECOND_MARKS and _is_joined(found, at)
+        if is_second and text == ">" and found[at - 1].text == "|":
+            pipes += 1
+            level.finish()
+        elif is_second:
+            pass  # of `||`, `<=`, `::`
+        elif text in _OPENING:
+            levels.append(_Depth())
+        elif text in _CLOSING and len(levels) > 1:
+            depth = levels.pop().finish()
+            levels[-1].operand += depth + 1
+        elif text in _BEGINS_EXPRESSION:
+            level.finish()
+            level.unions += text in _SET_OPERATORS
+        elif text in _PREFIX and not ends_operand:
+            level.operand += 1
+        elif text in _INFIX:
+            level.spine = max(level.spine, level.operand) + 1
+            level.operand = 0
+        elif text == "." and not found[at - 1].raw[0].isdecimal():
+            level.operand += 1
+        ends_operand = _ends_operand(token)
+        _refuse_deep(sql, token, levels[-1], pipes)
+
+
+def _refuse_deep(sql: str, token: Token, level: _Depth, pipes: int) -> None:
+    if max(level.spine, level.operand) > DEPTH_MAX:
+        what = f"an expression has more than {DEPTH_MAX} operators within each other"
+        mend = (
+            "compute parts of it in a subquery, or write it with functions such as"
+            " aggregate(array(…), …), concat(…) or coalesce(…)"
+        )
+    elif level.unions > UNIONS_MAX:
+        what = f"more than {UNIONS_MAX} set operators such as UNION stand in a row"
+        mend = "put some of them into parentheses, or ask several times"
+    elif pipes > PIPES_MAX:
+        what = f"the statement has more than {PIPES_MAX} pipes |>"
+        mend = "do more in each, as in EXTEND a + 1 AS b, a + 2 AS c"
+    else:
+        return
+    raise InvalidRequest(
+        f"{what}, {place(sql, token.position)}, and Spark's planning is recursive: {mend}"
+    )
+
+
+def _is_joined(found: Sequence[Token], at: int) -> bool:
+    """Tell whether a mark is the second or third of one operator."""
+    before = found[at - 1]
+    return (
+        at > 0 and before.text in _INFIX and before.position + len(before.raw) == found[at].position
+    )
+
+
+def _ends_operand(token: Token) -> bool:
+    """Tell whether a mark behind the token stands between two operands, not before one."""
+    if token.text in {")", "]", "}", "END", "?"} or token.is_text:
+        return True
+    is_word = bool(token.name) and token.text not in _BEGINS_EXPRESSION
+    return is_word and token.text not in _PREFIX and token.text not in _INFIX
+
+
+def _check_groupings(sql: str, found: Sequence[Token]) -> None:
+    """Bound the grouping sets of each GROUP BY: Spark copies each row for each of them."""
+    closing = _closing(found)
+    for start, (token, following) in enumerate(pairwise(found)):
+        if (token.text, following.text) != ("GROUP", "BY"):
+            continue
+        total = elements = 1
+        at = start + 2
+        while at < len(found) and not _ends_grouping(found, at):
+            text = found[at].text
+            total *= _grouping_sets(found, at, closing)
+            elements += text == ","
+            if text in {"CUBE", "ROLLUP"} and found[at - 1].text == "WITH":
+                total *= 2 ** min(elements, 64) if text == "CUBE" else elements + 1
+            if total > GROUPING_SETS_MAX:
+                raise InvalidRequest(
+                    f"GROUP BY has more than {GROUPING_SETS_MAX} grouping sets,"
+                    f" {place(sql, found[at].position)}, for each of which Spark copies each row:"
+                    " name those that you need with GROUPING SETS, or group by fewer expressions"
+                )
+            at = closing.get(at, at) + 1
+
+
+def _ends_grouping(found: Sequence[Token], at: int) -> bool:
+    text = found[at].text
+    is_pipe = text == ">" and found[at - 1].text == "|"
+    return is_pipe or text in _SET_OPERATORS | {")", ";", "SELECT", "GROUP"}
+
+
+def _grouping_sets(found: Sequence[Token], at: int, closing: Mapping[int, int]) -> int:
+    """Return the grouping sets of a CUBE, ROLLUP or GROUPING SETS, 1 of anything else."""
+    text = found[at].text
+    opening = at + 2 if text == "GROUPING" else at + 1
+    if text not in {"CUBE", "ROLLUP", "GROUPING"} or opening not in closing:
+        return 1
+    elements, sets = 1, 0
+    inside = opening + 1
+    while inside < closing[opening]:
+        elements += found[inside].text == ","
+        if text == "GROUPING" and found[inside - 1].text in {",", "("}:
+            sets += _grouping_sets(found, inside, closing)
+        inside = closing.get(inside, inside) + 1
+    if text == "CUBE":
+        return int(2 ** min(elements, 64))
+    return elements + 1 if text == "ROLLUP" else max(sets, 1)
+
+
+# Columns of queries that others read, over all: the work of counting.
+_MERGED_MAX: Final = 2_000_000
+
+
+@dataclass(slots=True)
+class _Scope:
+    """The columns of one query, by how many words each is once the names in it are replaced.
+
+    Attributes:
+        outer: That of the query around it.
+        known: By name in lower case.
+        total: Words of its expressions.
+        largest: Words of the largest of them.
+    """
+
+    outer: _Scope | None = None
+    known: dict[str, int] = field(default_factory=dict)
+    total: int = 0
+    largest: int = 1
+
+    def words(self, name: str) -> int:
+        """Return how many words a name stands for; 1 if it is not a column of ours."""
+        scope: _Scope | None = self
+        while scope is not None:
+            if name in scope.known:
+                return scope.known[name]
+            scope = scope.outer
+        return 1
+
+    def merge(self, other: _Scope) -> None:
+        """Take the columns of a query that this one reads."""
+        for name, words in other.known.items():
+            self.known[name] = max(words, self.known.get(name, 1))
+        self.largest = max(self.largest, other.largest)
+
+
+class _Expressions:
+    """Counts the words of expressions once each name is replaced by the expression it stands for.
+
+    Spark does so where it joins the projections of subqueries, WITH, pipes and aliases that refer
+    to others in the same list. Columns are told apart by name alone: of two, the larger counts.
+    """
+
+    def __init__(self, sql: str, found: Sequence[Token]) -> None:
+        self._sql = sql
+        self._found = found
+        self._closing = _closing(found)
+        self._definitions = _definitions(found)
+        self._with: dict[str, _Scope] = {}
+        self._merged = 0
+
+    def check(self) -> None:
+        """Count; raises as `check_sizes`."""
+        self._query(0, len(self._found), None)
+
+    def _query(self, begin: int, end: int, outer: _Scope | None) -> _Scope:
+        """Count a query: the parts between its set operators, of which each defines columns."""
+        result = _Scope()
+        part = _Scope(outer)
+        first: _Scope | None = None
+        start = begin
+        for at in [*self._top(begin, end), end]:
+            text = self._found[at].text if at < end else ""
+            is_pipe = text == "|" and at + 1 < end and self._found[at + 1].text == ">"
+            if text not in _SET_OPERATORS and not is_pipe and at < end:
+                continue
+            self._part(start, at, part)
+            start = at + 1
+            if is_pipe:
+                self._merge(at, result, part)
+            else:
+                self._merge(start - 1, part, result)
+                result.total += part.total
+                if first is not None:
+                    # A column of the first query is that of the others at its place.
+                    result.known.update(dict.fromkeys(first.known, result.largest))
+                first = first or part
+                part = _Scope(outer)
+        return result
+
+    def _top(self, begin: int, end: int) -> Iterator[int]:
+        """Yield the indexes of tokens that are in no parentheses of their own."""
+        at = begin
+        while at < end:
+            yield at
+            at = min(self._closing.get(at, at), end - 1) + 1
+
+    def _part(self, begin: int, end: int, scope: _Scope) -> None:
+        """Count a query without set operators, or the part of one up to a pipe."""
+        select = source = None
+        for at in self._top(begin, end):
+            text = self._found[at].text
+            if text == "SELECT" and select is None:
+                select = at
+            elif text == "FROM" and source is None and self._found[at - 1].text != "DISTINCT":
+                source = at
+        if select is None:
+            if begin < end and self._found[begin].text == ">":
+                self._columns(begin + 1, end, scope)
+            else:
+                self._tables(begin, end, scope)
+        elif source is None or source < select:
+            self._tables(begin, select, scope)
+            self._columns(select, end, scope)
+        else:
+            # The columns of the tables are known before those that are made of them.
+            self._tables(begin, select, scope)
+            self._tables(source, end, scope)
+            self._columns(select, source, scope)
+
+    def _tables(self, begin: int, end: int, scope: _Scope) -> None:
+        """Count what defines no columns of its own: WITH, and FROM to ORDER BY."""
+        start = begin
+        words = 0
+        for at in self._top(begin, end):
+            token = self._found[at]
+            if token.text == ",":
+                start = at + 1
+            words += self._words(at, start, scope, in_tables=True)
+        self._add(begin, end, words, scope)
+
+    def _columns(self, begin: int, end: int, scope: _Scope) -> None:
+        """Count the columns that a SELECT, EXTEND, SET or AGGREGATE defines."""
+        # Of other pipes, such as JOIN, tables are read.
+        if begin >= end:
+            return
+        in_tables = self._found[begin].text not in {"SELECT", "EXTEND", "SET", "AGGREGATE"}
+        start = begin + 1
+        words = 0
+        for at in self._top(begin + 1, end):
+            if self._found[at].text in {",", "GROUP"}:
+                self._define(start, at, words, scope)
+                start, words = at + 1, 0
+            else:
+                words += self._words(at, start, scope, in_tables=in_tables)
+        self._define(start, end, words, scope)
+
+    def _words(self, at: int, start: int, scope: _Scope, *, in_tables: bool) -> int:
+        token = self._found[at]
+        if token.text == "(":
+            return self._parenthesis(at, start, scope, in_tables=in_tables)
+        if not token.name:
+            return int(token.is_text)
+        name = token.name.lower()
+        if in_tables and name in self._with:
+            self._merge(at, self._with[name], scope)
+            self._rename(at + 1, scope)
+        return scope.words(name)
+
+    def _parenthesis(self, opening: int, start: int, scope: _Scope, *, in_tables: bool) -> int:
+        """Return the words within parentheses; the columns of a query in them become known."""
+        end = self._closing.get(opening)
+        if end is None:
+            return 0  # Spark refuses it
+        begin = opening + 1
+        if self._found[begin].text in _BEGINS_QUERY:
+            inside = self._query(begin, end, scope if scope.known else scope.outer)
+            if opening in self._definitions:
+                self._name_columns(start, opening, inside)
+                name = self._definitions[opening]
+                if name in self._with:
+                    self._merge(opening, self._with[name], inside)
+                self._with[name] = inside
+                return 0
+            self._merge(opening, inside, scope)
+            self._rename(end + 1, scope)
+            return 0 if in_tables else inside.total
+        words = 0
+        for at in self._top(begin, end):
+            words += self._words(at, start, scope, in_tables=in_tables)
+        if in_tables:
+            self._rename(end + 1, scope)
+        return words
+
+    def _rename(self, at: int, scope: _Scope) -> None:
+        """Note the columns of `… AS name (columns)`."""
+        at += at < len(self._found) and self._found[at].text == "AS"
+        if at + 1 >= len(self._found) or self._found[at + 1].text != "(":
+            return
+        if self._found[at].name and _are_columns(self._found, at + 2):
+            self._name_columns(at, self._closing[at + 1], scope)
+
+    def _name_columns(self, begin: int, end: int, scope: _Scope) -> None:
+        """Note the columns of `name (columns)`, each as large as the largest known."""
+        for before, token in pairwise(self._found[begin:end]):
+            if token.name and before.text in {"(", ","}:
+                scope.known[token.name.lower()] = scope.largest
+
+    def _define(self, begin: int, end: int, words: int, scope: _Scope) -> None:
+        """Note the column that an expression defines, if it has a name."""
+        if begin >= end:
+            return
+        last = self._found[end - 1]
+        before = self._found[end - 2] if end - begin > 1 else None
+        name = last.name.lower() if last.text != "END" else ""
+        if name and before is not None and before.text == "AS":
+            words -= scope.words(name)
+        elif name and before is not None and _ends_operand(before):
+            # `a b` defines b; `DISTINCT a` refers to it.
+            words = max(words - scope.words(name), scope.words(name))
+        elif before is not None and before.text != ".":
+            name = ""
+        self._add(begin, end, words, scope)
+        if name:
+            scope.known[name] = words
+        if end - begin > 1 and self._found[begin + 1].text == "=":
+            scope.known[self._found[begin].name.lower()] = words  # of SET
+
+    def _add(self, begin: int, end: int, words: int, scope: _Scope) -> None:
+        scope.total += words
+        scope.largest = max(scope.largest, words)
+        if words - (end - begin) > REPLACED_MAX:
+            self._refuse(begin, "an expression", REPLACED_MAX)
+        if scope.total > EXPANDED_MAX:
+            self._refuse(begin, "a query", EXPANDED_MAX)
+
+    def _merge(self, at: int, query: _Scope, scope: _Scope) -> None:
+        """Take the columns of a query that another one reads."""
+        self._merged += len(query.known)
+        if self._merged > _MERGED_MAX:
+            self._refuse(at, "a query", _MERGED_MAX)
+        scope.merge(query)
+
+    def _refuse(self, at: int, what: str, most: int) -> NoReturn:
+        position = self._found[min(at, len(self._found) - 1)].position
+        raise InvalidRequest(
+            f"{what} has more than {most} words once each alias is replaced by its expression,"
+            f" {place(self._sql, position)}, as Spark does where it joins projections: refer to"
+            " each alias less often, or store an intermediate result in a datasource"
+        )

@@ -1,0 +1,219 @@
+"""Waits for dependencies: since when, how many tries failed, and the last error.
+
+Owns the one record that every retry loop fills (`DependencyWait`), and the thread-safe table of the
+records of one process or task (`WaitTable`), from which status pages, reports and metrics read.
+
+A wait begins with the first try that fails and ends with the first one that succeeds. Work is
+identified by its name, so two loops that share a table need different names.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.errors import Dependency, PenstockError, Unavailable
+from penstock.core.intervals import format_time, parse_time
+from penstock.core.metrics import Sample
+
+if TYPE_CHECKING:
+    from penstock.core.clock import Clock
+
+ERROR_CHARACTERS_MAX: Final = 2_000
+"""Longest error text that is kept; messages of drivers have no limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class DependencyWait:
+    """Work that is tried again because something that it depends on fails.
+
+    Attributes:
+        dependency: The dependency that fails.
+        work: Name of the work that is tried, such as ``publish``.
+        since_ms: Time of the first failed try, in epoch milliseconds.
+        tries: Number of failed tries.
+        error: Error of the last try.
+        tries_max: Number of failed tries with which the work is given up; 0 means unlimited.
+        next_ms: Time of the next try, in epoch milliseconds; None if it is not known.
+    """
+
+    dependency: Dependency
+    work: str
+    since_ms: int
+    tries: int
+    error: str
+    tries_max: int = 0
+    next_ms: int | None = None
+
+    def __str__(self) -> str:
+        """Return the wait as one line for people."""
+        tries = f"{self.tries} {'try' if self.tries == 1 else 'tries'}"
+        since = format_time(self.since_ms)
+        return f"{self.dependency.value} since {since}, {tries} ({self.work}): {self.error}"
+
+    def to_json(self) -> dict[str, object]:
+        """Return the JSON form."""
+        return {
+            "dependency": self.dependency.value,
+            "work": self.work,
+            "since": format_time(self.since_ms),
+            "tries": self.tries,
+            "triesMax": self.tries_max or None,
+            "nextTry": None if self.next_ms is None else format_time(self.next_ms),
+            "error": self.error,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, object]) -> DependencyWait:
+        """Read the JSON form.
+
+        Raises:
+            KeyError: A field is missing.
+            ValueError: A field is of another type, or its value is not a possible one.
+        """
+        tries, most, next_try = value["tries"], value.get("triesMax"), value.get("nextTry")
+        if not isinstance(tries, int):
+            raise ValueError(f"tries: {tries!r} is not a whole number")  # noqa: TRY004 - as parse_time
+        return cls(
+            Dependency(str(value["dependency"])),
+            str(value["work"]),
+            parse_time(str(value["since"])),
+            tries,
+            str(value["error"])[:ERROR_CHARACTERS_MAX],
+            most if isinstance(most, int) else 0,
+            parse_time(next_try) if isinstance(next_try, str) else None,
+        )
+
+
+def waits_from_json(value: object) -> tuple[DependencyWait, ...]:
+    """Read a list of waits; entries that cannot be read are left out, nothing depends on them."""
+    found = []
+    for one in value if isinstance(value, list) else ():
+        try:
+            found.append(DependencyWait.from_json(one))
+        except (KeyError, TypeError, ValueError, AttributeError, PenstockError):
+            continue
+    return tuple(found)
+
+
+class WaitTable:
+    """The waits of one process, one task or one supervisor. Any thread.
+
+    A mutex guards the dictionary: retry loops run on many threads, and readers must not wait for
+    their mailboxes.
+
+    Args:
+        clock: Dates the first failure.
+        changed: Called after each change, on the thread that made it; must not block or raise.
+    """
+
+    def __init__(self, clock: Clock, changed: Callable[[], None] = lambda: None) -> None:
+        self._clock = clock
+        self._changed = changed
+        self._mutex = threading.Lock()
+        self._waits: dict[str, DependencyWait] = {}
+
+    def failed(
+        self,
+        work: str,
+        error: PenstockError,
+        *,
+        dependency: Dependency | None = None,
+        tries: int | None = None,
+        tries_max: int = 0,
+        next_ms: int | None = None,
+    ) -> DependencyWait:
+        """Record a try that failed and return the wait as it is now.
+
+        Args:
+            work: Name of the work that was tried.
+            error: Why it failed; an `Unavailable` names its dependency.
+            dependency: The dependency to blame if the error names none.
+            tries: Number of failed tries, if the caller counts them; else one more than before.
+            tries_max: Number of failed tries with which the work is given up; 0 means unlimited.
+            next_ms: Time of the next try.
+        """
+        named = error.dependency if isinstance(error, Unavailable) else Dependency.OTHER
+        if named is Dependency.OTHER and dependency is not None:
+            named = dependency
+        with self._mutex:
+            before = self._waits.get(work)
+            wait = self._waits[work] = DependencyWait(
+                named,
+                work,
+                self._clock.now_ms() if before is None else before.since_ms,
+                tries or (1 if before is None else before.tries + 1),
+                str(error)[:ERROR_CHARACTERS_MAX],
+                tries_max,
+                next_ms,
+            )
+        self._changed()
+        return wait
+
+    def ended(self, work: str) -> None:
+        """Record that work succeeded or was given up; work that did not wait changes nothing."""
+        # Read without the mutex: nearly all calls find nothing.
+        if work not in self._waits:
+            return
+        with self._mutex:
+            found = self._waits.pop(work, None)
+        if found is not None:
+            self._changed()
+
+    def get(self, work: str) -> DependencyWait | None:
+        """Return the wait of work, None if it does not wait."""
+        return self._waits.get(work)
+
+    def all(self) -> tuple[DependencyWait, ...]:
+        """Return all waits, the longest first."""
+        with self._mutex:
+            waits = tuple(self._waits.values())
+        return tuple(sorted(waits, key=lambda one: (one.since_ms, one.work)))
+
+    def samples(self) -> list[Sample]:
+        """Return the metrics of the waits."""
+        return wait_samples(self.all(), self._clock.now_ms())
+
+
+def wait_samples(waits: Iterable[DependencyWait], now_ms: int) -> list[Sample]:
+    """Return metrics of waits: for each dependency the longest wait and the sum of tries.
+
+    Every dependency has its samples, 0 while nothing waits for it, so that alerts need no special
+    case for a series that is missing.
+    """
+    seconds = dict.fromkeys(Dependency, 0.0)
+    tries = dict.fromkeys(Dependency, 0)
+    for one in waits:
+        waited_s = max(0, now_ms - one.since_ms) / 1000
+        seconds[one.dependency] = max(seconds[one.dependency], waited_s)
+        tries[one.dependency] += one.tries
+    found = []
+    for dependency in Dependency:
+        labels = (("dependency", dependency.value),)
+        name, about = "penstock_waiting_seconds", "How long work waits for a dependency that fails"
+        found.append(Sample(name, "gauge", about, labels, seconds[dependency]))
+        name, about = "penstock_waiting_tries", "Failed tries of the work that waits"
+        found.append(Sample(name, "gauge", about, labels, float(tries[dependency])))
+    return found
+
+
+def merged(groups: Iterable[Sequence[DependencyWait]]) -> list[DependencyWait]:
+    """Return waits of many sources, one for each dependency: the longest, with all of the tries."""
+    found: dict[Dependency, DependencyWait] = {}
+    for one in sorted((one for group in groups for one in group), key=lambda one: one.since_ms):
+        first = found.get(one.dependency)
+        if first is None:
+            found[one.dependency] = one
+            continue
+        found[one.dependency] = DependencyWait(
+            first.dependency,
+            first.work,
+            first.since_ms,
+            first.tries + one.tries,
+            first.error,
+            first.tries_max,
+            first.next_ms,
+        )
+    return list(found.values())

@@ -1,0 +1,108 @@
+"""Folders that flows must not change: code that Penstock runs, and what Penstock keeps.
+
+Owns the list of these folders and the check of a path against it. Processors that write, move or
+delete files ask before they do.
+
+A flow that could write a module could run any code at the next start. So the guard protects the
+folders and packages of `--flow-modules`, every folder that Python imports from, Penstock's own
+package, and the folders and files that the service adds: its data folder and its options.
+
+Invariant: a path is judged by where it leads, after symbolic links and ``..``; folders are compared
+by their identity as well, so that a second name for a folder (a bind mount, another case) does not
+help.
+"""
+
+# The guard asks the operating system about paths; it opens and changes nothing.
+# ruff: noqa: PTH100, PTH117, PTH118, PTH120
+
+from __future__ import annotations
+
+import os
+import site
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import penstock
+from penstock.core.errors import InvalidRequest
+from penstock.flow.modules import SERVICE_MODULES
+
+_Identity: TypeAlias = tuple[int, int]
+
+_CODE: Final = "Penstock runs code from there"
+
+
+class WriteGuard:
+    """The paths that flows must not change; set when the service starts, read from any thread."""
+
+    def __init__(self) -> None:
+        self._kept: tuple[Path, ...] = ()
+
+    def set(self, kept: Iterable[Path]) -> None:
+        """Replace the folders and files of the service itself, such as its data folder."""
+        self._kept = tuple(kept)
+
+    def check(self, path: str) -> str:
+        """Return where a file would really be written, moved or deleted.
+
+        Args:
+            path: Of a file or folder, which need not exist.
+
+        Returns:
+            The path with symbolic links of its folder resolved.
+
+        Raises:
+            InvalidRequest: A flow must not change it.
+        """
+        folder, name = os.path.split(os.path.abspath(path))
+        real = os.path.join(os.path.realpath(folder), name)
+        # A link itself is replaced and not followed; as a folder it would be followed.
+        for place in {real, os.path.realpath(real)}:
+            around = frozenset(_identities(place))
+            for protected, why in self._protected():
+                if _is_below(place, os.path.realpath(protected)) or _identity(protected) in around:
+                    raise InvalidRequest(
+                        f"{path}: a flow must not change files of {protected}, because {why}: use "
+                        "another folder"
+                    )
+        return real
+
+    def _protected(self) -> Iterator[tuple[str, str]]:
+        for kept in self._kept:
+            yield str(kept), "Penstock keeps its own files there"
+        for place in SERVICE_MODULES.get().places():
+            yield str(place), "flows run code of it (--flow-modules)"
+        yield os.path.dirname(penstock.__file__), _CODE
+        for entry in (*sys.path, site.getusersitepackages(), sys.prefix, sys.base_prefix):
+            if os.path.isabs(entry) and entry not in _TOO_WIDE:
+                yield entry, _CODE
+
+
+# Prefixes of a Python of the system; its modules are below, in folders of `sys.path`.
+_TOO_WIDE: Final = frozenset({"/", "/usr", "/usr/local"})
+
+WRITE_GUARD = WriteGuard()
+
+
+def _is_below(place: str, protected: str) -> bool:
+    return place == protected or place.startswith(protected.rstrip("/") + "/")
+
+
+def _identities(place: str) -> Iterator[_Identity]:
+    """Yield the identity of a path and of every folder around it, as far as they exist."""
+    while True:
+        if (found := _identity(place)) is not None:
+            yield found
+        above = os.path.dirname(place)
+        if above == place:
+            return
+        place = above
+
+
+def _identity(path: str) -> _Identity | None:
+    try:
+        found = Path(path).stat()
+    except (OSError, ValueError):
+        return None
+    return found.st_dev, found.st_ino

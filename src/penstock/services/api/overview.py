@@ -1,0 +1,171 @@
+"""All processes of a Penstock at a glance: what runs, what is ready, what is waited for.
+
+Owns the questions to the other processes and what is remembered while the metadata store, which
+knows where they are, does not answer. Every question has a short limit, and they run side by side:
+the answer must come when half of the processes hang.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.core.clock import Clock
+from penstock.core.errors import Dependency, NotReachable, PenstockError, Unavailable
+from penstock.core.waits import DependencyWait, WaitTable, merged, waits_from_json
+from penstock.services.config import Address
+from penstock.services.httpclient import JsonClient
+from penstock.services.leases import Directory
+from penstock.services.readiness import ReadyState
+
+SERVICES: Final = ("router", "overlord", "flow", "worker")
+_ANSWER_S: Final = 3.0
+_ASKED_AT_ONCE: Final = 16
+_ASK: Final = "ask "
+_DEPENDENCIES: Final[Mapping[str, Dependency]] = {
+    "broker": Dependency.BROKER,
+    "overlord": Dependency.OVERLORD,
+    "worker": Dependency.WORKER,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceState:
+    """How one process stands."""
+
+    service: str
+    instance: str
+    address: str
+    ready: bool
+    reasons: tuple[str, ...] = ()
+    waits: tuple[DependencyWait, ...] = ()
+
+    def to_json(self) -> dict[str, object]:
+        """Return its entry in ``/status``."""
+        return {
+            "service": self.service,
+            "instance": self.instance,
+            "address": self.address,
+            "ready": self.ready,
+            "reasons": list(self.reasons),
+        }
+
+
+class Overview:
+    """The overview of one router. Any thread.
+
+    Args:
+        directory: Where the processes are.
+        own: Address of this process, which need not ask itself.
+        find_broker: Returns the address of the broker.
+        own_state: How this process stands.
+        clock: Dates what does not answer.
+        token: Bearer token towards the others.
+    """
+
+    def __init__(
+        self,
+        directory: Directory,
+        own: str,
+        find_broker: Callable[[], Address],
+        own_state: Callable[[], ReadyState],
+        clock: Clock,
+        token: str | None,
+    ) -> None:
+        self._directory = directory
+        self._own = own
+        self._find_broker = find_broker
+        self._own_state = own_state
+        self._token = token
+        self._waits = WaitTable(clock)
+        # Replaced as a whole, so that any thread may read it.
+        self._known: dict[str, tuple[tuple[str, str], ...]] = {}
+
+    def to_json(self) -> dict[str, object]:
+        """Return what ``/status`` says of all processes."""
+        own = self._own_state()
+        places = [(service, *place) for service in SERVICES for place in self._instances(service)]
+        not_found: list[str] = []
+        try:
+            broker = str(self._find_broker())
+            places.append(("broker", broker, broker))
+        except Unavailable as error:
+            not_found.append(str(error))
+        # None is known while the metadata store has not answered since this process started.
+        with ThreadPoolExecutor(max(1, min(_ASKED_AT_ONCE, len(places)))) as threads:
+            found = list(threads.map(lambda place: self._state(place, own), places))
+        self._forget_others(places)
+        missing = not_found + [
+            f"no {service} is announced"
+            for service in SERVICES
+            if not any(one.service == service for one in found)
+        ]
+        reasons = [
+            *(f"{one.service} {one.address}: {text}" for one in found for text in one.reasons),
+            *missing,
+        ]
+        groups: list[Sequence[DependencyWait]] = [self._waits.all(), own.reasons, own.waits]
+        return {
+            "ready": all(one.ready for one in found) and not missing,
+            "reasons": reasons,
+            "waits": [
+                one.to_json() for one in merged([*groups, *(state.waits for state in found)])
+            ],
+            "services": [one.to_json() for one in found],
+        }
+
+    def _forget_others(self, places: Sequence[tuple[str, str, str]]) -> None:
+        """End the waits for processes that are no longer announced; nobody asks them again."""
+        asked = {_asking(service, address) for service, _, address in places}
+        for wait in self._waits.all():
+            if wait.work.startswith(_ASK) and wait.work not in asked:
+                self._waits.ended(wait.work)
+
+    def _instances(self, service: str) -> tuple[tuple[str, str], ...]:
+        """Return instance and address of a service's processes, as last known if need be."""
+        work = f"list {service} processes"
+        try:
+            rows = self._directory.all(service)
+        except PenstockError as error:
+            self._waits.failed(work, error, dependency=Dependency.METADATA)
+            return self._known.get(service, ())
+        self._waits.ended(work)
+        places = tuple((row.instance, str(Address(row.host, row.port))) for row in rows)
+        self._known = {**self._known, service: places}
+        return places
+
+    def _state(self, place: tuple[str, str, str], own: ReadyState) -> ServiceState:
+        service, instance, address = place
+        if address == self._own:
+            return ServiceState(service, instance, address, own.ready, tuple(own.texts()))
+        work = _asking(service, address)
+        client = JsonClient(f"http://{address}", token=self._token, timeout_s=_ANSWER_S)
+        try:
+            _, _, content = client.exchange("GET", "/status/ready")
+            answer = json.loads(content)
+        except (NotReachable, ValueError) as error:
+            failure = (
+                error if isinstance(error, NotReachable) else NotReachable(f"no JSON: {error}")
+            )
+            self._waits.failed(
+                work, failure, dependency=_DEPENDENCIES.get(service, Dependency.OTHER)
+            )
+            return ServiceState(service, instance, address, ready=False, reasons=(str(failure),))
+        self._waits.ended(work)
+        if not isinstance(answer, dict) or not isinstance(answer.get("ready"), bool):
+            text = "its answer is not a readiness: is it another release of Penstock?"
+            return ServiceState(service, instance, address, ready=False, reasons=(text,))
+        reasons = answer.get("reasons")
+        return ServiceState(
+            *(service, instance, address, bool(answer["ready"])),
+            tuple(map(str, reasons)) if isinstance(reasons, list) else (),
+            waits_from_json(answer.get("waits")),
+        )
+
+
+def _asking(service: str, address: str) -> str:
+    """Return the name of the work that asks a process for its state."""
+    return f"{_ASK}{service} {address}"

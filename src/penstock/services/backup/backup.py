@@ -1,0 +1,421 @@
+"""`penstock backup`: a consistent copy of a Penstock, made while it runs.
+
+Owns the order in which things are copied, and the hold that lets them be copied. The order follows
+one rule: whatever says how far something was read is copied before that which was written by then.
+So a restored Penstock may do again what it did at the moment of the backup, which every part of it
+expects after a crash, and it never skips anything.
+
+    1  hold           files that are deleted from now on are kept aside; segments are not killed
+    2  progress       channels, cursors and options of topics
+    3  journals       the flow and the journals of its FlowFiles
+    4  metadata       one instant of the database: offsets, segments, supervisors, tasks
+    5  content        swap files and content that the journals name
+    6  topics         log files
+    7  segments       the files that the metadata names, unless they are in an object store
+
+Folders of running tasks are left out: what these have read and not published is behind the
+committed offsets, and is read again.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import socket
+import threading
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol
+
+import penstock
+from penstock.core.errors import Conflict, InvalidRequest, NotFound, PenstockError
+from penstock.core.instants import format_time
+from penstock.segments.deepstore import DeepStore
+from penstock.services.backup.manifest import (
+    DATA,
+    METADATA,
+    SEGMENTS,
+    UNFINISHED,
+    BackedUpFile,
+    Manifest,
+    copy_file,
+    folders_of,
+    remove_tree,
+    require_apart,
+)
+from penstock.services.config import CONFIG_FILE
+from penstock.storage.hold import HOLD_MS, Hold
+from penstock.storage.metadata.killing import BACKUP_SERVICE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from penstock.core.clock import Clock
+    from penstock.storage.filesystem import FileSystem
+    from penstock.storage.metadata import MetadataStore
+
+_RENEW_S: Final = HOLD_MS / 1000 / 6
+_LEASE_MS: Final = 2 * HOLD_MS
+_TEMPORARY: Final = ".tmp"
+_JOURNALS: Final = "flow/flowfiles/journals"
+_SNAPSHOTS: Final = "flow/flowfiles/snapshots"
+_NAMED_BY_JOURNALS: Final = ("flow/flowfiles/swap", "flow/content")
+_TOPIC_FILE: Final = "topic.json"
+_TOPIC_ID: Final = "topic.id"
+
+
+class BackupProgress(Protocol):
+    """Receives how far a backup or a restore is."""
+
+    def stage(self, name: str, files: int) -> None:
+        """Begin a stage with a number of files."""
+        ...
+
+    def copied(self, size: int) -> None:
+        """Note that a file is copied; `size` is in bytes."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class BackupSource:
+    """The parts of a Penstock that are backed up.
+
+    Attributes:
+        data_dir: The data folder, absolute.
+        store: The metadata.
+        deep_storage: URL of the deep storage.
+    """
+
+    data_dir: str
+    store: MetadataStore
+    deep_storage: str
+
+
+@dataclass(slots=True)
+class BackupReport:
+    """Result of a backup: files and bytes of each part, in order; and the manifest."""
+
+    manifest: Manifest
+    parts: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+
+class Backup:
+    """One backup. One thread.
+
+    Args:
+        source: The Penstock to back up.
+        target: An absolute path; it does not exist, is empty, or has an unfinished backup.
+        fs: The file system.
+        clock: Time.
+        backup_id: An id that no other backup has.
+        progress: Told how far it is.
+    """
+
+    def __init__(
+        self,
+        source: BackupSource,
+        target: str,
+        fs: FileSystem,
+        clock: Clock,
+        backup_id: str,
+        progress: BackupProgress,
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._fs = fs
+        self._clock = clock
+        self._id = backup_id
+        self._progress = progress
+        self._hold = Hold(source.data_dir, clock)
+        self._deep_store = DeepStore(source.deep_storage, fs=fs)
+        self._files: dict[str, BackedUpFile] = {}
+        self._parts: dict[str, tuple[int, int]] = {}
+        self._check: Callable[[], None] = lambda: None
+
+    def run(self) -> BackupReport:
+        """Make the backup.
+
+        Raises:
+            InvalidRequest: The target is not empty, is part of what is backed up, or holds it.
+            Conflict: Another backup is running, of this Penstock or into this target.
+            Unavailable: A disk, the metadata or the deep storage does not answer; the target holds
+                an unfinished backup, which another try replaces.
+        """
+        created = format_time(self._clock.now_ms())
+        with ExitStack() as locked:
+            self._prepare_target(locked)
+            return self._fill_target(created)
+
+    def _fill_target(self, created: str) -> BackupReport:
+        with ExitStack() as stack:
+            stack.callback(self._hold.end)
+            self._hold.begin()
+            keeper = _Keeper(self._hold, self._source.store, self._clock, self._id)
+            stack.callback(keeper.stop)
+            keeper.start()
+            self._check = keeper.require
+            topics = self._copy_progress()
+            self._copy("journals", self._journal_files())
+            segments = self._copy_metadata()
+            named = (f for part in _NAMED_BY_JOURNALS for f in self._walk(part))
+            self._copy("flow content", list(named))
+            self._copy_logs(topics)
+            missing, objects = self._copy_segments(segments)
+            options = [CONFIG_FILE] if self._fs.exists(self._live(CONFIG_FILE)) else []
+            self._copy("options and task logs", [*options, *self._walk("log/tasks")])
+            for folder in ("", *folders_of(list(self._files))):
+                self._fs.fsync_folder(posixpath.join(self._target, folder).rstrip("/"))
+            # Nothing that the backup needs was deleted if the hold lasted until now.
+            keeper.renew()
+        manifest = Manifest(
+            id=self._id,
+            created=created,
+            penstock=penstock.__version__,
+            files=tuple(self._files[name] for name in sorted(self._files)),
+            deep_storage=self._source.deep_storage,
+            objects=objects,
+            missing=tuple(missing),
+            advice=self._advice(objects),
+        )
+        manifest.write(self._fs, self._target)
+        self._fs.unlink(posixpath.join(self._target, UNFINISHED))
+        return BackupReport(manifest, self._parts)
+
+    def _prepare_target(self, stack: ExitStack) -> None:
+        """Make the target an unfinished backup, which is this one's until the stack ends."""
+        fs, target = self._fs, self._target
+        data_dir = self._source.data_dir
+        roots = [data_dir, *(posixpath.join(data_dir, name) for name in fs.listdir(data_dir))]
+        if self._deep_store.is_local:
+            roots.append(self._deep_store.root)
+        advice = " that it backs up: name a folder elsewhere, best on another disk"
+        require_apart(fs, target, roots, "the backup", advice)
+        fs.mkdir(target)
+        try:
+            lock = fs.lock_folder(target)
+        except Conflict:
+            raise Conflict(
+                f"another backup into {target} is running: wait until it has ended, or name another"
+                " folder"
+            ) from None
+        stack.callback(lock.release)
+        names = fs.listdir(target)
+        if names and UNFINISHED not in names:
+            raise InvalidRequest(
+                f"{target} is not empty (it has {names[0]!r}): name a new folder for each backup"
+            )
+        marker = posixpath.join(target, UNFINISHED)
+        fs.write_atomically(marker, b'{"id": "%b"}' % self._id.encode())
+        remove_tree(fs, target, keep=(UNFINISHED,))
+
+    # What belongs to the data folder
+
+    def _copy_progress(self) -> list[str]:
+        """Copy all of the topics but their log files; return the topics."""
+        names = [name for name in self._walk("topics") if not _is_log(name)]
+        copied = self._copy("topics: progress", names)
+        found = [name.split("/")[1] for name in copied if name.endswith(f"/{_TOPIC_FILE}")]
+        return sorted(set(found))
+
+    def _journal_files(self) -> list[str]:
+        """Return the files of the flow that say which FlowFiles exist, in the order to copy."""
+        rest = (_JOURNALS, _SNAPSHOTS, *_NAMED_BY_JOURNALS)
+        plain = [n for n in self._walk("flow") if not n.startswith(tuple(f"{r}/" for r in rest))]
+        # A snapshot that appears later would stand for journals that are not in the backup. Of the
+        # journals the newest goes first: what comes before its first commit does not change then.
+        snapshots = sorted(self._walk(_SNAPSHOTS))
+        return [*plain, *snapshots, *sorted(self._walk(_JOURNALS), reverse=True)]
+
+    def _copy_logs(self, topics: Iterable[str]) -> None:
+        names: list[str] = []
+        for topic in topics:
+            # A topic that was made again under its name is another one, with other messages.
+            only_held = self._id_of(topic) != self._read(f"{DATA}/topics/{topic}/{_TOPIC_ID}")
+            logs = [n for n in self._walk(f"topics/{topic}", live=not only_held) if _is_log(n)]
+            # The newest first: the others are full, and do not change any more.
+            names += sorted(logs, reverse=True)
+        self._copy("topics: messages", names)
+
+    def _live(self, name: str) -> str:
+        return posixpath.join(self._source.data_dir, name)
+
+    def _id_of(self, topic: str) -> bytes | None:
+        path = self._live(f"topics/{topic}/{_TOPIC_ID}")
+        return self._fs.read_bytes(path) if self._fs.exists(path) else None
+
+    def _read(self, path: str) -> bytes | None:
+        copied = posixpath.join(self._target, path)
+        return self._fs.read_bytes(copied) if path in self._files else None
+
+    def _walk(self, folder: str, *, live: bool = True) -> Iterator[str]:
+        """Yield the files below a folder, with those that were deleted since the hold began."""
+        roots = [self._hold.held, *([self._source.data_dir] if live else [])]
+        names: dict[str, bool] = {}
+        for root in roots:
+            place = posixpath.join(root, folder)
+            try:
+                for name in self._fs.listdir(place):
+                    inner = posixpath.join(place, name)
+                    names[name] = names.get(name, False) or self._fs.stat(inner).is_folder
+            except NotFound:
+                continue
+        for name, is_folder in sorted(names.items()):
+            inner = posixpath.join(folder, name)
+            if is_folder:
+                yield from self._walk(inner, live=live)
+            elif not name.endswith(_TEMPORARY):
+                yield inner
+
+    def _copy(self, stage: str, names: list[str]) -> list[str]:
+        """Copy files of the data folder; return those that there were."""
+        self._progress.stage(stage, len(names))
+        copied = []
+        for name in names:
+            # What was deleted since the hold began goes first: its name may be another's by now.
+            for root in (self._hold.held, self._source.data_dir, self._hold.held):
+                try:
+                    self._copy_one(stage, posixpath.join(root, name), f"{DATA}/{name}")
+                except NotFound:
+                    continue
+                copied.append(name)
+                break
+        return copied
+
+    def _copy_one(self, stage: str, source: str, path: str) -> None:
+        self._check()
+        self._fs.stat(source)  # before anything is made in the target
+        target = posixpath.join(self._target, path)
+        self._fs.mkdir(posixpath.dirname(target))
+        made = copy_file(self._fs, source, target, path, replace=True)
+        self._note(stage, made)
+
+    def _note(self, stage: str, made: BackedUpFile) -> None:
+        self._files[made.path] = made
+        count, size = self._parts.get(stage, (0, 0))
+        self._parts[stage] = (count + 1, size + made.size)
+        self._progress.copied(made.size)
+
+    # What belongs to the metadata
+
+    def _copy_metadata(self) -> list[tuple[dict[str, object], int]]:
+        self._progress.stage("metadata", 1)
+        made = posixpath.join(self._target, METADATA)
+        # Made under another name, so that it is read here as any file is.
+        written = f"{made}.new"
+        segments = self._source.store.write_copy(written, self._clock)
+        self._note("metadata", copy_file(self._fs, written, made, METADATA))
+        self._fs.unlink(written)
+        return segments
+
+    def _copy_segments(
+        self, segments: list[tuple[dict[str, object], int]]
+    ) -> tuple[list[str], dict[str, int]]:
+        store = self._deep_store
+        sizes: dict[str, int] = {}
+        missing: list[str] = []
+        for load_spec, size in segments:
+            try:
+                sizes[store.relative(load_spec)] = size
+            except InvalidRequest:
+                if load_spec.get("type") != "tombstone":
+                    missing.append(str(load_spec.get("path", load_spec.get("url"))))
+        if not store.is_local:
+            return missing, sizes
+        self._progress.stage("segments", len(sizes))
+        for relative in sorted(sizes):
+            source = posixpath.join(store.root, relative)
+            try:
+                self._copy_one("segments", source, f"{SEGMENTS}/{relative}")
+            except NotFound:
+                missing.append(relative)
+        return missing, {}
+
+    def _advice(self, objects: dict[str, int]) -> tuple[str, ...]:
+        if not objects:
+            return ()
+        what = f"{len(objects):,} objects with {sum(objects.values()):,} bytes"
+        where = self._source.deep_storage
+        kept = "the segments are not in this backup, whose manifest lists them"
+        return (f"Copy {what} below {where}, or keep their versions: {kept}.",)
+
+
+def _is_log(name: str) -> bool:
+    """Whether a path is of a log file of a stream partition: topics/TOPIC/NUMBER/OFFSET.log."""
+    parts = name.split("/")
+    return len(parts) == 4 and parts[2].isdecimal() and parts[3].endswith(".log")
+
+
+class _Keeper:
+    """Renews the hold and the lease of a backup from a thread of its own.
+
+    The condition's mutex guards the flag and the failure that the backup's thread reads.
+    """
+
+    def __init__(self, hold: Hold, store: MetadataStore, clock: Clock, backup_id: str) -> None:
+        self._hold = hold
+        self._store = store
+        self._clock = clock
+        self._id = backup_id
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._failure: PenstockError | None = None
+        self._thread = threading.Thread(target=self._keep, name="backup hold", daemon=True)
+
+    def start(self) -> None:
+        """Take the lease, and renew it and the hold from now on.
+
+        Raises:
+            Conflict: Another host makes a backup with this metadata.
+            Unavailable: The metadata does not answer.
+        """
+        others = self._store.leases.list(BACKUP_SERVICE)
+        if others:
+            raise Conflict(
+                f"another backup is running (at {others[0].host}): wait until it has ended, or for"
+                f" {_LEASE_MS // 1000} s if it has died"
+            )
+        self._take_lease()
+        self._thread.start()
+
+    def require(self) -> None:
+        """Raise what a renewal failed with."""
+        with self._changed:
+            if self._failure is not None:
+                raise self._failure
+
+    def renew(self) -> None:
+        """Renew both now. Raises as `Hold.renew`, and Unavailable."""
+        self.require()
+        self._hold.renew()
+        self._take_lease()
+
+    def stop(self) -> None:
+        """End the thread and give the lease back; it expires if that fails."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        if self._thread.ident is not None:
+            self._thread.join()
+        try:
+            self._store.leases.drop(BACKUP_SERVICE, self._id)
+        except PenstockError:
+            return
+
+    def _take_lease(self) -> None:
+        name = socket.gethostname()
+        leases = self._store.leases
+        leases.renew(BACKUP_SERVICE, self._id, host=name, port=0, ttl_ms=_LEASE_MS)
+
+    def _keep(self) -> None:
+        while True:
+            with self._changed:
+                if not self._stopping:
+                    self._clock.wait(self._changed, _RENEW_S)
+                if self._stopping:
+                    return
+            try:
+                self._hold.renew()
+                self._take_lease()
+            except PenstockError as error:
+                with self._changed:
+                    self._failure = error
+                return

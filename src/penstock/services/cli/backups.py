@@ -1,0 +1,279 @@
+"""`penstock backup` and `penstock restore`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.core.clock import SystemClock
+from penstock.core.errors import Conflict, InvalidRequest, counted
+from penstock.services import config
+from penstock.services.cli import exitcodes
+from penstock.services.cli.context import GIVEN
+from penstock.services.cli.output import print_json, print_rows, say, warn
+from penstock.services.config import Options
+from penstock.services.host.datafolder import METADATA_FILE, DataFolder, FolderLock
+from penstock.storage.filesystem import OsFileSystem
+
+if TYPE_CHECKING:
+    from penstock.services.backup.backup import BackupProgress
+
+_SHOWN_MAX = 10
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+DeepStorage = Annotated[
+    str | None,
+    typer.Option("--deep-storage", help="Folder or URL of segments [default: the data folder's]."),
+]
+MetadataUrl = Annotated[
+    str | None, typer.Option("--metadata-url", help="Database [default: the data folder's].")
+]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add these commands."""
+    app.command("backup")(backup)
+    app.command("restore")(restore)
+
+
+def backup(
+    folder: Annotated[Path, typer.Argument(help="A new folder for the backup.", metavar="DEST")],
+    deep_storage: DeepStorage = None,
+    metadata_url: MetadataUrl = None,
+    as_json: Json = False,
+) -> None:
+    """Copy a Penstock into a new folder, while it runs or not.
+
+    Take --deep-storage and --metadata-url from the command that started it, unless it runs here.
+    """
+    # Here, because no other command needs them.
+    from penstock.services.backup.backup import Backup, BackupSource  # noqa: PLC0415
+    from penstock.storage.metadata import MetadataStore  # noqa: PLC0415
+
+    options = _running_options() or GIVEN.options(
+        deep_storage=deep_storage, metadata_url=metadata_url
+    )
+    data = DataFolder(options.data_dir.absolute())
+    if not (data.path / "format.json").exists():
+        raise InvalidRequest(
+            f"{data.path} is not the data folder of a Penstock: name one with --data-dir"
+        )
+    data.prepare()
+    require_metadata(options)
+    clock = SystemClock()
+    with (
+        _private_files(),
+        MetadataStore.open(options.metadata_address, clock=clock) as store,
+        _progress() as told,
+    ):
+        source = BackupSource(str(data.path), store, options.deep_storage_address)
+        target = str(folder.absolute())
+        report = Backup(source, target, OsFileSystem(), clock, uuid.uuid4().hex, told).run()
+    manifest = report.manifest
+    if as_json:
+        print_json(
+            {
+                "id": manifest.id,
+                "parts": _rows(report.parts),
+                "missing": list(manifest.missing),
+                "advice": list(manifest.advice),
+            }
+        )
+    else:
+        print_rows(_rows(report.parts), as_json=False)
+        say(f"\nthe backup of {data.path} is in {target}")
+        for advice in manifest.advice:
+            warn(f"penstock: {advice}")
+    _warn_of(manifest.missing, "the deep storage lacks files of segments that the metadata names")
+    if manifest.missing:
+        raise typer.Exit(exitcodes.FAILED)
+
+
+def restore(
+    folder: Annotated[
+        Path | None, typer.Argument(help="What `penstock backup` wrote.", metavar="SRC")
+    ] = None,
+    deep_storage: DeepStorage = None,
+    metadata_url: MetadataUrl = None,
+    from_segments: Annotated[
+        bool,
+        typer.Option("--from-segments", help="Without a backup: rebuild lost metadata."),
+    ] = False,
+    skip_unknown: Annotated[
+        bool,
+        typer.Option("--skip-unknown", help="With it: leave out files that tell too little."),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Restore a backup into an empty data folder, which --data-dir names.
+
+    An interrupted restore is run again in the same way.
+    """
+    options = GIVEN.options(deep_storage=deep_storage, metadata_url=metadata_url)
+    if from_segments == (folder is not None):
+        raise InvalidRequest(
+            "name either a backup to restore or --from-segments: see penstock restore --help"
+        )
+    if GIVEN.data_dir is None and "PENSTOCK_DATA_DIR" not in os.environ:
+        raise InvalidRequest("name the data folder that is to be restored, with --data-dir")
+    with _private_files():
+        if folder is None:
+            _rebuild(options, skip_unknown=skip_unknown, as_json=as_json)
+        else:
+            _restore(options, folder, as_json=as_json)
+
+
+def _restore(options: Options, folder: Path, *, as_json: bool) -> None:
+    from penstock.services.backup.restore import Restore, RestoreTarget  # noqa: PLC0415
+
+    def import_metadata(path: str) -> None:
+        from penstock.storage.metadata import MetadataStore  # noqa: PLC0415
+
+        clock = SystemClock()
+        with MetadataStore.open(options.metadata_address, clock=clock) as store:
+            store.read_copy(path, clock)
+
+    data_dir = str(options.data_dir.absolute())
+    elsewhere = import_metadata if options.metadata_url else None
+    target = RestoreTarget(data_dir, options.deep_storage_address, elsewhere)
+    with _progress() as told:
+        report = Restore(str(folder.absolute()), target, OsFileSystem(), told).run()
+    if as_json:
+        absent = list(report.absent)
+        print_json({"id": report.manifest.id, "parts": _rows(report.parts), "absent": absent})
+    else:
+        print_rows(_rows(report.parts), as_json=False)
+        say(f"\n{data_dir} holds the Penstock of {report.manifest.created}")
+    if report.options_aside:
+        warn(
+            "penstock: the options of the backup are in penstock.toml.of-the-backup: check their"
+            " paths and addresses, then rename it to penstock.toml"
+        )
+    where = options.deep_storage_address
+    _warn_of(report.absent, f"{where} lacks these objects of segments, or has them in another size")
+    _warn_of(report.manifest.missing, "files of segments were missing when the backup was made")
+    if report.absent:
+        raise typer.Exit(exitcodes.FAILED)
+
+
+def _rebuild(options: Options, *, skip_unknown: bool, as_json: bool) -> None:
+    from penstock.services.backup.rebuild import rebuild_metadata  # noqa: PLC0415
+    from penstock.storage.metadata.backends.sqlite import fold_log_in  # noqa: PLC0415
+
+    data = DataFolder(options.data_dir.absolute())
+    data.prepare()
+    lock = FolderLock(data)
+    lock.take()
+    try:
+        # Made under another name: a half of it must not start as if it were whole.
+        made, place = data.path / f"{METADATA_FILE}.rebuilt", data.path / METADATA_FILE
+        if options.metadata_url is None and place.exists():
+            raise InvalidRequest(
+                f"{place} exists: --from-segments makes metadata that is lost; move the file away"
+            )
+        made.unlink(missing_ok=True)
+        with _progress() as told:
+            found = rebuild_metadata(
+                *(options.deep_storage_address, options.metadata_url or f"sqlite:///{made}"),
+                *(SystemClock(), told),
+                skip_unknown=skip_unknown,
+            )
+        if options.metadata_url is None:
+            fold_log_in(str(made))
+            fs = OsFileSystem()
+            fs.rename(str(made), str(place))
+            fs.fsync_folder(str(data.path))
+    finally:
+        lock.release()
+    rows = [
+        {"datasource": name, "segments": one.segments, "rows": one.rows, "left_out": one.left_out}
+        for name, one in sorted(found.datasources.items())
+    ]
+    if as_json:
+        print_json({"datasources": rows, "unknown": list(found.unknown)})
+        return
+    print_rows(rows, as_json=False, empty="no segments")
+    for sentence in found.unknown:
+        warn(f"penstock: {sentence}")
+
+
+def require_metadata(options: Options) -> None:
+    """Refuse a data folder that has lost its metadata; see `DataFolder.require_metadata`."""
+    if options.metadata_url is None:
+        DataFolder(options.data_dir.absolute()).require_metadata()
+
+
+def _running_options() -> Options | None:
+    """Return the options of the Penstock that runs in the data folder, None if none does."""
+    folder = DataFolder(GIVEN.options().data_dir.absolute())
+    if folder.live_holder() is None:
+        return None
+    try:
+        return config.from_json(folder.children_options.read_text())
+    except OSError as error:
+        raise Conflict(
+            f"the Penstock in {folder.path} is starting: run the backup again in a moment"
+            f" ({error.strerror})"
+        ) from None
+
+
+def _rows(parts: Mapping[str, tuple[int, int]]) -> list[dict[str, object]]:
+    return [{"part": part, "files": files, "bytes": size} for part, (files, size) in parts.items()]
+
+
+def _warn_of(paths: tuple[str, ...], what: str) -> None:
+    if paths:
+        more = len(paths) - _SHOWN_MAX
+        rest = f", and {counted(more, 'other')}" if more > 0 else ""
+        warn(f"penstock: {what}: {', '.join(paths[:_SHOWN_MAX])}{rest}")
+
+
+@contextmanager
+def _private_files() -> Iterator[None]:
+    """Make files for this user alone: metadata and options may hold passwords."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+@contextmanager
+def _progress() -> Iterator[BackupProgress]:
+    """Show how far it is: a bar on a terminal, else a line for each stage."""
+    if not sys.stderr.isatty():
+        yield _Lines()
+        return
+    from rich.console import Console  # noqa: PLC0415 - slow to import
+    from rich.progress import Progress, TaskID  # noqa: PLC0415
+
+    class Bars:
+        task: TaskID | None = None
+
+        def stage(self, name: str, files: int) -> None:
+            self.task = bars.add_task(name, total=files)
+
+        def copied(self, _size: int) -> None:
+            if self.task is not None:
+                bars.advance(self.task)
+
+    with Progress(console=Console(stderr=True), transient=True) as bars:
+        yield Bars()
+
+
+class _Lines:
+    """Progress as lines on standard error."""
+
+    def stage(self, name: str, files: int) -> None:
+        """Say what is copied now."""
+        warn(f"{name}: {counted(files, 'file')}")
+
+    def copied(self, _size: int) -> None:
+        """Say nothing of single files."""

@@ -1,0 +1,105 @@
+"""Memory of this host, and whether a second Spark fits into it.
+
+Owns the rule by which queries get a JVM of their own (decision 38).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.services.config import Options
+
+SHARED = "none"
+_UNITS = {"m": 1 << 20, "g": 1 << 30}
+_HEAPS = ("2g", "1g")  # the largest that fits
+# A JVM needs a third more than its heap; the Python processes of a small Penstock take this.
+_BEYOND_HEAP = 4 / 3
+_PYTHON_BYTES = 3 << 29
+# What Penstock may take of the memory at most: other programs and the page cache need the rest.
+_SHARE = 3 / 4
+
+
+@dataclass(frozen=True, slots=True)
+class QuerySpark:
+    """Where queries run.
+
+    Attributes:
+        memory: Heap of a local JVM that answers queries alone; None if there is no such JVM.
+        reason: Why, for users.
+        is_warning: Whether a query can end the JVM of tasks although nobody asked for that.
+    """
+
+    memory: str | None
+    reason: str
+    is_warning: bool = False
+
+
+def query_spark(options: Options, total_bytes: int | None) -> QuerySpark:
+    """Decide whether a local Spark of their own answers queries, and state the reason.
+
+    Args:
+        options: As the user gave them.
+        total_bytes: Memory of the host; None if unknown.
+    """
+    given = options.query_memory
+    if options.query_connect is not None:
+        return QuerySpark(None, f"queries use the Spark at {options.query_connect.split('/;')[0]}")
+    if given == SHARED:
+        return QuerySpark(None, "queries and tasks share one Spark: --query-memory none")
+    if given is not None:
+        return QuerySpark(given, f"queries have a Spark of their own: --query-memory {given}")
+    if options.spark_connect is not None:
+        return QuerySpark(None, "queries use the Spark of tasks: --spark-connect names it")
+    if not options.spark_master.startswith("local"):
+        return QuerySpark(
+            None, "queries and tasks share one Spark: its cluster's cores would go to the first"
+        )
+    if total_bytes is None:
+        return QuerySpark(
+            None,
+            "queries and tasks share one Spark, which a single query can end: the memory of this"
+            " host is unknown; --query-memory 1g gives queries one of their own",
+            is_warning=True,
+        )
+    shown = f"{total_bytes / (1 << 30):.1f} GiB of memory"
+    for heap in _HEAPS:
+        if _needed(options.spark_memory, heap) <= total_bytes * _SHARE:
+            return QuerySpark(heap, f"queries have a Spark of their own with {heap}: {shown}")
+    least = _needed(options.spark_memory, _HEAPS[-1]) / _SHARE / (1 << 30)
+    return QuerySpark(
+        None,
+        f"queries and tasks share one Spark, which a single query can end: {shown} are less than"
+        f" the {least:.1f} GiB that a second one needs beside --spark-memory"
+        f" {options.spark_memory}",
+        is_warning=True,
+    )
+
+
+def total_memory_bytes(root: Path = Path("/")) -> int | None:
+    """Return the memory that this process may use: the host's, or its control group's if less.
+
+    Args:
+        root: Where `proc` and `sys` are.
+    """
+    sizes = []
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        lines = (root / "proc/meminfo").read_text().splitlines()
+        sizes += [int(one.split()[1]) * 1024 for one in lines if one.startswith("MemTotal:")]
+    if not sizes and root == Path("/"):  # not Linux
+        with contextlib.suppress(OSError, ValueError):
+            sizes.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    for limit in ("memory.max", "memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):
+            sizes.append(int((root / "sys/fs/cgroup" / limit).read_text()))
+    return min(sizes, default=None)
+
+
+def _needed(*heaps: str) -> float:
+    return sum(_bytes(heap) for heap in heaps) * _BEYOND_HEAP + _PYTHON_BYTES
+
+
+def _bytes(heap: str) -> int:
+    return int(heap[:-1]) * _UNITS[heap[-1]]

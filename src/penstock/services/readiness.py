@@ -1,0 +1,230 @@
+"""Readiness: whether a process can do its duty now, found out by trying a small part of it.
+
+Owns the threads that try, one for each check, and the answer of ``/status/ready``. Liveness is
+another question (``/status/health``): a process that is alive and not ready must not be restarted,
+it waits for something else.
+
+A check that fails is recorded as a `DependencyWait` with its first failure, the number of tries and
+the last error. A check that hangs fails too: its last result counts for `ANSWER_S` only.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.core.clock import Clock
+from penstock.core.errors import Dependency, PenstockError, Unavailable
+from penstock.core.metrics import Sample
+from penstock.core.waits import DependencyWait, WaitTable, merged, wait_samples
+
+logger = logging.getLogger(__name__)
+
+EVERY_S: Final = 5.0
+"""How long after a good try the next one begins."""
+AGAIN_S: Final = 0.3
+"""Pause after a failed try before the process was ready for the first time; later `EVERY_S`."""
+ANSWER_S: Final = 20.0
+"""A try that takes longer counts as failed until it ends."""
+# At the stop, for all threads together.
+_JOIN_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One part of a duty that is tried again and again.
+
+    Attributes:
+        work: Name of the attempt, for messages.
+        dependency: The dependency to blame if the error names none.
+        attempt: Tries it; raises `PenstockError` if it does not work now.
+    """
+
+    work: str
+    dependency: Dependency
+    attempt: Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyState:
+    """Whether a process is ready, and what it and its work wait for.
+
+    Attributes:
+        role: The process's role.
+        reasons: What it waits for itself.
+        waits: Waits of its work, such as its tasks; they do not make the process unready.
+        pending: What else makes it unready and is no wait, as nothing failed: a check that was not
+            tried yet, or that the process stops.
+    """
+
+    role: str
+    reasons: tuple[DependencyWait, ...] = ()
+    waits: tuple[DependencyWait, ...] = ()
+    pending: tuple[str, ...] = ()
+
+    @property
+    def ready(self) -> bool:
+        """Whether the process can do its duty."""
+        return not self.texts()
+
+    def texts(self) -> list[str]:
+        """Return why it is not ready; empty if it is."""
+        return [*map(str, self.reasons), *self.pending]
+
+    def to_json(self) -> dict[str, object]:
+        """Return the body of ``/status/ready``."""
+        return {
+            "ready": self.ready,
+            "role": self.role,
+            "reasons": self.texts(),
+            "waits": [one.to_json() for one in merged([self.reasons, self.waits])],
+        }
+
+
+class Readiness:
+    """The readiness of one process. Any thread.
+
+    The condition's mutex guards the start times of tries and the stop flag, which several threads
+    read.
+
+    Args:
+        role: The process's role.
+        checks: Parts of its duty.
+        clock: Time.
+        on_ready: Called once, when every check has succeeded for the first time.
+        on_waiting: Called with the reason while that is not so, each time it changes.
+        waits: Returns what the work of the process waits for.
+    """
+
+    def __init__(
+        self,
+        role: str,
+        checks: Sequence[Check],
+        clock: Clock,
+        *,
+        on_ready: Callable[[], None],
+        on_waiting: Callable[[str], None] = lambda _text: None,
+        waits: Callable[[], Sequence[DependencyWait]] = tuple,
+    ) -> None:
+        self._role = role
+        self._checks = tuple(checks)
+        self._clock = clock
+        self._on_ready = on_ready
+        self._on_waiting = on_waiting
+        self._work_waits = waits
+        self._failures = WaitTable(clock)
+        self._changed = threading.Condition()
+        self._stopped = False
+        self._was_ready = False
+        self._untried = {one.work for one in self._checks}
+        self._begun_s: dict[str, float] = {}
+        self._threads = [
+            threading.Thread(
+                target=self._keep_trying, args=(one,), name=f"readiness: {one.work}", daemon=True
+            )
+            for one in self._checks
+        ]
+
+    def start(self) -> None:
+        """Begin to try."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Stop trying; a try that hangs ends with the process."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(_JOIN_S / len(self._threads))
+
+    def state(self) -> ReadyState:
+        """Return how the process stands now."""
+        waits = tuple(self._work_waits())
+        if self._stopped:
+            return ReadyState(self._role, (), waits, ("the process stops",))
+        return self._state(waits)
+
+    def samples(self) -> list[Sample]:
+        """Return the metrics: readiness, and what is waited for."""
+        state = self.state()
+        labels = (("role", self._role),)
+        ready = Sample(
+            *("penstock_ready", "gauge", "Whether the process can do its duty", labels),
+            float(state.ready),
+        )
+        found = merged([state.reasons, state.waits])
+        return [ready, *wait_samples(found, self._clock.now_ms())]
+
+    def _state(self, waits: tuple[DependencyWait, ...]) -> ReadyState:
+        now_s = self._clock.monotonic_s()
+        with self._changed:
+            untried, begun_s = set(self._untried), dict(self._begun_s)
+        reasons, pending = list(self._failures.all()), []
+        failed = {one.work for one in reasons}
+        for one in self._checks:
+            took_s = now_s - begun_s.get(one.work, now_s)
+            if one.work in failed:
+                continue
+            if took_s > ANSWER_S:
+                since_ms = self._clock.now_ms() - int(took_s * 1000)
+                text = f"no answer for {took_s:.0f} s"
+                reasons.append(DependencyWait(one.dependency, one.work, since_ms, 1, text))
+            elif one.work in untried:
+                pending.append(f"not tried yet: {one.work}")
+        return ReadyState(self._role, tuple(reasons), waits, tuple(pending))
+
+    def _keep_trying(self, check: Check) -> None:
+        while not self._stopped:
+            with self._changed:
+                self._begun_s[check.work] = self._clock.monotonic_s()
+            self._try(check)
+            with self._changed:
+                self._begun_s.pop(check.work, None)
+            self._report()
+            with self._changed:
+                if not self._stopped:
+                    pause_s = EVERY_S if self._was_ready or self._is_good(check) else AGAIN_S
+                    self._clock.wait(self._changed, pause_s)
+
+    def _is_good(self, check: Check) -> bool:
+        return self._failures.get(check.work) is None
+
+    def _try(self, check: Check) -> None:
+        try:
+            check.attempt()
+        except PenstockError as error:
+            self._failures.failed(check.work, error, dependency=check.dependency)
+            return
+        # The documented top-level boundary: without this thread the process would stay as ready
+        # as it is now.
+        except Exception as error:
+            logger.exception("the check of readiness %r failed", check.work)
+            unforeseen = Unavailable(f"unexpected {error!r}")
+            self._failures.failed(check.work, unforeseen, dependency=check.dependency)
+            return
+        with self._changed:
+            self._untried.discard(check.work)
+        self._failures.ended(check.work)
+
+    def _report(self) -> None:
+        with self._changed:
+            if self._was_ready or self._stopped:
+                return
+            is_ready = not self._untried
+        reasons = self._failures.all()
+        if reasons or not is_ready:
+            self._on_waiting("; ".join(str(one) for one in reasons) or "not tried yet")
+            return
+        if self._becomes_ready():
+            self._on_ready()
+
+    def _becomes_ready(self) -> bool:
+        """Note the first readiness; true for one of the threads that find it at once."""
+        with self._changed:
+            is_first, self._was_ready = not self._was_ready, True
+        return is_first

@@ -1,0 +1,173 @@
+"""Queries of datasources that have columns which differ in case alone (`core.twins`).
+
+Spark folds case, and could read neither of such columns. So a query that reads one of these
+datasources runs in Spark sessions of its own, in which case counts in every name. Owns those
+sessions beside the ordinary ones, the question which of them a query is for, and what a query is
+told that writes a name in another case.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.twins import shown_twins, twins_in
+from penstock.spark.sqlwall import OUTLINE_CONF
+from penstock.spark.tables.columns import KnownColumns
+from penstock.spark.tables.model import Columns, TableFile
+from penstock.spark.views import Outlines, Views
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.spark.connect.running import Running
+    from penstock.spark.connect.session import SparkSessions
+
+_NAME: Final = r"`(?:[^`]|``)+`"
+_UNKNOWN: Final = re.compile(rf"\[UNRESOLVED_(?:USING_)?COLUMN[^`]*?({_NAME}(?:\.{_NAME})*) cannot")
+_PART: Final = re.compile(_NAME)
+_PLACE: Final = re.compile(r"line (\d+),? pos(?:ition)? (\d+)")
+
+
+class QuerySessions:
+    """The Spark sessions in which queries are understood and run; any thread may use them.
+
+    A mutex is held while views are defined, which all queries of a session share and wait for.
+
+    Args:
+        sessions: Spark, with the settings that queries have.
+        known: The columns of datasources.
+    """
+
+    def __init__(self, sessions: SparkSessions, known: KnownColumns) -> None:
+        self._sessions = sessions
+        self._outlined = sessions.with_conf(OUTLINE_CONF)
+        self._known = known
+        self._mutex = threading.Lock()
+        self._views: Views | None = None
+        self._outlines: Outlines | None = None
+
+    @contextlib.contextmanager
+    def understanding(
+        self, running: Running, files: Mapping[str, tuple[TableFile, ...]], names: Sequence[str]
+    ) -> Iterator[SparkSession]:
+        """Give the session that has outlines of these datasources to a block of a query."""
+        with self._outlined.use() as spark, running.tagged(spark):
+            with self._mutex:
+                if self._outlines is None or self._outlines.session is not spark:
+                    self._outlines = Outlines(spark, self._known)
+                self._outlines.bring(files, names)
+            yield spark
+
+    @contextlib.contextmanager
+    def reading(
+        self, files: Mapping[str, tuple[TableFile, ...]], names: Sequence[str]
+    ) -> Iterator[tuple[SparkSession, Mapping[str, str]]]:
+        """Give the session that has the rows, and how their views are called, to a block."""
+        with self._sessions.use() as spark:
+            with self._mutex:
+                if self._views is None or self._views.session is not spark:
+                    self._views = Views(spark)
+                self._views.bring(files, names)
+                hidden = self._views.hidden(names)
+            yield spark, hidden
+
+    def forget_views(self) -> None:
+        """Look at the files anew: Spark remembers their sizes for as long as a view stands."""
+        with self._mutex:
+            if self._views is not None:
+                self._views.forget()
+
+    def close(self) -> None:
+        """End the Spark sessions."""
+        self._sessions.close()
+        self._outlined.close()
+
+
+class TwinTables:
+    """The datasources of a query that have twins, with all their columns; false if there is none.
+
+    Args:
+        files: The files of all datasources.
+        names: The datasources that the query may name.
+        known: The columns of datasources.
+
+    Attributes:
+        are_read: Whether the query reads one of them; it may name them in another sense.
+    """
+
+    def __init__(
+        self,
+        files: Mapping[str, tuple[TableFile, ...]],
+        names: Iterable[str],
+        known: KnownColumns,
+    ) -> None:
+        self.are_read = False
+        self._columns: dict[str, Columns] = {}
+        for name in names:
+            columns = known.of(name, files[name])
+            if twins_in(column for column, _ in columns):
+                self._columns[name] = columns
+
+    def __bool__(self) -> bool:
+        return bool(self._columns)
+
+    def without(
+        self, files: Mapping[str, tuple[TableFile, ...]]
+    ) -> dict[str, tuple[TableFile, ...]]:
+        """Return the other datasources."""
+        return {name: found for name, found in files.items() if name not in self._columns}
+
+    def why(self) -> str:
+        """Say why case counts."""
+        name, columns = next(iter(self._columns.items()))
+        twins = twins_in(column for column, _ in columns)
+        return f'case counts in this query, as {shown_twins(twins)} of "{name}" differ in it alone'
+
+    def explained(self, text: str) -> str:
+        """Return what Spark says of a query, with the names that are meant in another case."""
+        unknown = _UNKNOWN.search(text)
+        if unknown is None:
+            return text
+        name = _PART.findall(unknown[1])[-1][1:-1].replace("``", "`")
+        found = {
+            datasource: [one for one, _ in columns if one.lower() == name.lower() and one != name]
+            for datasource, columns in self._columns.items()
+        }
+        alike = {datasource: names for datasource, names in found.items() if names}
+        if not alike:
+            named = (one[1:-1].replace("``", "`") for one in _PART.findall(text))
+            # An alias, among what Spark suggests.
+            if any(one != name and one.lower() == name.lower() for one in named):
+                return f"{text}\n{self.why()}: write each name as it was given"
+            return text
+        where = _PLACE.search(text)
+        place = f" (line {where[1]}, column {int(where[2]) + 1})" if where else ""
+        several = [one for one in alike.items() if len(one[1]) > 1]
+        datasource, names = several[0] if several else next(iter(alike.items()))
+        if several:
+            return (
+                f'"{name}"{place} may be {" or ".join(_quoted(names))} of "{datasource}", which'
+                f" differ in case alone: write the one that is meant exactly so, in double quotes"
+            )
+        return (
+            f'there is no column "{name}"{place}, but there is "{names[0]}" of "{datasource}":'
+            f' {self.why()}; write "{names[0]}"'
+        )
+
+    def explained_table(self, name: str, datasources: Iterable[str]) -> str:
+        """Say which datasource is meant in another case; empty if none is."""
+        alike = [one for one in datasources if one.lower() == name.lower() and one != name]
+        if len(alike) != 1:
+            return ""
+        return (
+            f'there is no datasource "{name}", but there is "{alike[0]}": {self.why()}; write'
+            f' "{alike[0]}"'
+        )
+
+
+def _quoted(names: Iterable[str]) -> list[str]:
+    return [f'"{name}"' for name in names]

@@ -1,0 +1,203 @@
+"""The second wall of SQL: what Spark understood of a query, checked before the query runs.
+
+`statement` checks text, which Spark may understand in another way. So Spark gets a query in
+parentheses, where its grammar has no commands, and is first asked for the plan of the query over
+`outlines`: empty views with the names and columns of the real ones. Every node of that plan must be
+on an allow-list. Nothing runs for it, and because the limit of the plan is 0, Spark's optimizer
+removes the plan before it could evaluate functions over constants.
+
+The real views have names that nobody can guess. A query reaches them by common table expressions,
+which the service writes around it: no statement of another query can redefine what it sees.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.errors import InvalidRequest
+from penstock.core.sqltext import FORBIDDEN_FUNCTIONS
+from penstock.spark.schematext import quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+OUTLINE_CONF: Final[Mapping[str, str]] = {
+    # Else Spark shortens the lists of a plan, and what it leaves out could not be checked.
+    "spark.sql.debug.maxToStringFields": "1000000",
+    "spark.sql.maxPlanStringLength": str(16 << 20),
+}
+"""Settings of the Spark session that plans are asked of."""
+
+_NODES: Final = frozenset(
+    # what has rows: views, of which there are none but ours, and what stands in the query itself
+    {"View", "SubqueryAlias", "LocalRelation", "OneRowRelation", "Range", "ResolvedInlineTable"}
+    # common table expressions
+    | {"WithCTE", "CTERelationDef", "CTERelationRef", "UnionLoop", "UnionLoopRef"}
+    # operators
+    | {"Project", "Filter", "Aggregate", "Sort", "Distinct", "Deduplicate", "Sample", "Expand"}
+    | {"GlobalLimit", "LocalLimit", "Limit", "Offset", "Tail", "Window", "Generate", "Pivot"}
+    | {"Unpivot", "Join", "LateralJoin", "AsOfJoin", "NearestByJoin"}
+    | {"Union", "Intersect", "Except"}
+    | {"ResolvedHint", "Repartition", "RepartitionByExpression", "RebalancePartitions"}
+)
+# What Penstock itself puts below an expression of a spec.
+_OWN_NODES: Final = _NODES | {"MapInArrow", "LogicalRDD", "Relation", "CollectMetrics"}
+# A node other than the first stands behind a branch; all other lines continue a text.
+_BRANCH: Final = re.compile(r"[ :]*[+:]- (?P<rest>.*)")
+_NODE: Final = re.compile(r"[A-Za-z]+")
+_ANALYZED: Final = "== Analyzed Logical Plan ==\n"
+_OPTIMIZED: Final = "\n== Optimized Logical Plan ==\n"
+_PHYSICAL: Final = "\n== Physical Plan ==\n"
+_ROOT: Final = "\nGlobalLimit 0\n+- LocalLimit 0\n"
+_CUT: Final = re.compile(r"\.\.\. \d+ more (?:characters|fields)|Truncated plan|\.\.\. \d+ lines")
+# `rowValidationXSDPath` is the option of XML that names a file or URL.
+_CALL: Final = re.compile(
+    rf"\b(?:(?:{'|'.join(sorted(FORBIDDEN_FUNCTIONS))})\(|rowValidationXSDPath)", re.IGNORECASE
+)
+_LINE: Final = re.compile(r"\bline (\d+)(,? pos(?:ition)?:? )(\d+)")
+_SHOWN_SQL: Final = re.compile(r"(== SQL ==\n)\(\n")
+_SHOWN_END: Final = re.compile(r"\n\)(\n-*\^\^\^)?\s*\Z")
+_LOCATION: Final = re.compile(r"(Location: )[^\n]*?(?=, (?:PartitionFilters|ReadSchema)\b|\n|\Z)")
+# The scheme has a bound: without it, the search takes minutes in a long text such as `a.a.a.a…`.
+_PATH: Final = re.compile(r"\b[a-z][a-z0-9+.-]{0,30}:/[^\s,\])]*")
+
+
+def hidden_query(query: str, hidden: Mapping[str, str]) -> str:
+    """Return the text of a query that sees views under other names than they have.
+
+    The query's own lines begin at the second one, which `told` takes off again.
+
+    Args:
+        query: The query, which `read_statement` took apart.
+        hidden: The names of views by the names that the query has for them.
+    """
+    if not hidden:
+        return f"(\n{query}\n)"
+    views = ", ".join(f"{quoted(name)} AS (TABLE {quoted(own)})" for name, own in hidden.items())
+    return f"(WITH {views} (\n{query}\n))"
+
+
+def relation(
+    spark: SparkSession,
+    query: str,
+    parameters: Sequence[object] = (),
+    hidden: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """Return the rows of a query that was checked."""
+    text = hidden_query(query, hidden or {})
+    if not hasattr(spark, "client"):
+        return spark.sql(text, args=list(parameters) or None)
+    # Imported here, like all of PySpark: see `connect.session`.
+    from pyspark.sql import functions as sf  # noqa: PLC0415
+    from pyspark.sql.connect.dataframe import DataFrame as Connected  # noqa: PLC0415
+    from pyspark.sql.connect.plan import SQL  # noqa: PLC0415
+
+    # Unlike `spark.sql`, this does not have Spark run the text as a command first.
+    plan = SQL(text, [sf.lit(value) for value in parameters])
+    return Connected(plan, spark)  # type: ignore[arg-type]
+
+
+def check_understood(spark: SparkSession, query: str, parameters: Sequence[object] = ()) -> None:
+    """Refuse a query in which Spark sees anything else than reading of known views.
+
+    Args:
+        spark: A Spark session with `OUTLINE_CONF` and outlines of the views; nothing runs there.
+        query: The query.
+        parameters: Its parameters.
+
+    Raises:
+        InvalidRequest: It is refused.
+    """
+    check_plan(plan_text(relation(spark, query, parameters).limit(0)))
+
+
+def check_expressions(rows: DataFrame) -> None:
+    """Refuse rows whose plan, with expressions of a spec, has nodes that are not Penstock's.
+
+    Raises:
+        InvalidRequest: It has.
+    """
+    check_plan(plan_text(rows.limit(0)), _OWN_NODES)
+
+
+def check_plan(text: str, allowed: frozenset[str] = _NODES) -> None:
+    """Refuse a plan that is cut, or has a node that is not allowed.
+
+    Args:
+        text: Spark's extended explanation of a query with a limit of 0.
+        allowed: Names of nodes.
+
+    Raises:
+        InvalidRequest: The plan is refused.
+    """
+    if cut := _CUT.search(text):
+        raise InvalidRequest(
+            f"Spark's plan of the statement is too long to be checked ({cut.group()}): make the"
+            " statement shorter"
+        )
+    # A text in the statement may look like a title: between the first and the last one is all.
+    begin, end = text.find(_ANALYZED), text.rfind(_OPTIMIZED)
+    plan = text[begin:end]
+    if not 0 <= begin < end or _ROOT not in plan or _PHYSICAL not in text[end:]:
+        raise InvalidRequest(
+            "Spark's plan of the statement is not understood: write it in another way"
+        )
+    for line in plan.split("\n"):
+        branch = _BRANCH.match(line)
+        if branch is None:
+            continue
+        node = _NODE.match(branch["rest"])
+        name = node.group() if node else branch["rest"]
+        if name not in allowed:
+            raise InvalidRequest(
+                f"the statement is refused, as Spark sees {name:.60} in it: a query reads"
+                " datasources, VALUES and range() alone, runs no scripts and no commands, and its"
+                " texts have no line that begins with +- or :-"
+            )
+    if call := _CALL.search(plan):
+        raise InvalidRequest(
+            f"the statement is refused, as Spark sees {call.group()} in it, which is not allowed;"
+            " if it stands in a text, put the text together with concat"
+        )
+
+
+def plan_text(rows: DataFrame) -> str:
+    """Return Spark's extended explanation of rows."""
+    return explained(rows, "extended")
+
+
+def explained(rows: DataFrame, mode: str) -> str:
+    """Return Spark's explanation of rows, with paths of files."""
+    connected = getattr(rows, "_explain_string", None)  # `explain` prints it
+    if connected is not None:
+        return str(connected(mode=mode))
+    # A classic session has no method that returns the text.
+    session = rows.sparkSession
+    jvm = getattr(session.sparkContext, "_jvm")  # noqa: B009 - its type is not published
+    plan = getattr(rows, "_jdf").queryExecution()  # noqa: B009
+    return str(jvm.PythonSQLUtils.explainString(plan, mode))
+
+
+def without_paths(plan: str) -> str:
+    """Return an explanation without the places of files, which are paths of the host."""
+    return _PATH.sub("…", _LOCATION.sub(r"\1…", plan))
+
+
+def told(text: str, query: str) -> str:
+    """Return what Spark says of a query with the lines that it has without `hidden_query`."""
+    lines = query.count("\n") + 1
+    last = len(query) - (query.rfind("\n") + 1)
+
+    def moved(found: re.Match[str]) -> str:
+        line = int(found[1]) - 1
+        if line > lines:  # the parenthesis behind the query
+            return f"line {lines}{found[2]}{last}"
+        return f"line {max(line, 1)}{found[2]}{found[3]}"
+
+    is_at_end = any(int(found[1]) - 1 > lines for found in _LINE.finditer(text))
+    shown = _SHOWN_END.sub("", _SHOWN_SQL.sub(r"\1", text)) if "== SQL ==" in text else text
+    if is_at_end:
+        shown = shown.replace("at or near ')'", "at or near end of input")
+    return _LINE.sub(moved, shown)

@@ -1,0 +1,177 @@
+"""Copies of all metadata for backups, and what of it is not valid in another place.
+
+A copy is an SQLite file, whichever database it was made from, so it can be restored into either.
+It is one instant of the source: all tables are read in one transaction. Invariant: a copy names no
+process that ran when it was made. Leases, terms of leadership, locks, announced files and task
+roots stay behind, and tasks that were active have failed; supervisors start others in their place
+from the committed offsets, which are of the same instant.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from sqlalchemy import Connection, Table, func, insert, select, update
+
+from penstock.core.errors import InvalidRequest
+from penstock.storage.metadata import schema
+from penstock.storage.metadata.backends import sqlite
+from penstock.storage.metadata.database import Database
+from penstock.storage.metadata.migrations import migrate
+from penstock.storage.metadata.payloads import dump, load
+from penstock.storage.metadata.snapshots import take_turn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from sqlalchemy import Row
+
+    from penstock.core.clock import Clock
+    from penstock.storage.metadata.database import Transactions
+
+INTERRUPTED: Final = (
+    "the metadata was restored from a backup that was made while this task ran: submit it again,"
+    " unless a supervisor started it"
+)
+
+_ROWS_AT_ONCE: Final = 1_000
+_COPIED: Final = (
+    schema.tasks,
+    schema.supervisors,
+    schema.offsets,
+    schema.counts,
+    schema.segments,
+    schema.pending,
+    schema.killed,
+    schema.published,
+    schema.audit,
+    schema.rules,
+    schema.config,
+)
+# What processes leave that run on a database: one that has it is in use, or was.
+_LEFT_OUT: Final = frozenset({schema.task_roots, schema.terms, schema.announced})
+
+
+def write_copy(
+    database: Transactions, path: str, clock: Clock
+) -> list[tuple[dict[str, object], int]]:
+    """Write the metadata of one instant into a new SQLite file.
+
+    Args:
+        database: Where it is.
+        path: A file that does not exist.
+        clock: For the times of rows that change.
+
+    Returns:
+        The load spec and the size of each segment in it, used or unused.
+
+    Raises:
+        Unavailable: The database or the disk does not answer.
+    """
+
+    def work(connection: Connection) -> list[tuple[dict[str, object], int]]:
+        # The work may begin anew after a clash.
+        for suffix in ("", "-wal", "-shm"):
+            Path(path + suffix).unlink(missing_ok=True)
+        target = Database(f"sqlite:///{path}", clock)
+        try:
+            migrate(target)
+            target.write(lambda into: _copy(connection, into, clock.now_ms()))
+            return target.read(_files)
+        finally:
+            target.close()
+
+    files = database.read(work)
+    sqlite.fold_log_in(path)
+    return files
+
+
+def read_copy(path: str, database: Transactions, clock: Clock) -> None:
+    """Write the metadata of a copy into an empty database.
+
+    A database that holds exactly this copy, and on which nothing ran since, is left as it is: the
+    restore that wrote it was interrupted right afterwards.
+
+    Raises:
+        InvalidRequest: The database has other metadata, or a Penstock ran on it.
+        Unavailable: The database does not answer.
+    """
+    source = Database(f"sqlite:///{path}", clock)
+
+    def work(connection: Connection) -> None:
+        take_turn(connection)
+        filled = [table for table in (*_COPIED, *_LEFT_OUT) if _has_rows(connection, table)]
+        if not filled:
+            source.read(lambda c: _copy(c, connection, database.now_ms()))
+        elif _LEFT_OUT.intersection(filled) or not source.read(
+            lambda c: all(_fingerprint(c, one) == _fingerprint(connection, one) for one in _COPIED)
+        ):
+            raise InvalidRequest(
+                f"the metadata database is not empty: its table {filled[0].name} has rows, which a"
+                " restore would mix with those of the backup: name an empty database with"
+                " --metadata-url"
+            )
+
+    try:
+        database.write(work, patient=True)
+    finally:
+        source.close()
+
+
+def _has_rows(connection: Connection, table: Table) -> bool:
+    return bool(connection.execute(select(func.count()).select_from(table)).scalar_one())
+
+
+def _fingerprint(connection: Connection, table: Table) -> tuple[int, int]:
+    """Return the number of rows of a table and a checksum, in which their order does not count.
+
+    Databases order text differently. Rows count as `_copy` writes them.
+    """
+    count = total = 0
+    for page in _pages(connection, table):
+        for row in page:
+            text = repr(sorted(_values(table, row, 0).items()))
+            digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
+            count, total = count + 1, (total + int.from_bytes(digest)) % (1 << 128)
+    return count, total
+
+
+def _copy(source: Connection, target: Connection, now_ms: int) -> None:
+    for table in _COPIED:
+        for rows in _pages(source, table):
+            target.execute(insert(table), [_values(table, row, now_ms) for row in rows])
+    revision = source.execute(select(schema.revision)).one()
+    values = {"revision": revision.revision, "segments_revision": revision.segments_revision}
+    target.execute(update(schema.revision).values(values))
+
+
+def _files(connection: Connection) -> list[tuple[dict[str, object], int]]:
+    found = []
+    for page in _pages(connection, schema.segments):
+        for row in page:
+            payload = load(row.payload)
+            spec, size = payload.get("loadSpec"), payload.get("size")
+            if isinstance(spec, dict):
+                found.append((spec, size if isinstance(size, int) else 0))
+    return found
+
+
+def _pages(connection: Connection, table: Table) -> Iterator[list[Row[tuple[object, ...]]]]:
+    """Yield all rows of a table, some at a time, each question short."""
+    query = select(table).order_by(*table.primary_key.columns)
+    result = connection.execute(query.execution_options(yield_per=_ROWS_AT_ONCE))
+    for page in result.partitions():
+        yield list(page)
+
+
+def _values(table: Table, row: Row[tuple[object, ...]], now_ms: int) -> Mapping[str, object]:
+    values = dict(row._mapping)  # noqa: SLF001 - the public name of a row's mapping
+    if table is schema.audit:
+        del values["serial"]  # the database gives them out, in the same order
+    if table is schema.tasks and values["active"]:
+        status = {**load(str(values["status"])), "errorMsg": INTERRUPTED, "endedMs": now_ms}
+        values |= {"active": False, "state": "FAILED", "status": dump(status)}
+        values["updated_ms"] = now_ms
+    return values

@@ -1,0 +1,73 @@
+"""Task roots: the folders below which workers keep the folders of their tasks.
+
+Announced files are stored by the id of a root and the path from there. A worker registers the place
+of each of its roots when it starts, so a root that was moved needs no other change.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection, insert, select, update
+
+from penstock.storage.metadata import schema
+from penstock.storage.metadata.batches import batches
+from penstock.storage.metadata.snapshots import raise_revision, take_turn
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.storage.metadata.database import Transactions
+
+
+class TaskRoots:
+    """The table of task roots."""
+
+    def __init__(self, database: Transactions) -> None:
+        self._database = database
+
+    def register(self, root: str, path: str, task_ids: Sequence[str] = ()) -> None:
+        """Store where a root is now.
+
+        Args:
+            root: Its id, which stays the same when it is moved.
+            path: Its absolute path at present.
+            task_ids: Tasks that have a folder there. Files that they announced by an absolute path,
+                as earlier releases did, are made relative, wherever the root was then.
+        """
+
+        def work(connection: Connection) -> None:
+            take_turn(connection)
+            table = schema.task_roots
+            known = select(table.c.path).where(table.c.id == root)
+            before = connection.execute(known).scalar()
+            values = {"path": path, "updated_ms": self._database.now_ms()}
+            if before is None:
+                connection.execute(insert(table).values(id=root, **values))
+            else:
+                connection.execute(update(table).where(table.c.id == root).values(values))
+            if _make_relative(connection, root, task_ids) or before not in {None, path}:
+                raise_revision(connection, segments=False)
+
+        self._database.write(work)
+
+    def places(self) -> dict[str, str]:
+        """Return the path of each root by its id."""
+        table = schema.task_roots
+        query = select(table.c.id, table.c.path)
+        return self._database.read(lambda c: {row.id: row.path for row in c.execute(query)})
+
+
+def _make_relative(connection: Connection, root: str, task_ids: Sequence[str]) -> int:
+    """Make absolute paths of announced files of some tasks relative; return how many."""
+    table, count = schema.announced, 0
+    for batch in batches(task_ids):
+        mine = (table.c.root == "") & table.c.task_id.in_(batch)
+        for row in connection.execute(select(table).where(mine)).all():
+            _, found, rest = row.path.rpartition(f"/{row.task_id}/")
+            if not found:
+                continue
+            this = mine & (table.c.task_id == row.task_id) & (table.c.path == row.path)
+            moved = {"root": root, "path": f"{row.task_id}/{rest}"}
+            count += connection.execute(update(table).where(this).values(moved)).rowcount
+    return count

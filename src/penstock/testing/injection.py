@@ -1,0 +1,107 @@
+"""Faults for tests: any exception at any call of the ports of the part under test.
+
+Owns the count of calls and the one fault that is armed. A port is an object that the part is given
+and calls: a repository, a clock, a file system, a listener. A test wraps the ports, arms a fault,
+calls the part, and then checks that nothing is lost and nothing is locked:
+
+    faults = Faults()
+    queue = FlowFileQueue("q", faults.port(home), faults.port(clock))
+    with faults.armed(MemoryError, at=3):
+        queue.poll_many(10)
+
+The fault is raised before the call reaches the port, so the port did nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from typing import Final, TypeVar, cast
+
+from penstock.core.errors import PenstockError, Unavailable
+
+T = TypeVar("T")
+
+# One of each kind: the system's, the interpreter's, the user's, a program's, and Penstock's own.
+FAULTS: Final[tuple[type[BaseException], ...]] = (
+    OSError,
+    MemoryError,
+    KeyboardInterrupt,
+    RuntimeError,
+    PenstockError,
+    Unavailable,
+)
+
+
+class Faults:
+    """Counts calls of ports and raises at one of them.
+
+    Attributes:
+        raised: The port and method at which the last fault was raised; empty: it was not.
+    """
+
+    def __init__(self) -> None:
+        self.raised = ""
+        self._error: type[BaseException] | None = None
+        self._left = 0
+
+    @contextmanager
+    def armed(self, error: type[BaseException], at: int) -> Iterator[None]:
+        """Raise an error at one of the calls in the block, once, and pass over that error.
+
+        Args:
+            error: The exception to raise.
+            at: Calls before; with fewer calls nothing is raised.
+        """
+        self.raised, self._error, self._left = "", error, at
+        try:
+            yield
+        except error:
+            if not self.raised:
+                raise
+        finally:
+            self._error = None
+
+    def port(self, target: T, results: Collection[str] = ()) -> T:
+        """Return a port whose calls are counted.
+
+        Args:
+            target: The port.
+            results: Methods whose results are ports, too, such as ``open``.
+        """
+        return cast("T", _Port(target, self, results))
+
+    def call(self, name: str) -> None:
+        """Count a call of a port."""
+        if self._error is None:
+            return
+        if self._left == 0:
+            error, self._error = self._error, None
+            self.raised = name
+            raise error(f"fault at {name}")
+        self._left -= 1
+
+
+class _Port:
+    """Stands in for a port; its attributes are those of the port."""
+
+    def __init__(self, target: object, faults: Faults, results: Collection[str]) -> None:
+        self._target = target
+        self._faults = faults
+        self._results = results
+
+    def __call__(self, *arguments: object, **named: object) -> object:
+        self._faults.call("call")
+        return cast("Callable[..., object]", self._target)(*arguments, **named)
+
+    def __getattr__(self, name: str) -> object:
+        value = getattr(self._target, name)
+        if not callable(value):
+            return value
+
+        def call(*arguments: object, **named: object) -> object:
+            self._faults.call(f"{type(self._target).__name__}.{name}")
+            result = value(*arguments, **named)
+            return self._faults.port(result) if name in self._results else result
+
+        return call

@@ -1,0 +1,76 @@
+"""Waits for dependencies: one record for each piece of work, until it succeeds."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.core.errors import (
+    Dependency,
+    MetadataUnavailable,
+    NotFound,
+    StorageUnavailable,
+    Unavailable,
+)
+from penstock.core.waits import DependencyWait, WaitTable, merged, waits_from_json
+from penstock.testing.clock import VirtualClock
+
+
+def test_a_wait_begins_with_the_first_failure_and_ends_with_a_success() -> None:
+    clock, changes = VirtualClock(), []
+    table = WaitTable(clock, lambda: changes.append(table.all()))
+    begun_ms = clock.now_ms()
+    table.failed("publish", StorageUnavailable("503"))
+    clock.advance(7)
+    table.failed("publish", StorageUnavailable("503 again"))
+    (wait,) = table.all()
+    assert wait == DependencyWait(Dependency.STORAGE, "publish", begun_ms, 2, "503 again")
+    assert "deep storage since " in str(wait)
+    assert "2 tries (publish): 503 again" in str(wait)
+    seconds = {
+        dict(one.labels)["dependency"]: one.value
+        for one in table.samples()
+        if one.name == "penstock_waiting_seconds"
+    }
+    assert seconds["deep storage"] == 7
+    assert seconds["broker"] == 0
+    table.ended("publish")
+    table.ended("publish")
+    assert table.all() == ()
+    assert [len(one) for one in changes] == [1, 1, 0]
+
+
+def test_an_error_names_its_dependency_and_the_caller_may_know_it_better() -> None:
+    table = WaitTable(VirtualClock())
+    table.failed("a", MetadataUnavailable("away"), dependency=Dependency.OVERLORD)
+    table.failed("b", Unavailable("away"), dependency=Dependency.OVERLORD)
+    table.failed("c", NotFound("no topic"))
+    table.failed("d", Unavailable("away", dependency=Dependency.BROKER))
+    assert {one.work: one.dependency for one in table.all()} == {
+        "a": Dependency.METADATA,
+        "b": Dependency.OVERLORD,
+        "c": Dependency.OTHER,
+        "d": Dependency.BROKER,
+    }
+
+
+def test_waits_survive_their_json_form() -> None:
+    full = DependencyWait(Dependency.SPARK, "persist", 1_000, 3, "gone", 20, 2_000)
+    plain = DependencyWait(Dependency.OTHER, "x", 0, 1, "")
+    assert waits_from_json([full.to_json(), plain.to_json()]) == (full, plain)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [None, {}, "x", [1], [{}], [{"dependency": "a fairy", "work": "", "since": "1970-01-01"}]],
+)
+def test_what_cannot_be_read_is_left_out(broken: object) -> None:
+    assert waits_from_json(broken) == ()
+
+
+def test_many_waits_for_one_dependency_become_one() -> None:
+    first = DependencyWait(Dependency.BROKER, "poll", 10, 4, "refused")
+    later = DependencyWait(Dependency.BROKER, "look", 20, 2, "no answer")
+    other = DependencyWait(Dependency.SPARK, "persist", 15, 1, "gone")
+    broker, spark = merged([[later], [first, other]])
+    assert broker == DependencyWait(Dependency.BROKER, "poll", 10, 6, "refused")
+    assert spark == other

@@ -1,0 +1,72 @@
+"""A backup of a flow that runs: the copy drains, with each FlowFile and its content once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from controller_kit import World, apply, number_in, state_of, wait_counted
+
+from penstock.core.clock import SystemClock
+from penstock.flow.controller.options import ControllerOptions
+from penstock.flow.repository.options import RepositoryOptions
+from penstock.services.backup.backup import Backup, BackupSource
+from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.hold import HoldingFileSystem
+from penstock.storage.metadata import MetadataStore
+
+TOTAL = 16_000
+LINE = f"""
+name: line
+processors:
+  Make: {{type: Numbers, properties: {{total: {TOTAL}, batch: 25, with_content: true}}}}
+  Pass: {{type: Pass}}
+  End: {{type: Tally, properties: {{with_content: true}}}}
+connections:
+  - {{from: Make.success, to: Pass, swap_threshold: 20, back_pressure_count: 120}}
+  - {{from: Pass.success, to: End}}
+"""
+# Snapshots, which replace journals, are written many times while a backup copies.
+OPTIONS = ControllerOptions(
+    stop_limit_s=10.0, repository=RepositoryOptions(snapshot_bytes=64 * 1024)
+)
+
+
+class Silent:
+    def stage(self, name: str, files: int) -> None:
+        del name, files
+
+    def copied(self, size: int) -> None:
+        del size
+
+
+def test_a_copy_of_a_running_flow_drains_exactly(tmp_path: Path) -> None:
+    data, clock = tmp_path / "data", SystemClock()
+    world = World(HoldingFileSystem(str(data), clock), str(data / "flow"), options=OPTIONS)
+    (data / "flow").mkdir(parents=True)
+    with MetadataStore.open(f"sqlite:///{data / 'metadata.db'}") as metadata:
+        source = BackupSource(str(data), metadata, str(data / "segments"))
+        controller = world.open()
+        copies: list[tuple[Path, int]] = []
+        try:
+            apply(controller, LINE)
+            controller.start()
+            for number in range(3):
+                wait_counted(controller, TOTAL * (2 * number + 1) // 8)
+                target = tmp_path / f"backup-{number}"
+                counted = number_in(state_of(controller, "End"), "count")
+                Backup(source, str(target), OsFileSystem(), clock, "id", Silent()).run()
+                copies.append((target, counted))
+            wait_counted(controller, TOTAL)
+        finally:
+            world.close()
+    for target, counted in copies:
+        copy = World(OsFileSystem(), str(target / "data" / "flow"), options=OPTIONS)
+        controller = copy.open()
+        try:
+            assert number_in(state_of(controller, "End"), "count") >= counted
+            wait_counted(controller, TOTAL)
+            end = state_of(controller, "End")
+            assert number_in(end, "count") == TOTAL
+            assert number_in(end, "sum") == TOTAL * (TOTAL - 1) // 2
+        finally:
+            copy.close()

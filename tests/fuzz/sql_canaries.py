@@ -1,0 +1,184 @@
+"""Places that no statement may reach on a host, and detectors that see when one does."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import stat
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from sql_statements import Canaries, statement
+
+from penstock.core.clock import SystemClock
+from penstock.core.errors import InvalidRequest, PenstockError
+from penstock.core.intervals import Interval
+from penstock.indexing.spec.rows.declared import Declared
+from penstock.spark.connect.session import SparkRefusal, SparkSessions
+from penstock.spark.sql.service import SqlOptions, SqlQuery, SqlService
+from penstock.spark.sql.statement import read_statement
+from penstock.spark.tables import Feeder, TableFile, Tables
+
+VARIABLE = "PENSTOCK_CANARY"
+TIMEOUT_MS = 150_000  # a busy machine may be slow at the first statement
+SETTINGS = ("spark.sql.ansi.enabled", "spark.sql.session.timeZone", "spark.penstock.canary")
+SETTINGS += ("spark.sql.variable.substitute", "spark.sql.runSQLOnFiles")
+
+
+class OneDatasource:
+    """Tables of one datasource that does not change."""
+
+    def __init__(self, path: Path) -> None:
+        rows = pa.table({"n": pa.array([1, 2, 3], pa.int64()), "s": pa.array(["a", "b", "c"])})
+        pq.write_table(rows, path)
+        columns = (("n", "bigint"), ("s", "string"))
+        file = TableFile(str(path), columns, Interval(0, 1), size_bytes=path.stat().st_size)
+        self._tables = Tables(1, {"canary": (file,)})
+
+    def revision(self) -> int:
+        return 1
+
+    def tables(self) -> Tables:
+        return self._tables
+
+    def feeders(self, datasource: str) -> list[Feeder]:
+        return []
+
+    def is_dropped(self, datasource: str) -> bool:
+        return False
+
+    def projections(self, datasource: str) -> list[Declared]:
+        return []
+
+
+class Watch:
+    """A service with canaries around it.
+
+    Args:
+        sessions: Spark, whose environment has `VARIABLE` with the secret.
+        folder: Where canaries are.
+        secret: Text that no answer may contain.
+    """
+
+    def __init__(self, sessions: SparkSessions, folder: Path, secret: str) -> None:
+        self.secret, self.folder = secret, folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file, self._script = folder / "secret.txt", folder / "script"
+        self._mark, self._output = folder / "ran", folder / "output"
+        self._file.write_text(f"{secret}\n")
+        self._script.write_text(f"#!/bin/sh\ntouch {self._mark}\ncat\n")
+        self._script.chmod(self._script.stat().st_mode | stat.S_IXUSR)
+        self.requests: list[bytes] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        threading.Thread(target=self._listen, daemon=True).start()
+        url = f"http://127.0.0.1:{self._listener.getsockname()[1]}/x.xsd"
+        self.canaries = Canaries(
+            str(self._file), str(self._script), str(self._output), VARIABLE, url
+        )
+        source = OneDatasource(folder / "canary.parquet")
+        self.service = SqlService(sessions, source, SystemClock(), SqlOptions(100, TIMEOUT_MS))
+        self.counts: Counter[str] = Counter()
+        self._normal: object = None
+        self._normal = self._state()
+
+    def close(self) -> None:
+        """End the service and the server."""
+        self.service.close()
+        self._listener.close()
+
+    def run(self, sql: str, parameters: Sequence[object] = ()) -> list[str]:
+        """Run a statement; return what it reached at once: secrets, paths, processes, files."""
+        try:
+            read_statement(sql)
+        except InvalidRequest:
+            is_refused = True
+        else:
+            is_refused = False
+        reached = []
+        try:
+            result = self.service.query(SqlQuery(sql, tuple(parameters)))  # type: ignore[arg-type]
+        except PenstockError as error:
+            understood = "as Spark sees" in str(error)
+            kind = "by plan" if understood else "by Spark"
+            self.counts["refused by text" if is_refused else f"refused {kind}"] += 1
+            said = str(error) if isinstance(error, InvalidRequest | SparkRefusal) else ""
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is a fault of ours
+            return [f"raised {error!r}", *self.marks()]
+        else:
+            self.counts["answered"] += 1
+            said = str(result.table.to_pydict()) + str(result.table.column_names)
+            # What a statement names itself may come back.
+            if str(self.folder) in said and str(self.folder) not in f"{sql} {parameters}":
+                reached.append("path of the host")
+        if self.secret in said:
+            reached.append("secret")
+        return reached + self.marks()
+
+    def marks(self) -> list[str]:
+        """Return what was reached outside of answers."""
+        reached = []
+        if self._mark.exists():
+            reached.append("process")
+            self._mark.unlink()
+        if self._output.exists():
+            reached.append("file")
+        if self.requests:
+            reached.append("network")
+            self.requests.clear()
+        return reached
+
+    def state(self) -> list[str]:
+        """Return what differs from the start: rows of the datasource, views and settings."""
+        return [] if self._state() == self._normal else [f"state: {self._state()}"]
+
+    def _state(self) -> object:
+        seen: list[object] = []
+        rows = self.service.query(SqlQuery("SELECT n, s FROM canary ORDER BY n"))
+        seen.append(rows.table.to_pydict())
+        for sessions in (self.service._sessions._sessions, self.service._sessions._outlined):
+            with sessions.use() as spark:
+                views = sorted(table.name for table in spark.catalog.listTables())
+                settings = [spark.conf.get(name, None) for name in SETTINGS]
+                seen.append((views, spark.catalog.currentDatabase(), settings))
+        return seen
+
+    def _listen(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                with client, suppress(OSError):
+                    client.settimeout(5)
+                    self.requests.append(client.recv(1_000))
+
+
+def new_secret() -> str:
+    """Return a secret for `VARIABLE`."""
+    return f"canary{secrets.token_hex(12)}"
+
+
+@contextmanager
+def watching(sessions: SparkSessions, folder: Path, secret: str) -> Iterator[Watch]:
+    """Give a service with canaries to a block."""
+    watch = Watch(sessions, folder, secret)
+    try:
+        yield watch
+    finally:
+        watch.close()
+
+
+def run_seeds(watch: Watch, seeds: range) -> list[str]:
+    """Run the statements of seeds; return what was reached, with the seeds."""
+    found = []
+    for seed in seeds:
+        sql, parameters = statement(seed, watch.canaries)
+        reached = watch.run(sql, parameters)
+        if reached:
+            found.append(f"seed {seed}: {reached}: {sql!r} {parameters!r}")
+    if changed := watch.state():
+        found.append(f"seeds {seeds}: {changed}")
+    return found

@@ -1,0 +1,203 @@
+"""Every role as a process of its own, which find each other, and whose loops nothing blocks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import loop_audit
+import pytest
+
+from penstock.broker.client import BrokerClient
+from penstock.core.clock import SystemClock
+from penstock.core.errors import PenstockError
+from penstock.services.config import Options
+from penstock.services.httpclient import JsonClient
+from penstock.services.leases import Directory, LeaseView
+from penstock.services.presence import BrokerFinder
+from penstock.storage.metadata import MetadataStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
+
+SPEC = {
+    "type": "penstock",
+    "spec": {
+        "dataSchema": {
+            "dataSource": "clicks",
+            "timestampSpec": {"column": "time", "format": "millis"},
+            "dimensionsSpec": {"dimensions": ["page"]},
+            "granularitySpec": {"segmentGranularity": "DAY", "rollup": False},
+        },
+        "ioConfig": {"topic": "clicks", "taskDuration": "PT10M", "startDelay": "PT0S"},
+        "tuningConfig": {"type": "penstock"},
+    },
+}
+# What is asked of each API: every page that needs no Spark and changes nothing.
+PAGES = {
+    "overlord": (
+        *("/status", "/status/health", "/status/properties", "/metrics", "/nothing"),
+        *("/druid/indexer/v1/tasks", "/druid/indexer/v1/workers", "/druid/indexer/v1/leader"),
+        *("/druid/indexer/v1/supervisor", "/druid/indexer/v1/supervisor/clicks/status"),
+    ),
+    "worker": (
+        *("/status", "/metrics", "/druid/worker/v1/tasks", "/druid/worker/v1/enabled"),
+        *("/druid-internal/v1/leader", "/druid-internal/v1/broker"),
+    ),
+    "router": (
+        *("/status", "/metrics", "/druid/indexer/v1/tasks", "/flow"),
+        "/druid/coordinator/v1/metadata/datasources",
+    ),
+    "flow": ("/status", "/metrics", "/flow", "/flow/metrics"),
+}
+# What is asked of a peon, of its task.
+TASK_PAGES = (
+    *("liveReports", "rowStats", "unparseableEvents", "status", "time/start"),
+    *("offsets/current", "offsets/end", "checkpoints", "nothing"),
+)
+TASK_VERBS = ("pause", "resume")
+
+
+class Roles:
+    """Processes in one data folder, with ports of their own and a Spark that does not exist."""
+
+    def __init__(self, folder: Path, report: Path, stack: ExitStack) -> None:
+        self.folder, self._report, self._stack = folder, report, stack
+        self._running: dict[str, subprocess.Popen[str]] = {}
+
+    def start(self, role: str, *options: str) -> None:
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "penstock", "server", role, "--http", "127.0.0.1:0"),
+                *("--data-dir", str(self.folder), "--spark-connect", "sc://127.0.0.1:1", *options),
+            ],
+            stderr=subprocess.DEVNULL,
+            env=os.environ | loop_audit.variables(self._report),
+            text=True,
+        )
+        self._running[role] = self._stack.enter_context(process)
+        self._stack.callback(process.send_signal, signal.SIGTERM)
+
+    def start_broker(self) -> None:
+        self.start("broker", "--broker-http", "127.0.0.1:0", "--broker-tcp", "127.0.0.1:0")
+
+    def kill(self, role: str) -> None:
+        self._running[role].kill()
+        self._running[role].wait()
+
+
+def until(what: str, condition: Callable[[], T | None]) -> T:
+    clock, pause = SystemClock(), threading.Condition()
+    deadline_s, last = clock.monotonic_s() + 90, ""
+    while clock.monotonic_s() < deadline_s:
+        try:
+            if found := condition():
+                return found
+        except (PenstockError, OSError, ValueError) as error:
+            last = repr(error)
+        with pause:
+            clock.wait(pause, 0.2)
+    pytest.fail(f"{what}: {last}")
+
+
+def test_roles_find_a_broker_on_any_port_and_nothing_blocks_their_loops(tmp_path: Path) -> None:
+    report = tmp_path / "found"
+    report.touch()
+    with ExitStack() as stack:
+        roles = Roles(tmp_path / "data", report, stack)
+        for role in ("overlord", "worker", "router", "flow"):
+            roles.start(role)
+        until("metadata", (roles.folder / "metadata.db").exists)
+        store = stack.enter_context(_store(roles.folder))
+        directory = Directory(LeaseView(store.leases, SystemClock()))
+        apis = {
+            role: JsonClient(until(role, lambda role=role: directory.find(role)).url, timeout_s=30)
+            for role in PAGES
+        }
+        overlord = apis["overlord"]
+        overlord.post("/druid/indexer/v1/supervisor", SPEC)
+
+        def status() -> dict[str, object]:
+            found = overlord.get("/druid/indexer/v1/supervisor/clicks/status")
+            assert isinstance(found, dict)
+            return found["payload"]
+
+        until("the advice", lambda: "--broker-http" in json.dumps(status()))
+        roles.start_broker()
+        finder = BrokerFinder(Options(data_dir=roles.folder), directory.broker)
+        first = until("a broker", finder.http)
+        with BrokerClient(first.url) as broker:
+            broker.create_topic("clicks", 1)
+            broker.publish("clicks", [b"{}"])
+        until("the stream", lambda: (status().get("latestOffsets") or {}).get("0") == 1)
+        assert finder.tcp().port not in (first.port, 0, 4150)
+        # It is killed and comes back elsewhere.
+        roles.kill("broker")
+        roles.start_broker()
+        second = until("another broker", lambda: (found := finder.http()) != first and found)
+        with BrokerClient(second.url) as broker:
+            broker.publish("clicks", [b"{}"])
+        until("the stream again", lambda: (status().get("latestOffsets") or {}).get("0") == 2)
+        assert until("the router", lambda: _broker_of(apis["router"])) == second.url
+        _use_a_peon(overlord)
+        for role, pages in PAGES.items():
+            stats = apis[role].get("/stats")
+            assert isinstance(stats, dict)
+            assert stats["loop_stall_ms"]["http"]["max"] > 0
+            for page in pages:
+                try:
+                    apis[role].get(page)
+                except PenstockError:
+                    continue  # some have no answer without Spark
+    assert loop_audit.found_in(report) == []
+
+
+def _use_a_peon(overlord: JsonClient) -> None:
+    """Ask for each page of a task, whose peon is audited as its worker is."""
+
+    def running() -> tuple[str, str] | None:
+        tasks = overlord.get("/druid/indexer/v1/runningTasks")
+        assert isinstance(tasks, list)
+        for task in tasks:
+            place = task["location"]
+            if place["host"]:
+                return task["id"], f"http://{place['host']}:{place['port']}"
+        return None
+
+    def ask(method: Callable[[str], object], page: str) -> None:
+        try:
+            method(f"/druid/worker/v1/chat/{task_id}/{page}")
+        except PenstockError as error:
+            print(page, repr(error))
+
+    task_id, url = until("a running task", running)
+    peon = JsonClient(url, timeout_s=30)
+    for page in TASK_PAGES:
+        ask(peon.get, page)
+    for verb in TASK_VERBS:
+        ask(peon.post, verb)
+    stats = peon.get("/stats")
+    assert isinstance(stats, dict)
+    assert stats["loop_stall_ms"]["http"]["max"] > 0
+
+
+def _broker_of(router: JsonClient) -> object:
+    status = router.get("/status")
+    assert isinstance(status, dict)
+    return status["broker_http"]
+
+
+def _store(folder: Path) -> closing[MetadataStore]:
+    options = Options(data_dir=folder)
+    return closing(MetadataStore.open(options.metadata_address, clock=SystemClock()))

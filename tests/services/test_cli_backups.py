@@ -1,0 +1,304 @@
+"""`penstock backup` and `penstock restore` as commands: PostgreSQL, S3, rebuilt metadata."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from postgres_server import require_binaries, running_server
+
+from penstock.core.intervals import Interval
+from penstock.segments.catalogue import Catalogue
+from penstock.segments.deepstore import DeepStore
+from penstock.segments.model import Segment, SegmentId
+from penstock.segments.shardspec import ShardSpec
+from penstock.services.cli import exitcodes
+from penstock.services.cli.entry import run
+from penstock.services.host.datafolder import DataFolder
+from penstock.storage.metadata import MetadataStore, PublishRequest
+
+DAY = Interval.parse("2013-01-01/2013-01-02")
+OLD, NEW = "1970-01-01T00:00:00.000Z", "2024-05-06T07:08:09.123Z"
+COLUMNS = (("__time", "timestamp"), ("n", "bigint"), ("page", "string"))
+Capture = pytest.CaptureFixture[str]
+
+
+def rows(count: int) -> pa.Table:
+    times = pa.array([DAY.start_ms * 1000 + n for n in range(count)], pa.timestamp("us", "UTC"))
+    return pa.table({"__time": times, "n": pa.array(range(count)), "page": ["x"] * count})
+
+
+def put(store: DeepStore, folder: Path, version: str, number: int, count: int) -> Segment:
+    local = folder / "local.parquet"
+    pq.write_table(rows(count), local)
+    store.make_root()
+    pushed = store.push(str(local), SegmentId("dé_f", DAY, version, number), "u")
+    return Segment(
+        *("dé_f", DAY, version, pushed.load_spec, ShardSpec(number, 0)),
+        size=pushed.size,
+        total_rows=count,
+        columns=COLUMNS,
+    )
+
+
+def fill(data: Path, deep_storage: str, metadata_url: str) -> None:
+    DataFolder(data).prepare()
+    (data / "topics" / "t").mkdir(parents=True)
+    (data / "topics" / "t" / "topic.json").write_text("{}")
+    store = DeepStore(deep_storage)
+    segments = [put(store, data.parent, version, n, 5) for version in (OLD, NEW) for n in (0, 1)]
+    with MetadataStore.open(metadata_url) as metadata:
+        for one in segments:
+            assert metadata.publish(PublishRequest("t", "dé_f", (one.to_row(),))).ok
+
+
+def sqlite_url(data: Path) -> str:
+    return f"sqlite:///{data / 'metadata.db'}"
+
+
+def every(url: str) -> list[Segment]:
+    with MetadataStore.open(url) as metadata:
+        found = [Segment.from_row(row) for row in metadata.segments.every()]
+    return sorted(found)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return tmp_path / "a b#ü%"
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    # Here, because every process of a test run would load them to find the tests.
+    import s3fs
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    _, port = server.get_host_and_port()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+        patch.setenv("AWS_ACCESS_KEY_ID", "test")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        # Another test of this process may have made "lake" in what all of moto's servers share.
+        s3fs.S3FileSystem().mkdir("backups")
+        yield "s3://backups/segments"
+    s3fs.S3FileSystem.clear_instance_cache()
+    server.stop()
+
+
+def test_a_backup_is_made_and_restored(data: Path, tmp_path: Path, capsys: Capture) -> None:
+    fill(data, str(data / "segments"), sqlite_url(data))
+    backup, restored = str(tmp_path / "backup"), tmp_path / "restored"
+    umask = os.umask(0o022)
+    try:
+        assert run(["backup", backup, "--data-dir", str(data)]) == exitcodes.OK
+        assert os.umask(0o022) == 0o022
+    finally:
+        os.umask(umask)
+    shown = capsys.readouterr()
+    assert "segments" in shown.out
+    assert "metadata: 1 file" in shown.err
+    for path in (tmp_path / "backup").rglob("*"):
+        assert not path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO), path
+    assert run(["backup", backup, "--data-dir", str(data)]) == exitcodes.USAGE
+    assert "is not empty" in capsys.readouterr().err
+    command = ["restore", backup, "--data-dir", str(restored), "--json"]
+    assert run(command) == exitcodes.OK
+    parts = {one["part"]: one["files"] for one in json.loads(capsys.readouterr().out)["parts"]}
+    assert parts == {"metadata": 1, "segments": 4, "topics": 1}
+    assert [one.id for one in every(sqlite_url(restored))] == [
+        one.id for one in every(sqlite_url(data))
+    ]
+    assert run(command) == exitcodes.USAGE
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["restore", "x"], "--data-dir"),
+        (["restore", "--data-dir", "/x"], "either a backup"),
+        (["restore", "x", "--from-segments", "--data-dir", "/x"], "either a backup"),
+        (["restore", "/none", "--data-dir", "/x"], "not a backup"),
+        (["backup", "/x", "--data-dir", "/none"], "not the data folder of a Penstock"),
+    ],
+)
+def test_wrong_commands_say_what_to_do(
+    words: list[str], said: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PENSTOCK_DATA_DIR", raising=False)
+    assert run(words) == exitcodes.USAGE
+    assert said in capsys.readouterr().err
+
+
+def test_of_an_object_store_the_backup_says_what_to_copy(
+    data: Path, tmp_path: Path, bucket: str, capsys: Capture
+) -> None:
+    fill(data, bucket, sqlite_url(data))
+    backup, words = tmp_path / "backup", ["--deep-storage", bucket]
+    assert run(["backup", str(backup), "--data-dir", str(data), *words]) == exitcodes.OK
+    assert "Copy 4 objects with" in capsys.readouterr().err
+    assert not (backup / "segments").exists()
+    objects = json.loads((backup / "manifest.json").read_text())["objects"]
+    assert len(objects) == 4
+    restore = ["restore", str(backup), *words, "--data-dir"]
+    assert run([*restore, str(tmp_path / "whole")]) == exitcodes.OK
+    # An object that the operator did not copy is missed.
+    lost = every(sqlite_url(data))[0]
+    DeepStore(bucket).kill(lost.load_spec)
+    assert run([*restore, str(tmp_path / "cut")]) == exitcodes.FAILED
+    assert str(lost.load_spec["path"]) in capsys.readouterr().err
+
+
+@pytest.mark.postgres
+def test_metadata_of_a_postgres_is_in_the_backup(
+    data: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    with running_server(require_binaries()) as server:
+        url = server.empty_database()
+        words = ["--metadata-url", url]
+        fill(data, str(data / "segments"), url)
+        before = [(one.id, one.load_spec) for one in every(url)]
+        backup = str(tmp_path / "backup")
+        assert run(["backup", backup, "--data-dir", str(data), *words]) == exitcodes.OK
+        with MetadataStore.open(url) as metadata:
+            metadata.roots.register("worker", str(data / "tasks"))
+        restore = ["restore", backup, *words, "--data-dir", str(tmp_path / "restored")]
+        assert run(restore) == exitcodes.USAGE
+        assert "not empty" in capsys.readouterr().err
+        assert server.empty_database() == url
+        assert run(restore) == exitcodes.OK
+        assert [(one.id, one.load_spec) for one in every(url)] == before
+        assert not (tmp_path / "restored" / "metadata.db").exists()
+
+
+def test_a_backup_through_a_link_and_a_start_with_cut_metadata_are_refused(
+    data: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    fill(data, str(data / "segments"), sqlite_url(data))
+    (tmp_path / "link").symlink_to(data)
+    words = ["--data-dir", str(data)]
+    assert run(["backup", str(tmp_path / "link" / "x"), *words]) == exitcodes.USAGE
+    assert "would be in the folder" in capsys.readouterr().err
+    assert not (data / "x").exists()
+    content = (data / "metadata.db").read_bytes()
+    (data / "metadata.db").write_bytes(content[: len(content) // 2])
+    for command in (["up"], ["backup", str(tmp_path / "backup")]):
+        assert run([*command, *words]) == exitcodes.USAGE
+        assert "of its SQLite database" in capsys.readouterr().err
+    assert not (tmp_path / "backup").exists()
+
+
+# Rebuilt metadata
+
+
+def test_metadata_is_rebuilt_from_names_and_footers(
+    data: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    fill(data, str(data / "segments"), sqlite_url(data))
+    before = every(sqlite_url(data))
+    (data / "metadata.db").unlink()
+    words = ["restore", "--from-segments", "--data-dir", str(data)]
+    assert run(words) == exitcodes.OK
+    shown = capsys.readouterr()
+    assert "supervisors are not rebuilt" in shown.err
+    assert "marked unused" in shown.err
+    after = every(sqlite_url(data))
+    for was, now in zip(before, after, strict=True):
+        assert (now.id, now.load_spec, now.size) == (was.id, was.load_spec, was.size)
+        assert (now.total_rows, now.columns) == (was.total_rows, was.columns)
+    with MetadataStore.open(sqlite_url(data)) as metadata:
+        visible = Catalogue().view(metadata.snapshot()).visible("dé_f")
+    assert {piece.segment.version for piece in visible} == {NEW}
+    DataFolder(data).require_metadata()
+    assert run(words) == exitcodes.USAGE
+    assert "exists" in capsys.readouterr().err
+
+
+def test_what_files_do_not_tell_has_to_be_left_out_on_purpose(
+    data: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    fill(data, str(data / "segments"), sqlite_url(data))
+    (data / "metadata.db").unlink()
+    store = DeepStore(str(data / "segments"))
+    attempt = Path(store.attempt_folder("dé_f", "compact_1", "a")) / "x.parquet"
+    attempt.parent.mkdir(parents=True)
+    pq.write_table(rows(3), attempt)
+    damaged = put(store, tmp_path, NEW, 7, 5)
+    Path(store.location(damaged.load_spec)).write_text("not Parquet")
+    words = ["restore", "--from-segments", "--data-dir", str(data)]
+    assert run(words) == exitcodes.USAGE
+    assert "1 file of batch tasks and compactions" in capsys.readouterr().err
+    assert not (data / "metadata.db").exists()
+    assert attempt.exists()
+    assert run([*words, "--skip-unknown", "--json"]) == exitcodes.OK
+    told = json.loads(capsys.readouterr().out)
+    assert told["datasources"] == [{"datasource": "dé_f", "segments": 4, "rows": 20, "left_out": 2}]
+    assert any("cannot be read" in sentence for sentence in told["unknown"])
+    # The janitor, which deletes what no segment names, finds none of what was left out.
+    known = [one.load_spec for one in every(sqlite_url(data))]
+    assert not store.list_orphans(known, modified_before_ms=1 << 60)
+    left_out = [p for p in (data / "segments" / "~left-out").rglob("*") if p.is_file()]
+    assert len(left_out) == 2
+
+
+@pytest.mark.parametrize("damaged", [None, "older", "newer", "both"])
+def test_of_two_files_of_a_segment_the_oldest_readable_one_counts(
+    data: Path, tmp_path: Path, capsys: Capture, damaged: str | None
+) -> None:
+    fill(data, str(data / "segments"), sqlite_url(data))
+    (data / "metadata.db").unlink()
+    store = DeepStore(str(data / "segments"))
+    older = put(store, tmp_path, NEW, 7, 5)
+    newer = store.push(str(tmp_path / "local.parquet"), older.id, "another")
+    specs = {"older": older.load_spec, "newer": newer.load_spec}
+    for age_s, (name, spec) in enumerate(specs.items()):
+        path = Path(store.location(spec))
+        if damaged in (name, "both"):
+            path.write_text("not Parquet")
+        os.utime(path, (1_700_000_000 + age_s,) * 2)
+    assert run(["restore", "--from-segments", "--data-dir", str(data), "--json"]) == exitcodes.OK
+    (told,) = json.loads(capsys.readouterr().out)["datasources"]
+    known = [one.load_spec for one in every(sqlite_url(data))]
+    used = [name for name, spec in specs.items() if spec in known]
+    assert used == {None: ["older"], "older": ["newer"], "newer": ["older"], "both": []}[damaged]
+    # A file that is not needed is not looked at.
+    left_out = {None: 0, "older": 1, "newer": 0, "both": 2}[damaged]
+    assert (told["segments"], told["left_out"]) == (4 + len(used), left_out)
+
+
+def test_a_rebuild_into_a_database_of_its_own_goes_on_where_it_was_interrupted(
+    data: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    fill(data, str(data / "segments"), sqlite_url(data))
+    before = every(sqlite_url(data))
+    (data / "metadata.db").unlink()
+    elsewhere = f"sqlite:///{tmp_path / 'other.db'}"
+    words = ["restore", "--from-segments", "--data-dir", str(data), "--metadata-url", elsewhere]
+    with MetadataStore.open(elsewhere) as metadata:
+        for one in before[:2]:
+            assert metadata.publish(PublishRequest("t", "dé_f", (one.to_row(),))).ok
+    assert run(words) == exitcodes.OK
+    assert [one.id for one in every(elsewhere)] == [one.id for one in before]
+    with MetadataStore.open(elsewhere) as metadata:
+        foreign = put(DeepStore(str(tmp_path / "foreign")), tmp_path, NEW, 9, 5)
+        assert metadata.publish(PublishRequest("t", "dé_f", (foreign.to_row(),))).ok
+    assert run(words) == exitcodes.USAGE
+    assert "is not empty" in capsys.readouterr().err
+
+
+def test_a_rebuild_that_was_interrupted_is_not_taken_for_whole(data: Path, capsys: Capture) -> None:
+    fill(data, str(data / "segments"), sqlite_url(data))
+    (data / "metadata.db").rename(data / "metadata.db.rebuilt")
+    words = ["--data-dir", str(data)]
+    assert run(["up", *words]) == exitcodes.USAGE
+    assert "is missing" in capsys.readouterr().err
+    assert run(["restore", "--from-segments", *words]) == exitcodes.OK
+    assert len(every(sqlite_url(data))) == 4

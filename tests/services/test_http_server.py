@@ -1,0 +1,283 @@
+"""The bounds of an API port: what one client may send, hold open and have logged."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+
+import orjson
+import pytest
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+from penstock.broker.httpserver import connection
+from penstock.broker.httpserver.guard import HttpGuard
+from penstock.broker.httpserver.unread import ANNOUNCED_BYTES_MAX
+from penstock.services.api.asgi import application
+from penstock.services.config import Address, Options
+from penstock.services.host.process import listen
+from penstock.services.httpclient import JsonClient
+from penstock.services.httpserver import HttpServer, api_error, api_guard
+from penstock.testing.clock import VirtualClock
+
+TOKEN = "s"
+POST = b"POST /task HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer s\r\n"
+GET = b"GET /status/health HTTP/1.1\r\nHost: localhost\r\n"
+
+
+class Port:
+    """An API port with one route, which notes the bodies that it got."""
+
+    def __init__(self, guard: HttpGuard, body_bytes_max: int = 1 << 20) -> None:
+        self.guard = guard
+        self.bodies: list[bytes] = []
+        self.reading = threading.Event()
+        routes = [Route("/task", self._take, methods=["POST", "GET"])]
+        app = application(routes, token=TOKEN, body_bytes_max=body_bytes_max)
+        listener = listen(Address("127.0.0.1", 0), "--http")
+        self.port = listener.getsockname()[1]
+        self._server = HttpServer(app, listener, guard)
+        self._server.start()
+
+    async def _take(self, request: Request) -> PlainTextResponse:
+        self.reading.set()
+        self.bodies.append(await request.body())
+        return PlainTextResponse("taken")
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), 30)
+
+    def answer_to(self, *pieces: bytes) -> bytes:
+        """Send pieces as far as they are taken, and read to the end of the connection."""
+        with self.connect() as client:
+            with suppress(OSError):
+                for piece in pieces:
+                    client.sendall(piece)
+            with client.makefile("rb") as file, suppress(ConnectionError):
+                return file.read()
+        return b""
+
+    def is_served(self) -> bool:
+        return self.answer_to(GET + b"Connection: close\r\n\r\n").endswith(b"true")
+
+    def close(self) -> None:
+        self._server.stop()
+
+
+@pytest.fixture
+def port() -> Iterator[Port]:
+    made = Port(HttpGuard(clock=VirtualClock(), error_body=api_error, max_connections=20))
+    yield made
+    made.close()
+
+
+def refused(port: Port) -> dict[str, int]:
+    return dict(port.guard.refused)
+
+
+@pytest.mark.parametrize("before", [b"GET /task?", b"GET / HTTP/1.1\r\nHost: localhost\r\nX: "])
+def test_a_head_without_end_is_cut_off(port: Port, before: bytes) -> None:
+    found = port.answer_to(before, *[b"a" * 65_536] * 64)
+    # The answer may be lost where the client was still sending.
+    assert found == b"" or found.startswith((b"HTTP/1.1 431 ", b"HTTP/1.1 400 "))
+    assert port.is_served()
+
+
+def test_a_large_head_in_one_piece_is_refused(port: Port) -> None:
+    head = GET + b"X: " + b"a" * connection.HEAD_BYTES_MAX + b"\r\n\r\n"
+    # The answer may be lost where the head came in several reads.
+    with port.connect() as client, suppress(ConnectionError):
+        client.sendall(head)
+        assert client.recv(12) == b"HTTP/1.1 431"
+    assert port.is_served()
+    assert refused(port) == {"head_size": 1}
+
+
+def test_unfinished_heads_are_bounded_together(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "UNFINISHED_BYTES_MAX", 50_000)
+    with ExitStack() as held:
+        for _ in range(10):
+            client = held.enter_context(port.connect())
+            client.sendall(GET + b"X: " + b"a" * 9_000)
+        while "connections" not in port.guard.refused:
+            assert port.is_served()
+        assert port.guard.unfinished_bytes <= 50_000
+    while port.guard.unfinished_bytes:
+        assert port.is_served()
+
+
+def test_too_many_headers_are_refused(port: Port) -> None:
+    many = b"".join(b"X-%d: a\r\n" % number for number in range(connection.HEADERS_MAX))
+    assert port.answer_to(GET, many, b"\r\n").startswith(b"HTTP/1.1 431 ")
+    assert refused(port) == {"head_size": 1}
+    some = b"".join(b"X-%d: a\r\n" % number for number in range(connection.HEADERS_MAX - 2))
+    assert port.answer_to(GET + some + b"Connection: close\r\n\r\n").endswith(b"true")
+
+
+def test_a_head_that_does_not_come_is_given_up(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "HEAD_TIMEOUT_S", 0.05)
+    found = port.answer_to(b"GET /status/health HTTP/1.1\r\nHo")
+    assert found.startswith(b"HTTP/1.1 408 ")
+    assert orjson.loads(found.partition(b"\r\n\r\n")[2])["error"]
+    assert refused(port) == {"head_timeout": 1}
+
+
+def test_a_body_that_does_not_come_is_given_up(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "TOTAL_TIMEOUT_S", 0.05)
+    port.guard.body_timeout_s = 0.05
+    head = b"POST /task HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n"
+    # Without the token the answer comes before the body.
+    assert port.answer_to(head + b"\r\nabc").startswith(b"HTTP/1.1 401 ")
+    assert port.answer_to(head + b"Authorization: Bearer s\r\n\r\nabc") == b""
+    assert refused(port) == {"body_timeout": 2}
+    assert port.bodies == []
+
+
+def test_a_body_that_is_cut_off_is_not_logged_as_a_fault(
+    port: Port, caplog: pytest.LogCaptureFixture
+) -> None:
+    head = POST + b"Content-Length: 9\r\n"
+    with port.connect() as client:
+        client.sendall(head + b"\r\nabc")
+        assert port.reading.wait(30)
+    assert port.is_served()
+    port.close()
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+def test_a_large_body_without_the_token_is_not_kept(port: Port) -> None:
+    length = ANNOUNCED_BYTES_MAX * 4
+    head = b"POST /task HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % length
+    sent = 0
+    with port.connect() as client:
+        client.sendall(head)
+        assert client.recv(12) == b"HTTP/1.1 401"
+        with suppress(OSError):
+            while sent < length:
+                sent += client.send(b"a" * 65_536)
+    assert sent < length
+    assert port.is_served()
+
+
+def test_new_connections_take_the_place_of_idle_ones(port: Port) -> None:
+    with ExitStack() as held:
+        half_open = [held.enter_context(port.connect()) for _ in range(60)]
+        for client in half_open[::2]:
+            with suppress(OSError):
+                client.sendall(b"GET / HT")
+        assert port.is_served()
+        assert port.guard.connections <= 20 + 1
+        with suppress(ConnectionResetError):
+            assert half_open[0].recv(100) == b""  # it was closed to make room
+    assert refused(port).keys() == {"connections"}
+    assert refused(port)["connections"] >= 40
+
+
+def test_connections_at_work_are_not_closed_for_new_ones(port: Port) -> None:
+    head = POST + b"Content-Length: 3\r\n"
+    with ExitStack() as held:
+        working = [held.enter_context(port.connect()) for _ in range(20)]
+        for client in working:
+            port.reading.clear()
+            client.sendall(head + b"\r\n")
+            assert port.reading.wait(30)
+        answer = port.answer_to()
+        assert answer.startswith(b"HTTP/1.1 503 ")
+        assert orjson.loads(answer.partition(b"\r\n\r\n")[2])["errorCode"] == "unavailable"
+        for client in working:
+            client.sendall(b"abc")
+            assert client.recv(12) == b"HTTP/1.1 200"
+    assert port.bodies == [b"abc"] * 20
+
+
+def test_refusals_are_logged_at_a_bounded_rate(
+    port: Port, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(50):
+        assert port.answer_to(b"nonsense\r\n\r\n").startswith(b"HTTP/1.1 400 ")
+        port.answer_to(b"GET / HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n")
+        port.answer_to(GET + b"Upgrade: websocket\r\nConnection: Upgrade, close\r\n\r\n")
+    port.close()
+    assert refused(port) == {"malformed": 50, "host": 50}
+    assert len(caplog.records) <= 2
+    samples = {dict(one.labels).get("reason"): one.value for one in port.guard.samples()}
+    assert samples["host"] == 50
+
+
+def test_a_host_in_a_log_is_printable(port: Port, caplog: pytest.LogCaptureFixture) -> None:
+    port.answer_to(b"GET / HTTP/1.1\r\nHost: evil\xff\x80{}%s\r\nConnection: close\r\n\r\n")
+    port.close()
+    assert all(record.getMessage().isprintable() for record in caplog.records)
+
+
+def test_the_api_refuses_foreign_hosts_and_origins(port: Port) -> None:
+    post = b"POST /task HTTP/1.1\r\nAuthorization: Bearer s\r\nContent-Length: 1\r\n"
+    post += b"Connection: close\r\n"
+    own = b"Host: localhost:%d\r\n" % port.port
+    for headers in (
+        b"Host: evil.example\r\n",
+        own + b"Origin: http://evil.example\r\n",
+        own + b"Origin: null\r\n",
+        own + b"Origin: http://localhost:1\r\n",
+        own + b"Sec-Fetch-Site: cross-site\r\n",
+    ):
+        answer = port.answer_to(post + headers + b"\r\nx")
+        assert answer.startswith(b"HTTP/1.1 403 "), headers
+        assert orjson.loads(answer.partition(b"\r\n\r\n")[2])["errorCode"] == "forbidden"
+    assert port.bodies == []
+    page = own + b"Origin: http://localhost:%d\r\n" % port.port
+    assert port.answer_to(post + page + b"\r\nx").startswith(b"HTTP/1.1 200 ")
+    assert port.bodies == [b"x"]
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nhost : evil.example\r\n\r\n",
+        b"GET http://evil.example/ HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"CONNECT evil.example:80 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET / HTTP/1.0\r\n\r\n",
+    ],
+)
+def test_requests_with_an_unclear_host_are_refused(port: Port, raw: bytes) -> None:
+    assert port.answer_to(raw.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))[9:12] in {
+        b"400",
+        b"403",
+        b"404",  # CONNECT: nothing is served there
+    }
+
+
+def test_roles_reach_each_other_by_the_addresses_that_are_told() -> None:
+    options = Options(http=Address("0.0.0.0", 0), allowed_hosts=("penstock.example",))
+    port = Port(api_guard(options, VirtualClock()))
+    try:
+        for host in ("127.0.0.1", "localhost"):
+            client = JsonClient(f"http://{host}:{port.port}", token=TOKEN, timeout_s=30)
+            assert client.get("/status/health") is True
+        for name in (socket.gethostname().encode(), b"penstock.example:80"):
+            asked = b"GET /status/health HTTP/1.1\r\nConnection: close\r\nHost: " + name
+            assert port.answer_to(asked + b"\r\n\r\n").endswith(b"true")
+    finally:
+        port.close()
+
+
+def test_bodies_of_all_requests_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.services.api.asgi.BodyLimit.__init__.__defaults__", (100, 150))
+    port = Port(HttpGuard(clock=VirtualClock(), error_body=api_error), body_bytes_max=100)
+    head = POST + b"Content-Length: 90\r\nConnection: close\r\n\r\n"
+    try:
+        with port.connect() as first:
+            first.sendall(head + b"a" * 80)
+            assert port.reading.wait(30)
+            assert port.answer_to(head + b"b" * 90).startswith(b"HTTP/1.1 503 ")
+            first.sendall(b"a" * 10)
+            assert first.recv(12) == b"HTTP/1.1 200"
+        assert port.answer_to(head + b"c" * 90).startswith(b"HTTP/1.1 200 ")
+    finally:
+        port.close()

@@ -1,0 +1,145 @@
+"""Readiness: false until every check has succeeded, and again while one fails or hangs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from penstock.core.clock import SystemClock
+from penstock.core.errors import Dependency, PenstockError, StorageUnavailable, Unavailable
+from penstock.services import readiness
+from penstock.services.readiness import Check, Readiness
+
+
+class Part:
+    """A part of a duty; whether it works is the test's."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+        self.tries = 0
+        self.let_go = threading.Event()
+        self.let_go.set()
+
+    def attempt(self) -> None:
+        self.tries += 1
+        self.let_go.wait(30)
+        if self.error is not None:
+            raise self.error
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)  # the checks run on threads of their own
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readiness, "EVERY_S", 0.01)
+    monkeypatch.setattr(readiness, "AGAIN_S", 0.01)
+
+
+def test_it_turns_true_when_all_work_and_false_when_one_does_not() -> None:
+    storage, query = Part(StorageUnavailable("503")), Part(Unavailable("no session"))
+    told: list[str] = []
+    ready = threading.Event()
+    made = Readiness(
+        "router",
+        [
+            Check("reach the store", Dependency.STORAGE, storage.attempt),
+            Check("answer a query", Dependency.SPARK, query.attempt),
+        ],
+        SystemClock(),
+        on_ready=ready.set,
+        on_waiting=told.append,
+    )
+    assert not made.state().ready, "nothing was tried yet"
+    made.start()
+    try:
+        until(lambda: [one.tries > 2 for one in made.state().reasons] == [True, True])
+        found = {one.dependency: one.error for one in made.state().reasons}
+        assert found == {Dependency.STORAGE: "503", Dependency.SPARK: "no session"}
+        assert any("deep storage since" in text and "503" in text for text in told)
+        query.error = None
+        until(lambda: len(made.state().reasons) == 1)
+        assert not ready.is_set()
+        storage.error = None
+        until(lambda: made.state().ready)
+        until(ready.is_set)
+        first_ms = SystemClock().now_ms()
+        storage.error = ValueError("a bug")
+        until(lambda: not made.state().ready)
+        (reason,) = made.state().reasons
+        assert reason.dependency is Dependency.STORAGE
+        assert "a bug" in reason.error
+        assert reason.since_ms >= first_ms
+        samples = {one.name: one.value for one in made.samples() if one.name == "penstock_ready"}
+        assert samples == {"penstock_ready": 0.0}
+        storage.error = None
+        until(lambda: made.state().ready)
+    finally:
+        made.stop()
+    assert not made.state().ready, "a process that stops takes no new work"
+
+
+def test_what_was_not_tried_yet_and_a_stop_are_no_waits() -> None:
+    made = Readiness(
+        "router",
+        [Check("read the metadata", Dependency.METADATA, Part().attempt)],
+        SystemClock(),
+        on_ready=lambda: None,
+    )
+    document = made.state().to_json()
+    assert document == {
+        "ready": False,
+        "role": "router",
+        "reasons": ["not tried yet: read the metadata"],
+        "waits": [],
+    }
+    assert {one.value for one in made.samples()} == {0.0}, "nothing failed"
+    made.stop()
+    assert made.state().to_json() == {**document, "reasons": ["the process stops"]}
+
+
+def test_a_check_that_hangs_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    part = Part()
+    made = Readiness(
+        "worker",
+        [Check("reach Spark", Dependency.SPARK, part.attempt)],
+        SystemClock(),
+        on_ready=lambda: None,
+    )
+    made.start()
+    try:
+        until(lambda: made.state().ready)
+        part.let_go.clear()
+        monkeypatch.setattr(readiness, "ANSWER_S", 0.05)
+        until(lambda: not made.state().ready)
+        (reason,) = made.state().reasons
+        assert (reason.dependency, reason.work) == (Dependency.SPARK, "reach Spark")
+        assert "no answer for" in reason.error
+        part.let_go.set()
+        until(lambda: made.state().ready)
+    finally:
+        part.let_go.set()
+        made.stop()
+
+
+def test_errors_of_penstock_and_bugs_alike_are_reasons_never_an_end() -> None:
+    part = Part(PenstockError("odd"))
+    made = Readiness(
+        "flow", [Check("x", Dependency.DISK, part.attempt)], SystemClock(), on_ready=lambda: None
+    )
+    made.start()
+    try:
+        until(lambda: part.tries > 2)
+        part.error = RuntimeError("worse")
+        until(lambda: any("worse" in one.error for one in made.state().reasons))
+        part.error = None
+        until(lambda: made.state().ready)
+    finally:
+        made.stop()

@@ -1,0 +1,173 @@
+"""The ports that a Spark server opens, tried by a client that runs as another user."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+import pytest
+
+from penstock.core.errors import InvalidRequest
+from penstock.spark.connect.server import SparkServer, SparkServerOptions, prepare
+from penstock.spark.connect.session import EngineUnavailable, SparkSessionOptions, SparkSessions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Sends one RPC of Spark's protocol without any handshake: a text, as a serialized object of Java,
+# for the endpoint that every driver has. Prints the answer.
+CLIENT = r"""
+import json, socket, struct, sys
+name = b"endpoint-verifier"
+text = b"\xac\xed\x00\x05t\x00\x04oops"
+body = b"\0\0" + struct.pack(">H", len(name)) + name + text
+head = struct.pack(">bqi", 3, 1, len(body))
+frame = struct.pack(">q", 8 + len(head) + len(body)) + head + body
+answers = {}
+for port in json.loads(sys.argv[1]):
+    with socket.create_connection(("127.0.0.1", port), 30) as connected:
+        connected.sendall(frame)
+        try:
+            answers[port] = connected.recv(65536).decode(errors="replace")
+        except ConnectionResetError:
+            answers[port] = "reset"
+        except TimeoutError:
+            answers[port] = "silent"
+print(json.dumps(answers))
+"""
+# The same for the sockets of Python workers, which expect the length and the text of a secret, and
+# answer with the worker's process id first.
+WORKER_CLIENT = r"""
+import json, socket, sys
+answers = {}
+for port in json.loads(sys.argv[1]):
+    with socket.create_connection(("127.0.0.1", port), 30) as connected:
+        connected.sendall(b"\0\0\0\x05wrong")
+        answers[port] = connected.makefile("rb").read().decode(errors="replace")
+print(json.dumps(answers))
+"""
+
+
+def as_somebody_else(client: str, ports: list[int]) -> dict[str, str]:
+    """Run a client as the user `nobody`, if this one may change users, and return its answers."""
+    setpriv = shutil.which("setpriv")
+    change = [setpriv, "--reuid=65534", "--regid=65534", "--clear-groups"] if setpriv else []
+    python = shutil.which("python3", path="/usr/bin:/usr/local/bin") or sys.executable
+    done = subprocess.run(
+        [*(change if os.geteuid() == 0 else []), python, "-I", "-c", client, json.dumps(ports)],
+        capture_output=True,
+        text=True,
+        cwd="/",
+        timeout=120,
+        check=True,
+    )
+    answers: dict[str, str] = json.loads(done.stdout)
+    return answers
+
+
+def listening(pid: int) -> dict[int, str]:
+    """Return the TCP ports that a process listens on, with their addresses in hexadecimal."""
+    links = [str(fd.readlink()) for fd in Path(f"/proc/{pid}/fd").iterdir() if fd.is_symlink()]
+    inodes = {link[len("socket:[") : -1] for link in links if link.startswith("socket:[")}
+    found = {}
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            columns = line.split()
+            if columns[3] == "0A" and columns[9] in inodes:
+                host, _, port = columns[1].rpartition(":")
+                found[int(port, 16)] = host
+    return found
+
+
+def children(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return [int(one) for task in tasks for one in (task / "children").read_text().split()]
+
+
+def test_ports_of_spark_refuse_a_client_without_the_secret(spark_server: SparkServer) -> None:
+    assert spark_server.pid is not None
+    open_ports = listening(spark_server.pid)
+    connect = urlsplit(spark_server.remote).port
+    assert set(open_ports.values()) <= {"0100007F", "0000000000000000FFFF00000100007F"}
+    others = sorted(set(open_ports) - {connect})
+    answers = as_somebody_else(CLIENT, others)
+    refusing = [port for port, text in answers.items() if "Unknown challenge message" in text]
+    assert len(refusing) == 2, answers  # the driver's RPC, and its blocks
+    # A streaming query leaves a socket that its Python worker connected to; no thread reads it.
+    silent = [port for port, text in answers.items() if text == "silent"]
+    assert sorted(refusing + silent) == sorted(answers), answers
+
+
+def test_the_connect_port_refuses_a_client_without_the_token(spark_server: SparkServer) -> None:
+    port = urlsplit(spark_server.remote).port
+    sessions = SparkSessions(SparkSessionOptions(f"sc://localhost:{port}/;token=wrong"))
+    with pytest.raises(EngineUnavailable, match="token"):
+        sessions.get()
+
+
+def test_the_sockets_of_python_workers_refuse_a_client_without_the_secret(
+    spark_server: SparkServer, spark: SparkSession
+) -> None:
+    def same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+
+    assert spark.range(1).mapInArrow(same, "id long").count() == 1
+    assert spark_server.pid is not None
+    ports = [port for child in children(spark_server.pid) for port in listening(child)]
+    assert ports
+    answers = as_somebody_else(WORKER_CLIENT, ports)
+    assert all(text.endswith("\0\0\0\x03err") for text in answers.values()), answers
+
+
+def test_no_secret_is_in_the_process_list_or_in_a_file_for_others(
+    spark_server: SparkServer, spark: SparkSession
+) -> None:
+    command = Path(f"/proc/{spark_server.pid}/cmdline").read_text().replace("\0", " ")
+    assert "secret+" not in command
+    file = Path(command.partition("--properties-file ")[2].partition(" --class")[0])
+    assert file.stat().st_mode & 0o077 == 0
+    assert "spark.authenticate.secret" not in file.read_text()
+    assert spark.conf.get("spark.authenticate") == "true"
+
+
+def test_a_cluster_in_this_process_gets_a_fresh_secret_for_each_start(tmp_path: Path) -> None:
+    options = SparkServerOptions(
+        run_folder=tmp_path / "run",
+        log_folder=tmp_path / "log",
+        temp_folder=tmp_path / "tmp",
+        cache_folder=tmp_path / "cache",
+        master="local-cluster[2,1,1024]",
+    )
+
+    def secret() -> str:
+        argv = prepare(options, os.environ).argv
+        text = (tmp_path / "run" / "spark.properties").read_text()
+        found = text.partition("spark.authenticate.secret ")[2].partition("\n")[0]
+        assert len(found) == 64
+        assert not any(found in argument for argument in argv)
+        return found
+
+    assert secret() != secret()
+
+
+def test_a_standalone_cluster_needs_its_own_secret(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    made = {name: tmp_path / name for name in ("run", "log", "tmp", "cache")}
+    options = {f"{name.replace('tmp', 'temp')}_folder": folder for name, folder in made.items()}
+    with pytest.raises(InvalidRequest, match="--spark-secret-file"):
+        prepare(SparkServerOptions(**options, master="spark://h:7077"), os.environ)
+    with_file = SparkServerOptions(**options, master="spark://h:7077", secret_file=file)
+    with pytest.raises(InvalidRequest, match="cannot be read"):
+        prepare(with_file, os.environ)
+    file.write_text("known to the cluster\n")
+    prepare(with_file, os.environ)
+    text = (tmp_path / "run" / "spark.properties").read_text()
+    assert "spark.authenticate.secret known to the cluster\n" in text

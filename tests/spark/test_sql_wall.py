@@ -1,0 +1,210 @@
+"""The walls around SQL on a real Spark, with canaries: a file, a program, a variable, a view."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from sql_canaries import VARIABLE, Watch, run_seeds, watching
+from sql_statements import attacks
+
+from penstock.core.errors import InvalidRequest
+from penstock.core.sqlsizes import DEPTH_MAX, PIPES_MAX, UNIONS_MAX
+from penstock.core.sqltext import FORBIDDEN_FUNCTIONS
+from penstock.spark import sqlwall
+from penstock.spark.connect.session import SparkSessions
+from penstock.spark.sql import service
+from penstock.spark.sql.service import SqlQuery
+from penstock.spark.sql.statement import Statement
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+SECRET = "canary-of-the-environment"  # `conftest` gives it to Spark
+SEEDS = range(7_000_000, 7_000_400)
+
+
+@pytest.fixture(scope="module")
+def watch(sessions: SparkSessions, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watch]:
+    with watching(sessions, tmp_path_factory.mktemp("wall"), SECRET) as made:
+        yield made
+
+
+@pytest.fixture
+def own(sessions: SparkSessions, tmp_path: Path) -> Iterator[Watch]:
+    """A service with Spark sessions of its own, in which a test may leave things."""
+    with watching(sessions.another(), tmp_path / "wall", SECRET) as made:
+        yield made
+
+
+def without_text_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "read_statement", lambda sql: Statement(query=sql))
+
+
+def without_plan_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(spark: SparkSession, query: str, given: Sequence[object], _hidden: object) -> DataFrame:
+        return spark.sql(query, args=list(given) or None)
+
+    monkeypatch.setattr(service, "check_understood", lambda *_: None)
+    monkeypatch.setattr(service, "relation", run)
+
+
+def reached(watch: Watch) -> list[str]:
+    """Run all attacks; return what they reached."""
+    found = []
+    for sql, parameters in attacks(watch.canaries):
+        found += [f"{one}: {sql}" for one in watch.run(sql, parameters)]
+    return found
+
+
+def test_attacks_reach_nothing(watch: Watch) -> None:
+    assert reached(watch) + watch.state() == []
+
+
+def test_random_statements_reach_nothing(watch: Watch) -> None:
+    assert run_seeds(watch, SEEDS) == []
+    assert watch.counts["answered"]
+
+
+def test_the_check_of_texts_alone_holds(own: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        without_plan_check(patched)
+        assert reached(own) == []
+    assert own.state() == []
+
+
+def test_the_check_of_plans_alone_holds(own: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        without_text_check(patched)
+        assert reached(own) == []
+    assert own.state() == []
+
+
+def test_variables_are_not_replaced_where_the_texts_are_not_checked(
+    own: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_text_check(monkeypatch)
+    answer = own.service.query(SqlQuery(f"SELECT '${{env:{VARIABLE}}}' AS x"))
+    assert answer.table.to_pylist() == [{"x": f"${{env:{VARIABLE}}}"}]
+
+
+def test_without_walls_each_detector_sees_its_attack(
+    own: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(sql: str, *parameters: str) -> list[str]:
+        with monkeypatch.context() as patched:
+            without_text_check(patched)
+            without_plan_check(patched)
+            return own.run(sql, parameters)
+
+    with own.service._sessions._sessions.use() as spark:
+        for name in ("spark.sql.variable.substitute", "spark.sql.runSQLOnFiles"):
+            spark.conf.set(name, "true")
+    assert "true" in str(own.state())
+    own._normal = own._state()
+    c = own.canaries
+    xsd = f"map('rowValidationXSDPath', '{c.url}')"
+    assert "secret" in run(f"SELECT '${{env:{VARIABLE}}}'")
+    assert "secret" in run(f"SELECT * FROM text.`{c.file}`")
+    assert "process" in run("SELECT TRANSFORM(1) USING ? AS (x string)", c.script)
+    assert "file" in run(f"INSERT OVERWRITE DIRECTORY '{c.output}' USING csv SELECT 1")
+    assert own.state() == []
+    run("CREATE TEMPORARY VIEW forged AS SELECT 1")
+    assert "forged" in str(own.state())
+    own._normal = own._state()
+    run("SET spark.penstock.canary = reached")
+    assert "reached" in str(own.state())
+    # Last, as a network that does not answer makes Penstock open another Spark session.
+    assert "network" in run(f"SELECT from_xml('<a><b>1</b></a>', 'b INT', {xsd})")
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT n" + "+1" * DEPTH_MAX + " AS x FROM canary",
+        "SELECT n" + " || 'a'" * DEPTH_MAX + " AS x FROM canary",
+        "SELECT " + "- " * DEPTH_MAX + "n AS x FROM canary",
+        "SELECT " + "NOT " * (DEPTH_MAX - 1) + "n = 1 AS x FROM canary",
+        "SELECT " + "abs(" * 190 + "n" + "+1" * (DEPTH_MAX - 190) + ")" * 190 + " FROM canary",
+        "SELECT n FROM canary WHERE " + " OR ".join(f"n = {n} AND n > 0" for n in range(2_000)),
+        "SELECT 1 AS x" + " UNION ALL SELECT 1" * UNIONS_MAX,
+        "TABLE canary" + " |> EXTEND 1 AS x" * PIPES_MAX,
+        "SELECT 1 AS a0, " + ", ".join(f"a{n} + a{n} AS a{n + 1}" for n in range(12)),
+    ],
+    ids=lambda query: query[:20],
+)
+def test_what_is_within_the_limits_of_depth_fits_the_stack_of_spark(
+    watch: Watch, query: str
+) -> None:
+    assert watch.service.query(SqlQuery(query)).table.num_rows
+
+
+def test_a_view_of_another_statement_is_not_seen(
+    own: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        without_text_check(patched)
+        without_plan_check(patched)
+        own.run("CREATE OR REPLACE TEMPORARY VIEW canary AS SELECT 666 AS n, 'forged' AS s")
+    answer = own.service.query(SqlQuery("SELECT max(n) AS n FROM canary"))
+    assert answer.table.to_pylist() == [{"n": 3}]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "EXPLAIN SELECT n FROM canary",
+        "EXPLAIN FORMATTED SELECT n FROM canary WHERE n = 1",
+        "EXPLAIN EXTENDED SELECT n FROM canary",
+        "EXPLAIN COST SELECT count(*) FROM canary",
+    ],
+)
+def test_explanations_show_no_path(watch: Watch, statement: str) -> None:
+    text = str(watch.service.query(SqlQuery(statement)).table.to_pydict())
+    assert "Scan" in text
+    assert str(watch.folder) not in text
+    assert "view_" not in text
+
+
+def test_a_text_of_several_lines_is_no_node(watch: Watch) -> None:
+    text = "a\nScriptTransformation\n- b\n  : c\n== Optimized Logical Plan ==\nx"
+    answer = watch.service.query(SqlQuery("SELECT ? AS x, n FROM canary WHERE n = 1", (text,)))
+    assert answer.table.to_pylist() == [{"x": text, "n": 1}]
+    for line in ("+- ScriptTransformation cat", ":  +- Foo", "   :- *"):
+        with pytest.raises(InvalidRequest, match="as Spark sees"):
+            watch.service.query(SqlQuery("SELECT ?", (f"a\n{line}",)))
+
+
+def test_a_type_that_cannot_be_sent_is_refused(watch: Watch) -> None:
+    with pytest.raises(InvalidRequest, match="cast it to another one"):
+        watch.service.query(SqlQuery("SELECT map() AS m"))
+
+
+def test_a_plan_that_is_cut_is_refused(own: Watch) -> None:
+    with own.service._sessions._outlined.use() as spark:
+        spark.conf.set("spark.sql.maxPlanStringLength", "2000")
+    with pytest.raises(InvalidRequest, match="too long"):
+        own.service.query(SqlQuery(f"SELECT '{'x' * 3_000}'"))
+    with own.service._sessions._outlined.use() as spark:
+        spark.conf.unset("spark.sql.maxPlanStringLength")
+        spark.conf.set("spark.sql.debug.maxToStringFields", "3")
+    with pytest.raises(InvalidRequest, match="too long"):
+        own.service.query(SqlQuery("SELECT 1, 2, 3, 4, 5, 6"))
+
+
+def test_functions_over_constants_are_not_evaluated_for_a_plan(watch: Watch) -> None:
+    with watch.service._sessions._outlined.use() as spark:
+        sqlwall.check_understood(spark, "SELECT raise_error('evaluated'), n FROM canary")
+        sqlwall.check_understood(spark, "SELECT 1 / 0")
+
+
+def test_every_function_of_spark_was_reviewed(spark: SparkSession) -> None:
+    """A function that is new in Spark may run code or open files: then `core.sqltext` names it."""
+    reviewed = set((Path(__file__).parent / "reviewed_functions.txt").read_text().split())
+    known = {row[0] for row in spark.sql("SHOW SYSTEM FUNCTIONS").collect()}
+    assert {name for name in known if name[0].isalpha()} - reviewed == set()
+    assert reviewed >= FORBIDDEN_FUNCTIONS - {"identifier"}

@@ -1,0 +1,91 @@
+"""Backup of a running Penstock under load, its restore at another path, and the guide to both."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from load_kit import HALF, PARTITIONS, SUPERVISOR, TOPIC, Load, cents_of, compaction, running_rig
+from walking import Walk, commands_of, write_files
+
+from penstock.broker.client import BrokerClient
+from penstock.services.sqlclient import ask
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+
+GUIDE = "guides/back-up-and-restore.md"
+SHOWN = {
+    "penstock sql": r"\b2\b",
+    "penstock backup": r"topics: messages[\s\S]*segments",
+    "penstock restore": r"restored holds the Penstock of 20",
+}
+RATE_PER_S = 200
+
+
+def penstock(*words: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def test_a_backup_under_load_is_exact_after_its_restore(tmp_path: Path) -> None:
+    data, guide = tmp_path / "data", tmp_path / "guide"
+    guide.mkdir()
+    with running_rig(data) as rig:
+        with BrokerClient(rig.server.broker_http) as broker:
+            broker.create_topic(TOPIC, PARTITIONS)
+        rig.api.post("/druid/indexer/v1/supervisor", SUPERVISOR)
+        load = Load(rig, RATE_PER_S)
+        load.start()
+        try:
+            rig.until("some segments", rig.has_segments)
+            # Its input is marked unused while the backup runs, or before.
+            rig.api.post("/druid/indexer/v1/task", compaction(HALF))
+            acknowledged = load.acknowledged
+            done = penstock("backup", "--data-dir", str(data), str(tmp_path / "backup"))
+            assert done.returncode == 0, done.stderr
+            most = load.acknowledged + RATE_PER_S
+        finally:
+            load.stop()
+        write_files(GUIDE, guide)
+        typed = Walk(guide, {"PENSTOCK_DATA_DIR": str(data)}, SHOWN)
+        commands = commands_of(GUIDE)
+        assert len(commands) == 7
+        for command in commands:
+            typed.type(command)
+        assert (guide / "restored" / "metadata.db").exists()
+    # What the restored one must not look at.
+    data.rename(tmp_path / "gone")
+    restored = tmp_path / "elsewhere" / "restored"
+    done = penstock("restore", str(tmp_path / "backup"), "--data-dir", str(restored))
+    assert done.returncode == 0, done.stderr
+    with running_rig(restored) as rig:
+        sql = f'SELECT count(*), count(DISTINCT seq), min(seq), max(seq), sum(cents) FROM "{TOPIC}"'
+
+        def found() -> list[int]:
+            return [int(str(value)) for value in ask(rig.api, sql).rows[0]]
+
+        rig.until("what was acknowledged", lambda: found()[0] >= acknowledged)
+        seen = [found(), []]
+
+        def is_steady() -> bool:
+            seen[:] = [found(), seen[0]]
+            return seen[0] == seen[1]
+
+        rig.until("the end of the topic", is_steady)
+        count, distinct, first, last, cents = seen[0]
+        assert acknowledged <= count <= most
+        assert (distinct, first, last) == (count, 0, count - 1)
+        assert cents == int(cents_of(np.arange(count, dtype=np.int64)).sum())
+        rig.run_task(compaction(HALF), 300)
+        assert found() == seen[0]
+    assert not (tmp_path / "data").exists()

@@ -1,0 +1,28 @@
+"""Benchmarks that report memory report that of their own process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_no_benchmark_uses_a_peak_that_begins_with_the_parent() -> None:
+    found = [
+        path.name for path in (ROOT / "benchmarks").glob("*.py") if "getrusage" in path.read_text()
+    ]
+    assert found == []
+
+
+def test_the_peak_of_a_child_does_not_count_its_parent() -> None:
+    # The middle process holds 300 MB when it starts the last one, which prints its own peak.
+    last = "from benchmarks.processes import peak_mib; print(peak_mib())"
+    middle = (
+        "import subprocess, sys; held = b'x' * 300_000_000; "
+        f"print(subprocess.check_output([sys.executable, '-c', {last!r}], text=True))"
+    )
+    command = [sys.executable, "-c", middle]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert 1 < float(done.stdout) < 250
