@@ -92,7 +92,7 @@ def test_a_deep_storage_whose_folder_is_away_is_waited_for_by_name(
 
     monkeypatch.setattr(world.deep_store, "probe", look)
     assert task.run().state is TaskState.SUCCESS
-    text = f"the deep storage folder {root} is not there: mount it, or put it back"
+    text = f"the deep storage folder {root} is missing: mount it, or put it back"
     assert told == [None, text, text]
     assert world.rows() == ABC
 

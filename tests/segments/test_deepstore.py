@@ -367,9 +367,9 @@ def spoilt(root: Path, how: str) -> None:
 @pytest.mark.parametrize(
     ("how", "text"),
     [
-        ("moved", "the deep storage folder .*/disk/deep is not there: mount it, or put it back"),
+        ("moved", "the deep storage folder .*/disk/deep is missing: mount it, or put it back"),
         ("a file", "/disk/deep is a file, where the deep storage has a folder"),
-        ("a file above", "the deep storage .*/disk/deep is not there .*is not a folder"),
+        ("a file above", "the deep storage .*/disk/deep is missing .*is not a folder"),
         ("a file below", "/disk/deep/flights is a file, where the deep storage has a folder"),
     ],
 )
@@ -416,7 +416,7 @@ def test_projections_need_the_folder_of_the_deep_storage_and_make_their_own(
 ) -> None:
     _, files = files_below(f"{tmp_path}/deep/~projections", OsFileSystem())
     for work in (lambda: files.size("a/b"), lambda: files.put(str(local_file), "a", "b")):
-        with pytest.raises(StorageUnavailable, match=f"{tmp_path}/deep is not there"):
+        with pytest.raises(StorageUnavailable, match=f"{tmp_path}/deep is missing"):
             work()
     (tmp_path / "deep").mkdir()
     assert files.size("a/b") is None

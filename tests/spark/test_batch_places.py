@@ -113,7 +113,7 @@ def test_a_worker_makes_no_deep_storage_whose_disk_is_gone(tmp_path: Path) -> No
     folder = DeepStore(str(root)).attempt_folder("wikipedia", "task", "first")
     rows = pa.table({"__time": pa.array([0], pa.timestamp("us", "UTC")), "n": [1]})
     target = BatchTarget(folder, Granularity.parse("day"), ("__time", "n"), ("__time",), 1)
-    with pytest.raises(StorageUnavailable, match=f"{root} is not there: mount it"):
+    with pytest.raises(StorageUnavailable, match=f"{root} is missing: mount it"):
         target.write(rows, 0)
     assert not root.parent.exists()
     root.mkdir(parents=True)

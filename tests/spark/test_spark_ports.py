@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -75,7 +76,10 @@ def as_somebody_else(client: str, ports: list[int]) -> dict[str, str]:
 
 def listening(pid: int) -> dict[int, str]:
     """Return the TCP ports that a process listens on, with their addresses in hexadecimal."""
-    links = [str(fd.readlink()) for fd in Path(f"/proc/{pid}/fd").iterdir() if fd.is_symlink()]
+    links = []
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it was closed meanwhile
+            links.append(str(descriptor.readlink()))
     inodes = {link[len("socket:[") : -1] for link in links if link.startswith("socket:[")}
     found = {}
     for table in ("tcp", "tcp6"):
@@ -88,8 +92,12 @@ def listening(pid: int) -> dict[int, str]:
 
 
 def children(pid: int) -> list[int]:
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return [int(one) for task in tasks for one in (task / "children").read_text().split()]
+    """Return the children of all threads of a process; threads that end meanwhile have none."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            found += [int(one) for one in (task / "children").read_text().split()]
+    return found
 
 
 def test_ports_of_spark_refuse_a_client_without_the_secret(spark_server: SparkServer) -> None:

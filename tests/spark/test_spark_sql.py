@@ -568,7 +568,7 @@ def test_a_deep_storage_whose_folder_is_away_is_said_and_no_segment_is_blamed(
                 assert ask(service, "SELECT n FROM unmounted") == [(1,)]
             root.rename(root.with_name("away"))
             try:
-                text = f"^the deep storage folder {root} is not there: mount it"
+                text = f"^the deep storage folder {root} is missing: mount it"
                 with pytest.raises(StorageUnavailable, match=text) as caught:
                     ask(service, "SELECT n FROM unmounted")
             finally:

@@ -167,7 +167,7 @@ def test_a_stream_keeps_both(
         assert ("BERNBern",) in asking.ask('SELECT "CITY" FROM trips')
     rows = "sum(rows)" if rollup else "count(*)"
     assert asking.ask(f'SELECT {rows} FROM trips WHERE "city" = ?', "bern") == [(2,)]
-    # One that has but one of them, and one with the other, each merged with what is there.
+    # One that has but one of them, and one with the other, each merged with the rows before.
     large = stream.persist(schema, [{"at": "2013-01-01", "City": "Bern"}])
     small = stream.persist(schema, [{"at": "2013-01-01", "city": "bern"}])
     asking.show("trips", both, large, small, part_of="one segment")
@@ -456,7 +456,7 @@ def test_the_data_source_reads_both(
             for rows in (reader.load(), penstock.spark.table(spark, **where)):
                 assert rows.columns == ["__time", "City", "city"]
                 assert rows.orderBy("__time").select("City", "city").collect() == wanted
-            # One of them alone: the other is not taken in its place where it is not there.
+            # One of them alone: the other is not taken in its place where a file lacks it.
             one = spark.read.format("penstock").options(**where).schema("city string").load()
             assert sorted(str(row[0]) for row in one.collect()) == ["None", "None", "bern"]
     finally:

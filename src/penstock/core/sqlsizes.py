@@ -376,20 +376,20 @@ def _check_depth(sql: str, found: Sequence[Token]) -> None:
 def _refuse_deep(sql: str, token: Token, level: _Depth, pipes: int) -> None:
     if max(level.spine, level.operand) > DEPTH_MAX:
         what = f"an expression has more than {DEPTH_MAX} operators within each other"
-        mend = (
+        remedy = (
             "compute parts of it in a subquery, or write it with functions such as"
             " aggregate(array(…), …), concat(…) or coalesce(…)"
         )
     elif level.unions > UNIONS_MAX:
         what = f"more than {UNIONS_MAX} set operators such as UNION stand in a row"
-        mend = "put some of them into parentheses, or ask several times"
+        remedy = "put some of them into parentheses, or ask several times"
     elif pipes > PIPES_MAX:
         what = f"the statement has more than {PIPES_MAX} pipes |>"
-        mend = "do more in each, as in EXTEND a + 1 AS b, a + 2 AS c"
+        remedy = "do more in each, as in EXTEND a + 1 AS b, a + 2 AS c"
     else:
         return
     raise InvalidRequest(
-        f"{what}, {place(sql, token.position)}, and Spark's planning is recursive: {mend}"
+        f"{what}, {place(sql, token.position)}, and Spark's planning is recursive: {remedy}"
     )
 
 
@@ -496,7 +496,7 @@ class _Expressions:
     """Counts the words of expressions once each name is replaced by the expression it stands for.
 
     Spark does so where it joins the projections of subqueries, WITH, pipes and aliases that refer
-    to others in the same list. Columns are told apart by name alone: of two, the larger counts.
+    to others in the same list. Columns of the same name are not distinguished: the larger counts.
     """
 
     def __init__(self, sql: str, found: Sequence[Token]) -> None:

@@ -25,7 +25,7 @@ class Steps:
         """Take a step; return what it returned, or None if it raised."""
         try:
             return step(*args, **kwargs)
-        except BaseException as error:  # noqa: BLE001 - raised by `finish`
+        except BaseException as error:  # noqa: BLE001 - kept: `finish` raises it
             if self._failure is None:
                 self._failure = error
             else:

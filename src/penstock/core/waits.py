@@ -75,7 +75,7 @@ class DependencyWait:
         """
         tries, most, next_try = value["tries"], value.get("triesMax"), value.get("nextTry")
         if not isinstance(tries, int):
-            raise ValueError(f"tries: {tries!r} is not a whole number")  # noqa: TRY004 - as parse_time
+            raise ValueError(f"tries: {tries!r} is not a whole number")  # noqa: TRY004 - a bad document, as documented
         return cls(
             Dependency(str(value["dependency"])),
             str(value["work"]),

@@ -198,7 +198,7 @@ class MailboxProcessor:
             try:
                 if not mail.try_cancel():
                     _log.debug("mailbox %s closed: dropped %r", self.mailbox.name, mail)
-            except BaseException as error:  # noqa: BLE001 - raised together below
+            except BaseException as error:  # noqa: BLE001 - each mail is cancelled; all are raised below
                 errors.append(error)
         if errors:
             raise BaseExceptionGroup(f"mailbox {self.mailbox.name}: cancelling mail failed", errors)

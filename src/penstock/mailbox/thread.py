@@ -132,11 +132,11 @@ class MailboxThread:
             self.processor.prepare_close()
             if self._drain_at_end:
                 self.processor.drain()
-        except BaseException as error:  # noqa: BLE001 - documented boundary
+        except BaseException as error:  # noqa: BLE001 - goes to `_fail`
             failure = error
         try:
             self.processor.close()
-        except BaseException as error:  # noqa: BLE001 - documented boundary
+        except BaseException as error:  # noqa: BLE001 - goes to `_fail`, or to the log beside it
             if failure is None:
                 failure = error
             else:

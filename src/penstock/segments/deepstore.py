@@ -143,7 +143,7 @@ class DeepStore:
         Raises:
             NotFound: There is no such local file.
             Conflict: A file of another size was pushed with this `unique`.
-            Unavailable: The store is full, does not answer, or its folder is not there; push again.
+            Unavailable: The store is full, does not answer, or its folder is missing; push again.
         """
         folder = relative_folder(segment_id, unique)
         place = posixpath.join(folder, FILE_NAME)
@@ -163,7 +163,7 @@ class DeepStore:
         return Pushed(self._load_spec(place), size)
 
     def make_root(self) -> None:
-        """Make the folder of a local store; whoever starts Penstock does it, and nobody else.
+        """Make the folder of a local store; called at the start of Penstock only.
 
         Raises:
             InvalidRequest: It cannot be made there.
@@ -177,7 +177,7 @@ class DeepStore:
         """Return if the store answers; reads and writes nothing.
 
         Raises:
-            Unavailable: The store does not answer, or its folder is not there.
+            Unavailable: The store does not answer, or its folder is missing.
             InvalidRequest: It refuses the credentials of this process.
         """
         self._files.size(_PROBED)

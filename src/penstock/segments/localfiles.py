@@ -36,7 +36,7 @@ _TRIES = 5
 class LocalFiles:
     """The files below a root folder.
 
-    Every method but `walk` raises `StorageUnavailable` while the root is not there.
+    Every method but `walk` raises `StorageUnavailable` while the root is missing.
 
     Args:
         root: An absolute path.
@@ -170,7 +170,7 @@ class LocalFiles:
         except NotFound as error:
             raise StorageUnavailable(folder_missing(root)) from error
         except InvalidRequest as error:  # above the root, the path leads nowhere
-            raise StorageUnavailable(f"the deep storage {root} is not there ({error})") from error
+            raise StorageUnavailable(f"the deep storage {root} is missing ({error})") from error
         if not found.is_folder:
             raise StorageUnavailable(_blocked(root))
 
@@ -206,8 +206,8 @@ class LocalFiles:
 
 
 def folder_missing(root: str) -> str:
-    """Say that the folder of the deep storage is missing, and the mend."""
-    return f"the deep storage folder {root} is not there: mount it, or put it back"
+    """Return the message for a deep storage whose folder is missing, with the remedy."""
+    return f"the deep storage folder {root} is missing: mount it, or put it back"
 
 
 def _blocked(folder: str) -> str:

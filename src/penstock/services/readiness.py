@@ -56,8 +56,8 @@ class ReadyState:
         role: The process's role.
         reasons: What it waits for itself.
         waits: Waits of its work, such as its tasks; they do not make the process unready.
-        pending: What else makes it unready and is no wait, as nothing failed: a check that was not
-            tried yet, or that the process stops.
+        pending: Other reasons why it is unready, without a failure: a check that was not tried
+            yet, or a process that stops.
     """
 
     role: str

@@ -5,6 +5,9 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING
 
+from penstock.core.errors import InvalidRequest
+from penstock.core.twins import shown_twins, twins_in
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -39,8 +42,7 @@ def table(spark: SparkSession, **options: str) -> DataFrame:
         NotFound: The datasource has no data.
         Unavailable: The router or the metadata store does not answer.
     """
-    from penstock.core.errors import InvalidRequest  # noqa: PLC0415
-    from penstock.core.twins import shown_twins, twins_in  # noqa: PLC0415
+    # Imported here, as in `register`.
     from penstock.spark.tables.options import select  # noqa: PLC0415
     from penstock.spark.views import table as read_by_the_jvm  # noqa: PLC0415
 

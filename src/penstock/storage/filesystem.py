@@ -79,8 +79,8 @@ def translate_error(error: OSError, path: str, doing: str) -> PenstockError:
         return Conflict(f"{path}: cannot {doing}: it exists already")
     if number in _WRONG_REQUEST:
         return InvalidRequest(f"{path}: cannot {doing}: {_WRONG_REQUEST[number]}")
-    mend = _TRY_LATER.get(number, f"{error.strerror or error}; try again")
-    return Unavailable(f"{path}: cannot {doing}: {mend}", dependency=Dependency.DISK)
+    remedy = _TRY_LATER.get(number, f"{error.strerror or error}; try again")
+    return Unavailable(f"{path}: cannot {doing}: {remedy}", dependency=Dependency.DISK)
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,6 +81,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     _deadline: asyncio.TimerHandle | None = None
     _refused: HttpRefusal | None = None  # why the head under way is refused
 
+    # uvicorn narrows the type of this argument, so nothing wider would do.
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for the first request."""
         super().connection_made(transport)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import penstock
+from penstock.broker.httpserver.hosts import EVERY_INTERFACE
 from penstock.broker.protocol.negotiation import NSQ_VERSION
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 Json = dict[str, object]
 
 _NANOSECONDS_PER_MS: Final = 1_000_000
-_EVERY_INTERFACE: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared, not bound
 
 
 def info(broker: Broker) -> Json:
@@ -46,7 +46,7 @@ def broadcast_address(options: BrokerOptions) -> str:
     """Return the host by which others are to reach the broker."""
     if options.lookup.broadcast_address is not None:
         return options.lookup.broadcast_address
-    return socket.gethostname() if options.host in _EVERY_INTERFACE else options.host
+    return socket.gethostname() if options.host in EVERY_INTERFACE else options.host
 
 
 def health(broker: Broker) -> str:

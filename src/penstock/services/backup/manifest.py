@@ -238,7 +238,7 @@ def require_apart(
         folder: The folder that will be used.
         others: The folders that it must be apart from.
         said: Names the folder in the message, such as "the backup".
-        advice: What to do.
+        advice: The remedy, as the end of the message.
 
     Raises:
         InvalidRequest: They are not apart.

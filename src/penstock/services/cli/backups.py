@@ -54,8 +54,8 @@ def backup(
     Take --deep-storage and --metadata-url from the command that started it, unless it runs here.
     """
     # Here, because no other command needs them.
-    from penstock.services.backup.backup import Backup, BackupSource  # noqa: PLC0415
-    from penstock.storage.metadata import MetadataStore  # noqa: PLC0415
+    from penstock.services.backup.backup import Backup, BackupSource  # noqa: PLC0415 - slow to import, not for every command
+    from penstock.storage.metadata import MetadataStore  # noqa: PLC0415 - slow to import, not for every command
 
     options = _running_options() or GIVEN.options(
         deep_storage=deep_storage, metadata_url=metadata_url
@@ -131,10 +131,10 @@ def restore(
 
 
 def _restore(options: Options, folder: Path, *, as_json: bool) -> None:
-    from penstock.services.backup.restore import Restore, RestoreTarget  # noqa: PLC0415
+    from penstock.services.backup.restore import Restore, RestoreTarget  # noqa: PLC0415 - slow to import, not for every command
 
     def import_metadata(path: str) -> None:
-        from penstock.storage.metadata import MetadataStore  # noqa: PLC0415
+        from penstock.storage.metadata import MetadataStore  # noqa: PLC0415 - slow to import, not for every command
 
         clock = SystemClock()
         with MetadataStore.open(options.metadata_address, clock=clock) as store:
@@ -164,8 +164,8 @@ def _restore(options: Options, folder: Path, *, as_json: bool) -> None:
 
 
 def _rebuild(options: Options, *, skip_unknown: bool, as_json: bool) -> None:
-    from penstock.services.backup.rebuild import rebuild_metadata  # noqa: PLC0415
-    from penstock.storage.metadata.backends.sqlite import fold_log_in  # noqa: PLC0415
+    from penstock.services.backup.rebuild import rebuild_metadata  # noqa: PLC0415 - slow to import, not for every command
+    from penstock.storage.metadata.backends.sqlite import fold_log_in  # noqa: PLC0415 - slow to import, not for every command
 
     data = DataFolder(options.data_dir.absolute())
     data.prepare()
@@ -252,7 +252,7 @@ def _progress() -> Iterator[BackupProgress]:
         yield _Lines()
         return
     from rich.console import Console  # noqa: PLC0415 - slow to import
-    from rich.progress import Progress, TaskID  # noqa: PLC0415
+    from rich.progress import Progress, TaskID  # noqa: PLC0415 - slow to import, not for every command
 
     class Bars:
         task: TaskID | None = None

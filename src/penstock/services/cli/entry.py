@@ -39,7 +39,10 @@ from penstock.services.cli.indexing import (
 from penstock.services.cli.output import warn
 from penstock.services.cli.processor import commands as processor_commands
 
-EVERYWHERE = "--data-dir, --url, --broker-url, --token-file, --config and --debug may stand anywhere in a command."  # noqa: E501
+EVERYWHERE = (
+    "--data-dir, --url, --broker-url, --token-file, --config and --debug may stand anywhere in a"
+    " command."
+)
 _HOISTED = frozenset({"--data-dir", "--url", "--broker-url", "--token-file", "--config"})
 
 app = typer.Typer(

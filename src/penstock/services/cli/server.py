@@ -169,7 +169,7 @@ def init(
 ) -> None:
     """Write the example specs and flows into a folder."""
     # Here, because no other command needs it.
-    from penstock.services.examples import EXAMPLES, write_examples  # noqa: PLC0415
+    from penstock.services.examples import EXAMPLES, write_examples  # noqa: PLC0415 - slow to import, not for every command
 
     written = write_examples(folder)
     for name, about in EXAMPLES.items():

@@ -337,7 +337,7 @@ def broker_addresses(http: Address, tcp: Address) -> dict[str, object]:
 def _damage_of(metadata: Path) -> str | None:
     """Return in what a file is not a whole SQLite database; None if it is, is empty or missing.
 
-    Only its first page is read: it tells how many pages there are, see
+    Only its first page is read, which has the number of pages, see
     https://www.sqlite.org/fileformat.html#the_database_header. What SQLite still has in a log
     beside the file may make up for missing pages, so their number is not checked then.
     """

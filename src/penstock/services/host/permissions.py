@@ -92,7 +92,7 @@ def private_data_folder(options: Options) -> DataFolder:
 def make_deep_storage(options: Options) -> None:
     """Make the folder of a local deep storage, which happens at a start only.
 
-    Where it cannot be made, tasks wait for it, and readiness says so. A process that is started
+    Where it cannot be made, tasks wait for it, and readiness reports it. A process that is started
     again by its launcher makes none: a disk may have been unmounted meanwhile.
     """
     root = _local_root(options)

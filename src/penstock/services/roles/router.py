@@ -38,7 +38,7 @@ from penstock.spark.tables.metadata import MetadataTables
 from penstock.spark.transforms.check import ExpressionCheck
 from penstock.storage.metadata import MetadataStore
 
-# Its failure is no matter of what the query is.
+# A query that cannot be at fault: where it fails, Spark does.
 _PROBE = SqlQuery("SELECT 1", is_probe=True)
 # So long queries that run may take to end at the stop; less than what the launcher gives.
 QUERIES_GRACE_S = 2.0

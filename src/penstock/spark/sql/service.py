@@ -1,9 +1,9 @@
 """SQL over the visible segments.
 
-Owns queries: their limits, cancelling, and the translation of errors into ones that say what to
-mend. The views are `views`' affair, what may be asked `statement`'s, what Spark understood of it
-`sqlwall`'s, what to write instead of Druid's functions `dialect`'s, which files are visible
-`tables`'. Rows are read by the JVM and come back as Arrow; none passes through Python.
+Owns queries: their limits, cancelling, and the translation of errors into ones that name the
+remedy. `views` makes the views, `statement` decides which statements are allowed, `sqlwall` checks
+how Spark understood them, `dialect` knows replacements for Druid's functions, `tables` the visible
+files. Rows are read by the JVM and come back as Arrow; none passes through Python.
 
 There are two Spark sessions. One has an empty outline of each datasource under its own name: there
 Spark is asked what a query means, and SHOW and DESCRIBE are answered. The other one has the rows,
@@ -195,7 +195,7 @@ class SqlService:
         Raises:
             InvalidRequest: The statement does not parse, names what is not there, or writes.
             Conflict: A query of the same id is running.
-            StorageUnavailable: The folder of the deep storage is not there.
+            StorageUnavailable: The folder of the deep storage is missing.
             EngineUnavailable: Spark was lost, or `finish` was called; ask again.
             EngineFailure: The query failed while it ran, took too long or was cancelled.
         """
@@ -204,9 +204,10 @@ class SqlService:
 
     @contextlib.contextmanager
     def registered(self, query: SqlQuery) -> Iterator[Callable[[], SqlResult]]:
-        """Give what runs a query, once; it can be cancelled from now on, before it runs, too.
+        """Register a query and give a function that runs it once.
 
-        Its time begins when its request arrived. What runs it raises as `query` does.
+        The query can be cancelled from now on, before it runs, too. Its time begins when its
+        request arrived. The function raises as `query` does.
 
         Raises:
             Conflict: A query of the same id is there.

@@ -28,13 +28,13 @@ from penstock.storage.metadata.chunks.reading import (
 )
 from penstock.storage.metadata.killing import highest_killed
 from penstock.storage.metadata.places import insert_pending, pending_row
+from penstock.storage.metadata.revision import take_turn
 from penstock.storage.metadata.rows import (
     OVERWRITE_END,
     OVERWRITE_START,
     AllocateRequest,
     PendingRow,
 )
-from penstock.storage.metadata.snapshots import take_turn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -13,11 +13,12 @@ from sqlalchemy import Connection, delete, insert, select
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.batches import batches
 from penstock.storage.metadata.payloads import dump
+from penstock.storage.metadata.revision import raise_revision, take_turn
 from penstock.storage.metadata.shown import dump_reading, follow, load_reading
-from penstock.storage.metadata.snapshots import raise_revision, read_roots, take_turn
+from penstock.storage.metadata.taskroots import read_roots, stored_path
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from penstock.storage.metadata.rows import AnnouncedFile, Reading
 
@@ -49,7 +50,7 @@ def announce(
         {
             "task_id": task_id,
             "sequence_name": sequence_name,
-            **_place(file.path, roots),
+            **stored_path(file.path, roots),
             "datasource": datasource,
             "start_ms": file.interval.start_ms,
             "end_ms": file.interval.end_ms,
@@ -64,15 +65,6 @@ def announce(
     if removed or (allowed and rows):
         raise_revision(connection, segments=False)
     return allowed
-
-
-def _place(path: str, roots: Mapping[str, str]) -> dict[str, str]:
-    """Return the root of a path and the path from there; below no root, the path as it is."""
-    found = [(place, root) for root, place in roots.items() if path.startswith(f"{place}/")]
-    if not found:
-        return {"root": "", "path": path}
-    place, root = max(found)  # of nested roots the inner one is longer, and greater
-    return {"root": root, "path": path.removeprefix(f"{place}/")}
 
 
 def forget(connection: Connection, task_ids: Sequence[str]) -> None:

@@ -21,7 +21,7 @@ from penstock.storage.metadata.backends import sqlite
 from penstock.storage.metadata.database import Database
 from penstock.storage.metadata.migrations import migrate
 from penstock.storage.metadata.payloads import dump, load
-from penstock.storage.metadata.snapshots import take_turn
+from penstock.storage.metadata.revision import take_turn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -1,10 +1,6 @@
-"""What is visible: the revision that every change raises, and the snapshot of one instant.
+"""The snapshot of one instant: the segments and announced files that are visible.
 
-Invariants: a row of a segment that changes gets a `changed_revision` that no snapshot has yet; and
-whoever changes a used segment, an announced file or committed offsets calls `raise_revision` or
-`take_turn` before it reads or writes anything else. On PostgreSQL that locks the one row until the
-end of the transaction (SQLite's write transactions take turns anyway), so such transactions run one
-after the other, revisions come out in commit order, and nobody waits for a second lock.
+Invariant: a row of a segment that changes gets a `changed_revision` that no snapshot has yet.
 """
 
 from __future__ import annotations
@@ -12,11 +8,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping
 
-from sqlalchemy import ColumnElement, Connection, Row, func, select, update
+from sqlalchemy import ColumnElement, Connection, Row, func, select
 
 from penstock.core.intervals import Interval
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.payloads import load, load_offsets
+from penstock.storage.metadata.revision import read_revision
 from penstock.storage.metadata.rows import (
     AnnouncedFile,
     AnnouncedRow,
@@ -25,30 +22,10 @@ from penstock.storage.metadata.rows import (
     Snapshot,
 )
 from penstock.storage.metadata.shown import Candidate, choose, load_reading
+from penstock.storage.metadata.taskroots import full_path, read_roots
 
 # More changes than that are sorted in together.
 _MOVED_ONE_BY_ONE = 500
-
-
-def take_turn(connection: Connection) -> None:
-    """Wait until no other transaction changes what is visible; hold them off until the commit."""
-    connection.execute(select(schema.revision.c.id).with_for_update()).one()
-
-
-def raise_revision(connection: Connection, *, segments: bool) -> None:
-    """Say that something visible changes in this transaction: segments, or announced files only."""
-    row = schema.revision
-    values = {"revision": row.c.revision + 1}
-    if segments:
-        values["segments_revision"] = row.c.revision + 1
-    connection.execute(update(row).values(values))
-
-
-def read_revision(connection: Connection) -> tuple[int, int]:
-    """Return the revision, and the one at which segments last changed."""
-    row = schema.revision
-    found = connection.execute(select(row.c.revision, row.c.segments_revision)).one()
-    return found.revision, found.segments_revision
 
 
 def read_snapshot(
@@ -68,12 +45,6 @@ def read_snapshot(
     return Snapshot(
         revision, segments_revision, segments, _announced(connection, datasource), datasource
     )
-
-
-def read_roots(connection: Connection) -> dict[str, str]:
-    """Return where each task root is at present, by its id."""
-    table = schema.task_roots
-    return {row.id: row.path for row in connection.execute(select(table.c.id, table.c.path))}
 
 
 def segment_row(found: Row[tuple[object, ...]]) -> SegmentRow:
@@ -174,7 +145,7 @@ def _committed(connection: Connection) -> dict[str, CommittedRow]:
 
 def _announced_row(found: Row[tuple[object, ...]], roots: Mapping[str, str]) -> AnnouncedRow:
     file = AnnouncedFile(
-        path=f"{roots[found.root]}/{found.path}" if found.root else found.path,
+        path=full_path(found.root, found.path, roots),
         interval=Interval(found.start_ms, found.end_ms),
         rows=found.row_count,
         payload=load(found.payload),

@@ -35,19 +35,20 @@ from penstock.storage.metadata.database import (
     Transactions,
 )
 from penstock.storage.metadata.migrations import migrate
+from penstock.storage.metadata.revision import read_revision
 from penstock.storage.metadata.rows import CommittedRow
 from penstock.storage.metadata.segments import Segments
-from penstock.storage.metadata.snapshots import read_revision, read_snapshot
+from penstock.storage.metadata.snapshots import read_snapshot
 from penstock.storage.metadata.survey import Survey
 from penstock.storage.metadata.tables.audit import AuditLog
 from penstock.storage.metadata.tables.config import Config
 from penstock.storage.metadata.tables.leases import Leases
 from penstock.storage.metadata.tables.locks import TaskLocks
-from penstock.storage.metadata.tables.roots import TaskRoots
 from penstock.storage.metadata.tables.rules import Rules
 from penstock.storage.metadata.tables.supervisors import Supervisors
 from penstock.storage.metadata.tables.tasks import Tasks
 from penstock.storage.metadata.tables.terms import Terms, require_newest
+from penstock.storage.metadata.taskroots import TaskRoots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

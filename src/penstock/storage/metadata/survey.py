@@ -17,6 +17,7 @@ from penstock.storage.metadata import schema
 from penstock.storage.metadata.batches import batches
 from penstock.storage.metadata.chunks.reading import overlapping
 from penstock.storage.metadata.payloads import load_spec
+from penstock.storage.metadata.revision import read_revision
 from penstock.storage.metadata.rows import (
     OVERWRITE_START,
     SegmentChanges,
@@ -24,7 +25,6 @@ from penstock.storage.metadata.rows import (
     SegmentTotals,
     Stretch,
 )
-from penstock.storage.metadata.snapshots import read_revision
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator

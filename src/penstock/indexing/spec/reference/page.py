@@ -122,7 +122,7 @@ def section(model: type[SpecModel]) -> str:
         lines += ["", f"May stand for another field, or say the same: {told}."]
     if model.unsupported:
         lines += ["", "Refused, with what to do instead:", ""]
-        lines += [f"- `{name}`: {_mend(model, name)}" for name in sorted(model.unsupported)]
+        lines += [f"- `{name}`: {_remedy(model, name)}" for name in sorted(model.unsupported)]
     return "\n".join([*lines, ""])
 
 
@@ -131,12 +131,12 @@ def meaning(model: type[SpecModel], alias: str) -> str:
     return MEANINGS.get(f"{model.__name__}.{alias}") or MEANINGS[alias]
 
 
-def _mend(model: type[SpecModel], name: str) -> str:
-    mend = model.unsupported[name]
+def _remedy(model: type[SpecModel], name: str) -> str:
+    remedy = model.unsupported[name]
     if name not in model.nothing_said:
-        return mend
+        return remedy
     said = json.dumps(model.nothing_said[name])
-    return f"{mend}; `{said}`, which changes nothing, is accepted"
+    return f"{remedy}; `{said}`, which changes nothing, is accepted"
 
 
 def _type(field: FieldInfo) -> str:

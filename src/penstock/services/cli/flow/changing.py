@@ -88,13 +88,13 @@ def validate(file: File, flow_modules: Modules = None, as_json: Json = False) ->
     """
     # The flow's parts take a moment to import; other commands do without them.
     from penstock.flow.controller.types import RegistryTypes  # noqa: PLC0415
-    from penstock.flow.graph.declarations import NOT_IMPORTED  # noqa: PLC0415
-    from penstock.flow.graph.index import FlowIndex  # noqa: PLC0415
+    from penstock.flow.graph.declarations import NOT_IMPORTED  # noqa: PLC0415 - slow to import, not for every command
+    from penstock.flow.graph.index import FlowIndex  # noqa: PLC0415 - slow to import, not for every command
     from penstock.flow.graph.places import InvalidFlow  # noqa: PLC0415
     from penstock.flow.graph.validation import validate as problems_of  # noqa: PLC0415
     from penstock.flow.graph.yamlreading import read_flow  # noqa: PLC0415
-    from penstock.flow.ownprioritizers import check_prioritizer  # noqa: PLC0415
-    from penstock.services.processors import registry_for  # noqa: PLC0415
+    from penstock.flow.ownprioritizers import check_prioritizer  # noqa: PLC0415 - slow to import, not for every command
+    from penstock.services.processors import registry_for  # noqa: PLC0415 - slow to import, not for every command
 
     given = FlowDocument.read(file)
     try:

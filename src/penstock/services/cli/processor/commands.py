@@ -45,7 +45,7 @@ def list_processors(
     # The flow's parts take a moment to import; other commands do without them.
     from penstock.flow.processor.documentation import describe  # noqa: PLC0415
     from penstock.services.cli.processor.reference import reference_page  # noqa: PLC0415
-    from penstock.services.processors import registry_for  # noqa: PLC0415
+    from penstock.services.processors import registry_for  # noqa: PLC0415 - slow to import, not for every command
 
     if markdown:
         say(reference_page().rstrip("\n"))
@@ -76,7 +76,7 @@ def show(
     from msgspec import to_builtins  # noqa: PLC0415
 
     from penstock.flow.processor.documentation import describe  # noqa: PLC0415
-    from penstock.services.processors import registry_for  # noqa: PLC0415
+    from penstock.services.processors import registry_for  # noqa: PLC0415 - slow to import, not for every command
 
     facts = describe(registry_for(GIVEN.options(flow_modules=flow_modules).flow_modules).find(name))
     if as_json:

@@ -43,7 +43,7 @@ class Source:
 class InputFile:
     """A file to read: a path on this host or a URL, how messages call it, bytes, compression.
 
-    Only rows of the time [`clip[0]`, `clip[1]`) are visible, when it is there. `renamed` are pairs
+    With a `clip`, only rows of the time [`clip[0]`, `clip[1]`) are visible. `renamed` are pairs
     of a column's name and that under which it is read.
     """
 

@@ -39,8 +39,8 @@ from penstock.storage.metadata.commits.sequences import (
 )
 from penstock.storage.metadata.commits.upgrades import forget_upgrades
 from penstock.storage.metadata.places import insert_pending
+from penstock.storage.metadata.revision import raise_revision, take_turn
 from penstock.storage.metadata.rows import PublishOutcome, PublishRequest
-from penstock.storage.metadata.snapshots import raise_revision, take_turn
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

@@ -13,8 +13,8 @@ from penstock.storage.metadata.batches import batches
 from penstock.storage.metadata.chunks.chunk import chunks_of, hull, not_hidden
 from penstock.storage.metadata.chunks.reading import chunk_named, of_chunk
 from penstock.storage.metadata.payloads import dump
+from penstock.storage.metadata.revision import read_revision
 from penstock.storage.metadata.rows import SegmentRow, segment_id
-from penstock.storage.metadata.snapshots import read_revision
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

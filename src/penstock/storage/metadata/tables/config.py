@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Connection, insert, select, update
 
 from penstock.storage.metadata import schema
-from penstock.storage.metadata.snapshots import take_turn
+from penstock.storage.metadata.revision import take_turn
 from penstock.storage.metadata.tables.audit import add_entry
 
 if TYPE_CHECKING:

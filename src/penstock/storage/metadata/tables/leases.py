@@ -8,8 +8,8 @@ from sqlalchemy import Connection, Row, delete, insert, select, update
 
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.payloads import dump, load
+from penstock.storage.metadata.revision import take_turn
 from penstock.storage.metadata.rows import JsonObject, LeaseRow
-from penstock.storage.metadata.snapshots import take_turn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,8 +12,8 @@ from sqlalchemy import Connection, delete, insert, select
 
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.payloads import dump_list, load_list
+from penstock.storage.metadata.revision import take_turn
 from penstock.storage.metadata.rows import AuditRow, RuleRow
-from penstock.storage.metadata.snapshots import take_turn
 from penstock.storage.metadata.tables.audit import add_entry
 
 if TYPE_CHECKING:

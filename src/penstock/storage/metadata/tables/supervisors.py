@@ -12,8 +12,8 @@ from penstock.core.errors import NotFound
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.batches import batches
 from penstock.storage.metadata.payloads import dump, load
+from penstock.storage.metadata.revision import take_turn
 from penstock.storage.metadata.rows import AuditRow, JsonObject, SupervisorRow
-from penstock.storage.metadata.snapshots import take_turn
 from penstock.storage.metadata.tables.audit import add_entry
 
 if TYPE_CHECKING:

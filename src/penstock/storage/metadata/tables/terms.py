@@ -16,8 +16,8 @@ from sqlalchemy import ColumnElement, Connection, Row, insert, select, update
 
 from penstock.core.errors import Fenced
 from penstock.storage.metadata import schema
+from penstock.storage.metadata.revision import take_turn
 from penstock.storage.metadata.rows import Term
-from penstock.storage.metadata.snapshots import take_turn
 
 if TYPE_CHECKING:
     from penstock.storage.metadata.database import Transactions

@@ -12,10 +12,10 @@ from sqlalchemy import Connection, insert, select, update
 
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.batches import batches
-from penstock.storage.metadata.snapshots import raise_revision, take_turn
+from penstock.storage.metadata.revision import raise_revision, take_turn
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from penstock.storage.metadata.database import Transactions
 
@@ -53,9 +53,27 @@ class TaskRoots:
 
     def places(self) -> dict[str, str]:
         """Return the path of each root by its id."""
-        table = schema.task_roots
-        query = select(table.c.id, table.c.path)
-        return self._database.read(lambda c: {row.id: row.path for row in c.execute(query)})
+        return self._database.read(read_roots)
+
+
+def read_roots(connection: Connection) -> dict[str, str]:
+    """Return where each task root is at present, by its id."""
+    table = schema.task_roots
+    return {row.id: row.path for row in connection.execute(select(table.c.id, table.c.path))}
+
+
+def stored_path(path: str, roots: Mapping[str, str]) -> dict[str, str]:
+    """Return the root of a path and the path from there; below no root, the path as it is."""
+    found = [(place, root) for root, place in roots.items() if path.startswith(f"{place}/")]
+    if not found:
+        return {"root": "", "path": path}
+    place, root = max(found)  # of nested roots the inner one is longer, and greater
+    return {"root": root, "path": path.removeprefix(f"{place}/")}
+
+
+def full_path(root: str, path: str, roots: Mapping[str, str]) -> str:
+    """Return the path of a file at present: the reverse of `stored_path`."""
+    return f"{roots[root]}/{path}" if root else path
 
 
 def _make_relative(connection: Connection, root: str, task_ids: Sequence[str]) -> int:
