@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from postgres_server import require_binaries, running_server
+from s3server import s3_bucket
 
 from penstock.core.intervals import Interval
 from penstock.segments.catalogue import Catalogue
@@ -75,23 +76,8 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def bucket() -> Iterator[str]:
-    # Here, because every process of a test run would load them to find the tests.
-    import s3fs
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    _, port = server.get_host_and_port()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
-        patch.setenv("AWS_ACCESS_KEY_ID", "test")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        # Another test of this process may have made "lake" in what all of moto's servers share.
-        s3fs.S3FileSystem().mkdir("backups")
-        yield "s3://backups/segments"
-    s3fs.S3FileSystem.clear_instance_cache()
-    server.stop()
+    with s3_bucket("backups") as address:
+        yield f"{address}/segments"
 
 
 def test_a_backup_is_made_and_restored(data: Path, tmp_path: Path, capsys: Capture) -> None:

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from batchkit import external, local, request
 from pydantic import JsonValue
+from s3server import s3_bucket
 
 from conftest import start_server
 from penstock.segments.deepstore import DeepStore
@@ -36,25 +37,11 @@ def lines(count: int) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[s3fs.S3FileSystem]:
-    """A bucket `lake`, which fsspec finds through the environment, as a user would have it."""
-    # Here, because every process of a test run would load them to find the tests.
+def s3() -> Iterator[s3fs.S3FileSystem]:
     import s3fs
-    from moto.server import ThreadedMotoServer
 
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    _, port = server.get_host_and_port()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
-        patch.setenv("AWS_ACCESS_KEY_ID", "test")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        store = s3fs.S3FileSystem()
-        store.mkdir("lake")
-        yield store
-    s3fs.S3FileSystem.clear_instance_cache()
-    server.stop()
+    with s3_bucket("lake"):
+        yield s3fs.S3FileSystem()
 
 
 @pytest.fixture(scope="module")

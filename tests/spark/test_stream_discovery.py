@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -13,15 +12,11 @@ from datafolder import DataFolder
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
+from streamkit import Story
 
 from conftest import MakeTopic
-from penstock.core.intervals import Interval
 from penstock.indexing.engine import (
     DataFile,
-    DivideRequest,
-    MergeRequest,
-    PersistRequest,
-    PersistResult,
     RowCounts,
 )
 from penstock.indexing.spec import DataSchema, parse_data_schema
@@ -34,7 +29,6 @@ from penstock.testing.clock import VirtualClock
 
 pytestmark = pytest.mark.spark
 
-JANUARY = Interval.parse("2013-01-01/2013-02-01")
 NO_ROLL_UP = {"segmentGranularity": "month", "rollup": False}
 ROLL_UP = {"segmentGranularity": "month", "queryGranularity": "day", "rollup": True}
 JSON_OBJECT = dict[str, object]
@@ -50,49 +44,6 @@ def make_schema(*, rollup: bool = False, **dimensions: object) -> DataSchema:
             "granularitySpec": ROLL_UP if rollup else NO_ROLL_UP,
         }
     )
-
-
-class Story:
-    """Persists and merges of one stream, each into folders of its own."""
-
-    def __init__(self, engine: SparkEngine, make_topic: MakeTopic, folder: Path) -> None:
-        self._engine = engine
-        self._make_topic = make_topic
-        self._folder = folder
-        self._calls = 0
-        self._ends: dict[int, int] = {}
-
-    def _new_folder(self) -> str:
-        self._calls += 1
-        return str(self._folder / f"call-{self._calls}")
-
-    def persist(
-        self, schema: DataSchema, messages: list[bytes], delimited: CsvFormat | None = None
-    ) -> PersistResult:
-        ranges = self._make_topic(messages)
-        fresh = tuple(replace(one, start=self._ends.get(one.partition, 0)) for one in ranges)
-        self._ends = {one.partition: one.end for one in ranges}
-        return self._engine.persist(
-            PersistRequest(
-                "task",
-                "things",
-                fresh,
-                schema,
-                self._new_folder(),
-                self._new_folder(),
-                delimited=delimited,
-            )
-        )
-
-    def merge(self, schema: DataSchema, files: list[DataFile]) -> DataFile:
-        folder = self._new_folder()
-        merged = self._engine.merge(MergeRequest("task", JANUARY, tuple(files), schema, folder))
-        assert [path for path in Path(folder).rglob("*") if path.is_file()] == [Path(merged.path)]
-        return merged
-
-    def divide(self, schema: DataSchema, file: DataFile) -> tuple[DataFile, ...]:
-        times = (Interval.parse("2013-01-01/2013-01-02"), Interval.parse("2013-01-02/2013-02-01"))
-        return self._engine.divide(DivideRequest("task", file, times, schema, self._new_folder()))
 
 
 @pytest.fixture

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from datafolder import FEBRUARY, JANUARY, DataFolder, table
+from datafolder import FEBRUARY, DataFolder, table
 from pydantic import JsonValue, TypeAdapter
 from pyspark.errors import PySparkException
+from streamkit import Story
 from tablekit import GivenTables
 
 import penstock.spark
@@ -28,7 +28,7 @@ from penstock.indexing.batch.engine import (
     SegmentInput,
     SqlInput,
 )
-from penstock.indexing.engine import DataFile, EngineFailure, MergeRequest, PersistRequest
+from penstock.indexing.engine import DataFile, EngineFailure
 from penstock.indexing.spec import DataSchema, parse_data_schema
 from penstock.indexing.spec.inputs import InputSource, JsonFormat
 from penstock.spark.batch.engine import SparkBatchEngine
@@ -72,37 +72,14 @@ def make_schema(
     )
 
 
-class Stream:
-    """Persists and merges of one stream."""
-
-    def __init__(self, engine: SparkEngine, make_topic: MakeTopic, folder: Path) -> None:
-        self._engine = engine
-        self._make_topic = make_topic
-        self._folder = folder
-        self._calls = 0
-        self._ends: dict[int, int] = {}
-
-    def persist(self, schema: DataSchema, messages: list[Row]) -> DataFile:
-        self._calls += 1
-        folder = self._folder / f"call-{self._calls}"
-        ranges = self._make_topic([orjson.dumps(one) for one in messages])
-        fresh = tuple(replace(one, start=self._ends.get(one.partition, 0)) for one in ranges)
-        self._ends = {one.partition: one.end for one in ranges}
-        result = self._engine.persist(
-            PersistRequest("task", "trips", fresh, schema, str(folder), str(folder / "bad"))
-        )
-        (file,) = result.files
-        return file
-
-    def merge(self, schema: DataSchema, *files: DataFile) -> DataFile:
-        self._calls += 1
-        folder = str(self._folder / f"call-{self._calls}")
-        return self._engine.merge(MergeRequest("task", JANUARY, files, schema, folder))
+def persist(story: Story, schema: DataSchema, rows: list[Row]) -> DataFile:
+    (file,) = story.persist(schema, [orjson.dumps(row) for row in rows]).files
+    return file
 
 
 @pytest.fixture
-def stream(engine: SparkEngine, make_topic: MakeTopic, tmp_path: Path) -> Stream:
-    return Stream(engine, make_topic, tmp_path)
+def story(engine: SparkEngine, make_topic: MakeTopic, tmp_path: Path) -> Story:
+    return Story(engine, make_topic, tmp_path)
 
 
 class Asking:
@@ -141,7 +118,7 @@ def asking(sessions: SparkSessions) -> Iterator[Asking]:
 @pytest.mark.parametrize("rollup", [False, True], ids=["raw", "rolled up"])
 @pytest.mark.parametrize("computed", [False, True], ids=["by workers", "by the JVM"])
 def test_a_stream_keeps_both(
-    stream: Stream,
+    story: Story,
     asking: Asking,
     *,
     dimensions: dict[str, JsonValue],
@@ -157,7 +134,7 @@ def test_a_stream_keeps_both(
         metrics=[sketch] if computed and rollup else [],
         transformSpec={"transforms": transforms if computed else []},
     )
-    both = stream.persist(schema, BOTH)
+    both = persist(story, schema, BOTH)
     names = [name for name, _ in both.columns]
     assert {"City", "city"} <= set(names)
     asking.show("trips", both)
@@ -168,8 +145,8 @@ def test_a_stream_keeps_both(
     rows = "sum(rows)" if rollup else "count(*)"
     assert asking.ask(f'SELECT {rows} FROM trips WHERE "city" = ?', "bern") == [(2,)]
     # One that has but one of them, and one with the other, each merged with the rows before.
-    large = stream.persist(schema, [{"at": "2013-01-01", "City": "Bern"}])
-    small = stream.persist(schema, [{"at": "2013-01-01", "city": "bern"}])
+    large = persist(story, schema, [{"at": "2013-01-01", "City": "Bern"}])
+    small = persist(story, schema, [{"at": "2013-01-01", "city": "bern"}])
     asking.show("trips", both, large, small, part_of="one segment")
     counted = (
         f'SELECT "City", "city", {rows} FROM trips GROUP BY "City", "city" ORDER BY "City", "city"'
@@ -177,14 +154,14 @@ def test_a_stream_keeps_both(
     before = asking.ask(counted)
     assert (None, "bern", 1) in before
     assert ("Bern", None, 1) in before
-    asking.show("trips", stream.merge(schema, stream.merge(schema, large, small), both))
+    asking.show("trips", story.merge(schema, [story.merge(schema, [large, small]), both]))
     assert asking.ask(counted) == before
 
 
-def test_a_field_of_a_metric_beside_a_column_that_is_found(stream: Stream, asking: Asking) -> None:
+def test_a_field_of_a_metric_beside_a_column_that_is_found(story: Story, asking: Asking) -> None:
     metric: JsonValue = {"type": "longSum", "name": "sum", "fieldName": "Value"}
     schema = make_schema(DISCOVERING, rollup=True, metrics=[metric])
-    file = stream.persist(schema, [{"at": "2013-01-01", "Value": 7, "value": 1}] * 2)
+    file = persist(story, schema, [{"at": "2013-01-01", "Value": 7, "value": 1}] * 2)
     assert [name for name, _ in file.columns] == ["__time", "value", "rows", "sum"]
     asking.show("trips", file)
     assert asking.ask("SELECT VALUE, sum(sum), sum(rows) FROM trips GROUP BY value") == [(1, 14, 2)]
@@ -194,11 +171,11 @@ def test_a_field_of_a_metric_beside_a_column_that_is_found(stream: Stream, askin
 
 
 @pytest.fixture
-def trips(asking: Asking, stream: Stream) -> Asking:
+def trips(asking: Asking, story: Story) -> Asking:
     schema = make_schema(DISCOVERING)
     named = [one | {"Name": "x", "n": number} for number, one in enumerate(BOTH)]
-    asking.show("trips", stream.persist(schema, named))
-    asking.show("Others", stream.persist(schema, [{"at": "2013-01-01", "Town": "Bern"}]))
+    asking.show("trips", persist(story, schema, named))
+    asking.show("Others", persist(story, schema, [{"at": "2013-01-01", "Town": "Bern"}]))
     return asking
 
 
@@ -300,14 +277,14 @@ def test_no_projection_answers_where_case_counts(trips: Asking) -> None:
         trips.service.query(query)
 
 
-def test_a_column_whose_case_changed_stays_one(asking: Asking, stream: Stream) -> None:
+def test_a_column_whose_case_changed_stays_one(asking: Asking, story: Story) -> None:
     schema = make_schema(DISCOVERING)
-    old = stream.persist(schema, [{"at": "2013-01-01", "City": "Bern"}])
-    new = stream.persist(schema, [{"at": "2013-01-02", "city": "Chur"}])
+    old = persist(story, schema, [{"at": "2013-01-01", "City": "Bern"}])
+    new = persist(story, schema, [{"at": "2013-01-02", "city": "Chur"}])
     asking.show("trips", old, new)
     assert asking.ask("SELECT CITY FROM trips ORDER BY __time") == [("Bern",), ("Chur",)]
     # Now a segment has both, and the names of the datasource are exact.
-    asking.show("trips", old, new, stream.persist(schema, BOTH))
+    asking.show("trips", old, new, persist(story, schema, BOTH))
     assert asking.ask("SELECT count(City), count(city) FROM trips") == [(4, 4)]
     asking.show("trips", old, new)
     assert asking.ask("SELECT count(CITY) FROM trips") == [(2,)]
