@@ -17,14 +17,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from penstock.core.clock import SystemClock
-from penstock.core.errors import Unavailable
-from penstock.services import doctor
 from penstock.services.cli import exitcodes, publishing
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.entry import hoisted, run
-from penstock.services.config import Address, Options
-from penstock.spark.connect.java import MEND, JavaRuntime
 
 THERE = {"topic": "t", "id": "i", "host": "h", "folder": "", "partitions": []}
 
@@ -765,6 +760,7 @@ def test_status_of_a_start_says_what_it_waits_for(
 
 
 def test_doctor_finds_what_is_wrong(server: FakeServer, tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "format.json").write_text('{"format": 1}')
     assert run(["doctor", "--json", "--data-dir", str(tmp_path)]) == exitcodes.FAILED
     found = {one["subject"]: one for one in json.loads(capsys.readouterr().out)}
     assert found["Spark"]["verdict"] == "ok"
@@ -790,36 +786,6 @@ def test_doctor_finds_what_is_wrong(server: FakeServer, tmp_path: Path, capsys: 
     assert f"port {port}" in out
     assert "→ stop that program, or choose another port with --http (port 0 picks" in out
     assert out.count("stop that program") == 1
-
-
-def test_doctor_says_each_mend_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(*_: object, **__: object) -> JavaRuntime:
-        raise Unavailable(f"Spark needs Java 17 or newer, and there is none: {MEND}")
-
-    monkeypatch.setattr(doctor, "find_java", none)
-    found = doctor.examine(Options(data_dir=tmp_path), {}, SystemClock())
-    java = next(one for one in found if one.subject == "Java")
-    assert java.text == "Spark needs Java 17 or newer, and there is none"
-    assert java.mend == MEND
-
-
-def test_doctor_starts_spark_as_up_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    anywhere = Address("127.0.0.1", 0)
-    folder = tmp_path / "a b#ü%"
-    options = Options(
-        data_dir=folder,
-        http=anywhere,
-        broker_http=anywhere,
-        broker_tcp=anywhere,
-        spark_java_options=("-XX:+NoSuchOption",),
-    )
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    found = doctor.examine(options, os.environ, SystemClock())
-    start = next(one for one in found if one.subject == "Spark starts")
-    assert start.verdict is doctor.Verdict.FAILED
-    assert "Unrecognized VM option 'NoSuchOption'" in start.text
-    assert not folder.exists()
-    assert [one for one in tmp_path.iterdir() if "doctor" in one.name] == []
 
 
 def test_the_demo_is_in_the_help(capsys: Capture) -> None:

@@ -72,6 +72,9 @@ class Finding:
 def examine(options: Options, environment: Mapping[str, str], clock: Clock) -> list[Finding]:
     """Make every check."""
     running = DataFolder(options.data_dir).read_client_file()
+    # A broker that runs alone keeps topics and needs no metadata.
+    is_broker_alone = running is not None and "http" not in running
+    needs_metadata = options.metadata_url is None and not is_broker_alone
     checks: list[Callable[[], Finding]] = [
         _python,
         lambda: _java(options, environment),
@@ -79,7 +82,7 @@ def examine(options: Options, environment: Mapping[str, str], clock: Clock) -> l
         _arrow,
         lambda: _memory(Path("/proc/meminfo")),
         lambda: _queries(options, total_memory_bytes()),
-        lambda: _data_folder(options),
+        lambda: _data_folder(options, needs_metadata=needs_metadata),
         lambda: _disk(options),
         lambda: _time(clock),
     ]
@@ -236,34 +239,38 @@ def _queries(options: Options, total_bytes: int | None) -> Finding:
     return Finding("queries", Verdict.OK, found.reason)
 
 
-def _data_folder(options: Options) -> Finding:
+def _data_folder(options: Options, *, needs_metadata: bool) -> Finding:
+    subject = "data folder"
     path = options.data_dir.absolute()
     try:
         check_path(path, "--data-dir")
     except PenstockError as error:
         text, _, remedy = str(error).rpartition(": ")
-        return Finding("data folder", Verdict.FAILED, text, remedy)
+        return Finding(subject, Verdict.FAILED, text, remedy)
     remedy = "give this user write permission, or name another folder with --data-dir"
     probe = path if path.exists() else _existing_parent(path)
     if not probe.is_dir():
-        return Finding("data folder", Verdict.FAILED, f"{probe} is not a folder", remedy)
+        return Finding(subject, Verdict.FAILED, f"{probe} is not a folder", remedy)
+    folder = DataFolder(path)
+    try:
+        folder.check()
+        if needs_metadata:
+            folder.require_metadata()
+    except PenstockError as error:
+        refused = "follow that advice: penstock up does not start in the folder as it is"
+        return Finding(subject, Verdict.FAILED, str(error), refused)
     try:
         # Asking the kernel by doing: permission bits say nothing of a read-only mount.
         with tempfile.NamedTemporaryFile(dir=probe, prefix=".penstock-doctor-"):
             pass
     except OSError as error:
         text = f"{probe} cannot be written: {error.strerror}"
-        return Finding("data folder", Verdict.FAILED, text, remedy)
+        return Finding(subject, Verdict.FAILED, text, remedy)
     if not path.exists():
-        return Finding("data folder", Verdict.OK, f"{path} will be made")
-    if not (path / FORMAT_FILE).exists() and any(path.iterdir()):
-        return Finding(
-            "data folder",
-            Verdict.WARNING,
-            f"{path} holds files, and is no Penstock folder",
-            "name an empty or a new folder with --data-dir",
-        )
-    return Finding("data folder", Verdict.OK, f"{path}, format {FORMAT}")
+        return Finding(subject, Verdict.OK, f"{path} will be made")
+    if not (path / FORMAT_FILE).exists():
+        return Finding(subject, Verdict.OK, f"{path} is empty, and will be a data folder")
+    return Finding(subject, Verdict.OK, f"{path}, format {FORMAT}")
 
 
 def _existing_parent(path: Path) -> Path:

@@ -17,8 +17,8 @@ import fcntl
 import json
 import os
 import secrets
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -142,22 +142,26 @@ class DataFolder:
             Unavailable: It cannot be written.
         """
         check_path(self.path.absolute(), "--data-dir")
-        try:
+        with self._translated_errors("written", "write"):
             # For this user alone: tasks and metadata may hold passwords of inputs. `permissions`
             # closes a folder that exists already.
             self.path.mkdir(0o700, parents=True, exist_ok=True)
-            self._check_format()
+            if self._is_new():
+                self._make_ours()
             for part in (self.topics, self.tasks, self.log, self.run, self.tmp):
                 part.mkdir(0o700, exist_ok=True)
-        except FileExistsError as error:
-            raise InvalidRequest(
-                f"{error.filename} is no folder; name another one with --data-dir"
-            ) from None
-        except OSError as error:
-            raise Unavailable(
-                f"the data folder {self.path} cannot be written ({error.strerror}); "
-                "give this user write permission, or name another one with --data-dir"
-            ) from None
+
+    def check(self) -> None:
+        """Refuse a folder that `prepare` refuses, and write nothing; a missing one is accepted.
+
+        Raises:
+            InvalidRequest: As `prepare` does.
+            Unavailable: It cannot be read.
+        """
+        check_path(self.path.absolute(), "--data-dir")
+        with self._translated_errors("read", "read and write"):
+            if self.path.exists():
+                self._is_new()
 
     def require_metadata(self) -> None:
         """Refuse a folder whose metadata is damaged, or missing though something is left of it.
@@ -199,7 +203,22 @@ class DataFolder:
             " what the segments tell. To begin anew, move segments/ and topics/ away"
         )
 
-    def _check_format(self) -> None:
+    @contextmanager
+    def _translated_errors(self, action: str, permission: str) -> Iterator[None]:
+        try:
+            yield
+        except FileExistsError as error:
+            raise InvalidRequest(
+                f"{error.filename} is no folder; name another one with --data-dir"
+            ) from None
+        except OSError as error:
+            raise Unavailable(
+                f"the data folder {self.path} cannot be {action} ({error.strerror}); "
+                f"give this user {permission} permission, or name another one with --data-dir"
+            ) from None
+
+    def _is_new(self) -> bool:
+        """Check the format of the folder; return whether it has none because it is empty."""
         file = self.path / FORMAT_FILE
         if (self.path / RESTORING_FILE).exists():
             raise InvalidRequest(
@@ -207,7 +226,12 @@ class DataFolder:
                 " it again with the same --data-dir, which begins anew, or delete the folder"
             )
         if not file.exists():
-            self._require_new(file)
+            foreign = self._foreign()
+            if not foreign:
+                return True
+            # Unless another process made it Penstock's while this one listed its files.
+            if not file.exists():
+                raise self._refusal_of(foreign)
         if not file.is_file():
             kind = "a folder" if file.is_dir() else "a device or a pipe"
             raise InvalidRequest(
@@ -224,25 +248,21 @@ class DataFolder:
             ) from None
         if number != FORMAT or isinstance(number, bool):
             raise InvalidRequest(f"{self.path} has data folder format {number!r}: {_mend(number)}")
+        return False
 
-    def _require_new(self, file: Path) -> None:
-        """Make the folder Penstock's if nothing is in it, and refuse any other."""
-        foreign = self._foreign()
-        if not foreign:
-            self._make_ours(file)
-            return
-        if file.exists():  # another process made it Penstock's while this one looked
-            return
+    def _refusal_of(self, foreign: Sequence[str]) -> InvalidRequest:
+        """Return the error for a folder with these files and without a format."""
         strange = [name for name in foreign if name not in _OWN]
         if not strange and {METADATA_FILE, "topics", "segments", "flow"} & set(foreign):
-            raise InvalidRequest(
+            return InvalidRequest(
                 f"{self.path} holds the files of a Penstock ({', '.join(foreign[:4])}) but no"
                 f" {FORMAT_FILE}, which says their format: it was deleted, or the folder was copied"
                 " only in part. If nothing else is missing, write"
-                f' {{"format": {FORMAT}}} into {file}; else restore a backup with penstock restore'
+                f' {{"format": {FORMAT}}} into {self.path / FORMAT_FILE}; else restore a backup'
+                " with penstock restore"
             )
         shown = ", ".join((strange or foreign)[:3])
-        raise InvalidRequest(
+        return InvalidRequest(
             f"{self.path} holds files that are not Penstock's ({shown}…); "
             "name an empty or a new folder with --data-dir"
         )
@@ -253,7 +273,7 @@ class DataFolder:
             name for name in names if name not in _HARMLESS and not name.startswith(_FORMAT_BEGUN)
         )
 
-    def _make_ours(self, file: Path) -> None:
+    def _make_ours(self) -> None:
         """Write the format; several processes may at once, each a file of its own of one content.
 
         One that is killed here leaves its begun file behind, which is in nobody's way.
@@ -261,7 +281,7 @@ class DataFolder:
         fs = OsFileSystem()
         begun = str(self.path / f"{_FORMAT_BEGUN}{secrets.token_hex(4)}")
         fs.write_atomically(begun, json.dumps({"format": FORMAT}).encode())
-        fs.rename(begun, str(file))
+        fs.rename(begun, str(self.path / FORMAT_FILE))
         fs.fsync_folder(str(self.path))
 
     def write_client_file(self, content: Mapping[str, object]) -> None:

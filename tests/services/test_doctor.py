@@ -1,0 +1,136 @@
+"""Checks of `penstock doctor`: the data folder, Java and the start of Spark."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from penstock.core.clock import SystemClock
+from penstock.core.errors import Unavailable
+from penstock.services import doctor
+from penstock.services.cli import exitcodes
+from penstock.services.cli.entry import run
+from penstock.services.config import Address, Options
+from penstock.services.host.datafolder import DataFolder
+from penstock.spark.connect.java import MEND, JavaRuntime
+
+Capture = pytest.CaptureFixture[str]
+
+
+def without_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: object, **__: object) -> JavaRuntime:
+        raise Unavailable(f"Spark needs Java 17 or newer, and there is none: {MEND}")
+
+    monkeypatch.setattr(doctor, "find_java", none)
+
+
+def test_doctor_says_each_mend_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_java(monkeypatch)
+    found = doctor.examine(Options(data_dir=tmp_path), {}, SystemClock())
+    java = next(one for one in found if one.subject == "Java")
+    assert java.text == "Spark needs Java 17 or newer, and there is none"
+    assert java.mend == MEND
+
+
+def test_doctor_starts_spark_as_up_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    anywhere = Address("127.0.0.1", 0)
+    folder = tmp_path / "a b#ü%"
+    options = Options(
+        data_dir=folder,
+        http=anywhere,
+        broker_http=anywhere,
+        broker_tcp=anywhere,
+        spark_java_options=("-XX:+NoSuchOption",),
+    )
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    found = doctor.examine(options, os.environ, SystemClock())
+    start = next(one for one in found if one.subject == "Spark starts")
+    assert start.verdict is doctor.Verdict.FAILED
+    assert "Unrecognized VM option 'NoSuchOption'" in start.text
+    assert not folder.exists()
+    assert [one for one in tmp_path.iterdir() if "doctor" in one.name] == []
+
+
+def format_zero(data: Path) -> None:
+    (data / "format.json").write_text('{"format": 0}')
+
+
+def no_metadata(data: Path) -> None:
+    DataFolder(data).prepare()
+    segment = data / "segments/d/2013/v/0/u/part.parquet"
+    segment.parent.mkdir(parents=True)
+    segment.touch()
+
+
+def no_format(data: Path) -> None:
+    for name in ("topics", "segments", "log"):
+        (data / name).mkdir()
+
+
+def not_ours(data: Path) -> None:
+    (data / "diary.txt").touch()
+
+
+def half_restored(data: Path) -> None:
+    DataFolder(data).prepare()
+    (data / "restoring.json").write_text("{}")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [format_zero, no_metadata, no_format, not_ours, half_restored],
+    ids=lambda f: f.__name__,
+)
+def test_doctor_refuses_a_data_folder_with_the_reason_that_up_gives(
+    damage: Callable[[Path], None],
+    tmp_path: Path,
+    capsys: Capture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    without_java(monkeypatch)
+    data = tmp_path / "data"
+    data.mkdir()
+    damage(data)
+    files = sorted(data.rglob("*"))
+    found = doctor.examine(Options(data_dir=data), {}, SystemClock())
+    folder = next(one for one in found if one.subject == "data folder")
+    assert sorted(data.rglob("*")) == files
+    assert folder.verdict is doctor.Verdict.FAILED
+    assert run(["up", "--data-dir", str(data)]) == exitcodes.USAGE
+    assert folder.text in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "client_file"),
+    [
+        (Options(metadata_url="postgresql+psycopg://h/d"), None),
+        (Options(), '{"broker_http": "http://127.0.0.1:1"}'),
+    ],
+    ids=["metadata elsewhere", "a broker that runs alone"],
+)
+def test_doctor_accepts_segments_without_metadata_that_is_not_expected_beside_them(
+    options: Options, client_file: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_java(monkeypatch)
+    no_metadata(tmp_path)
+    if client_file is not None:
+        (tmp_path / "penstock.json").write_text(client_file)
+    found = doctor.examine(dataclasses.replace(options, data_dir=tmp_path), {}, SystemClock())
+    folder = next(one for one in found if one.subject == "data folder")
+    assert (folder.verdict, folder.text) == (doctor.Verdict.OK, f"{tmp_path}, format 1")
+
+
+def test_doctor_accepts_a_data_folder_that_is_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_java(monkeypatch)
+    for data, text in ((tmp_path, "is empty"), (tmp_path / "data", "will be made")):
+        found = doctor.examine(Options(data_dir=data), {}, SystemClock())
+        folder = next(one for one in found if one.subject == "data folder")
+        assert folder.verdict is doctor.Verdict.OK
+        assert text in folder.text
+    assert list(tmp_path.iterdir()) == []
