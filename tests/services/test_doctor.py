@@ -134,3 +134,30 @@ def test_doctor_accepts_a_data_folder_that_is_new(
         assert folder.verdict is doctor.Verdict.OK
         assert text in folder.text
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("query_memory", "total_bytes", "verdict", "text"),
+    [
+        (None, 1 << 30, doctor.Verdict.WARNING, "1.0 GiB of memory are less than the"),
+        (None, None, doctor.Verdict.WARNING, "the memory of this host is unknown"),
+        (None, 64 << 30, doctor.Verdict.OK, "a Spark of their own with 2g: 64.0 GiB of memory"),
+        ("none", 64 << 30, doctor.Verdict.OK, "share one Spark: --query-memory none"),
+    ],
+)
+def test_doctor_gives_the_reason_why_queries_share_the_spark_of_tasks_or_not(
+    query_memory: str | None,
+    total_bytes: int | None,
+    verdict: doctor.Verdict,
+    text: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    without_java(monkeypatch)
+    monkeypatch.setattr(doctor, "total_memory_bytes", lambda: total_bytes)
+    options = Options(data_dir=tmp_path, query_memory=query_memory)
+    found = doctor.examine(options, {}, SystemClock())
+    queries = next(one for one in found if one.subject == "queries")
+    assert queries.verdict is verdict
+    assert text in queries.text
+    assert ("--query-memory 1g" in queries.mend) == (verdict is doctor.Verdict.WARNING)
