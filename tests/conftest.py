@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,33 @@ def _lane(nodeid: str) -> str:
     path = Path(nodeid.partition("::")[0])
     lane = path.parent.name if path.parent.name in LANES else ""
     return LATER if lane == "system" and path.name in LATER_FILES else lane
+
+
+@pytest.fixture(scope="session")
+def shared_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of a Spark that tests of systems share where Spark is not the part under test.
+
+    A Spark for each would cost its start, and the first queries of a JVM are slow.
+    """
+    # Here, because most processes of a test run need none of it.
+    from penstock.core.clock import SystemClock
+    from penstock.services.host.plan import spark_cache_folder
+    from penstock.spark.connect.server import SparkServer, SparkServerOptions
+
+    folder = tmp_path_factory.mktemp("shared-spark")
+    options = SparkServerOptions(
+        *(folder / name for name in ("run", "log", "tmp")),
+        cache_folder=spark_cache_folder(os.environ),
+        driver_memory="1g",
+        java_options=tuple(os.environ["PENSTOCK_SPARK_JAVA_OPTIONS"].split()),
+        token="shared",
+    )
+    server = SparkServer(options, SystemClock(), os.environ)
+    server.start()
+    try:
+        yield server.wait_ready(240)
+    finally:
+        server.stop()
 
 
 def pytest_collection_finish() -> None:

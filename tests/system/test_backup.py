@@ -37,10 +37,11 @@ def penstock(*words: str) -> subprocess.CompletedProcess[str]:
     return done
 
 
-def test_a_backup_under_load_is_exact_after_its_restore(tmp_path: Path) -> None:
+def test_a_backup_under_load_is_exact_after_its_restore(tmp_path: Path, shared_spark: str) -> None:
     data, guide = tmp_path / "data", tmp_path / "guide"
     guide.mkdir()
-    with running_rig(data) as rig:
+    variables = {"PENSTOCK_SPARK_CONNECT": shared_spark}
+    with running_rig(data, variables) as rig:
         with BrokerClient(rig.server.broker_http) as broker:
             broker.create_topic(TOPIC, PARTITIONS)
         rig.api.post("/druid/indexer/v1/supervisor", SUPERVISOR)
@@ -68,7 +69,7 @@ def test_a_backup_under_load_is_exact_after_its_restore(tmp_path: Path) -> None:
     restored = tmp_path / "elsewhere" / "restored"
     done = penstock("restore", str(tmp_path / "backup"), "--data-dir", str(restored))
     assert done.returncode == 0, done.stderr
-    with running_rig(restored) as rig:
+    with running_rig(restored, variables) as rig:
         sql = f'SELECT count(*), count(DISTINCT seq), min(seq), max(seq), sum(cents) FROM "{TOPIC}"'
 
         def found() -> list[int]:

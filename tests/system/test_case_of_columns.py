@@ -31,9 +31,9 @@ QUERY = 'SELECT "City", "city" FROM trips ORDER BY "City" NULLS LAST, "city"'
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoServer]:
+def server(tmp_path_factory: pytest.TempPathFactory, shared_spark: str) -> Iterator[DemoServer]:
     folder: Path = tmp_path_factory.mktemp("case") / "data"
-    with serving(folder) as made:
+    with serving(folder, {"PENSTOCK_SPARK_CONNECT": shared_spark}) as made:
         yield made
 
 

@@ -39,14 +39,17 @@ def task_states(folder: Path) -> dict[str, str]:
         return dict(connection.execute("SELECT id, state FROM penstock_tasks"))
 
 
-def test_an_old_folder_works_at_another_place_and_again_after_a_move(tmp_path: Path) -> None:
+def test_an_old_folder_works_at_another_place_and_again_after_a_move(
+    tmp_path: Path, shared_spark: str
+) -> None:
     with tarfile.open(OLD_FOLDER) as archive:
         archive.extractall(tmp_path, filter="data")
     moved = tmp_path / "moved"
     (tmp_path / "old").rename(moved)
     streaming = [name for name, state in task_states(moved).items() if state == "RUNNING"]
     assert streaming
-    with running_rig(moved) as rig:
+    variables = {"PENSTOCK_SPARK_CONNECT": shared_spark}
+    with running_rig(moved, variables) as rig:
         until_exact(rig, OLD_EVENTS)
         publish(rig, OLD_EVENTS, OLD_EVENTS + 1_000)
         until_exact(rig, OLD_EVENTS + 1_000)
@@ -57,7 +60,7 @@ def test_an_old_folder_works_at_another_place_and_again_after_a_move(tmp_path: P
     assert before
     # Whoever still reads the former place finds nothing of use there.
     moved.mkdir()
-    with running_rig(again) as rig:
+    with running_rig(again, variables) as rig:
         until_exact(rig, OLD_EVENTS + 1_000)
         rig.hand_over(TOPIC)
         rig.until("the segments", lambda: rig.is_published(TOPIC), 300)

@@ -22,12 +22,10 @@ import pytest
 from load_kit import PARTITIONS, SUPERVISOR, TOPIC, Load, Rig
 
 from penstock.broker.client import BrokerClient
-from penstock.core.clock import SystemClock
 from penstock.core.errors import PenstockError
 from penstock.services.host.process import free_port
 from penstock.services.httpclient import JsonClient
 from penstock.services.sqlclient import ask
-from penstock.spark.connect.server import SparkServer, SparkServerOptions
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 
@@ -187,31 +185,14 @@ class Users:
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    folder = tmp_path_factory.mktemp("rolling")
-    java = tuple(os.environ["PENSTOCK_SPARK_JAVA_OPTIONS"].split())
-    spark = SparkServer(
-        SparkServerOptions(
-            *(folder / name for name in ("run", "log", "tmp")),
-            cache_folder=Path("~/.cache/penstock").expanduser(),
-            driver_memory="1g",
-            java_options=java,
-            token="rolling",
-        ),
-        SystemClock(),
-        os.environ,
-    )
-    spark.start()
-    made: Cluster | None = None
+def cluster(tmp_path_factory: pytest.TempPathFactory, shared_spark: str) -> Iterator[Cluster]:
+    made = Cluster(tmp_path_factory.mktemp("rolling"), shared_spark)
     try:
-        made = Cluster(folder, spark.wait_ready(PATIENCE_S))
         for role, output in [(role, made.start(role)) for role in ROLES]:
             made.await_ready(role, output)
         yield made
     finally:
-        if made is not None:
-            made.close()
-        spark.stop()
+        made.close()
 
 
 def test_a_rolling_restart_loses_and_doubles_nothing(cluster: Cluster) -> None:
