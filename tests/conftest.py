@@ -110,24 +110,11 @@ def shared_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     A Spark for each would cost its start, and the first queries of a JVM are slow.
     """
     # Here, because most processes of a test run need none of it.
-    from penstock.core.clock import SystemClock
-    from penstock.services.host.plan import spark_cache_folder
-    from penstock.spark.connect.server import SparkServer, SparkServerOptions
+    from sparkserver import start_server
 
-    folder = tmp_path_factory.mktemp("shared-spark")
-    options = SparkServerOptions(
-        *(folder / name for name in ("run", "log", "tmp")),
-        cache_folder=spark_cache_folder(os.environ),
-        driver_memory="1g",
-        java_options=tuple(os.environ["PENSTOCK_SPARK_JAVA_OPTIONS"].split()),
-        token="shared",
-    )
-    server = SparkServer(options, SystemClock(), os.environ)
-    server.start()
-    try:
-        yield server.wait_ready(240)
-    finally:
-        server.stop()
+    server = start_server(tmp_path_factory.mktemp("shared-spark"))
+    yield server.remote
+    server.stop(0.2)  # without the time to write a class archive
 
 
 def pytest_collection_finish() -> None:

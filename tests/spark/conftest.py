@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,15 +11,12 @@ from datafolder import DataFolder
 from postgres_server import require_binaries
 from reading_database import ReadDatabase, running_database
 from servers import Served, running_broker
+from sparkserver import start_server
 
-from penstock.core.clock import SystemClock
 from penstock.indexing.engine import TopicRange
 from penstock.services.api.tables import TableRoutes
-from penstock.services.host.plan import spark_cache_folder
-from penstock.services.optionvalues import java_options
 from penstock.spark import register
-from penstock.spark.connect.classarchive import makes_archive
-from penstock.spark.connect.server import SparkServer, SparkServerOptions, prepare
+from penstock.spark.connect.server import SparkServer
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
 from penstock.spark.engine import SparkEngine
 from penstock.storage.diskqueue import DiskQueue
@@ -31,32 +26,6 @@ if TYPE_CHECKING:
 
 # Folders have names here that a URL or a list must escape.
 MakeTopic = Callable[[Sequence[bytes]], tuple[TopicRange, ...]]
-
-
-def server_options(folder: Path) -> SparkServerOptions:
-    """A server of its own in a folder; the user's class archive is used when there is one."""
-    options = SparkServerOptions(
-        run_folder=folder / "run",
-        log_folder=folder / "log",
-        temp_folder=folder / "tmp",
-        cache_folder=spark_cache_folder(os.environ),
-        master="local[2]",
-        driver_memory="1g",
-        java_options=java_options(os.environ["PENSTOCK_SPARK_JAVA_OPTIONS"]),
-        token="secret+/=",
-    )
-    if makes_archive(prepare(options, os.environ).argv):
-        # The kill at the end would cut the archive, and a cut one is not made again.
-        return replace(options, cache_folder=folder / "cache")
-    return options
-
-
-def start_server(folder: Path) -> SparkServer:
-    environment = {**os.environ, "PENSTOCK_CANARY": "canary-of-the-environment"}
-    server = SparkServer(server_options(folder), SystemClock(), environment)
-    server.start()
-    server.wait_ready(120)
-    return server
 
 
 @pytest.fixture(scope="session")

@@ -13,8 +13,8 @@ import pytest
 from batchkit import external, local, request, rows_of
 from held_file import HeldFile, held_file
 from pydantic import JsonValue
+from sparkserver import start_server
 
-from conftest import start_server
 from penstock.indexing.batch.engine import BatchRequest, CombinedInput
 from penstock.indexing.engine import EngineUnavailable
 from penstock.segments.deepstore import DeepStore

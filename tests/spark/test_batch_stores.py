@@ -12,8 +12,8 @@ import pytest
 from batchkit import external, local, request
 from pydantic import JsonValue
 from s3server import s3_bucket
+from sparkserver import start_server
 
-from conftest import start_server
 from penstock.segments.deepstore import DeepStore
 from penstock.spark.batch.engine import SparkBatchEngine
 from penstock.spark.batch.options import SparkBatchOptions

@@ -19,8 +19,9 @@ from urllib.parse import urlsplit
 import orjson
 import pyarrow.parquet as pq
 import pytest
+from sparkserver import server_options, start_server
 
-from conftest import MakeTopic, server_options, start_server
+from conftest import MakeTopic
 from penstock.core.clock import SystemClock
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.indexing.engine import (

@@ -1,0 +1,39 @@
+"""A Spark Connect server for tests, in a folder of its own."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from penstock.core.clock import SystemClock
+from penstock.services.host.plan import spark_cache_folder
+from penstock.services.optionvalues import java_options
+from penstock.spark.connect.classarchive import makes_archive
+from penstock.spark.connect.server import SparkServer, SparkServerOptions, prepare
+
+
+def server_options(folder: Path) -> SparkServerOptions:
+    """A server of its own in a folder; the user's class archive is used when there is one."""
+    options = SparkServerOptions(
+        run_folder=folder / "run",
+        log_folder=folder / "log",
+        temp_folder=folder / "tmp",
+        cache_folder=spark_cache_folder(os.environ),
+        master="local[2]",
+        driver_memory="1g",
+        java_options=java_options(os.environ["PENSTOCK_SPARK_JAVA_OPTIONS"]),
+        token="secret+/=",
+    )
+    if makes_archive(prepare(options, os.environ).argv):
+        # The kill at the end would cut the archive, and a cut one is not made again.
+        return replace(options, cache_folder=folder / "cache")
+    return options
+
+
+def start_server(folder: Path) -> SparkServer:
+    environment = {**os.environ, "PENSTOCK_CANARY": "canary-of-the-environment"}
+    server = SparkServer(server_options(folder), SystemClock(), environment)
+    server.start()
+    server.wait_ready(120)
+    return server
