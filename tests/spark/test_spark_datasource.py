@@ -11,9 +11,10 @@ from pyspark.sql import functions as sf
 from servers import Served
 
 import penstock.spark
-from penstock.core.errors import InvalidRequest, NotFound
+from penstock.core.errors import InvalidRequest, NotFound, PenstockError
 from penstock.core.intervals import Interval
 from penstock.services.api.tables import TableRoutes
+from penstock.spark.datasource import PenstockSource
 from penstock.spark.tables.columns import union_columns
 from penstock.spark.views import table as scanned_by_the_jvm
 
@@ -200,11 +201,15 @@ def test_a_new_frame_sees_new_rows(spark: SparkSession, data: DataFolder) -> Non
         ({"datasource": "x", "includeRunning": "maybe"}, "must be true or false, not 'maybe'"),
     ],
 )
-def test_wrong_options_say_what_to_mend(
-    spark: SparkSession, options: dict[str, str], message: str
-) -> None:
-    with pytest.raises(PySparkException, match=message):
-        spark.read.format("penstock").options(**options).load().collect()
+def test_wrong_options_are_refused_with_the_remedy(options: dict[str, str], message: str) -> None:
+    # Not through Spark, which starts a Python for each; the next test does.
+    with pytest.raises(PenstockError, match=message):
+        PenstockSource(options).schema()
+
+
+def test_a_wrong_option_is_reported_by_spark(spark: SparkSession) -> None:
+    with pytest.raises(PySparkException, match='set option\\("datasource", …\\)'):
+        spark.read.format("penstock").load().collect()
 
 
 def test_a_datasource_without_data(spark: SparkSession, data: DataFolder, router_url: str) -> None:

@@ -114,9 +114,16 @@ def asking(sessions: SparkSessions) -> Iterator[Asking]:
 # streams
 
 
-@pytest.mark.parametrize("dimensions", [DISCOVERING, LISTED], ids=["found", "listed"])
-@pytest.mark.parametrize("rollup", [False, True], ids=["raw", "rolled up"])
-@pytest.mark.parametrize("computed", [False, True], ids=["by workers", "by the JVM"])
+@pytest.mark.parametrize(
+    ("computed", "rollup", "dimensions"),
+    [
+        (False, False, DISCOVERING),
+        (False, True, LISTED),
+        (True, True, DISCOVERING),
+        (True, True, LISTED),
+        (True, False, LISTED),
+    ],
+)
 def test_a_stream_keeps_both(
     story: Story,
     asking: Asking,
@@ -342,9 +349,20 @@ FILTER: JsonValue = {
 }
 
 
-@pytest.mark.parametrize("dimensions", [DISCOVERING, LISTED], ids=["found", "listed"])
-@pytest.mark.parametrize("rollup", [False, True], ids=["raw", "rolled up"])
-@pytest.mark.parametrize("kind", ["workers", "filter", "hashed", "range"])
+# Each value meets each value of the others once.
+@pytest.mark.parametrize(
+    ("kind", "rollup", "dimensions"),
+    [
+        ("workers", False, DISCOVERING),
+        ("workers", True, LISTED),
+        ("filter", True, DISCOVERING),
+        ("filter", False, LISTED),
+        ("hashed", False, DISCOVERING),
+        ("hashed", True, LISTED),
+        ("range", True, DISCOVERING),
+        ("range", False, LISTED),
+    ],
+)
 def test_a_batch_task_keeps_both(
     batch: Batch, *, dimensions: JsonValue, rollup: bool, kind: str
 ) -> None:

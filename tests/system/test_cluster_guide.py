@@ -16,7 +16,7 @@ from pathlib import Path
 import pyspark
 import pytest
 from postgres_server import require_binaries, running_server
-from walking import Walk, commands_of, in_a_process
+from walking import Walk, commands_of
 
 from penstock.core.clock import SystemClock
 from penstock.services.host.datafolder import DataFolder
@@ -127,7 +127,7 @@ def test_the_guide_to_a_cluster_works_as_it_is_written(
         "spark.authenticate true\nspark.authenticate.secret for this test\n"
     )
     spark, console = free_port(), free_port()
-    walk = Walk(tmp_path, variables, EXPECTED, run=in_a_process)
+    walk = Walk(tmp_path, variables, EXPECTED)
     ports = ("--http", "127.0.0.1:0", "--broker-http", "127.0.0.1:0", "--broker-tcp", "127.0.0.1:0")
     for line in commands_of("guides/run-a-cluster.md"):
         command = line.replace(":7077", f":{spark}").replace("port 7077", f"port {spark}")
