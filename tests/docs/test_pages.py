@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,18 @@ def test_the_readme_can_be_read_outside_of_the_repository() -> None:
     """The wheel carries it as its description, where a relative link leads nowhere."""
     relative = [path for path, _ in links(ROOT / "README.md") if not path.startswith("/")]
     assert not relative
+
+
+def test_no_command_of_a_page_has_a_password_in_its_arguments() -> None:
+    """The command line refuses it, as every user of a host can read it."""
+    password = re.compile(r"--[a-z-]+[ =]\S*://[^\s/@]*:[^\s/@]*@")
+    found = [
+        f"{page.relative_to(ROOT)}:{number}: {line.strip()}"
+        for page in PAGES
+        for number, line in enumerate(page.read_text().splitlines(), 1)
+        if password.search(line)
+    ]
+    assert not found
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))

@@ -8,6 +8,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -22,11 +23,13 @@ from penstock.segments.shardspec import ShardSpec
 from penstock.services.cli import exitcodes
 from penstock.services.cli.entry import run
 from penstock.services.host.datafolder import DataFolder
+from penstock.services.host.process import free_port
 from penstock.storage.metadata import MetadataStore, PublishRequest
 
 DAY = Interval.parse("2013-01-01/2013-01-02")
 OLD, NEW = "1970-01-01T00:00:00.000Z", "2024-05-06T07:08:09.123Z"
 COLUMNS = (("__time", "timestamp"), ("n", "bigint"), ("page", "string"))
+PASSWORD = "for-this-test-alone"
 Capture = pytest.CaptureFixture[str]
 
 
@@ -163,6 +166,39 @@ def test_metadata_of_a_postgres_is_in_the_backup(
         assert run(restore) == exitcodes.OK
         assert [(one.id, one.load_spec) for one in every(url)] == before
         assert not (tmp_path / "restored" / "metadata.db").exists()
+
+
+@pytest.mark.postgres
+def test_a_postgres_with_a_password_is_backed_up_and_restored_by_the_environment(
+    data: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = free_port()
+    with running_server(require_binaries(), port) as server:
+        with psycopg.connect(server.url.replace("+psycopg", ""), autocommit=True) as admin:
+            admin.execute(f"ALTER ROLE penstock PASSWORD '{PASSWORD}'")
+        url = f"postgresql+psycopg://penstock:{PASSWORD}@127.0.0.1:{port}/postgres"
+        fill(data, str(data / "segments"), url)
+        before = [one.id for one in every(url)]
+        backup, restored = tmp_path / "backup", tmp_path / "restored"
+        commands = (
+            ["backup", str(backup), "--data-dir", str(data)],
+            ["restore", str(backup), "--data-dir", str(restored)],
+        )
+        for command in commands:
+            assert run([*command, "--metadata-url", url]) == exitcodes.USAGE
+            said = capsys.readouterr().err
+            assert "set PENSTOCK_METADATA_URL" in said
+            assert PASSWORD not in said
+            monkeypatch.setenv("PENSTOCK_METADATA_URL", url)
+            assert run(command) == exitcodes.OK
+            monkeypatch.delenv("PENSTOCK_METADATA_URL")
+            if command[0] == "backup":
+                server.empty_database()
+        assert [one.id for one in every(url)] == before
+        written = [path for folder in (backup, restored) for path in folder.rglob("*")]
+        assert not [
+            one for one in written if one.is_file() and PASSWORD.encode() in one.read_bytes()
+        ]
 
 
 def test_a_backup_through_a_link_and_a_start_with_cut_metadata_are_refused(
