@@ -127,6 +127,37 @@ def test_wrong_commands_say_what_to_do(
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("place", "named"),
+    [
+        (None, None),
+        ("{data}/log/tasks", None),
+        ("file://{data}/log/tasks", None),
+        ("{data}-logs", "{data}-logs"),
+        ("s3://bucket/logs", "s3://bucket/logs"),
+        ("ftp://ann:secret@host/logs", "ftp://ann:<masked>@host/logs"),
+    ],
+)
+def test_of_task_logs_elsewhere_the_backup_says_where_they_are(
+    data: Path,
+    tmp_path: Path,
+    capsys: Capture,
+    monkeypatch: pytest.MonkeyPatch,
+    place: str | None,
+    named: str | None,
+) -> None:
+    fill(data, str(data / "segments"), sqlite_url(data))
+    if place is not None:
+        monkeypatch.setenv("PENSTOCK_TASK_LOGS", place.format(data=data))
+    assert run(["backup", str(tmp_path / "backup"), "--data-dir", str(data)]) == exitcodes.OK
+    said = capsys.readouterr().err
+    if named is None:
+        assert "--task-logs" not in said
+    else:
+        assert f"Copy {named.format(data=data)}, or keep its versions" in said
+    assert "secret" not in said
+
+
 def test_of_an_object_store_the_backup_says_what_to_copy(
     data: Path, tmp_path: Path, bucket: str, capsys: Capture
 ) -> None:

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 import penstock
-from penstock.core.errors import Conflict, InvalidRequest, NotFound, PenstockError
+from penstock.core.errors import Conflict, InvalidRequest, NotFound, PenstockError, counted
 from penstock.core.instants import format_time
 from penstock.segments.deepstore import DeepStore
 from penstock.services.backup.manifest import (
@@ -59,6 +59,7 @@ _TEMPORARY: Final = ".tmp"
 _JOURNALS: Final = "flow/flowfiles/journals"
 _SNAPSHOTS: Final = "flow/flowfiles/snapshots"
 _NAMED_BY_JOURNALS: Final = ("flow/flowfiles/swap", "flow/content")
+_TASK_LOGS: Final = "log/tasks"
 _TOPIC_FILE: Final = "topic.json"
 _TOPIC_ID: Final = "topic.id"
 
@@ -83,11 +84,14 @@ class BackupSource:
         data_dir: The data folder, absolute.
         store: The metadata.
         deep_storage: URL of the deep storage.
+        task_logs: Folder or URL where logs and reports of tasks that ended are kept, without
+            secrets; None for the data folder.
     """
 
     data_dir: str
     store: MetadataStore
     deep_storage: str
+    task_logs: str | None = None
 
 
 @dataclass(slots=True)
@@ -161,7 +165,7 @@ class Backup:
             self._copy_logs(topics)
             missing, objects = self._copy_segments(segments)
             options = [CONFIG_FILE] if self._fs.exists(self._live(CONFIG_FILE)) else []
-            self._copy("options and task logs", [*options, *self._walk("log/tasks")])
+            self._copy("options and task logs", [*options, *self._walk(_TASK_LOGS)])
             for folder in ("", *folders_of(list(self._files))):
                 self._fs.fsync_folder(posixpath.join(self._target, folder).rstrip("/"))
             # Nothing that the backup needs was deleted if the hold lasted until now.
@@ -330,12 +334,22 @@ class Backup:
         return missing, {}
 
     def _advice(self, objects: dict[str, int]) -> tuple[str, ...]:
-        if not objects:
-            return ()
-        what = f"{len(objects):,} objects with {sum(objects.values()):,} bytes"
-        where = self._source.deep_storage
-        kept = "the segments are not in this backup, whose manifest lists them"
-        return (f"Copy {what} below {where}, or keep their versions: {kept}.",)
+        """Return a sentence for each part that the operator has to copy."""
+        advice = []
+        if objects:
+            count = counted(len(objects), "object")
+            size = counted(sum(objects.values()), "byte")
+            advice.append(
+                f"Copy {count} with {size} below {self._source.deep_storage}, or keep their"
+                " versions: the segments are not in this backup, whose manifest lists them."
+            )
+        task_logs = self._source.task_logs
+        if task_logs is not None and task_logs.removeprefix("file://") != self._live(_TASK_LOGS):
+            advice.append(
+                f"Copy {task_logs}, or keep its versions: the logs and reports of tasks that"
+                " ended are there (--task-logs), and not in this backup."
+            )
+        return tuple(advice)
 
 
 def _is_log(name: str) -> bool:

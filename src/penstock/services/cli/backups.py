@@ -14,6 +14,7 @@ import typer
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Conflict, InvalidRequest, counted
+from penstock.indexing.masking import masked_url
 from penstock.services import config
 from penstock.services.cli import exitcodes
 from penstock.services.cli.context import GIVEN
@@ -73,7 +74,8 @@ def backup(
         MetadataStore.open(options.metadata_address, clock=clock) as store,
         _progress() as told,
     ):
-        source = BackupSource(str(data.path), store, options.deep_storage_address)
+        task_logs = masked_url(options.task_logs_address)
+        source = BackupSource(str(data.path), store, options.deep_storage_address, task_logs)
         target = str(folder.absolute())
         report = Backup(source, target, OsFileSystem(), clock, uuid.uuid4().hex, told).run()
     manifest = report.manifest
