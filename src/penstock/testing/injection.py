@@ -9,7 +9,8 @@ calls the part, and then checks that nothing is lost and nothing is locked:
     with faults.armed(MemoryError, at=3):
         queue.poll_many(10)
 
-The fault is raised before the call reaches the port, so the port did nothing.
+The fault is raised before the call reaches the port, so the port did nothing, or, with ``after``,
+when the port has done it, so its result is lost.
 """
 
 from __future__ import annotations
@@ -44,16 +45,18 @@ class Faults:
         self.raised = ""
         self._error: type[BaseException] | None = None
         self._left = 0
+        self._after = False
 
     @contextmanager
-    def armed(self, error: type[BaseException], at: int) -> Iterator[None]:
+    def armed(self, error: type[BaseException], at: int, *, after: bool = False) -> Iterator[None]:
         """Raise an error at one of the calls in the block, once, and pass over that error.
 
         Args:
             error: The exception to raise.
             at: Calls before; with fewer calls nothing is raised.
+            after: Raise when the call has taken effect; one that raises by itself still counts.
         """
-        self.raised, self._error, self._left = "", error, at
+        self.raised, self._error, self._left, self._after = "", error, at, after
         try:
             yield
         except error:
@@ -71,15 +74,23 @@ class Faults:
         """
         return cast("T", _Port(target, self, results))
 
-    def call(self, name: str) -> None:
-        """Count a call of a port."""
+    def call(self, name: str, reach: Callable[[], T]) -> T:
+        """Count a call of a port, and make it.
+
+        Args:
+            name: What is called.
+            reach: Makes the call.
+        """
         if self._error is None:
-            return
-        if self._left == 0:
-            error, self._error = self._error, None
-            self.raised = name
-            raise error(f"fault at {name}")
-        self._left -= 1
+            return reach()
+        if self._left:
+            self._left -= 1
+            return reach()
+        error, self._error = self._error, None
+        self.raised = name
+        if self._after:
+            reach()
+        raise error(f"fault at {name}")
 
 
 class _Port:
@@ -91,8 +102,8 @@ class _Port:
         self._results = results
 
     def __call__(self, *arguments: object, **named: object) -> object:
-        self._faults.call("call")
-        return cast("Callable[..., object]", self._target)(*arguments, **named)
+        target = cast("Callable[..., object]", self._target)
+        return self._faults.call("call", lambda: target(*arguments, **named))
 
     def __getattr__(self, name: str) -> object:
         value = getattr(self._target, name)
@@ -100,8 +111,9 @@ class _Port:
             return value
 
         def call(*arguments: object, **named: object) -> object:
-            self._faults.call(f"{type(self._target).__name__}.{name}")
-            result = value(*arguments, **named)
+            result = self._faults.call(
+                f"{type(self._target).__name__}.{name}", lambda: value(*arguments, **named)
+            )
             return self._faults.port(result) if name in self._results else result
 
         return call

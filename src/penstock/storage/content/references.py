@@ -73,6 +73,11 @@ class References:
             self._released.difference_update(going)
             return going
 
+    def put_back(self, resources: Iterable[ResourceClaim]) -> None:
+        """Count as released again what was taken and could not be deleted."""
+        with self._mutex:
+            self._released.update(resources)
+
     def totals(self) -> tuple[int, int]:
         """Return how many files are referred to, and how many references there are."""
         with self._mutex:

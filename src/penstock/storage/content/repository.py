@@ -96,15 +96,15 @@ class ContentRepository:
             Unavailable: I/O error.
         """
         fs.mkdir(folder)
+        options = options or ContentOptions()
         lock = fs.lock_folder(folder)
         try:
             # Names are never used again, also when the machine's clock went back.
             stamps = [stamp_of(name) for _, name in _files_in(fs, folder)]
-        except PenstockError:
+            stamp_ms = max([clock.now_ms(), *(stamp + 1 for stamp in stamps)])
+        except BaseException:
             lock.release()
             raise
-        stamp_ms = max([clock.now_ms(), *(stamp + 1 for stamp in stamps)])
-        options = options or ContentOptions()
         headroom = Headroom(
             folder,
             lambda: fs.free_bytes(folder),
@@ -133,10 +133,11 @@ class ContentRepository:
         resource = self._written.take()
         try:
             resource.write(content)
-        except PenstockError:
+            checksum = google_crc32c.value(content)
+        except BaseException:
             self._written.abort(resource)
             raise
-        return self._written.finish(resource, google_crc32c.value(content))
+        return self._written.finish(resource, checksum)
 
     def open_read(
         self, claim: ContentClaim, offset: int = 0, length: int | None = None
@@ -188,11 +189,18 @@ class ContentRepository:
         """
         with self._disk_mutex:
             going = self.references.take_released(resources)
-            self._written.forget(going)
-            for claim in going:
-                self._files.forget(claim)
-                _delete(self._fs, self._folder, claim)
-            self._files_deleted += len(going)
+            deleted = 0
+            try:
+                self._written.forget(going)
+                for claim in going:
+                    self._files.forget(claim)
+                    _delete(self._fs, self._folder, claim)
+                    deleted += 1
+            except BaseException:
+                self.references.put_back(going[deleted:])
+                raise
+            finally:
+                self._files_deleted += deleted
 
     def seal(self) -> None:
         """Let go of the files that wait for further claims, before the end.

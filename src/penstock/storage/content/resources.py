@@ -103,6 +103,11 @@ class Resource:
         self._unsynced: list[ContentClaim] = []
         self._suspect = False
 
+    @property
+    def is_unsynced(self) -> bool:
+        """Whether a finished claim is not known to be durable."""
+        return bool(self._unsynced)
+
     def write(self, data: bytes) -> None:
         """Append to the claim that is written; all or nothing.
 
@@ -113,24 +118,25 @@ class Resource:
 
     def finish(self, checksum: int) -> ContentClaim:
         """End the claim that is written and return it."""
-        claim = ContentClaim(self.claim, self.end, self._file.size - self.end, checksum)
+        end = self._file.size
+        claim = ContentClaim(self.claim, self.end, end - self.end, checksum)
         # `sync` takes from the front of the list and looks at `end` last.
         self._unsynced.append(claim)
-        self.end = self._file.size
+        self.end = end
         return claim
 
     def cut(self) -> int:
         """Cut off the claim that is written; return how many bytes could not be."""
-        dead = self._file.size - self.end
-        if not dead:
+        if self._file.size == self.end:
             return 0
         try:
             self._file.truncate(self.end)
         except PenstockError:
+            return self._file.size - self.end
+        finally:
             # Dead bytes; what follows them would be fine, but a file that cannot be cut is no
             # place for more.
-            self.sealed = True
-            return dead
+            self.sealed |= self._file.size != self.end
         return 0
 
     def sync(self) -> None:
@@ -140,13 +146,10 @@ class Resource:
             Unavailable: The device fails; call again later.
         """
         count = len(self._unsynced)
-        try:
-            if self._suspect:
-                self._write_again(self._unsynced[:count])
-            self._file.sync()
-        except PenstockError:
-            self._suspect = True
-            raise
+        failed_before, self._suspect = self._suspect, True  # until it succeeds
+        if failed_before:
+            self._write_again(self._unsynced[:count])
+        self._file.sync()
         self._suspect = False
         del self._unsynced[:count]
 

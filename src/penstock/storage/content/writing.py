@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 import google_crc32c
 
-from penstock.core.errors import Closed, PenstockError
+from penstock.core.errors import Closed
 from penstock.storage.content.resources import CHUNK_BYTES
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from typing_extensions import Buffer
 
     from penstock.core.headroom import Headroom
@@ -79,17 +81,17 @@ class ContentWriter:
         """Append bytes; return how many.
 
         Raises:
-            Unavailable: Disk full or I/O error; it is aborted.
+            Unavailable: Disk full or I/O error; it is aborted, as after any other exception.
             Closed: It was finished or aborted.
         """
         self._check_open()
         if isinstance(data, bytes) and len(data) < self._buffer_bytes:
-            self._gather(data)
+            self._gather((data,))
             return len(data)
         view = memoryview(data).cast("B")
-        for start in range(0, len(view), CHUNK_BYTES):
-            # A copy of one piece at a time: whoever gave it may change it when this returns.
-            self._gather(bytes(view[start : start + CHUNK_BYTES]))
+        # A copy of one piece at a time: whoever gave it may change it when this returns.
+        starts = range(0, len(view), CHUNK_BYTES)
+        self._gather(bytes(view[start : start + CHUNK_BYTES]) for start in starts)
         return len(view)
 
     def finish(self) -> ContentClaim | None:
@@ -103,7 +105,11 @@ class ContentWriter:
             Closed: It was finished or aborted.
         """
         self._check_open()
-        self._flush()
+        try:
+            self._flush()
+        except BaseException:
+            self.abort()
+            raise
         self._ended = True
         if self._resource is None:
             return None
@@ -118,28 +124,29 @@ class ContentWriter:
         if self._resource is not None:
             self._resources.abort(self._resource)
 
-    def _gather(self, data: bytes) -> None:
-        if data:
-            self._parts.append(data)
-            self._gathered += len(data)
-            if self._gathered >= self._buffer_bytes:
-                self._flush()
+    def _gather(self, pieces: Iterable[bytes]) -> None:
+        """Add all pieces; after an exception nobody could know how many, so it is aborted."""
+        try:
+            for data in filter(None, pieces):
+                self._parts.append(data)
+                self._gathered += len(data)
+                if self._gathered >= self._buffer_bytes:
+                    self._flush()
+        except BaseException:
+            self.abort()
+            raise
 
     def _flush(self) -> None:
         if not self._parts:
             return
         data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        self._headroom.require(len(data))
+        if self._resource is None:
+            self._resource = self._resources.take()
+        self._resource.write(data)
+        self._crc = google_crc32c.extend(self._crc, data)
         self._parts.clear()
         self._gathered = 0
-        try:
-            self._headroom.require(len(data))
-            if self._resource is None:
-                self._resource = self._resources.take()
-            self._resource.write(data)
-        except PenstockError:
-            self.abort()
-            raise
-        self._crc = google_crc32c.extend(self._crc, data)
 
     def _check_open(self) -> None:
         if self._ended:

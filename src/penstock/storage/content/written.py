@@ -8,6 +8,7 @@ Invariants:
 
 - A file has one writer at a time, and never one again after a restart: its name is new.
 - A file that ended is closed, but not while it has something to sync.
+- A file or a name counts as not synced until a sync of it has succeeded, whatever is raised.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from penstock.core.errors import Closed, Conflict, PenstockError
+from penstock.core.errors import Closed, Conflict
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
 from penstock.storage.content.resources import CONTAINER, Resource, resource_name
 
@@ -64,8 +65,8 @@ class WrittenFiles:
         self._sections: set[str] = set()
         self._free: list[Resource] = []
         self._dirty: dict[ResourceClaim, Resource] = {}
-        self._syncing: dict[ResourceClaim, Resource] = {}  # `sync` closes these, if they are sealed
-        self._new_names: set[str] = set()  # sections whose names are not durable
+        # Sections whose names are not durable, with the number of the last file made there.
+        self._new_names: dict[str, int] = {}
         self.files_created = 0
         self.claims_written = 0
         self.bytes_written = 0
@@ -91,21 +92,30 @@ class WrittenFiles:
 
     def finish(self, resource: Resource, checksum: int) -> ContentClaim:
         """End the claim that is written, counted once, and give the file back."""
-        claim = resource.finish(checksum)
+        try:
+            claim = resource.finish(checksum)
+        except BaseException:
+            self.abort(resource)
+            raise
         with self._mutex:
-            self.claims_written += 1
-            self.bytes_written += claim.length
-            self._dirty[resource.claim] = resource
-            self._references.wrote(resource.claim)
-            self._give_back(resource)
+            try:
+                self._dirty[resource.claim] = resource
+                self._references.wrote(resource.claim)
+                self.claims_written += 1
+                self.bytes_written += claim.length
+            finally:
+                self._give_back(resource)
         return claim
 
     def abort(self, resource: Resource) -> None:
         """Cut off the claim that is written, and give the file back."""
-        wasted = resource.cut()
-        with self._mutex:
-            self.bytes_wasted += wasted
-            self._give_back(resource)
+        wasted = 0
+        try:
+            wasted = resource.cut()
+        finally:
+            with self._mutex:
+                self.bytes_wasted += wasted
+                self._give_back(resource)
 
     # -- for the repository
 
@@ -116,28 +126,20 @@ class WrittenFiles:
             Unavailable: It failed; call again later.
         """
         with self._mutex:
-            dirty, self._dirty = self._dirty, {}
-            names, self._new_names = self._new_names, set()
-            self._syncing = dirty
-        try:
-            for resource in dirty.values():
-                resource.sync()
-            for section in names:
-                self._fs.fsync_folder(f"{self._folder}/{section}")
-        except PenstockError:
-            with self._mutex:
-                self._dirty = dirty | self._dirty
-                self._syncing = {}
-                self._new_names |= names
-            raise
+            dirty, names = list(self._dirty.items()), dict(self._new_names)
+        for _, resource in dirty:
+            resource.sync()
+        for section in names:
+            self._fs.fsync_folder(f"{self._folder}/{section}")
         with self._mutex:
-            self._syncing = {}
-            done = [
-                resource
-                for claim, resource in dirty.items()
-                if resource.sealed and claim not in self._dirty
-            ]
-        for resource in done:
+            for section, number in names.items():
+                if self._new_names[section] == number:
+                    del self._new_names[section]
+            done = [(claim, resource) for claim, resource in dirty if not resource.is_unsynced]
+            for claim, _ in done:
+                del self._dirty[claim]
+            sealed = [resource for _, resource in done if resource.sealed]
+        for resource in sealed:
             resource.close()
 
     def forget(self, claims: Iterable[ResourceClaim]) -> None:
@@ -152,9 +154,9 @@ class WrittenFiles:
         """End the files that wait for further claims, and each that is given back from now on."""
         with self._mutex:
             self._sealing = True
-            free, self._free = self._free, []
-            for resource in free:
-                self._give_back(resource)
+            while self._free:
+                self._give_back(self._free[-1])
+                self._free.pop()
 
     def refuse(self) -> bool:
         """Lend no file any more; say whether it was so before."""
@@ -183,7 +185,7 @@ class WrittenFiles:
         resource = Resource(self._fs, self._folder, claim)
         with self._mutex:
             self._references.begin(claim)
-            self._new_names.add(section)
+            self._new_names[section] = max(number, self._new_names.get(section, 0))
         return resource
 
     def _give_back(self, resource: Resource) -> None:
@@ -196,5 +198,5 @@ class WrittenFiles:
         resource.sealed = True
         claim = resource.claim
         self._references.end(claim)
-        if claim not in self._dirty and claim not in self._syncing:
+        if claim not in self._dirty:
             resource.close()
