@@ -294,6 +294,7 @@ def test_a_function_that_is_none_does_not_start(path: str) -> None:
         (SparkSQL, {"out": "SELECT 1", "tables": "a=b.xml"}, "tables"),
         (SparkSQL, {"out": "SELECT 1", "view": "a b"}, "view"),
         (SparkSQL, {"out": "SELECT 1", "max_flowfiles": 0}, "max_flowfiles"),
+        (SparkSQL, {"out": "SELECT 1", "spark": "spark://h:7077"}, "spark"),
         (SparkScript, {"function": "f"}, "function"),
         (SparkScript, {"function": "os:system"}, "function"),
         (SparkScript, {"function": "spark_flow_script:absent"}, "function"),

@@ -63,6 +63,20 @@ for port in json.loads(sys.argv[1]):
 print(json.dumps(answers))
 """
 
+# A process with a classic session that has run Python workers; it ends with its standard input.
+CLASSIC = """
+import sys
+from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
+
+sessions = SparkSessions(SparkSessionOptions("local[2]"))
+session = sessions.get()
+assert session.range(1).mapInArrow(lambda batches: batches, "id long").count() == 1
+print("ready", flush=True)
+sys.stdin.read()
+sessions.close()
+"""
+LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F"}
+
 
 def as_somebody_else(client: str, ports: list[int]) -> dict[str, str]:
     """Run a client as the user `nobody`, if this one may change users, and return its answers."""
@@ -107,11 +121,24 @@ def children(pid: int) -> list[int]:
     return found
 
 
+def family(pid: int) -> list[int]:
+    """Return a process and all its descendants."""
+    return [pid, *(one for child in children(pid) for one in family(child))]
+
+
+def ports_of(pids: list[int]) -> dict[int, str]:
+    """Return the TCP ports that some processes listen on, as `listening` does."""
+    found: dict[int, str] = {}
+    for pid in pids:
+        found |= listening(pid)
+    return found
+
+
 def test_ports_of_spark_refuse_a_client_without_the_secret(spark_server: SparkServer) -> None:
     assert spark_server.pid is not None
     open_ports = listening(spark_server.pid)
     connect = urlsplit(spark_server.remote).port
-    assert set(open_ports.values()) <= {"0100007F", "0000000000000000FFFF00000100007F"}
+    assert set(open_ports.values()) <= LOOPBACK
     others = sorted(set(open_ports) - {connect})
     answers = as_somebody_else(CLIENT, others)
     refusing = [port for port, text in answers.items() if "Unknown challenge message" in text]
@@ -119,6 +146,34 @@ def test_ports_of_spark_refuse_a_client_without_the_secret(spark_server: SparkSe
     # A streaming query leaves a socket that its Python worker connected to; no thread reads it.
     silent = [port for port, text in answers.items() if text == "silent"]
     assert sorted(refusing + silent) == sorted(answers), answers
+
+
+def test_ports_of_a_classic_session_refuse_a_client_without_the_secret() -> None:
+    command, pipe = [sys.executable, "-c", CLASSIC], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        python, *descendants = family(process.pid)
+        workers = [pid for driver in children(python) for pid in family(driver)[1:]]
+        of_workers = ports_of(workers)
+        others = ports_of([python, *set(descendants).difference(workers)])
+        assert set((others | of_workers).values()) <= LOOPBACK
+        answers = as_somebody_else(CLIENT, sorted(others))
+        worker_answers = as_somebody_else(WORKER_CLIENT, sorted(of_workers))
+        process.stdin.close()
+        assert process.wait(60) == 0
+    refusing = [port for port, text in answers.items() if "Unknown challenge message" in text]
+    assert len(refusing) == 2, answers  # the driver's RPC, and its blocks
+    assert {answers[port] for port in answers.keys() - refusing} == {"silent"}, answers
+    assert worker_answers
+    assert all(text.endswith("\0\0\0\x03err") for text in worker_answers.values())
+
+
+@pytest.mark.parametrize("master", ["spark://h:7077", "local-cluster[2,1,1024]"])
+def test_a_classic_session_takes_no_master_that_needs_a_secret(master: str) -> None:
+    with pytest.raises(InvalidRequest, match="sc://HOST:PORT"):
+        SparkSessionOptions(master)
 
 
 def test_the_connect_port_refuses_a_client_without_the_token(spark_server: SparkServer) -> None:

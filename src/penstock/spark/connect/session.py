@@ -28,6 +28,7 @@ from penstock.indexing.engine import (
     InputUnavailable,
 )
 from penstock.spark.connect.lightconnect import import_client
+from penstock.spark.connect.serverconf import NEEDS_SECRET, authentication
 
 if TYPE_CHECKING:
     from pyspark.errors import PySparkException
@@ -47,6 +48,12 @@ EXACT_CONF: Final[Mapping[str, str]] = {_CASE: "true"}
 # Spark would replace `${env:…}` and `${system:…}` in any text that it parses, after Penstock has
 # checked the text; an expression, a type and the name of a view are such texts, too.
 _UNSUBSTITUTED: Final[Mapping[str, str]] = {"spark.sql.variable.substitute": "false"}
+
+# Processes of no other host connect to a driver with a local master.
+_LOOPBACK: Final[Mapping[str, str]] = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
 
 # Conditions, by their first part: another thread found the session lost, and closed it under this
 # one, or Spark had no room for what it sends to its workers; Spark was there when the work began.
@@ -119,7 +126,9 @@ class SparkSessionOptions:
     """How Spark is reached.
 
     Attributes:
-        address: A Connect address (`sc://…`) or a classic master (`local[2]`, `spark://…`).
+        address: A Connect address (`sc://…`), or the classic master of a session whose driver is
+            a child of this process (`local[2]`). Masters that need a secret are refused: PySpark
+            would pass it to the driver on its command line, which all users of the host can read.
         app_name: Shown by Spark.
         conf: Settings of the session.
         retry_limit: How often a call is made again before Spark counts as lost.
@@ -135,6 +144,14 @@ class SparkSessionOptions:
     def __post_init__(self) -> None:
         if not self.address:
             raise InvalidRequest("the address of Spark is empty: use sc://host:port or local[*]")
+        for kind in NEEDS_SECRET:
+            if self.address.startswith(kind):
+                raise InvalidRequest(
+                    f"no session can be started on a Spark master {kind}…, because its secret would"
+                    " be visible in the list of processes: name a Spark Connect server that runs"
+                    " on this master, sc://HOST:PORT; penstock up starts one with --spark-master"
+                    " and --spark-secret-file"
+                )
 
     @property
     def is_connect(self) -> bool:
@@ -421,7 +438,7 @@ def _classic(options: SparkSessionOptions) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master(options.address).appName(options.app_name)
     conf = {**options.conf, **_UNSUBSTITUTED}
-    for key, value in conf.items():
+    for key, value in (conf | _driver_conf(options.address)).items():
         if key != _CASE:
             builder = builder.config(key, value)
     try:
@@ -436,6 +453,16 @@ def _classic(options: SparkSessionOptions) -> SparkSession:
             f"Spark with master {options.address} does not start: {_first_lines(message_of(error))}"
         ) from error
     return session
+
+
+def _driver_conf(master: str) -> dict[str, str]:
+    """Return the settings by which a driver that this process starts refuses other users.
+
+    PySpark passes them on its command line, so that none may be a secret. Spark makes one in memory
+    at each start with a local master, and YARN and Kubernetes make theirs.
+    """
+    conf = {**authentication(master, secret=""), "spark.ui.enabled": "false"}
+    return conf | _LOOPBACK if master.startswith("local") else conf
 
 
 def _release(session: SparkSession, *, tell: bool) -> None:

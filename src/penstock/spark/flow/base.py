@@ -125,8 +125,8 @@ class SparkProcessor(RecordProcessor):
     spark = Property(
         str,
         sensitive=True,
-        about="Where Spark is: sc://host:port, or a master such as local[2]; without it, the "
-        "service's.",
+        about="Where Spark is: sc://host:port, or local[2] for a Spark with two cores that this "
+        "service starts; without it, the service's.",
     )
     work_folder = Property(
         Path,
@@ -143,6 +143,11 @@ class SparkProcessor(RecordProcessor):
 
     def check(self) -> Iterator[Problem]:
         """Yield what is wrong between properties."""
+        if self.spark:
+            try:
+                SparkSessionOptions(self.spark)
+            except InvalidRequest as error:
+                yield Problem("spark", str(error))
         if self.work_folder is not None:
             yield from change_problems("work_folder", str(self.work_folder))
         if not 1 <= self.max_flowfiles <= _BATCH_MAX:
