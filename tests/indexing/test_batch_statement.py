@@ -146,6 +146,8 @@ FILES = (
         "SELECT a FROM s UNION ALL SELECT __time FROM s",
         "SELECT * FROM (SELECT a FROM s) AS inner_one",
         "WITH one AS (SELECT a FROM s), two AS (SELECT * FROM one) SELECT * FROM two",
+        # Looked at once for each level; twice would never end.
+        "SELECT *, * FROM (" * 60 + "SELECT a FROM s" + ")" * 60,
         "VALUES (1, 'a')",
         f"SELECT * FROM {FILES}",
         f"SELECT n FROM {FILES}",

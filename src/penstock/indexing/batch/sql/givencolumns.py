@@ -58,15 +58,18 @@ def _selected(query: Sequence[Token], column: str, tables: Tables) -> bool:
     if query[begin : begin + 1] and query[begin].text in _QUANTIFIERS:
         begin += 1
     end = _from(query, begin)
-    for item in _items(query[begin:end]):
-        if item[-1].text == "*" or any(
-            one.text == "*" and other.text in {"EXCEPT", "REPLACE"} for one, other in pairwise(item)
-        ):
-            if _star(query[end + 1 :], column, tables):
-                return True
-        elif _may_be_named(item, column):
-            return True
-    return False
+    items = _items(query[begin:end])
+    if any(_may_be_named(item, column) for item in items if not _has_star(item)):
+        return True
+    # Once for all of them: else each level of nested queries would multiply the work.
+    return any(map(_has_star, items)) and _star(query[end + 1 :], column, tables)
+
+
+def _has_star(item: Sequence[Token]) -> bool:
+    """Return whether what a SELECT lists is a `*`, perhaps without some columns."""
+    return item[-1].text == "*" or any(
+        one.text == "*" and other.text in {"EXCEPT", "REPLACE"} for one, other in pairwise(item)
+    )
 
 
 def _may_be_named(item: Sequence[Token], column: str) -> bool:
