@@ -13,6 +13,7 @@ from penstock.core.sqlsizes import (
     IN_MAX,
     NESTING_MAX,
     PIPES_MAX,
+    QUERIES_MAX,
     REPLACED_MAX,
     TABLES_MAX,
     TEXT_MAX,
@@ -144,6 +145,22 @@ BLOWS_UP = {
     "tokens": ("SELECT " + "1+" * 60_000 + "1", "100000 are the limit"),
     "parentheses": ("SELECT " + "(" * 300 + "1" + ")" * 300, f"deeper than {NESTING_MAX} levels"),
     "cases": ("SELECT " + "CASE WHEN a THEN " * 300 + "1" + " END" * 300, "CASE is nested deeper"),
+    "parentheses with a column that is called end": (
+        "SELECT " + "(end + " * 300 + "1" + ")" * 300,
+        f"deeper than {NESTING_MAX} levels",
+    ),
+    "queries": (
+        "SELECT a FROM (" * (QUERIES_MAX + 1) + "TABLE t" + ")" * (QUERIES_MAX + 1),
+        f"a query is nested deeper than {QUERIES_MAX} levels, line 1, column",
+    ),
+    "queries with a column that is called end": (
+        "SELECT end FROM (" * 300 + "TABLE t" + ")" * 300,
+        f"a query is nested deeper than {QUERIES_MAX} levels",
+    ),
+    "operators between arguments that are called end": (
+        "SELECT " + " + ".join(["abs(end, 1)"] * 1_000) + " FROM t",
+        DEPTH,
+    ),
     "in": (
         f"SELECT 1 WHERE 1 IN ({','.join('1' for _ in range(IN_MAX + 1))})",
         f"IN has more than {IN_MAX} elements, line 1",
@@ -218,6 +235,12 @@ def test_a_task_is_refused_when_it_is_posted(name: str) -> None:
         "SELECT * FROM (VALUES " + ", ".join(f"({n}, 'x')" for n in range(3_000)) + ") AS v(a, b)",
         "SELECT " + ", ".join(["EXTRACT(day FROM t)"] * 1_000) + " FROM t",
         "SELECT " + "(" * 150 + "1" + ")" * 150,
+        # The deepest that may be: Python counts each level with several calls.
+        "SELECT a FROM (" * QUERIES_MAX
+        + "(" * (NESTING_MAX - QUERIES_MAX)
+        + "TABLE t"
+        + ")" * NESTING_MAX,
+        "SELECT " + ", ".join(f"t.end + {n}" for n in range(1_000)) + " FROM t",
         # A column that has the name of a WITH query does not count as a table.
         "WITH "
         + ", ".join(f"day{n} AS (SELECT day, day, day, day FROM t)" for n in range(100))

@@ -17,6 +17,8 @@ from penstock.core.sqltext import Token, place
 TEXT_MAX: Final = 1_000_000
 TOKENS_MAX: Final = 100_000
 NESTING_MAX: Final = 200
+# Of these, parentheses around queries: counting takes four calls within each other for each.
+QUERIES_MAX: Final = 150
 IN_MAX: Final = 10_000
 # A list of constants is looked up at once; of others Spark compares and compiles each.
 IN_COMPUTED_MAX: Final = 500
@@ -98,19 +100,51 @@ def check_sizes(sql: str, found: Sequence[Token]) -> None:
     _Expressions(sql, found).check()
 
 
-def _check_nesting(sql: str, found: Sequence[Token]) -> None:
-    depth = 0
+def _steps(found: Sequence[Token]) -> list[int]:
+    """Return for each token how many levels it opens (above 0) or closes (below 0).
+
+    An END without a CASE is the name of a column. A parenthesis closes each CASE in it, too.
+    """
+    steps: list[int] = []
+    cases = [0]  # open ones in each open parenthesis
     for token in found:
-        if token.text in _OPENING:
-            depth += 1
-        elif token.text in _CLOSING and depth:
-            depth -= 1
-        if depth > NESTING_MAX:
-            raise InvalidRequest(
-                f"{token.text} is nested deeper than {NESTING_MAX} levels,"
-                f" {place(sql, token.position)}, and Spark's parser is recursive: divide the query"
-                " with WITH, or remove parentheses"
-            )
+        step = 0
+        if token.text == "CASE":
+            step = 1
+            cases[-1] += 1
+        elif token.text == "END":
+            step = -1 if cases[-1] else 0
+            cases[-1] += step
+        elif token.text in _OPENING:
+            step = 1
+            cases.append(0)
+        elif token.text in _CLOSING and len(cases) > 1:
+            step = -1 - cases.pop()
+        steps.append(step)
+    return steps
+
+
+def _check_nesting(sql: str, found: Sequence[Token]) -> None:
+    opened: list[bool] = []  # whether each open level holds a query
+    queries = 0
+    for at, (token, step) in enumerate(zip(found, _steps(found), strict=True)):
+        if step > 0:
+            following = found[at + 1].text if at + 1 < len(found) else ""
+            opened.append(token.text == "(" and following in _BEGINS_QUERY)
+            queries += opened[-1]
+        elif step < 0:
+            queries -= sum(opened[step:])
+            del opened[step:]
+        if len(opened) > NESTING_MAX:
+            what, most = token.text, NESTING_MAX
+        elif queries > QUERIES_MAX:
+            what, most = "a query", QUERIES_MAX
+        else:
+            continue
+        raise InvalidRequest(
+            f"{what} is nested deeper than {most} levels, {place(sql, token.position)}, and"
+            " Spark's parser is recursive: divide the query with WITH, or remove parentheses"
+        )
 
 
 @dataclass(slots=True)
@@ -345,7 +379,7 @@ def _check_depth(sql: str, found: Sequence[Token]) -> None:
     levels = [_Depth()]
     pipes = 0
     ends_operand = False
-    for at, token in enumerate(found):
+    for at, (token, step) in enumerate(zip(found, _steps(found), strict=True)):
         level = levels[-1]
         text = token.text
         is_second = text in _SECOND_MARKS and _is_joined(found, at)
@@ -354,11 +388,12 @@ def _check_depth(sql: str, found: Sequence[Token]) -> None:
             level.finish()
         elif is_second:
             pass  # of `||`, `<=`, `::`
-        elif text in _OPENING:
+        elif step > 0:
             levels.append(_Depth())
-        elif text in _CLOSING and len(levels) > 1:
-            depth = levels.pop().finish()
-            levels[-1].operand += depth + 1
+        elif step < 0:
+            for _ in range(-step):
+                depth = levels.pop().finish()
+                levels[-1].operand += depth + 1
         elif text in _BEGINS_EXPRESSION:
             level.finish()
             level.unions += text in _SET_OPERATORS
@@ -594,9 +629,34 @@ class _Expressions:
         self._define(start, end, words, scope)
 
     def _words(self, at: int, start: int, scope: _Scope, *, in_tables: bool) -> int:
+        """Return the words of a token, or of the parentheses that it opens.
+
+        The columns of a query in parentheses become known.
+        """
+        if self._found[at].text != "(":
+            return self._named(at, scope, in_tables=in_tables)
+        end = self._closing.get(at)
+        if end is None:
+            return 0  # Spark refuses it
+        begin = at + 1
+        if self._found[begin].text in _BEGINS_QUERY:
+            inside = self._query(begin, end, scope if scope.known else scope.outer)
+            if at in self._definitions:
+                self._define_with(start, at, inside)
+                return 0
+            self._merge(at, inside, scope)
+            self._rename(end + 1, scope)
+            return 0 if in_tables else inside.total
+        words = 0
+        for inner in self._top(begin, end):
+            words += self._words(inner, start, scope, in_tables=in_tables)
+        if in_tables:
+            self._rename(end + 1, scope)
+        return words
+
+    def _named(self, at: int, scope: _Scope, *, in_tables: bool) -> int:
+        """Return the words that a name stands for; those of a text are one."""
         token = self._found[at]
-        if token.text == "(":
-            return self._parenthesis(at, start, scope, in_tables=in_tables)
         if not token.name:
             return int(token.is_text)
         name = token.name.lower()
@@ -605,30 +665,13 @@ class _Expressions:
             self._rename(at + 1, scope)
         return scope.words(name)
 
-    def _parenthesis(self, opening: int, start: int, scope: _Scope, *, in_tables: bool) -> int:
-        """Return the words within parentheses; the columns of a query in them become known."""
-        end = self._closing.get(opening)
-        if end is None:
-            return 0  # Spark refuses it
-        begin = opening + 1
-        if self._found[begin].text in _BEGINS_QUERY:
-            inside = self._query(begin, end, scope if scope.known else scope.outer)
-            if opening in self._definitions:
-                self._name_columns(start, opening, inside)
-                name = self._definitions[opening]
-                if name in self._with:
-                    self._merge(opening, self._with[name], inside)
-                self._with[name] = inside
-                return 0
-            self._merge(opening, inside, scope)
-            self._rename(end + 1, scope)
-            return 0 if in_tables else inside.total
-        words = 0
-        for at in self._top(begin, end):
-            words += self._words(at, start, scope, in_tables=in_tables)
-        if in_tables:
-            self._rename(end + 1, scope)
-        return words
+    def _define_with(self, start: int, opening: int, inside: _Scope) -> None:
+        """Note the columns of a query of WITH."""
+        self._name_columns(start, opening, inside)
+        name = self._definitions[opening]
+        if name in self._with:
+            self._merge(opening, self._with[name], inside)
+        self._with[name] = inside
 
     def _rename(self, at: int, scope: _Scope) -> None:
         """Note the columns of `… AS name (columns)`."""
