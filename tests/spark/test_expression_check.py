@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from pyspark.sql import functions as sf
 
-from penstock.spark.connect.session import SparkSessions
+from penstock.spark.connect.session import SparkRefusal, SparkSessions
 from penstock.spark.pipeline import ENGINE_CONF
+from penstock.spark.sqlwall import check_expressions
 from penstock.spark.transforms.check import EXPRESSION_CONF, ExpressionCheck
 
 pytestmark = pytest.mark.spark
@@ -55,12 +57,22 @@ def test_each_mistake_is_told_in_one_line(check: ExpressionCheck) -> None:
         "`java_method` ('java.lang.System', 'exit', '1')",
         "(SELECT max(value) FROM text.`/etc/hostname`)",
         "(TABLE text.`/etc/hostname`)",
+        "(FROM text.`/etc/hostname` |> AGGREGATE max(value))",
     ],
 )
 def test_what_leaves_its_row_is_refused_before_spark_sees_it(
     check: ExpressionCheck, expression: str
 ) -> None:
     assert "not allowed, line 1, column" in check.mistakes([expression])[0]
+
+
+def test_no_expression_opens_a_file_where_the_text_is_not_checked(sessions: SparkSessions) -> None:
+    expression = "(FROM text.`/etc/hostname` |> AGGREGATE max(value))"
+    with (
+        pytest.raises(SparkRefusal, match="TABLE_OR_VIEW_NOT_FOUND"),
+        sessions.with_conf(EXPRESSION_CONF).use() as spark,
+    ):
+        check_expressions(spark.range(1).select(sf.expr(expression)))
 
 
 def test_the_dialect_is_the_engines() -> None:

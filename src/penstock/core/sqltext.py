@@ -65,6 +65,23 @@ _GENERATORS: Final = frozenset(
     {"explode", "explode_outer", "posexplode", "posexplode_outer", "inline", "inline_outer"}
     | {"stack", "json_tuple", "variant_explode", "variant_explode_outer"}
 )
+# They follow a field, and no FROM.
+_OPERATOR_WORDS: Final = frozenset(
+    {
+        "IS",
+        "AND",
+        "OR",
+        "NOT",
+        "LIKE",
+        "ILIKE",
+        "RLIKE",
+        "REGEXP",
+        "IN",
+        "BETWEEN",
+        "DIV",
+        "COLLATE",
+    }
+)
 _MAX_EXPRESSION_LENGTH: Final = 100_000
 _DEPTH_MAX: Final = 1_000
 _OPENING: Final = frozenset("([{")
@@ -239,7 +256,7 @@ def check_expression(expression: str) -> None:
     found = tokens(expression)
     check_calls(expression, found)
     check_unquoted(expression, found)
-    for token, following in pairwise(found):
+    for at, (token, following) in enumerate(pairwise(found)):
         if following.text == "(" and token.name.lower() in _GENERATORS:
             raise InvalidRequest(
                 f"{token.name.lower()}() is not allowed, {place(expression, token.position)}: it"
@@ -250,12 +267,23 @@ def check_expression(expression: str) -> None:
                 f"a window is not allowed, {place(expression, token.position)}: an expression sees"
                 ' its own row; use windows in queries; a field of that name is written "over"'
             )
-        # `table` alone may be a field of the message; with a name behind it, it is a query.
-        if token.text == "SELECT" or (token.text == "TABLE" and following.name):
+        if _begins_query(found, at):
             raise InvalidRequest(
                 f"a query is not allowed, {place(expression, token.position)}: an expression sees"
                 f' its own row; a field of that name stands in quotes, "{token.raw}"'
             )
+
+
+def _begins_query(found: Sequence[Token], at: int) -> bool:
+    """Return whether a word that another token follows begins a query, or may be a field."""
+    word, following = found[at].text, found[at + 1]
+    if word == "FROM":
+        # `(FROM t)` is a query, `trim(FROM a)` is not.
+        before = [one.text for one in found[max(at - 2, 0) : at]]
+        is_table = bool(following.name) and following.text not in _OPERATOR_WORDS
+        is_first = before[-1:] == ["("] and before[0] != "TRIM"
+        return is_first and (is_table or following.text == "(")
+    return word == "SELECT" or (word == "TABLE" and bool(following.name))
 
 
 def place(sql: str, position: int) -> str:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 EXPRESSION_CONF: Final[Mapping[str, str]] = {
     "spark.sql.ansi.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
+    # Otherwise parquet.`/any/path` would open any file of the host.
+    "spark.sql.runSQLOnFiles": "false",
     **OUTLINE_CONF,
 }
 _TIME: Final = "__time"
