@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from typing import cast
 
 import orjson
 import pytest
@@ -15,7 +16,8 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from penstock.broker.httpserver import connection
-from penstock.broker.httpserver.guard import HttpGuard
+from penstock.broker.httpserver.connection import BoundedHeadProtocol
+from penstock.broker.httpserver.guard import Evictable, HttpGuard
 from penstock.broker.httpserver.unread import ANNOUNCED_BYTES_MAX
 from penstock.services.api.asgi import application
 from penstock.services.config import Address, Options
@@ -25,6 +27,7 @@ from penstock.services.httpserver import HttpServer, api_error, api_guard
 from penstock.testing.clock import VirtualClock
 
 TOKEN = "s"
+LARGE = 64 << 20  # more than the socket buffers of both ends hold
 POST = b"POST /task HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer s\r\n"
 GET = b"GET /status/health HTTP/1.1\r\nHost: localhost\r\n"
 
@@ -36,7 +39,10 @@ class Port:
         self.guard = guard
         self.bodies: list[bytes] = []
         self.reading = threading.Event()
-        routes = [Route("/task", self._take, methods=["POST", "GET"])]
+        routes = [
+            Route("/task", self._take, methods=["POST", "GET"]),
+            Route("/large", self._answer_much),
+        ]
         app = application(routes, token=TOKEN, body_bytes_max=body_bytes_max)
         listener = listen(Address("127.0.0.1", 0), "--http")
         self.port = listener.getsockname()[1]
@@ -47,6 +53,9 @@ class Port:
         self.reading.set()
         self.bodies.append(await request.body())
         return PlainTextResponse("taken")
+
+    async def _answer_much(self, _request: Request) -> PlainTextResponse:
+        return PlainTextResponse(b"x" * LARGE)
 
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), 30)
@@ -108,6 +117,45 @@ def test_unfinished_heads_are_bounded_together(port: Port, monkeypatch: pytest.M
         assert port.guard.unfinished_bytes <= 50_000
     while port.guard.unfinished_bytes:
         assert port.is_served()
+
+
+class NotedGuard(HttpGuard):
+    """A guard that notes its first connection, and the end of one."""
+
+    def __init__(self) -> None:
+        super().__init__(error_body=api_error)
+        self.first: BoundedHeadProtocol | None = None
+        self.is_closed = threading.Event()
+
+    def opened(self, connection: Evictable) -> bool:
+        self.first = self.first or cast("BoundedHeadProtocol", connection)
+        return super().opened(connection)
+
+    def closed(self, connection: Evictable) -> None:
+        super().closed(connection)
+        self.is_closed.set()
+
+
+@pytest.mark.parametrize("mistake", [b"not HTTP\r\n\r\n", b"GET / HTTP/1.1\r\nX: \0\r\n\r\n", b""])
+def test_a_client_that_does_not_read_its_answer_is_cut_off(
+    monkeypatch: pytest.MonkeyPatch, mistake: bytes
+) -> None:
+    monkeypatch.setattr(connection, "HEAD_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(connection, "_CLOSE_TIMEOUT_S", 0.05)
+    guard = NotedGuard()
+    port = Port(guard)
+    try:
+        with port.connect() as client:
+            client.sendall(POST.replace(b"POST /task", b"GET /large") + b"\r\n")
+            assert client.recv(12) == b"HTTP/1.1 200"
+            if mistake:
+                client.sendall(mistake)
+            else:  # the time to ask again is over
+                assert guard.first is not None
+                guard.first.loop.call_soon_threadsafe(guard.first.timeout_keep_alive_handler)
+            assert guard.is_closed.wait(30)
+    finally:
+        port.close()
 
 
 def test_too_many_headers_are_refused(port: Port) -> None:

@@ -108,13 +108,9 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         # where a later one begins.
         self._first_bytes = 0 if was_in_head or was_in_body else len(data)
         super().data_received(data)
-        if self._in_head:
-            if not was_in_head:
-                self._set_deadline(HEAD_TIMEOUT_S, _HEAD_TOO_SLOW)
-        elif not self._in_body:
-            self._end_deadline()
-        elif not was_in_body or was_in_head:
-            self._set_deadline(self.guard.body_timeout_s, _BODY_TOO_SLOW)
+        # Of one that is being closed the deadline is that of `_close`.
+        if not self.transport.is_closing():
+            self._follow(was_in_head=was_in_head, was_in_body=was_in_body)
         if self._overhead_bytes > HEAD_BYTES_MAX:
             self._refuse(_TOO_LARGE)
         self._count_unfinished()
@@ -198,6 +194,21 @@ class BoundedHeadProtocol(HttpToolsProtocol):
             self.guard.waits(self)
             if self._in_body:
                 self._set_deadline(TOTAL_TIMEOUT_S, _BODY_TOO_SLOW)
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close a connection on which no further request came."""
+        if not self.transport.is_closing():
+            self._close()
+
+    def _follow(self, *, was_in_head: bool, was_in_body: bool) -> None:
+        """Set the deadline of the part of a request that is read now."""
+        if self._in_head:
+            if not was_in_head:
+                self._set_deadline(HEAD_TIMEOUT_S, _HEAD_TOO_SLOW)
+        elif not self._in_body:
+            self._end_deadline()
+        elif not was_in_body or was_in_head:
+            self._set_deadline(self.guard.body_timeout_s, _BODY_TOO_SLOW)
 
     def _refusal(self) -> HttpRefusal | None:
         if len(self.url) + sum(len(n) + len(v) for n, v in self.headers) > HEAD_BYTES_MAX:
