@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import Dependency, PenstockError, Unavailable
@@ -204,16 +204,7 @@ def merged(groups: Iterable[Sequence[DependencyWait]]) -> list[DependencyWait]:
     found: dict[Dependency, DependencyWait] = {}
     for one in sorted((one for group in groups for one in group), key=lambda one: one.since_ms):
         first = found.get(one.dependency)
-        if first is None:
-            found[one.dependency] = one
-            continue
-        found[one.dependency] = DependencyWait(
-            first.dependency,
-            first.work,
-            first.since_ms,
-            first.tries + one.tries,
-            first.error,
-            first.tries_max,
-            first.next_ms,
+        found[one.dependency] = (
+            one if first is None else replace(first, tries=first.tries + one.tries)
         )
     return list(found.values())

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import cast
+from urllib.parse import unquote, urlsplit
 
 from penstock.core.durations import parse_duration
 from penstock.core.errors import InvalidRequest
@@ -26,6 +27,7 @@ from penstock.services import optionvalues as read
 from penstock.services.optionvalues import Address, masked
 
 CONFIG_FILE = "penstock.toml"
+METADATA_FILE = "metadata.db"
 _SECRET_BYTES_MAX = 4_096
 VARIABLE_PREFIX = "PENSTOCK_"
 
@@ -560,7 +562,7 @@ class Options:
     @property
     def metadata_address(self) -> str:
         """The metadata URL, its default filled in."""
-        return self.metadata_url or f"sqlite:///{self.data_dir.absolute() / 'metadata.db'}"
+        return self.metadata_url or f"sqlite:///{self.data_dir.absolute() / METADATA_FILE}"
 
     @property
     def deep_storage_address(self) -> str:
@@ -569,6 +571,13 @@ class Options:
         if given and "://" in given:
             return given
         return str((Path(given) if given else self.data_dir / "segments").absolute())
+
+
+def local_path(address: str) -> Path | None:
+    """Return the folder of this host that an address of a store names; None if it is elsewhere."""
+    if address.startswith("file://"):
+        return Path(unquote(urlsplit(address).path))
+    return None if "://" in address else Path(address)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from pathlib import Path
 from penstock.broker.httpserver.hosts import normalized_host
 from penstock.core.durations import parse_duration
 from penstock.core.errors import InvalidRequest
+from penstock.flow.modules import is_module_name
 
 # In URLs: what stands behind a user's name, and parameters by their names. A password may hold
 # slashes, which the drivers of databases take: rather too much is hidden than half of one shown.
@@ -196,11 +197,10 @@ def paths(value: object) -> tuple[Path, ...]:
 
 def flow_modules(value: object) -> tuple[str, ...]:
     """Read folders and names of packages, as `texts`; folders become absolute."""
-    found = []
-    for part in texts(value):
-        is_name = all(name.isidentifier() for name in part.split("."))
-        found.append(part if is_name else str(Path(part).expanduser().absolute()))
-    return tuple(found)
+    return tuple(
+        part if is_module_name(part) else str(Path(part).expanduser().absolute())
+        for part in texts(value)
+    )
 
 
 def mode(value: object) -> str:

@@ -54,8 +54,8 @@ class ReadyState:
 
     Attributes:
         role: The process's role.
-        reasons: What it waits for itself.
-        waits: Waits of its work, such as its tasks; they do not make the process unready.
+        reasons: Dependencies that it waits for itself.
+        waits: Those of its work, such as its tasks; they do not make the process unready.
         pending: Other reasons why it is unready, without a failure: a check that was not tried
             yet, or a process that stops.
     """

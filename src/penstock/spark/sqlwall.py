@@ -67,7 +67,7 @@ _PATH: Final = re.compile(r"\b[a-z][a-z0-9+.-]{0,30}:/[^\s,\])]*")
 def hidden_query(query: str, hidden: Mapping[str, str]) -> str:
     """Return the text of a query that sees views under other names than they have.
 
-    The query's own lines begin at the second one, which `told` takes off again.
+    The query's own lines begin at the second one, which `relocated_error` takes off again.
 
     Args:
         query: The query, which `read_statement` took apart.
@@ -94,7 +94,8 @@ def relation(
     from pyspark.sql.connect.dataframe import DataFrame as Connected  # noqa: PLC0415
     from pyspark.sql.connect.plan import SQL  # noqa: PLC0415
 
-    # Unlike `spark.sql`, this does not have Spark run the text as a command first.
+    # Unlike `spark.sql`, this does not have Spark run the text as a command first. PySpark's types
+    # have one session and one DataFrame, and not the two kinds that exist.
     plan = SQL(text, [sf.lit(value) for value in parameters])
     return Connected(plan, spark)  # type: ignore[arg-type]
 
@@ -185,7 +186,7 @@ def without_paths(plan: str) -> str:
     return _PATH.sub("…", _LOCATION.sub(r"\1…", plan))
 
 
-def told(text: str, query: str) -> str:
+def relocated_error(text: str, query: str) -> str:
     """Return what Spark says of a query with the lines that it has without `hidden_query`."""
     lines = query.count("\n") + 1
     last = len(query) - (query.rfind("\n") + 1)

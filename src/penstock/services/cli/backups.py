@@ -20,7 +20,7 @@ from penstock.services.cli import exitcodes
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.output import print_json, print_rows, say, warn
 from penstock.services.config import Options
-from penstock.services.host.datafolder import METADATA_FILE, DataFolder, FolderLock
+from penstock.services.host.datafolder import DataFolder, FolderLock
 from penstock.storage.filesystem import OsFileSystem
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def _rebuild(options: Options, *, skip_unknown: bool, as_json: bool) -> None:
     lock.take()
     try:
         # Made under another name: a half of it must not start as if it were whole.
-        made, place = data.path / f"{METADATA_FILE}.rebuilt", data.path / METADATA_FILE
+        made, place = data.metadata.with_name(f"{data.metadata.name}.rebuilt"), data.metadata
         if options.metadata_url is None and place.exists():
             raise InvalidRequest(
                 f"{place} exists: --from-segments makes metadata that is lost; move the file away"

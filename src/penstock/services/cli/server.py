@@ -56,7 +56,11 @@ def _resolve(config: Path | None, given: Mapping[str, str | None]) -> Options:
 
 # `penstock up` alone starts a Spark.
 OF_LOCAL_SPARK = (
-    *("spark_master", "spark_secret_file", "spark_memory", "spark_java_options", "query_memory"),
+    "spark_master",
+    "spark_secret_file",
+    "spark_memory",
+    "spark_java_options",
+    "query_memory",
 )
 
 

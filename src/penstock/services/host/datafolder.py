@@ -26,7 +26,7 @@ import penstock
 from penstock.core.clock import Clock
 from penstock.core.errors import Conflict, InvalidRequest, Unavailable, counted
 from penstock.core.intervals import format_time
-from penstock.services.config import CONFIG_FILE, Address
+from penstock.services.config import CONFIG_FILE, METADATA_FILE, Address
 from penstock.storage.filesystem import OsFileSystem
 
 FORMAT = 1
@@ -36,7 +36,6 @@ CHILDREN_FILE = "children.json"
 CLIENT_FILE = "penstock.json"
 RESTORING_FILE = "restoring.json"
 """Mark of a folder that `penstock restore` has not completed."""
-METADATA_FILE = "metadata.db"
 # What Penstock itself makes in a data folder.
 _OWN = frozenset(
     {
@@ -96,7 +95,7 @@ class DataFolder:
     @property
     def metadata(self) -> Path:
         """The metadata, unless it is elsewhere."""
-        return self.path / "metadata.db"
+        return self.path / METADATA_FILE
 
     @property
     def flow(self) -> Path:
@@ -173,7 +172,7 @@ class DataFolder:
                 metadata is not a whole SQLite database.
             Unavailable: The metadata cannot be read.
         """
-        metadata = self.path / METADATA_FILE
+        metadata = self.metadata
         damage = _damage_of(metadata)
         if damage is not None:
             raise InvalidRequest(
@@ -247,7 +246,9 @@ class DataFolder:
                 f'{{"format": {FORMAT}}} into it'
             ) from None
         if number != FORMAT or isinstance(number, bool):
-            raise InvalidRequest(f"{self.path} has data folder format {number!r}: {_mend(number)}")
+            raise InvalidRequest(
+                f"{self.path} has data folder format {number!r}: {_format_remedy(number)}"
+            )
         return False
 
     def _refusal_of(self, foreign: Sequence[str]) -> InvalidRequest:
@@ -403,7 +404,7 @@ def _has_log(metadata: Path) -> bool:
     return False
 
 
-def _mend(number: object) -> str:
+def _format_remedy(number: object) -> str:
     """Return why a folder of this format number is refused, and what to do."""
     if isinstance(number, int) and not isinstance(number, bool) and number > FORMAT:
         return (

@@ -20,10 +20,9 @@ import stat
 import threading
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote, urlsplit
 
 from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
-from penstock.services.config import Options
+from penstock.services.config import Options, local_path
 from penstock.services.host.datafolder import DataFolder
 from penstock.storage.filesystem import OsFileSystem
 
@@ -61,7 +60,7 @@ def private_data_folder(options: Options) -> DataFolder:
     use_umask(options)
     folder = DataFolder(options.data_dir.absolute())
     group = None if options.segments_group is None else _group_id(options.segments_group)
-    root = _local_root(options)
+    root = local_path(options.deep_storage_address)
     if group is not None and root is None:
         raise InvalidRequest(
             f"--segments-group {options.segments_group} needs segments in a folder, and"
@@ -95,7 +94,7 @@ def make_deep_storage(options: Options) -> None:
     Where it cannot be made, tasks wait for it, and readiness reports it. A process that is started
     again by its launcher makes none: a disk may have been unmounted meanwhile.
     """
-    root = _local_root(options)
+    root = local_path(options.deep_storage_address)
     try:
         if root is not None:
             OsFileSystem().mkdir(str(root))
@@ -114,13 +113,6 @@ def _group_id(name: str) -> int:
         raise InvalidRequest(
             f"--segments-group {name}: this host has no such group: create it, or give its number"
         ) from None
-
-
-def _local_root(options: Options) -> Path | None:
-    address = options.deep_storage_address
-    if address.startswith("file://"):
-        return Path(unquote(urlsplit(address).path))
-    return None if "://" in address else Path(address)
 
 
 def _tighten(top: Path, mode: int, opened: Path | None) -> None:

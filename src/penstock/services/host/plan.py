@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.errors import Dependency, InvalidRequest
 from penstock.services import config
-from penstock.services.config import Address, Options
+from penstock.services.config import Address, Options, local_path
 from penstock.services.host.datafolder import DataFolder, check_path, queries_run_folder
 from penstock.services.host.http2 import greet
 from penstock.services.host.launcher import ChildPlan
@@ -135,9 +135,9 @@ class HostPlan:
                 "--query-memory starts a Spark for queries, and --query-connect names another: "
                 "give one of them"
             )
-        deep_storage = self._given.deep_storage_address
-        if "://" not in deep_storage:
-            check_path(Path(deep_storage), "--deep-storage")
+        deep_storage = local_path(self._given.deep_storage_address)
+        if deep_storage is not None:
+            check_path(deep_storage, "--deep-storage")
         try:
             http = self._listen(listen_on, "router", self._given.http, "--http")
             broker = self._listen(

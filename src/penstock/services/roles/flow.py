@@ -9,7 +9,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -25,7 +24,7 @@ from penstock.flow.processors.topics.service import SERVICE, ServiceAddresses
 from penstock.flow.write_guard import WRITE_GUARD
 from penstock.services.api.asgi import METRICS_TYPE, application
 from penstock.services.api.flow import FlowRoutes
-from penstock.services.config import Options
+from penstock.services.config import Options, local_path
 from penstock.services.httpserver import HttpServer
 from penstock.services.lifecycle import Handler, Lifecycle, Stage
 from penstock.services.presence import BrokerFinder, Presence
@@ -128,12 +127,8 @@ def own_places(options: Options) -> list[Path]:
         *(options.token_file, options.spark_secret_file),
     )
     places = [options.data_dir, *options.task_folders, *(one for one in files if one is not None)]
-    for address in (options.deep_storage_address, options.task_logs_address):
-        scheme, separator, _ = address.partition("://")
-        if not separator:
-            places.append(Path(address))
-        elif scheme == "file":
-            places.append(Path(unquote(urlsplit(address).path)))
+    stores = (local_path(options.deep_storage_address), local_path(options.task_logs_address))
+    places += [one for one in stores if one is not None]
     database = options.metadata_address
     if database.startswith("sqlite:///"):
         path = database.removeprefix("sqlite:///").partition("?")[0]

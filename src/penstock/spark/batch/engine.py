@@ -59,8 +59,8 @@ from penstock.spark.batch.queries import (
     as_read,
     check_times,
     columns_found,
-    told_apart,
     unseen,
+    with_exact_names,
 )
 from penstock.spark.batch.scanning import (
     BatchReport,
@@ -271,7 +271,7 @@ class _Call:
             if schema.dimensions_spec.discovers:
                 schema = discovered(schema, columns_found(rows))
             self._check_partitioning(schema)
-            apart = told_apart(spark, rows) if schema.has_exact_names else rows
+            apart = with_exact_names(spark, rows) if schema.has_exact_names else rows
             with told(spark, self.progress):
                 asked = as_read(apart, row_shape(schema).spark_columns())
                 made, counted, buckets = self._shuffle(asked, schema, intervals)

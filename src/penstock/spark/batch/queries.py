@@ -26,7 +26,7 @@ from penstock.spark.sql.dialect import in_spark
 from penstock.spark.sql.exactness import TwinTables
 from penstock.spark.sql.service import SQL_CONF, mentions
 from penstock.spark.sql.statement import read_statement
-from penstock.spark.sqlwall import OUTLINE_CONF, check_understood, relation, told
+from penstock.spark.sqlwall import OUTLINE_CONF, check_understood, relation, relocated_error
 from penstock.spark.tables import TableSource
 from penstock.spark.tables.columns import KnownColumns
 from penstock.spark.tables.model import TableFile
@@ -102,7 +102,7 @@ class QueryRows:
                 hidden |= {table.name: table.define(spark) for table in externs}
                 yield spark, relation(spark, query, (), hidden)
         except SparkRefusal as error:
-            shown = told(str(error), query)
+            shown = relocated_error(str(error), query)
             shown = twins.explained(shown) if twins.are_read else shown
             hint = in_spark(query, shown)
             if not hint:
@@ -194,7 +194,7 @@ def columns_found(rows: DataFrame) -> Found:
     return found
 
 
-def told_apart(spark: SparkSession, rows: DataFrame) -> DataFrame:
+def with_exact_names(spark: SparkSession, rows: DataFrame) -> DataFrame:
     """Return the rows in the same session, in which case counts in names from now on.
 
     Spark has understood the query already, so that nothing changes in what it means.

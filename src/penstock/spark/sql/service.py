@@ -53,7 +53,7 @@ from penstock.spark.sqlwall import (
     check_understood,
     explained,
     relation,
-    told,
+    relocated_error,
     without_paths,
 )
 from penstock.spark.tables import TableFile, Tables, TableSource, why_empty
@@ -436,7 +436,7 @@ class SqlService:
         return SqlResult(table.slice(0, limit), types, table.num_rows > limit)
 
     def _explained(self, error: PenstockError, query: str, twins: TwinTables | None) -> str:
-        text = told(str(error), query) if query else str(error)
+        text = relocated_error(str(error), query) if query else str(error)
         if "TABLE_OR_VIEW_NOT_FOUND" not in text:
             return twins.explained(text) if twins and twins.are_read else text
         missing = _MISSING_TABLE.search(text)

@@ -27,7 +27,7 @@ _SHOWN: Final = frozenset(
 _SHOWN_FUNCTIONS: Final = frozenset({"USER", "SYSTEM", "ALL"})
 # They show where things are stored on the host.
 _NOT_DESCRIBED: Final = frozenset({"DATABASE", "SCHEMA", "NAMESPACE", "CATALOG", "PROCEDURE"})
-_COMMAND_MEND: Final = (
+_COMMAND_REMEDY: Final = (
     "SHOW TABLES, VIEWS, COLUMNS, FUNCTIONS, DATABASES and CATALOGS, DESCRIBE of a datasource, a"
     " query or a function, and EXPLAIN are answered here"
 )
@@ -157,7 +157,7 @@ def _command(sql: str, found: list[Token]) -> str:
 
 def _refused_command(sql: str, token: Token) -> InvalidRequest:
     where = place(sql, token.position)
-    return InvalidRequest(f"{token.raw:.40} is not allowed, {where}: {_COMMAND_MEND}")
+    return InvalidRequest(f"{token.raw:.40} is not allowed, {where}: {_COMMAND_REMEDY}")
 
 
 def _check_tables(sql: str, found: list[Token]) -> None:
