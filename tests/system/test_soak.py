@@ -33,7 +33,7 @@ pytestmark = [
 ]
 
 # Processes that live as long as Penstock; peons and Spark's Python workers come and go.
-LASTING = ("launcher", "broker", "overlord", "flow", "worker", "router", "spark")
+LASTING = ("launcher", "broker", "overlord", "flow", "worker", "router", "spark", "queries")
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,8 @@ def sample(rig: Rig, minute: float, handoffs: int, events: int) -> Sample:
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[Rig]:
-    with running_rig(tmp_path / "data") as made:
+    # Both JVMs run, as they do by default; see tests/conftest.py.
+    with running_rig(tmp_path / "data", {"PENSTOCK_QUERY_MEMORY": "1g"}) as made:
         with BrokerClient(made.server.broker_http) as broker:
             broker.create_topic(TOPIC, PARTITIONS)
         made.api.post("/druid/indexer/v1/supervisor", SUPERVISOR)
