@@ -29,6 +29,7 @@ Block = Callable[[range], tuple[list[str], dict[str, int]]]
 # Names of modules and of functions in them that give a `Block`; seeds of one block.
 SUITES: Final = {
     "sql-wall": ("sql_wall_suite", "sql_wall", 1_000),
+    "sql-plan": ("sql_wall_suite", "sql_plan", 1_000),
     "hand-offs": ("hand_offs_suite", "hand_offs", 30),
 }
 

@@ -1,4 +1,7 @@
-"""The suite `sql-wall`: random statements against a real Spark, with canaries around it."""
+"""The suites `sql-wall` and `sql-plan`: random statements against a real Spark, with canaries.
+
+The second one checks no texts, so that all that is held back is held back by the check of plans.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "fuzz"))
 
-from sql_canaries import VARIABLE, new_secret, run_seeds, watching
+from sql_canaries import VARIABLE, new_secret, run_seeds, watching, without_text_check
 
 from penstock.core.clock import SystemClock
 from penstock.spark.connect.server import SparkServer, SparkServerOptions
@@ -50,3 +53,10 @@ def sql_wall() -> Iterator[object]:
         finally:
             sessions.close()
             server.stop()
+
+
+@contextmanager
+def sql_plan() -> Iterator[object]:
+    """Give what runs the statements of seeds without the check of their texts."""
+    with without_text_check(), sql_wall() as run:
+        yield run

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from sql_canaries import VARIABLE, Watch, run_seeds, watching
+from sql_canaries import VARIABLE, Watch, run_seeds, watching, without_text_check
 from sql_statements import attacks
 
 from penstock.core.errors import InvalidRequest
@@ -17,7 +17,6 @@ from penstock.spark import sqlwall
 from penstock.spark.connect.session import SparkSessions
 from penstock.spark.sql import service
 from penstock.spark.sql.service import SqlQuery
-from penstock.spark.sql.statement import Statement
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -26,6 +25,7 @@ pytestmark = pytest.mark.spark
 
 SECRET = "canary-of-the-environment"  # `conftest` gives it to Spark
 SEEDS = range(7_000_000, 7_000_400)
+SEEDS_OF_PLANS = range(8_000_000, 8_000_200)
 
 
 @pytest.fixture(scope="module")
@@ -39,10 +39,6 @@ def own(sessions: SparkSessions, tmp_path: Path) -> Iterator[Watch]:
     """A service with Spark sessions of its own, in which a test may leave things."""
     with watching(sessions.another(), tmp_path / "wall", SECRET) as made:
         yield made
-
-
-def without_text_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "read_statement", lambda sql: Statement(query=sql))
 
 
 def without_plan_check(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,18 +73,17 @@ def test_the_check_of_texts_alone_holds(own: Watch, monkeypatch: pytest.MonkeyPa
     assert own.state() == []
 
 
-def test_the_check_of_plans_alone_holds(own: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patched:
-        without_text_check(patched)
+def test_the_check_of_plans_alone_holds(own: Watch) -> None:
+    with without_text_check():
         assert reached(own) == []
+        assert run_seeds(own, SEEDS_OF_PLANS) == []
+    assert own.counts["refused by plan"]
     assert own.state() == []
 
 
-def test_variables_are_not_replaced_where_the_texts_are_not_checked(
-    own: Watch, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    without_text_check(monkeypatch)
-    answer = own.service.query(SqlQuery(f"SELECT '${{env:{VARIABLE}}}' AS x"))
+def test_variables_are_not_replaced_where_the_texts_are_not_checked(own: Watch) -> None:
+    with without_text_check():
+        answer = own.service.query(SqlQuery(f"SELECT '${{env:{VARIABLE}}}' AS x"))
     assert answer.table.to_pylist() == [{"x": f"${{env:{VARIABLE}}}"}]
 
 
@@ -96,8 +91,7 @@ def test_without_walls_each_detector_sees_its_attack(
     own: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run(sql: str, *parameters: str) -> list[str]:
-        with monkeypatch.context() as patched:
-            without_text_check(patched)
+        with monkeypatch.context() as patched, without_text_check():
             without_plan_check(patched)
             return own.run(sql, parameters)
 
@@ -146,8 +140,7 @@ def test_what_is_within_the_limits_of_depth_fits_the_stack_of_spark(
 def test_a_view_of_another_statement_is_not_seen(
     own: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with monkeypatch.context() as patched:
-        without_text_check(patched)
+    with monkeypatch.context() as patched, without_text_check():
         without_plan_check(patched)
         own.run("CREATE OR REPLACE TEMPORARY VIEW canary AS SELECT 666 AS n, 'forged' AS s")
     answer = own.service.query(SqlQuery("SELECT max(n) AS n FROM canary"))
