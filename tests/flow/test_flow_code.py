@@ -135,13 +135,15 @@ def test_put_file_cannot_write_into_a_listed_folder(code: Path, tmp_path: Path) 
 
 
 def test_no_flow_writes_where_python_imports_from_or_penstock_keeps_files(
-    code: Path, tmp_path: Path
+    code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path / "bytecode"))
     WRITE_GUARD.set([tmp_path / "data"])
     protected = [
         Path(penstock.__file__).parent / "flow",
         *(Path(entry) for entry in sys.path if Path(entry).is_absolute()),
         tmp_path / "data" / "run",
+        tmp_path / "bytecode",
     ]
     assert all(refuses(PutFile, folder=str(folder)) for folder in protected)
     assert not refuses(PutFile, folder=str(tmp_path / "database"))

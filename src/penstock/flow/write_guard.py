@@ -4,8 +4,9 @@ Owns the list of these folders and the check of a path against it. Processors th
 delete files ask before they do.
 
 A flow that could write a module could run any code at the next start. So the guard protects the
-folders and packages of `--flow-modules`, every folder that Python imports from, Penstock's own
-package, and the folders and files that the service adds: its data folder and its options.
+folders and packages of `--flow-modules`, every folder that Python imports from or keeps bytecode
+in, Penstock's own package, and the folders and files that the service adds, such as its data
+folder.
 
 Invariant: a path is judged by where it leads, after symbolic links and ``..``; folders are compared
 by their identity as well, so that a second name for a folder (a bind mount, another case) does not
@@ -74,8 +75,9 @@ class WriteGuard:
         for place in SERVICE_MODULES.get().places():
             yield str(place), "flows run code of it (--flow-modules)"
         yield os.path.dirname(penstock.__file__), _CODE
-        for entry in (*sys.path, site.getusersitepackages(), sys.prefix, sys.base_prefix):
-            if os.path.isabs(entry) and entry not in _TOO_WIDE:
+        folders = (site.getusersitepackages(), sys.prefix, sys.base_prefix, sys.pycache_prefix)
+        for entry in (*sys.path, *folders):
+            if entry and os.path.isabs(entry) and entry not in _TOO_WIDE:
                 yield entry, _CODE
 
 

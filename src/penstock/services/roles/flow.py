@@ -6,7 +6,7 @@ import itertools
 import os
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from penstock.flow.write_guard import WRITE_GUARD
 from penstock.services.api.asgi import METRICS_TYPE, application
 from penstock.services.api.flow import FlowRoutes
 from penstock.services.config import Options, local_path
+from penstock.services.host.plan import spark_cache_folder
 from penstock.services.httpserver import HttpServer
 from penstock.services.lifecycle import Handler, Lifecycle, Stage
 from penstock.services.presence import BrokerFinder, Presence
@@ -74,7 +75,7 @@ class FlowHost:
                 token=options.token or "",
             )
         )
-        WRITE_GUARD.set(own_places(options))
+        WRITE_GUARD.set(own_places(options, os.environ))
         # Before the repository makes it: with --segments-group the umask leaves new folders open to
         # this user's own group. The repository reports mistakes in the folder.
         with suppress(OSError):
@@ -120,13 +121,17 @@ class FlowHost:
         return flow_samples(controller.status(), controller.bulletins.count)
 
 
-def own_places(options: Options) -> list[Path]:
-    """Return the local folders and files of a Penstock, which flows must not change."""
+def own_places(options: Options, environment: Mapping[str, str]) -> list[Path]:
+    """Return the local folders and files of a Penstock, which flows must not change.
+
+    One of them is the cache of Spark's starts: a JVM runs the classes in it.
+    """
     files = (
         *(options.tls_cert, options.tls_key, options.tls_root_ca, options.broker_tcp_socket),
         *(options.token_file, options.spark_secret_file),
     )
     places = [options.data_dir, *options.task_folders, *(one for one in files if one is not None)]
+    places.append(spark_cache_folder(environment))
     stores = (local_path(options.deep_storage_address), local_path(options.task_logs_address))
     places += [one for one in stores if one is not None]
     database = options.metadata_address
