@@ -8,7 +8,7 @@ import pytest
 import uvloop
 
 from penstock.broker.http.asking import HttpAsker
-from penstock.core.errors import PenstockError
+from penstock.core.errors import PenstockError, Unavailable
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,14 @@ def test_an_address_that_can_be_none_is_an_error_of_ours(url: str, run: object) 
 
     assert callable(run)
     run(ask())
+
+
+def test_the_time_for_a_connection_is_named_when_it_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def hang(*_arguments: object, **_named: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(asyncio, "open_connection", hang)
+    with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1/auth: no connection within 0\.01 s"):
+        asyncio.run(HttpAsker(0.01, 1_000.0, 1_000).get("http://127.0.0.1:1/auth", {}))

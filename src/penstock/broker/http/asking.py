@@ -81,8 +81,13 @@ class HttpAsker:
 
     async def _exchange(self, server: _Server, request: bytes) -> bytes:
         tls = await asyncio.to_thread(_certificates) if server.is_tls else None
-        async with asyncio.timeout(self._connect_timeout_s):
-            reader, writer = await asyncio.open_connection(server.host, server.port, ssl=tls)
+        try:
+            async with asyncio.timeout(self._connect_timeout_s):
+                reader, writer = await asyncio.open_connection(server.host, server.port, ssl=tls)
+        except TimeoutError as error:
+            raise Unavailable(
+                f"{server.place}: no connection within {self._connect_timeout_s:g} s"
+            ) from error
         try:
             writer.write(request)
             await writer.drain()
