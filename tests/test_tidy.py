@@ -97,6 +97,21 @@ def test_what_is_passed_in_is_not_called(pattern: str) -> None:
     assert not found, "\n".join(found)
 
 
+def test_a_number_in_a_sentence_and_its_noun_agree() -> None:
+    """`counted` of core/errors returns "1 file" and "2 files"; a fixed plural cannot."""
+    nouns = "events|files|FlowFiles|messages|partitions|records|rows|segments|tasks|topics"
+    plural = re.compile(
+        rf"%d ([a-z]+ )?(bytes|{nouns})\b|{{len\([^{{}}]*\)}} ([a-z]+ )?({nouns})\b"
+    )
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in SOURCES
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if plural.search(line)
+    ]
+    assert not found, "\n".join(found)
+
+
 def test_every_module_says_what_it_is() -> None:
     assert not [str(path) for path in SOURCES if not ast.get_docstring(ast.parse(path.read_text()))]
 

@@ -235,7 +235,7 @@ def test_damage_is_logged_once(place, caplog):
             with place.open() as queue:
                 queue.verify()
                 queue.verify()
-    assert caplog.text.count("1 messages are lost, offsets 14 to 15") == 1
+    assert caplog.text.count("lost 1 message, offsets 14 to 15") == 1
 
 
 # -- cursor files

@@ -126,7 +126,7 @@ def test_that_no_queue_can_be_synced_is_one_line(
             queue.sync()
     said = [line for line in caplog.messages if "could not be synced" in line]
     assert len(said) == 1
-    assert "/many/0: 1 messages could not be synced" in said[0]
+    assert "/many/0: 1 message could not be synced" in said[0]
     assert [queue.statistics().sync_failures for queue in queues] == [1] * 10
     for queue in queues:
         queue.close()

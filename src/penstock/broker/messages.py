@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.core.errors import InvalidRequest
+from penstock.core.errors import InvalidRequest, counted
 from penstock.storage.blocks import as_messages
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def parse_binary(body: bytes, max_message_bytes: int, max_body_bytes: int) -> pa
     if used != len(body):
         raise MalformedBody(
             "BAD_BODY",
-            f"{len(body) - used} bytes follow the last of the {len(messages)} announced messages",
+            f"the body has {counted(len(body) - used, 'byte')} after the last announced message",
         )
     return messages
 
@@ -116,7 +116,7 @@ def parse_binary_prefix(
         MalformedBody: As `parse_binary`, but for bytes that follow.
     """
     if len(body) < _PREFIX_BYTES:
-        text = f"the body has {len(body)} bytes, too few for a count"
+        text = f"the body has {counted(len(body), 'byte')}, too few for a count"
         raise MalformedBody("BAD_BODY", text, "failed to read message count")
     count: int = _INT32.unpack_from(body)[0]
     # A message takes five bytes or more, so a wild count is caught before any work is done.

@@ -19,7 +19,7 @@ from penstock.client.inbox import Inbox
 from penstock.client.lookup import lookup_url
 from penstock.client.options import ConsumerOptions, Environment
 from penstock.client.v2 import wire
-from penstock.core.errors import InvalidRequest
+from penstock.core.errors import InvalidRequest, counted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -216,7 +216,7 @@ class Consumer:
         patience = loop.create_task(self._wait_patiently())
         await asyncio.wait([settled, patience], return_when="FIRST_COMPLETED")
         if not settled.done():
-            _logger.warning("%d messages in flight were left", self._fleet.in_flight)
+            _logger.warning("left %s in flight", counted(self._fleet.in_flight, "message"))
         for task in (settled, patience):
             task.cancel()
         await asyncio.wait([settled, patience])

@@ -11,6 +11,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from penstock.core.errors import counted
+
 if TYPE_CHECKING:
     from penstock.client.inbox import Inbox
     from penstock.client.message import Message
@@ -95,7 +97,9 @@ class Handling:
         if not message.answered:
             message.finish()
         if given_up:
-            _logger.warning("%r was given up, for it failed %s times", message, limit)
+            _logger.warning(
+                "%r was given up, for it failed %s", message, counted(message.attempts - 1, "time")
+            )
             self.given_up += 1
         else:
             self.succeeded += 1

@@ -23,7 +23,7 @@ from penstock.client.options import Environment, ProducerOptions
 from penstock.client.v2 import wire
 from penstock.client.v2.connection import Connection, open_connection
 from penstock.client.window import Window
-from penstock.core.errors import Closed, InvalidRequest, PenstockError, Unavailable
+from penstock.core.errors import Closed, InvalidRequest, PenstockError, Unavailable, counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -166,8 +166,8 @@ class Producer:
         limit = self._options.max_body_bytes
         if (body_bytes := wire.batch_body_bytes(sizes)) > limit:
             raise InvalidRequest(
-                f"a batch of {len(sizes)} messages has {body_bytes} bytes, the limit is {limit}: "
-                "make it smaller, or raise max_body_bytes here and at the server"
+                f"a batch of {counted(len(sizes), 'message')} has {body_bytes} bytes, the limit is "
+                f"{limit}: make it smaller, or raise max_body_bytes here and at the server"
             )
         wire.require_name(topic, "topic")
         await self._send(wire.publish_many(topic, messages), retry=retry)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from penstock.core.clock import Clock, SystemClock
-from penstock.core.errors import NotFound, Unavailable
+from penstock.core.errors import NotFound, Unavailable, counted
 from penstock.core.sparselog import SparseLogs, Warn
 from penstock.indexing.engine import (
     DataFile,
@@ -236,8 +236,9 @@ class SparkEngine:
         expected = sum(file.rows for file in request.files)
         if len(merged) != 1 or (not request.schema.rollup and merged[0].rows != expected):
             raise EngineFailure(
-                f"merging {len(paths)} files of {expected} rows made {len(merged)} files of"
-                f" {sum(file.rows for file in merged)}: are they all of {request.interval}?"
+                f"merging {counted(len(paths), 'file')} of {counted(expected, 'row')} made"
+                f" {counted(len(merged), 'file')} of {sum(file.rows for file in merged)}: are they"
+                f" all of {request.interval}?"
             )
         return merged[0]
 
@@ -253,8 +254,9 @@ class SparkEngine:
         rows = sum(part.rows for part in parts)
         if rows != file.rows:
             raise EngineFailure(
-                f"dividing {file.path} of {file.rows} rows made files of {rows} rows: do the times"
-                f" hold all from {file.min_time_ms} to {file.max_time_ms} ms?"
+                f"dividing {file.path} of {counted(file.rows, 'row')} made files of"
+                f" {counted(rows, 'row')}: do the times hold all from"
+                f" {file.min_time_ms} to {file.max_time_ms} ms?"
             )
         return parts
 
@@ -455,5 +457,5 @@ def _check(counts: RowCounts, files: Sequence[DataFile], request: PersistRequest
     if accounted > offered or not fits:
         raise EngineUnavailable(
             f"the counts of topic {request.topic!r} do not add up: {accounted} of {offered}"
-            f" messages, {rows} rows in files, {counts.processed} processed: try again"
+            f" messages, {counted(rows, 'row')} in files, {counts.processed} processed: try again"
         )

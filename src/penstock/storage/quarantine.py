@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import google_crc32c
 
-from penstock.core.errors import PenstockError
+from penstock.core.errors import PenstockError, counted
 
 if TYPE_CHECKING:
     from penstock.storage.blocks import Damage, LogBytes
@@ -75,10 +75,10 @@ class Quarantine:
         self.bytes_quarantined += len(kept)
         if copied or nothing:
             _logger.warning(
-                "%s: %d messages are lost, offsets %d to %d: %d damaged bytes at %d of log file %d"
-                " are skipped%s",
-                self._folder, lost, damage.first_lost, following, len(kept), damage.position,
-                base_offset, " and kept in a .bad file" if copied else "",
+                "%s: lost %s, offsets %d to %d: skipped %s at %d of log file %d%s",
+                self._folder, counted(lost, "message"), damage.first_lost, following,
+                counted(len(kept), "damaged byte"), damage.position, base_offset,
+                ", and kept a copy in a .bad file" if copied else "",
             )  # fmt: skip
 
     def record_torn_tail(self, base_offset: int, position: int, torn: bytes) -> None:
@@ -90,8 +90,8 @@ class Quarantine:
         if torn.count(0) != len(torn):
             self._copy(base_offset, position, torn)
         _logger.warning(
-            "%s: the last %d bytes of log file %d, at %d, are an unfinished write and are cut off",
-            self._folder, len(torn), base_offset, position,
+            "%s: cut off an unfinished write, the last %s of log file %d, at %d",
+            self._folder, counted(len(torn), "byte"), base_offset, position,
         )  # fmt: skip
         self.torn_bytes += len(torn)
 

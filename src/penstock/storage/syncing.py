@@ -26,7 +26,7 @@ import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
-from penstock.core.errors import Closed, PenstockError
+from penstock.core.errors import Closed, PenstockError, counted
 from penstock.core.sparselog import SparseLog
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ class Syncer:
             self._not_before_s = self._dirty_since_s + self._interval_s
         if isinstance(error, PenstockError):
             self._trouble.warning(
-                "%s: %d messages could not be synced: %s", self._name, taken, error
+                "%s: %s could not be synced: %s", self._name, counted(taken, "message"), error
             )
         else:
             _logger.error("%s: syncing failed", self._name, exc_info=error)

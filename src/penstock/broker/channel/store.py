@@ -21,7 +21,7 @@ from penstock.broker.channel.options import ChannelOptions
 from penstock.broker.channel.state.journalled import restore, snapshot
 from penstock.broker.channel.state.state import ChannelState
 from penstock.broker.names import is_ephemeral, is_valid_name
-from penstock.core.errors import CorruptData
+from penstock.core.errors import CorruptData, counted
 from penstock.storage.journal import Journal
 
 if TYPE_CHECKING:
@@ -120,9 +120,9 @@ class ChannelStore:
             was_cut, whole = True, False
         if damage.lost_bytes:
             _logger.warning(
-                "%s: %d bytes of the journal are damaged and kept aside: messages that were "
-                "finished since may come again",
-                *(folder, damage.lost_bytes),
+                "%s: kept aside %s of the journal: messages that were finished since may come"
+                " again",
+                *(folder, counted(damage.lost_bytes, "damaged byte")),
             )
         elif not journal.snapshot:
             _logger.warning("%s: the journal is gone; all that is there comes again", folder)

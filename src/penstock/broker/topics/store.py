@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from penstock.broker.channel.store import FOLDER as CHANNELS_FOLDER
 from penstock.broker.topics.file import FILE_NAME, ID_FILE_NAME, TopicFile, parse_id
-from penstock.core.errors import NotFound
+from penstock.core.errors import NotFound, counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -159,9 +159,8 @@ class TopicStore:
                 held=None if channels else (0,) * partitions,
             )
             _logger.warning(
-                "topic %s: %s; %s is written anew with %d stream partitions and the channels %s, "
-                "none paused",
-                *(name, error, path, partitions, channels),
+                "topic %s: %s; %s is written anew with %s and the channels %s, none paused",
+                *(name, error, path, counted(partitions, "stream partition"), channels),
             )
             self.save(name, found)
         elif set(entries) <= _LEFT_BY_A_CREATE:

@@ -182,8 +182,8 @@ class FlowFileQueue:
             if not (0 <= count <= taken.count and 0 <= size_bytes <= taken.size_bytes):
                 raise InvalidRequest(
                     f"queue {self._contents.queue_id}: {counted(count, 'FlowFile')} of "
-                    f"{size_bytes} bytes acknowledged, and {taken.count} of {taken.size_bytes} "
-                    "bytes were polled; "
+                    f"{counted(size_bytes, 'byte')} acknowledged, and {taken.count} of "
+                    f"{counted(taken.size_bytes, 'byte')} polled; "
                     "acknowledge each once, with the size it had"
                 )
             taken.add(-count, -size_bytes)

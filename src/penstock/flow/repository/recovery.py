@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from penstock.core.errors import CorruptData, InvalidRequest
+from penstock.core.errors import CorruptData, InvalidRequest, counted
 from penstock.flow.repository.changes import RecoveryEvent
 from penstock.flow.repository.journals import (
     FIRST_GENERATION,
@@ -165,8 +165,8 @@ class JournalReader:
             self._events.append(
                 RecoveryEvent(
                     "journal-torn",
-                    f"{folder}: {journal.damage.torn_bytes} bytes at the end were never durable "
-                    "and are left out",
+                    f"{folder}: left out {counted(journal.damage.torn_bytes, 'byte')} at the end,"
+                    " which a write that did not finish left there",
                     journal.damage.torn_bytes,
                 )
             )

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
-from penstock.core.errors import PenstockError
+from penstock.core.errors import PenstockError, counted
 from penstock.flow.queue.home import RestoredSwapFile, SwapFile
 from penstock.flow.repository.changes import Changes, Recovered, RecoveredQueue, RecoveryEvent
 from penstock.flow.repository.committing import Committer
@@ -248,7 +248,6 @@ def _recover_content(back: ReadBack, content: ContentRepository) -> list[Recover
     if not orphans:
         return []
     done = "kept until the next start" if damaged else "deleted"
-    message = (
-        f"{len(orphans)} files of content that no FlowFile refers to were {done}: {orphans[0]}"
-    )
+    files = counted(len(orphans), "file")
+    message = f"{done}: {files} of content that no FlowFile refers to, such as {orphans[0]}"
     return [RecoveryEvent("content-orphaned", message, len(orphans))]

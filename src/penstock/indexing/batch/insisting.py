@@ -13,7 +13,7 @@ import threading
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from penstock.core.errors import PenstockError, Unavailable
+from penstock.core.errors import PenstockError, Unavailable, counted
 from penstock.core.waits import DependencyWait
 from penstock.indexing.engine import EngineFailure, EngineLost, InputUnavailable
 from penstock.indexing.errand import Retry
@@ -114,11 +114,11 @@ def _kind_of(error: Unavailable) -> str | None:
 def _given_up(kind: str, count: int, error: Unavailable) -> str:
     if kind == _INPUT:
         return (
-            f"the input did not answer {count} times, at last: {error}. See to its host, or correct"
-            " the input; then submit the task again"
+            f"the input did not answer {counted(count, 'time')}, at last: {error}. See to its host,"
+            " or correct the input; then submit the task again"
         )
     return (
-        f"the engine was lost {count} times over this work, at last: {error}."
+        f"the engine was lost {counted(count, 'time')} over this work, at last: {error}."
         " Give Spark more memory (--spark-memory), or the task less to do: a shorter"
         " interval, fewer files at once, fewer rows per segment; then submit it again"
     )

@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.errors import Dependency, PenstockError, Unavailable
+from penstock.core.errors import Dependency, PenstockError, Unavailable, counted
 from penstock.core.waits import WaitTable, waits_from_json
 from penstock.indexing.ports import TaskLocation, TaskState, WorkerTask
 from penstock.indexing.worker.attempts import SHUTDOWN, STATUS, WAITS, Attempts, TaskEnd
@@ -171,7 +171,8 @@ class RunningTask:
         self._deaths_s = [*(death_s for death_s in self._deaths_s if death_s > since_s), now_s]
         deaths = len(self._deaths_s)
         if deaths >= options.deaths_max:
-            text = f"{reason}; it died {deaths} times within {now_s - self._deaths_s[0]:.0f} s"
+            within_s = now_s - self._deaths_s[0]
+            text = f"{reason}; it died {counted(deaths, 'time')} within {within_s:.0f} s"
             self._fail(text + self._log_end())
             return
         delay_ms = options.restart.delay_ms(deaths)

@@ -81,8 +81,7 @@ def _stream_partitions(broker: BrokerClient, topic: str) -> int | None:
 
 def _created(topic: str, partitions: int | None) -> str:
     """Say that a topic was not there: its name may be mistyped, or its partitions too few."""
-    number = "1 stream partition" if partitions == 1 else f"{partitions} stream partitions"
-    having = "" if partitions is None else f", with {number}"
+    having = "" if partitions is None else f", with {counted(partitions, 'stream partition')}"
     return (
         f"topic {topic} was not there: it was created{having}; penstock topic create NAME"
         " --partitions N creates one with as many as are wanted"

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.text import Text
 
 from penstock.core.clock import Clock, SystemClock
-from penstock.core.errors import PenstockError, Unavailable
+from penstock.core.errors import PenstockError, Unavailable, counted
 from penstock.services.answers import objects, whole
 from penstock.services.demo.chaos import kill_one
 from penstock.services.demo.feeding import FOLDER_VARIABLE, REJECTED, TOPIC, Feeding
@@ -288,7 +288,7 @@ class Demo:
         if self._options.kills:
             self._print(
                 Text(
-                    f"{self._kills} processes were killed, "
+                    f"killed {counted(self._kills, 'process', 'processes')}, "
                     f"{self._server.starts - 1} of them the launcher; each event is counted "
                     f"{'once' if right else 'WRONGLY'}"
                 )

@@ -23,7 +23,7 @@ from urllib.parse import quote, urlsplit
 import orjson
 
 from penstock.core.clock import Clock
-from penstock.core.errors import InvalidRequest, Unavailable
+from penstock.core.errors import InvalidRequest, Unavailable, counted
 from penstock.core.metrics import MetricRegistry, Sample
 from penstock.core.sparselog import SparseLog
 from penstock.services.emitting.batches import Batch, Batches, BatchOptions, framed
@@ -148,8 +148,8 @@ class HttpSink:
             lost = self._batches.dropped - dropped
         if lost:
             self._log.warning(
-                "%d events for %s are dropped: too large, too many, or after the end",
-                lost,
+                "dropped %s for %s: too large, too many, or after the end",
+                counted(lost, "event"),
                 self._options.url,
             )
 
@@ -269,7 +269,7 @@ class HttpSink:
                     lost += len(batch.events)
                 self._changed.notify_all()
         if lost:
-            raise Unavailable(f"{self._options.url} did not take the last {lost} events")
+            raise Unavailable(f"{self._options.url} did not take the last {counted(lost, 'event')}")
 
     def _time_limit_s(self) -> float:
         with self._changed:
@@ -320,7 +320,8 @@ class HttpSink:
             self._sent.add(len(batch.events))
             return True
         self._failures.add()
-        self._log.warning("%d events for %s: %s", len(batch.events), options.url, reason)
+        events = counted(len(batch.events), "event")
+        self._log.warning("%s for %s: %s", events, options.url, reason)
         return False
 
 

@@ -23,7 +23,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from penstock.core.errors import CorruptData, Dependency, InvalidRequest, NotFound, Unavailable
+from penstock.core.errors import (
+    CorruptData,
+    Dependency,
+    InvalidRequest,
+    NotFound,
+    Unavailable,
+    counted,
+)
 from penstock.core.intervals import Interval, condensed
 from penstock.indexing.batch.engine import (
     BatchRequest,
@@ -476,8 +483,8 @@ class _Call:
         fits = rows <= counts.processed if schema.rollup else rows == counts.processed
         if counts.processed < 0 or not fits:
             raise EngineLost(
-                f"the counts of task {self.request.task_id} do not add up: {rows} rows in files,"
-                f" {counts.processed} processed: try again"
+                f"the counts of task {self.request.task_id} do not add up:"
+                f" {counted(rows, 'row')} in files, {counts.processed} processed: try again"
             )
         shutil.rmtree(self.scratch, ignore_errors=True)
         settle(self.folder, [file.name for file in made])

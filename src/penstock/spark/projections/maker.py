@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.clock import Clock
-from penstock.core.errors import PenstockError, Unavailable
+from penstock.core.errors import PenstockError, Unavailable, counted
 from penstock.core.metrics import Counter
 from penstock.core.sparselog import SparseLog
 from penstock.indexing.engine import EngineFailure, EngineUnavailable
@@ -187,7 +187,8 @@ class Maker:
         if self._shelf.is_empty:
             return
         if deleted := self._shelf.tidy(self._known.needed(self._source.tables())):
-            logger.info("deleted %d files of projections that nobody needs any more", deleted)
+            files = counted(deleted, "file")
+            logger.info("deleted %s of projections that nobody needs any more", files)
 
     def _run(self) -> None:
         # What was made before this process began is used from its first query on.

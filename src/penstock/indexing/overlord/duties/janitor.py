@@ -12,7 +12,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from penstock.core.errors import PenstockError
+from penstock.core.errors import PenstockError, counted
 from penstock.indexing.overlord.duties.duty import before_all_tasks
 from penstock.indexing.overlord.duties.overshadowed import Overshadowed
 
@@ -141,5 +141,5 @@ class JanitorDuty:
             except PenstockError as error:
                 _log.warning("cannot delete the orphan %s: %s", load_spec, error)
         if deleted:
-            _log.info("deleted %d files of publishes that never came", deleted)
+            _log.info("deleted %s of publishes that never came", counted(deleted, "file"))
         return deleted

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from penstock.core.errors import InvalidRequest
+from penstock.core.errors import InvalidRequest, counted
 from penstock.core.intervals import Interval
 from penstock.indexing.spec.rules import action_for, can_drop, parse_rules
 from penstock.storage.metadata.tables.rules import DEFAULT_RULES
@@ -53,7 +53,7 @@ class RetentionDuty:
         )
         if doomed:
             count = self._metadata.segments.mark_unused_at(doomed)
-            _log.info("the retention rules dropped %d segments", count)
+            _log.info("the retention rules dropped %s", counted(count, "segment"))
 
 
 class ChangedRules:

@@ -11,7 +11,7 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.errors import Closed, Dependency, PenstockError, Unavailable
+from penstock.core.errors import Closed, Dependency, PenstockError, Unavailable, counted
 from penstock.core.waits import WaitTable
 from penstock.indexing.lockbox.lockboxes import lane_of
 from penstock.indexing.overlord.locking import lock_task
@@ -128,7 +128,8 @@ class TaskEnds:
         try:
             self.store(batch)
         except Unavailable as error:
-            _log.warning("the ends of %d tasks are not stored yet: %s", len(batch), error)
+            tasks = counted(len(batch), "task")
+            _log.warning("the ends of %s are not stored yet: %s", tasks, error)
             self.waits.failed(_STORE, error, dependency=Dependency.METADATA)
             self._processor.timers.schedule_after(self._retry_ms, self._store_all, "store ends")
             return

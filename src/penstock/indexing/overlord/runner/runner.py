@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from penstock.core.errors import Conflict, InvalidRequest, PenstockError
+from penstock.core.errors import Conflict, InvalidRequest, PenstockError, counted
 from penstock.indexing.errand import Calls
 from penstock.indexing.overlord.runner.explaining import Seen, SlotReason, explain
 from penstock.indexing.overlord.runner.hearing import Hearing
@@ -176,7 +176,7 @@ class Runner:
             # First, so that the next overlord does not hand them to others.
             self._listener.placed({task.id: worker for task, worker in placed})
         except PenstockError as error:
-            _log.warning("%d tasks wait: %s", len(placed), error)
+            _log.warning("cannot store the workers of %s: %s", counted(len(placed), "task"), error)
             return
         for task, name in placed:
             self._send(self._table.items[task.id], self._table.workers[name])

@@ -14,7 +14,7 @@ import itertools
 import logging
 from typing import TYPE_CHECKING
 
-from penstock.core.errors import PenstockError
+from penstock.core.errors import PenstockError, counted
 from penstock.indexing.overlord.runner.ports import TaskEnd
 from penstock.indexing.overlord.runner.reactions import Phase
 from penstock.indexing.overlord.runner.selection import PendingTasks
@@ -110,7 +110,8 @@ class Table:
         try:
             self._listener.placed({item.task.id: None for item in items})
         except PenstockError as error:
-            _log.warning("that %d tasks wait again is not stored: %s", len(items), error)
+            tasks = counted(len(items), "task")
+            _log.warning("cannot store the return of %s to the queue: %s", tasks, error)
 
     def end(self, ends: Sequence[tuple[Item, TaskState, str]]) -> None:
         """Tell how tasks ended, each once."""

@@ -10,6 +10,7 @@ import logging
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from penstock.core.errors import counted
 from penstock.indexing.ports import Effort
 from penstock.indexing.spec.config import AutoScalerConfig, CostAutoScalerConfig
 from penstock.indexing.supervisor.groups import GroupPhase
@@ -69,8 +70,9 @@ class Pace:
             # Not before it is stored: it would rest from a change that was none, and tell of it.
             self._scaler.changed(now_s)
             _log.info(
-                "supervisor %s: %d groups instead of %d; in %d partitions %d messages wait; %s",
-                *(state.id, wanted, count, len(latest), sum(lag.values()), self._told()),
+                "supervisor %s: %s instead of %d; the lag of %s is %s; %s",
+                *(state.id, counted(wanted, "group"), count, counted(len(latest), "partition")),
+                *(counted(sum(lag.values()), "message"), self._told()),
             )
 
     def _reading(self) -> list[TaskGroup]:

@@ -15,6 +15,7 @@ from typing import NoReturn
 
 import typer
 
+from penstock.core.errors import counted
 from penstock.flow.graph.places import Place, Problem
 from penstock.services.answers import objects, whole
 from penstock.services.cli import exitcodes
@@ -84,7 +85,7 @@ class Refused(Exception):
     """The server does not take a flow: `problems` says why."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
-        super().__init__(f"{len(problems)} problems")
+        super().__init__(counted(len(problems), "problem"))
         self.problems = problems
 
 
@@ -105,7 +106,7 @@ def end_with(problems: Sequence[Problem], *, as_json: bool) -> NoReturn:
     else:
         for problem in problems:
             warn(str(problem))
-        count = "one problem" if len(problems) == 1 else f"{len(problems):,} problems"
+        count = counted(len(problems), "problem")
         warn(f"penstock: {count} in the flow; nothing was changed")
     raise typer.Exit(exitcodes.USAGE)
 

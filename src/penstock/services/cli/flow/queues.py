@@ -81,7 +81,7 @@ def count(
     print_rows(rows, as_json=False, empty="the queue is empty")
     more = whole(answer, "values") - len(rows)
     if more > 0:
-        say(f"\nand {more:,} more values; --max shows up to 1,000")
+        say(f"\nand {counted(more, 'more value')}; --max shows up to 1,000")
 
 
 @queue_app.command()

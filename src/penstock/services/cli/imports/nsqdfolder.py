@@ -173,7 +173,7 @@ def _damage(file: FileReport) -> str:
     ]
     shown = [words for _, words in sorted(places)[:3]]
     more = len(places) - len(shown)
-    return ", ".join(shown) + (f", and {more:,} more places" if more else "")
+    return ", ".join(shown) + (f", and {counted(more, 'more place')}" if more else "")
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.errors import InvalidRequest
+from penstock.core.errors import InvalidRequest, counted
 from penstock.storage.metadata.chunks.chunk import by_chunk, roots_of
 from penstock.storage.metadata.chunks.reading import rows_of_chunk
 from penstock.storage.metadata.rows import PublishOutcome, RootRange
@@ -69,8 +69,9 @@ def _roots_of_group(request: PublishRequest, group: Sequence[SegmentRow]) -> Roo
     roots = next(iter(found))
     if len(found) > 1 or roots.group_size != len(group):
         raise InvalidRequest(
-            f"publish of task {request.task_id!r}: the {len(group)} segments beside"
-            f" {group[0].id!r} are not one atomic update group: publish all of it at once"
+            f"publish of task {request.task_id!r}: the atomic update group of segment"
+            f" {group[0].id!r} does not consist of {counted(len(group), 'segment')}: publish all of"
+            " it at once"
         )
     return roots
 
@@ -94,8 +95,8 @@ def _check_range(
             return
     raise InvalidRequest(
         f"publish of task {request.task_id!r}: the root numbers {roots.start} to {roots.end - 1}"
-        f" are not those of the {len(old)} segments that it rewrites: name all of them in"
-        " segmentsToBeOverwritten"
+        f" are not those of the {counted(len(old), 'segment')} that it rewrites: name all of"
+        " them in segmentsToBeOverwritten"
     )
 
 
