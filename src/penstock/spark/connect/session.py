@@ -462,7 +462,7 @@ def _driver_conf(master: str) -> dict[str, str]:
     at each start with a local master, and YARN and Kubernetes make theirs.
     """
     conf = {**authentication(master, secret=""), "spark.ui.enabled": "false"}
-    return conf | _LOOPBACK if master.startswith("local") else conf
+    return {**conf, **_LOOPBACK} if master.startswith("local") else conf
 
 
 def _release(session: SparkSession, *, tell: bool) -> None:
