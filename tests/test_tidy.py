@@ -1,4 +1,4 @@
-"""The sizes and names of the house style, and the lock files: reports what exceeds a limit."""
+"""The sizes and names of the house style: reports what exceeds a limit."""
 
 from __future__ import annotations
 
@@ -114,10 +114,3 @@ def test_a_number_in_a_sentence_and_its_noun_agree() -> None:
 
 def test_every_module_says_what_it_is() -> None:
     assert not [str(path) for path in SOURCES if not ast.get_docstring(ast.parse(path.read_text()))]
-
-
-def test_every_locked_package_has_a_hash() -> None:
-    """Installers check the hashes that a lock file has; a package without one is not checked."""
-    for path in (ROOT / "requirements.lock", ROOT / "tests/conformance/clients/requirements.lock"):
-        packages = re.split(r"^(?=\S+==)", path.read_text(), flags=re.MULTILINE)
-        assert not [one for one in packages if one.strip() and "--hash=sha256:" not in one]
