@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -26,3 +27,26 @@ def test_the_peak_of_a_child_does_not_count_its_parent() -> None:
     command = [sys.executable, "-c", middle]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert 1 < float(done.stdout) < 250
+
+
+def test_each_benchmark_runs_in_a_process_of_its_own(tmp_path: Path) -> None:
+    package = tmp_path / "benchmarks"
+    package.mkdir()
+    for name in ("__init__.py", "__main__.py", "table.py"):
+        shutil.copy(ROOT / "benchmarks" / name, package / name)
+    pids = tmp_path / "pids"
+    stub = (
+        "import os\n"
+        "def run():\n"
+        f"    with open({str(pids)!r}, 'a') as file:\n"
+        "        file.write(f'{os.getpid()}\\n')\n"
+        "    return []\n"
+    )
+    for name in ("first", "second"):
+        (package / f"{name}.py").write_text(stub)
+    command = [sys.executable, "-m", "benchmarks", "first", "second"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        _, said = process.communicate()
+    assert process.returncode == 0, said
+    first, second = map(int, pids.read_text().split())
+    assert len({process.pid, first, second}) == 3
