@@ -355,3 +355,18 @@ def test_a_rebuild_that_was_interrupted_is_not_taken_for_whole(data: Path, capsy
     assert "is missing" in capsys.readouterr().err
     assert run(["restore", "--from-segments", *words]) == exitcodes.OK
     assert len(every(sqlite_url(data))) == 4
+
+
+def test_a_backup_is_made_by_the_user_of_the_folder(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "data"
+    fill(data, str(data / "segments"), sqlite_url(data))
+    user = data.stat().st_uid
+    monkeypatch.setattr(os, "geteuid", lambda: user + 1)
+    target = tmp_path / "backup"
+    assert run(["backup", str(target), "--data-dir", str(data)]) == exitcodes.USAGE
+    assert f"this is the user {user + 1}" in capsys.readouterr().err
+    # A file of another user would stand in the way of each deletion.
+    assert not (data / "run" / "hold").exists()
+    assert not target.exists()

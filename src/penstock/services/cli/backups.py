@@ -20,7 +20,7 @@ from penstock.services.cli import exitcodes
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.output import print_json, print_rows, say, warn
 from penstock.services.config import Options
-from penstock.services.host.datafolder import DataFolder, FolderLock
+from penstock.services.host.datafolder import FORMAT_FILE, DataFolder, FolderLock
 from penstock.storage.filesystem import OsFileSystem
 
 if TYPE_CHECKING:
@@ -62,10 +62,11 @@ def backup(
         deep_storage=deep_storage, metadata_url=metadata_url
     )
     data = DataFolder(options.data_dir.absolute())
-    if not (data.path / "format.json").exists():
+    if not (data.path / FORMAT_FILE).exists():
         raise InvalidRequest(
             f"{data.path} is not the data folder of a Penstock: name one with --data-dir"
         )
+    _require_own(data)
     data.prepare()
     require_metadata(options)
     clock = SystemClock()
@@ -224,6 +225,19 @@ def _running_options() -> Options | None:
             f"the Penstock in {folder.path} is starting: run the backup again in a moment"
             f" ({error.strerror})"
         ) from None
+
+
+def _require_own(data: DataFolder) -> None:
+    """Refuse a backup by another user than that of Penstock, who could not open the hold's files.
+
+    Nothing could be deleted then: the broker asks for the hold before it deletes a file.
+    """
+    user = (data.path / FORMAT_FILE).stat().st_uid
+    if user != os.geteuid():
+        raise InvalidRequest(
+            f"{data.path} is of the user {user}, and this is the user {os.geteuid()}, whose files"
+            " the processes there could not open: run the backup as the other user"
+        )
 
 
 def _rows(parts: Mapping[str, tuple[int, int]]) -> list[dict[str, object]]:
