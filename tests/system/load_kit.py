@@ -295,6 +295,7 @@ class Load:
         self._thread = threading.Thread(target=self._run)
         self.refusals: dict[str, int] = {}
         self.acknowledged = 0
+        self.longest_gap_s = 0.0  # between two acknowledged publishes
         self.error: BaseException | None = None
 
     def start(self) -> None:
@@ -320,6 +321,7 @@ class Load:
     def _publish(self) -> None:
         rig, turn = self._rig, 0
         started_s = rig.clock.monotonic_s()
+        last_s: float | None = None
         while not self._stop.is_set():
             late_s = rig.clock.monotonic_s() - started_s - turn / 10
             if late_s < 0 and self._stop.wait(-late_s):
@@ -328,6 +330,10 @@ class Load:
             self._send(batch, turn)
             turn += 1
             self.acknowledged += self._batch
+            now_s = rig.clock.monotonic_s()
+            if last_s is not None:
+                self.longest_gap_s = max(self.longest_gap_s, now_s - last_s)
+            last_s = now_s
 
     def _send(self, batch: Sequence[bytes], turn: int) -> None:
         """Send until it is acknowledged, also after the test has said stop."""

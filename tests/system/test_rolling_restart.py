@@ -234,8 +234,9 @@ def test_a_rolling_restart_loses_and_doubles_nothing(cluster: Cluster) -> None:
         load.stop()
     queries = users.queries
     print(
-        f"{load.acknowledged} events, refused {load.refusals}; {queries.total} queries, failed"
-        f" {queries.during}, longest gap between two answers {queries.longest_gap_s:.1f} s"
+        f"{load.acknowledged} events, refused {load.refusals}, longest gap between two acknowledged"
+        f" publishes {load.longest_gap_s:.1f} s; {queries.total} queries, failed {queries.during},"
+        f" longest gap between two answers {queries.longest_gap_s:.1f} s"
     )
     cluster.until("all events", lambda: cluster.sums()[0] >= load.acknowledged, 300)  # type: ignore[operator]
     assert cluster.sums() == load.sums()
@@ -246,3 +247,5 @@ def test_a_rolling_restart_loses_and_doubles_nothing(cluster: Cluster) -> None:
     # A query may begin in one restart and fail in the next, so what is next to it counts, too.
     assert set(queries.during) <= {"router", "broker"}, queries
     assert queries.longest_gap_s < GAP_S_MAX
+    # How long the broker is away depends on the machine; that it was measured does not.
+    assert load.longest_gap_s > 0
