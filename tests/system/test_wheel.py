@@ -47,9 +47,9 @@ def environment(home: Path) -> dict[str, str]:
     return kept | {"PATH": f"{home / 'bin'}:/usr/local/bin:/usr/bin:/bin", "COLUMNS": "100"}
 
 
-def penstock(home: Path, folder: Path, *arguments: str) -> str:
-    """Run a command that has to succeed and return what it printed."""
-    done = subprocess.run(
+def run(home: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    return subprocess.run(
         [home / "bin" / "penstock", *arguments],
         cwd=folder,
         env=environment(home),
@@ -58,6 +58,11 @@ def penstock(home: Path, folder: Path, *arguments: str) -> str:
         timeout=LIMIT_S,
         check=False,
     )
+
+
+def penstock(home: Path, folder: Path, *arguments: str) -> str:
+    """Run a command that has to succeed and return what it printed."""
+    done = run(home, folder, *arguments)
     assert done.returncode == 0, f"{arguments}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -114,16 +119,8 @@ def test_events_in_and_sql_out(home: Path, folder: Path) -> None:
         penstock(home, folder, "pub", "--topic", "clicks", event, *asking)
 
         def visible() -> bool:
-            command = [home / "bin" / "penstock", "sql", "SELECT page, ms FROM clicks", *asking]
-            done = subprocess.run(
-                [*command, "--format", "csv"],
-                cwd=folder,
-                env=environment(home),
-                capture_output=True,
-                text=True,
-                timeout=LIMIT_S,
-                check=False,
-            )
+            query = ("sql", "SELECT page, ms FROM clicks", "--format", "csv")
+            done = run(home, folder, *query, *asking)
             return done.stdout.splitlines()[1:] == ["/,12"]
 
         until("the event in SQL", visible)
