@@ -732,9 +732,13 @@ def test_status_names_what_is_waited_for(server: FakeServer, capsys: Capture) ->
     server.answers["/druid/indexer/v1/supervisor"] = (200, found)
     assert run(["supervisor", "list"]) == exitcodes.OK
     assert f"s waits for {line}" in capsys.readouterr().out
-    server.answers["/druid/indexer/v1/supervisor/s/status"] = (200, {"payload": found[0]})
+    slot = "a worker with a free slot: w: it is disabled: enable it, or wait for others"
+    payload = found[0] | {"tasksWaitFor": [slot]}
+    server.answers["/druid/indexer/v1/supervisor/s/status"] = (200, {"payload": payload})
     assert run(["supervisor", "status", "s"]) == exitcodes.OK
-    assert f"waits for   {line}" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert f"waits for   {line}" in out
+    assert f"tasks       wait for {slot}" in out
     task = {"id": "t", "statusCode": "RUNNING", "runnerStatusCode": "RUNNING", "waits": [wait]}
     server.answers["/druid/indexer/v1/task/t/status"] = (200, {"task": "t", "status": task})
     assert run(["task", "status", "t"]) == exitcodes.OK

@@ -142,6 +142,20 @@ def test_supervisors_that_take_all_slots_say_so_wherever_one_looks(
     world.until(lambda: "shortOfSlots" not in api.get(f"{S}/first/status").json()["payload"])
 
 
+def test_a_supervisor_says_why_its_tasks_do_not_run(world: OverlordWorld, api: Api) -> None:
+    name = "worker:8091"
+    assert api.post(f"/druid/indexer/v1/worker/{name}/disable").json() == {name: "disabled"}
+    world.until(lambda: api.get("/druid/indexer/v1/workers").json()[0]["worker"]["disabled"])
+    api.post(S, json=supervisor_spec())
+    world.until(lambda: bool(api.get(f"{S}/flights/status").json()["payload"].get("tasksWaitFor")))
+    (text,) = api.get(f"{S}/flights/status").json()["payload"]["tasksWaitFor"]
+    reason = "it is disabled: enable it, or wait for others"
+    assert text == f"a worker with a free slot: w: {reason}"
+    assert api.post(f"/druid/indexer/v1/worker/{name}/enable").json() == {name: "enabled"}
+    world.until(lambda: bool(world.peons))
+    world.until(lambda: "tasksWaitFor" not in api.get(f"{S}/flights/status").json()["payload"])
+
+
 @pytest.mark.parametrize(
     ("supervisors", "reading", "capacity", "says"),
     [

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.core.errors import NotFound
 from penstock.indexing.overlord.supervising.compaction import compaction_summary
+from penstock.indexing.overlord.taskindex import RunnerState
+from penstock.indexing.overlord.waiting.explaining import waits_of
 from penstock.indexing.spec import parse_supervisor
 from penstock.indexing.supervisor import (
     supervisor_parse_errors,
@@ -39,6 +41,10 @@ T = TypeVar("T")
 
 SHORT_OF_SLOTS: Final = "shortOfSlots"
 """In answers about supervisors: how they leave too few slots for other tasks; else not there."""
+TASKS_WAIT_FOR: Final = "tasksWaitFor"
+"""In the status of a supervisor: reasons why tasks of it do not run, each once; else not there."""
+# Replicas wait for the same, and each look goes through all workers.
+_EXPLAINED_MAX: Final = 10
 
 _log = logging.getLogger(__name__)
 
@@ -145,14 +151,16 @@ class SupervisorDesk:
     def status(self, supervisor_id: str) -> Future[dict[str, object]]:
         """Return how a supervisor stands, in Druid's JSON; the future raises NotFound.
 
-        Its payload has `SHORT_OF_SLOTS`, too.
+        Its payload has `SHORT_OF_SLOTS` and `TASKS_WAIT_FOR`, too.
         """
 
         def look() -> dict[str, object]:
-            status = supervisor_status(self._find(supervisor_id), self._ports.clock.now_ms())
+            supervisor = self._find(supervisor_id)
+            status = supervisor_status(supervisor, self._ports.clock.now_ms())
             payload = status["payload"]
             assert isinstance(payload, dict)
-            return {**status, "payload": {**payload, **self._shortage()}}
+            more = {**self._shortage(), **self._task_waits(supervisor)}
+            return {**status, "payload": {**payload, **more}}
 
         return self._call(look, "supervisor status")
 
@@ -222,6 +230,18 @@ class SupervisorDesk:
     def _shortage(self) -> dict[str, object]:
         shortage = self._full().shortage()
         return {SHORT_OF_SLOTS: shortage} if shortage else {}
+
+    def _task_waits(self, supervisor: Supervisor) -> dict[str, object]:
+        queue = self._full().queue
+        task_ids = [task for group in supervisor.standing.groups() for task in group.replicas]
+        active = [one for task in task_ids if (one := queue.index.get(task)) is not None]
+        waiting = [one.task.id for one in active if one.state is not RunnerState.RUNNING]
+        texts = {
+            wait.text
+            for task_id in waiting[:_EXPLAINED_MAX]
+            for wait in waits_of(task_id, queue.index, queue.locks, queue.runner)
+        }
+        return {TASKS_WAIT_FOR: sorted(texts)} if texts else {}
 
     def _find(self, supervisor_id: str) -> Supervisor:
         return self._full().supervisors.find(supervisor_id)

@@ -41,6 +41,7 @@ PREFIX = "/druid/indexer/v1/supervisor"
 _COMPACTS = f"{AUTOCOMPACT}__"
 # As `penstock.indexing.overlord.supervisordesk` calls it.
 _SHORT = "shortOfSlots"
+_TASKS_WAIT_FOR = "tasksWaitFor"
 # The stream is looked at each second, unless a spec says less often: older is told.
 _FRESH_MS = 3_000
 _NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
@@ -139,6 +140,9 @@ def status(name: Id, as_json: Json = False) -> None:
         say(f"{'slots':<12}{payload[_SHORT]}")
     for line in wait_lines(payload):
         say(f"{'waits for':<12}{line}")
+    waits = payload.get(_TASKS_WAIT_FOR)
+    for text in waits if isinstance(waits, list) else []:
+        say(f"{'tasks':<12}wait for {text}")
     for error in objects(payload, "recentErrors"):
         say(f"error       {error.get('timestamp')}  {first_line(error.get('exceptionMessage'))}")
     tasks = objects(payload, "activeTasks") + objects(payload, "publishingTasks")
