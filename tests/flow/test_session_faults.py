@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 
 import pytest
 from session_world import World
 
+from penstock.core.errors import PenstockError, Unavailable
 from penstock.flow.flowfile import FlowFile
-from penstock.flow.processor import Relationship
-from penstock.testing.injection import FAULTS
+from penstock.flow.processor import ProcessSession, Relationship
+from penstock.flow.session.transaction import Transaction
+from penstock.storage.content.writing import ContentWriter
+from penstock.testing.crashable import CrashableFileSystem
+from penstock.testing.injection import FAULTS, Faults
+
+SUCCESS = Relationship(name="success")
 
 
 @pytest.fixture
@@ -42,3 +49,144 @@ def test_an_exception_of_one_queue_keeps_no_other_step_from_being_taken(
     left = [one for name in ("a", "b", "out") for one in world.contents(name)]
     assert sorted(left) == [b"1", b"2"]
     world.check()
+
+
+class FaultyWorld(World):
+    """A world with a file system whose calls are counted."""
+
+    def __init__(self) -> None:
+        self.faults = Faults()
+        fs = self.faults.port(CrashableFileSystem(), results=("create", "open_read"))
+        super().__init__(fs=fs)
+        self.transactions: list[Transaction] = []
+        self.feed("a", b"base")
+
+    def begin(self, *, batching: bool = False) -> tuple[ProcessSession, Transaction]:
+        session, transaction = super().begin(batching=batching)
+        self.transactions.append(transaction)
+        return session, transaction
+
+    def roll_back_all(self) -> None:
+        """Roll back as a processor's thread does after an exception."""
+        for transaction in self.transactions:
+            transaction.rollback()
+
+
+PIECES = (b"-one", b"-two" * 40, b"-three")
+Attempt = Callable[[], AbstractContextManager[None]]
+
+
+class Work:
+    """What a processor does with one FlowFile, in steps of which each may raise."""
+
+    def __init__(self, world: World, attempt: Attempt) -> None:
+        self.session, self.transaction = world.begin()
+        self.appended: list[bytes] = []
+        self.made: list[bytes] = []
+        flowfile = self.session.get()
+        assert flowfile is not None
+        for piece in PIECES:
+            with attempt():
+                self._append(flowfile, piece)
+            with attempt():
+                self.session.read_all(flowfile)
+        with attempt():
+            self._make(b"made")
+        self.session.transfer(flowfile, SUCCESS)
+
+    def _append(self, flowfile: FlowFile, piece: bytes) -> None:
+        with self.session.append(flowfile) as out:
+            out.write(piece)
+        self.appended.append(piece)
+
+    def _make(self, data: bytes) -> None:
+        child = self.session.create()
+        try:
+            self.session.write(child, data)
+        except BaseException:
+            self.session.remove(child)
+            raise
+        self.session.transfer(child, SUCCESS)
+        self.made.append(data)
+
+    @property
+    def expected(self) -> list[bytes]:
+        return sorted([b"base" + b"".join(self.appended), *self.made])
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("error", FAULTS)
+def test_a_processor_that_an_exception_left_can_be_tried_again(
+    error: type[BaseException], after: bool
+) -> None:
+    at, raised = 0, True
+    while raised:
+        world = FaultyWorld()
+        with world.faults.armed(error, at, after=after):
+            try:
+                transaction = Work(world, nullcontext).transaction
+                transaction.commit()
+            except BaseException:
+                world.roll_back_all()
+                raise
+        raised = bool(world.faults.raised)
+        where = f"{error.__name__} at call {at}, {world.faults.raised}"
+        if world.queues["a"].flowfiles:
+            Work(world, nullcontext).transaction.commit()
+        assert sorted(world.contents("out")) == sorted([b"base" + b"".join(PIECES), b"made"]), where
+        world.check()
+        at += 1
+    assert at > 1
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("error", FAULTS)
+def test_what_a_session_commits_after_a_caught_exception_is_whole(
+    error: type[BaseException], after: bool
+) -> None:
+    """A processor that goes on after an exception commits what did not raise, or nothing."""
+    at, raised = 0, True
+    while raised:
+        world = FaultyWorld()
+        with world.faults.armed(error, at, after=after):
+            work = Work(world, lambda: suppress(error, PenstockError))
+            try:
+                work.transaction.commit()
+                expected = [("out", one) for one in work.expected]
+            except (error, PenstockError):
+                expected = [("a", b"base")]
+        raised = bool(world.faults.raised)
+        where = f"{error.__name__} at call {at}, {world.faults.raised}"
+        found = [(name, one) for name in ("a", "out") for one in world.contents(name)]
+        assert sorted(found) == expected, where
+        world.check()
+        at += 1
+    assert at > 1
+
+
+@pytest.mark.parametrize("error", FAULTS)
+def test_a_session_whose_appended_content_could_not_be_finished_is_not_committed(
+    world: World, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    world.feed("a", b"base")
+    session, transaction = world.begin()
+    flowfile = session.get()
+    assert flowfile is not None
+    with session.append(flowfile) as out:
+        out.write(b"-appended")
+    with monkeypatch.context() as patched:
+        patched.setattr(ContentWriter, "finish", _raising(error))
+        with pytest.raises(error):
+            session.read_all(flowfile)
+    session.transfer(flowfile, SUCCESS)
+    with pytest.raises(Unavailable, match="free space and try again"):
+        transaction.commit()
+    assert world.contents("a") == [b"base"]
+    world.check()
+
+
+def _raising(error: type[BaseException]) -> Callable[[ContentWriter], None]:
+    def finish(_: ContentWriter) -> None:
+        raise error("once")
+
+    return finish

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import PenstockError, Unavailable
+from penstock.core.steps import Steps
 from penstock.flow.session.ledger import named, with_content
 from penstock.flow.session.streams import stream_pieces
 
@@ -82,10 +83,10 @@ class Appending:
                 with self._read(flowfile) as source:
                     for piece in stream_pieces(source):
                         writer.write(piece)
-        except PenstockError:
+            appended = self.begun[flowfile.id] = Appended(writer, flowfile)
+        except BaseException:
             writer.abort()
             raise
-        appended = self.begun[flowfile.id] = Appended(writer, flowfile)
         return appended
 
     def finish(self, number: int, ledger: Ledger) -> None:
@@ -94,20 +95,23 @@ class Appending:
         Raises:
             Unavailable: Disk full or I/O error; it is as it was before anything was appended.
         """
-        appended = self.begun.pop(number)
+        appended = self.begun[number]
         newest = ledger.newest[number]
         try:
             claim = appended.writer.finish()
-        except PenstockError:
+            if claim is not None:
+                ledger.written.append((number, claim))
+            ledger.change(with_content(newest, claim, appended.size))
+        except BaseException:
             # With the writer went all that was appended, which cannot be undone alone: the session
             # cannot be committed any more.
             base = appended.base
             self._lost = self._lost or base
+            appended.writer.abort()
             ledger.change(with_content(newest, base.claim, base.size, base.content_offset))
             raise
-        if claim is not None:
-            ledger.written.append((number, claim))
-        ledger.change(with_content(newest, claim, appended.size))
+        finally:
+            del self.begun[number]
 
     def finish_all(self, ledger: Ledger) -> None:
         """Finish all; before a commit.
@@ -132,7 +136,9 @@ class Appending:
 
     def abort(self) -> None:
         """Give everything up; before a rollback."""
+        steps = Steps()
         for appended in self.begun.values():
-            appended.writer.abort()
+            steps.take(appended.writer.abort)
         self.begun.clear()
         self._lost = None
+        steps.finish()

@@ -17,6 +17,7 @@ import io
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import InvalidRequest, NotFound
+from penstock.core.steps import Steps
 from penstock.flow.errors import ContentMissing, SessionMisuse
 from penstock.flow.session.appending import Appending
 from penstock.flow.session.ledger import named, with_content
@@ -151,10 +152,10 @@ class SessionContent:
             if size is None:
                 self._appending.give_up(flowfile.id, self._ledger)
                 return
+            newest = self._ledger.newest[flowfile.id]
+            self._ledger.change(with_content(newest, newest.claim, before + size))
             appended.size = before + size
             self.written_bytes += size
-            newest = self._ledger.newest[flowfile.id]
-            self._ledger.change(with_content(newest, newest.claim, appended.size))
 
         return self._opened(flowfile, appended.writer, ended)
 
@@ -176,16 +177,20 @@ class SessionContent:
 
     def abort(self) -> None:
         """Give up what is being written, and close what is being read."""
+        steps = Steps()
         for stream in list(self._writers.values()):
-            stream.abort()
-        self._appending.abort()
-        self.close_readers()
+            steps.take(stream.abort)
+        steps.take(self._appending.abort)
+        steps.take(self.close_readers)
+        steps.finish()
 
     def close_readers(self) -> None:
         """Close streams that were left open."""
+        steps = Steps()
         for reading in self._readers:
-            reading.close()
+            steps.take(reading.close)
         self._readers.clear()
+        steps.finish()
 
     def settle(self, flowfiles: list[FlowFile]) -> None:
         """Finish what is appended to these, so that their claims are whole."""

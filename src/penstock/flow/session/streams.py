@@ -170,7 +170,7 @@ def export_pieces(stream: io.BufferedReader, fs: FileSystem, path: str) -> int:
             size = file.size
             file.close()
         fs.rename(temporary, path)
-    except PenstockError:
+    except BaseException:
         with suppress(PenstockError):  # what failed before is what there is to tell
             fs.unlink(temporary)
         raise

@@ -14,6 +14,7 @@ from __future__ import annotations
 import io
 import os
 import threading
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 import google_crc32c
@@ -49,7 +50,8 @@ class ReadFiles:
         self._folder = folder
         self._idle_max = idle_max
         self._mutex = threading.Lock()
-        self._files: dict[ResourceClaim, _Shared] = {}  # the one used last comes last
+        # The one used last comes last.
+        self._files: OrderedDict[ResourceClaim, _Shared] = OrderedDict()
 
     def borrow(self, resource: ResourceClaim) -> ReadFile:
         """Return an open file; give it back.
@@ -59,12 +61,12 @@ class ReadFiles:
             Unavailable: It cannot be opened.
         """
         with self._mutex:
-            shared = self._files.pop(resource, None)
+            shared = self._files.get(resource)
             if shared is None:
-                shared = _Shared(self._open(resource))
-            self._files[resource] = shared
+                self._close_idle(room_for=1)
+                shared = self._files[resource] = _Shared(self._open(resource))
+            self._files.move_to_end(resource)
             shared.readers += 1
-            self._close_idle()
             return shared.file
 
     def give_back(self, resource: ResourceClaim, file: ReadFile) -> None:
@@ -100,11 +102,12 @@ class ReadFiles:
                 "missing content is handled"
             ) from error
 
-    def _close_idle(self) -> None:
-        if len(self._files) <= self._idle_max:
+    def _close_idle(self, room_for: int = 0) -> None:
+        surplus = len(self._files) + room_for - self._idle_max
+        if surplus <= 0:
             return
         idle = [one for one, shared in self._files.items() if not shared.readers]
-        for resource in idle[: len(self._files) - self._idle_max]:
+        for resource in idle[:surplus]:
             self._files.pop(resource).file.close()
 
 
@@ -225,9 +228,11 @@ class ContentReader(io.RawIOBase):
 
     def close(self) -> None:
         """Let go of the file. Twice is fine."""
-        if not self.closed:
-            self._files.give_back(self._claim.resource, self._file)
-        super().close()
+        try:
+            if not self.closed:
+                self._files.give_back(self._claim.resource, self._file)
+        finally:
+            super().close()
 
     def _take(self, wanted: int) -> bytes:
         if self.closed:
