@@ -8,6 +8,7 @@ import pytest
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Closed
+from penstock.storage.syncing import Syncer
 from penstock.storage.syncthreads import SyncThreads
 from penstock.testing.clock import VirtualClock
 
@@ -74,3 +75,82 @@ def test_work_runs_beside_other_work_and_none_is_lost() -> None:
     with pytest.raises(Closed):
         threads.call_at(0.0, work)
     threads.close()
+
+
+def test_a_thread_that_cannot_be_started_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = VirtualClock()
+    done: list[str] = []
+    with SyncThreads(clock=clock, most=1) as threads:
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", _no_thread)
+            with pytest.raises(RuntimeError):
+                threads.run(lambda: done.append("refused"))
+            with pytest.raises(RuntimeError):
+                threads.call_at(1.0, lambda: done.append("refused, too"))
+        has_run = threading.Event()
+        threads.run(has_run.set)
+        assert has_run.wait(30)
+        threads.call_at(2.0, lambda: done.append("called"))
+        clock.wait_for_waiting(1)
+        clock.advance(2.0)
+        clock.wait_until(lambda: bool(done))
+    assert done == ["called"]
+
+
+def test_a_callback_that_raises_ends_no_other() -> None:
+    clock = VirtualClock()
+    called: list[str] = []
+
+    def fail() -> None:
+        called.append("first")
+        raise MemoryError
+
+    with SyncThreads(clock=clock) as threads:
+        threads.call_at(1.0, fail)
+        threads.call_at(2.0, lambda: called.append("second"))
+        clock.wait_for_waiting(1)
+        clock.advance(1.0)
+        clock.wait_until(lambda: len(called) == 1)
+        clock.wait_for_waiting(1)
+        clock.advance(1.0)
+        clock.wait_until(lambda: len(called) == 2)
+
+
+def test_what_no_thread_could_sync_is_synced_after_the_interval(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = VirtualClock()
+    passes: list[float] = []
+    second = threading.Event()
+
+    def run_pass() -> int:
+        passes.append(clock.monotonic_s())
+        if len(passes) == 2:
+            second.set()
+        return len(passes)
+
+    with SyncThreads(clock=clock) as threads:
+        syncer = Syncer(
+            run_pass,
+            every_messages=100,
+            interval_ms=1000,
+            pause_ms=0,
+            clock=clock,
+            threads=threads,
+            name="q",
+        )
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", _no_thread)
+            syncer.wrote(1)
+            assert not passes
+            assert syncer.request().result(timeout=30) == 1  # here, on the caller's thread
+            syncer.wrote(1)
+        syncer.wrote(1)
+        clock.wait_for_waiting(1)
+        clock.advance(1.0)
+        assert second.wait(30)
+        syncer.close()
+
+
+def _no_thread(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")

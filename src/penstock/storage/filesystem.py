@@ -258,7 +258,7 @@ def write_file_atomically(fs: FileSystem, path: str, data: bytes) -> None:
         finally:
             file.close()
         fs.rename(temporary, path)
-    except PenstockError:
+    except BaseException:
         with suppress(PenstockError):  # a full disk needs the room
             fs.unlink(temporary)
         raise
@@ -287,9 +287,11 @@ class OsAppendFile:
             written = os.pwritev(self._fd, buffers, self._size)
             if written != total:
                 self._write_rest(buffers, written)
-        except OSError as error:
+        except BaseException as error:
             self._cut_back()
-            raise translate_error(error, self._path, "append") from error
+            if isinstance(error, OSError):
+                raise translate_error(error, self._path, "append") from error
+            raise
         self._size += total
         return self._size
 

@@ -206,7 +206,7 @@ class Journal:
             finally:
                 file.close()
             self._fs.rename(path + _TEMPORARY, path)
-        except PenstockError:
+        except BaseException:
             with suppress(PenstockError):  # a full disk needs the room
                 self._fs.unlink(path + _TEMPORARY)
             raise

@@ -112,6 +112,7 @@ class LogWriter:
         "_path",
         "_suspect",
         "_synced",
+        "_uncut",
         "_write_failed",
         "base_offset",
         "size",
@@ -137,6 +138,7 @@ class LogWriter:
         self._appended_from = size
         self._suspect = False
         self._write_failed = False
+        self._uncut = False  # the file may have a block whose append raised
 
     @classmethod
     def create(cls, fs: FileSystem, folder: str, header: FileHeader) -> Self:
@@ -150,10 +152,10 @@ class LogWriter:
         file = fs.create(path, replace=True)
         try:
             file.writev([encode_file_header(header)])
-        except PenstockError:
+            return cls(fs, path, header, file.size, file)
+        except BaseException:
             file.close()
             raise
-        return cls(fs, path, header, file.size, file)
 
     @property
     def durable(self) -> bool:
@@ -163,11 +165,20 @@ class LogWriter:
     def append(self, buffers: Sequence[Buffer]) -> None:
         """Write one block. All or nothing; raises `Unavailable`."""
         file = self._file or self.unpark()
+        if self._uncut:
+            self._cut(file)
         try:
             self.size = file.writev(buffers)
-        except PenstockError:
+        except BaseException:
             self._write_failed = True
+            if file.size != self.size:  # raised when the write had taken effect
+                self._uncut = True
+                self._cut(file)
             raise
+
+    def _cut(self, file: AppendFile) -> None:
+        file.truncate(self.size)
+        self._uncut = False
 
     def unpark(self) -> AppendFile:
         """Open the file, if it is not open.
@@ -209,17 +220,19 @@ class LogWriter:
         Raises:
             Unavailable: The device fails; call again later.
         """
+        if self._uncut:
+            raise Unavailable(
+                f"{self._path}: holds a block whose append failed, and that could not be cut off: "
+                "check the disk"
+            )
         if self.durable:
             return
         end = self.size
         file = self.unpark()
-        try:
-            if self._suspect:
-                self._write_again(file, end)
-            file.sync()
-        except PenstockError:
-            self._suspect = True
-            raise
+        failed_before, self._suspect = self._suspect, True  # until it succeeds
+        if failed_before:
+            self._write_again(file, end)
+        file.sync()
         self._synced = end
         self._suspect = False
 

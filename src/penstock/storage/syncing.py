@@ -8,6 +8,7 @@ Invariants:
 - A pass covers whoever asked before it began: it serves every request made up to then, and those
   made meanwhile go to the next one. So the number of fsyncs does not grow with that of waiters.
 - One pass at a time, and it is given to a thread once.
+- Where no thread can be started, whoever waits for a pass runs it, and the next call plans again.
 - A failed pass fails its waiters; what it was for counts as not synced again, and unless somebody
   asks it is tried again after the interval, however much is written meanwhile.
 
@@ -24,7 +25,8 @@ from __future__ import annotations
 import logging
 import threading
 from concurrent.futures import Future
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import Closed, PenstockError, counted
 from penstock.core.sparselog import SparseLog
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     from penstock.storage.syncthreads import SyncThreads
 
 _logger = logging.getLogger(__name__)
+
+_RETRY_S: Final = 1.0  # until a thread is tried again
 
 
 class Syncer:
@@ -70,6 +74,7 @@ class Syncer:
         "_run_pass",
         "_threads",
         "_trouble",
+        "_unplanned",
         "_waiters",
         "failures",
         "passes",
@@ -99,6 +104,7 @@ class Syncer:
         self._pass_mutex = threading.Lock()
         self._waiters: list[Future[int]] = []
         self._given = False
+        self._unplanned = False  # no thread could be had for the next pass
         self._closing = False
         self._dirty_since_s: float | None = None
         self._hurried = False
@@ -121,7 +127,7 @@ class Syncer:
             self.unsynced_messages += messages
             if self._threads is not None:
                 # Otherwise it is planned already.
-                if first or before < self._every <= self.unsynced_messages:
+                if first or self._unplanned or before < self._every <= self.unsynced_messages:
                     self._arrange(self._threads)
                 return
             due = self._wait_s() == 0
@@ -155,7 +161,8 @@ class Syncer:
             self._waiters.append(future)
             if self._threads is not None:
                 self._arrange(self._threads)
-                return future
+                if not self._unplanned:
+                    return future
         self._serve()
         return future
 
@@ -170,11 +177,19 @@ class Syncer:
         if self._given or self._closing:
             return  # looked at again when the pass ends
         wait_s = 0.0 if self._waiters else self._wait_s()
-        if wait_s == 0:
-            self._given = True
-            threads.run(self._work)
-        elif wait_s is not None:
-            threads.call_at(self._clock.monotonic_s() + wait_s, self._look)
+        try:
+            if wait_s == 0:
+                threads.run(self._work)
+                self._given = True
+            elif wait_s is not None:
+                threads.call_at(self._clock.monotonic_s() + wait_s, self._look)
+            self._unplanned = False
+        except (RuntimeError, MemoryError) as error:
+            self._unplanned = True
+            self._trouble.warning("%s: no thread can be started to sync: %s", self._name, error)
+            with suppress(RuntimeError, MemoryError):  # the timer may have its thread already
+                retry_s = max(self._interval_s, _RETRY_S)
+                threads.call_at(self._clock.monotonic_s() + retry_s, self._look)
 
     def _look(self) -> None:
         with self._mutex:
@@ -182,11 +197,13 @@ class Syncer:
                 self._arrange(self._threads)
 
     def _work(self) -> None:
-        self._serve()
-        with self._mutex:
-            self._given = False
-            if self._threads is not None:
-                self._arrange(self._threads)
+        try:
+            self._serve()
+        finally:
+            with self._mutex:
+                self._given = False
+                if self._threads is not None:
+                    self._arrange(self._threads)
 
     def _wait_s(self) -> float | None:
         """Return the seconds until a pass is due; None while there is nothing to sync."""
@@ -210,24 +227,28 @@ class Syncer:
                 self.passes += 1
             try:
                 durable = self._run_pass()
-            except Exception as error:  # noqa: BLE001  -- top of a thread: waiters must hear of it
+            except BaseException as error:
                 self._failed(error, taken, waiters)
+                if not isinstance(error, Exception):
+                    raise  # an interrupt of the caller
             else:
                 self._not_before_s = self._clock.monotonic_s() + self._pause_s
                 for waiter in waiters:
                     waiter.set_result(durable)
 
-    def _failed(self, error: Exception, taken: int, waiters: list[Future[int]]) -> None:
+    def _failed(self, error: BaseException, taken: int, waiters: list[Future[int]]) -> None:
         with self._mutex:
             self.failures += 1
             self._dirty_since_s = self._clock.monotonic_s()
             # Or a failing disk would be asked again and again.
             self._not_before_s = self._dirty_since_s + self._interval_s
-        if isinstance(error, PenstockError):
-            self._trouble.warning(
-                "%s: %s could not be synced: %s", self._name, counted(taken, "message"), error
-            )
-        else:
-            _logger.error("%s: syncing failed", self._name, exc_info=error)
-        for waiter in waiters:
-            waiter.set_exception(error)
+        try:
+            if isinstance(error, PenstockError):
+                self._trouble.warning(
+                    "%s: %s could not be synced: %s", self._name, counted(taken, "message"), error
+                )
+            else:
+                _logger.error("%s: syncing failed", self._name, exc_info=error)
+        finally:
+            for waiter in waiters:
+                waiter.set_exception(error)

@@ -17,6 +17,7 @@ import itertools
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Self
 
 from penstock.core.errors import Closed
@@ -69,33 +70,51 @@ class SyncThreads:
 
         Raises:
             Closed: The threads are stopped.
+            RuntimeError: No thread can be started; the work is not done.
         """
         with self._changed:
             self._check_open()
-            # What the work raises is its own to handle: nobody looks at the future.
-            self._workers.submit(work)
+            given = [work]
+
+            def begin() -> None:
+                try:
+                    given_work = given.pop()
+                except IndexError:
+                    return  # taken back
+                given_work()
+
+            try:
+                # What the work raises is its own to handle: nobody looks at the future.
+                self._workers.submit(begin)
+            except Exception:
+                # The pool may have kept it for a thread that it has. Whoever pops it decides.
+                with suppress(IndexError):
+                    given.pop()
+                    raise
 
     def call_at(self, at_s: float, callback: Callable[[], None]) -> None:
         """Call back at a monotonic time, unless it is planned for an earlier one already.
 
         Raises:
             Closed: The threads are stopped.
+            RuntimeError: No thread can be started; nothing is planned.
         """
         with self._changed:
             self._check_open()
             known = self._planned.get(callback)
             if known is not None and known <= at_s:
                 return
-            self._planned[callback] = at_s
-            heapq.heappush(self._heap, (at_s, next(self._numbers), callback))
-            if len(self._heap) > 2 * len(self._planned) + _SLACK:
-                self._forget_replaced()
             if self._timer is None:
-                self._timer = threading.Thread(
+                timer = threading.Thread(
                     target=self._wait_and_call, name=f"{self._name} timer", daemon=True
                 )
-                self._timer.start()
-            elif self._heap[0][0] == at_s:
+                timer.start()
+                self._timer = timer
+            heapq.heappush(self._heap, (at_s, next(self._numbers), callback))
+            self._planned[callback] = at_s
+            if len(self._heap) > 2 * len(self._planned) + _SLACK:
+                self._forget_replaced()
+            if self._heap[0][0] == at_s:
                 self._changed.notify()
 
     def close(self) -> None:
@@ -119,7 +138,11 @@ class SyncThreads:
 
     def _wait_and_call(self) -> None:
         while (callback := self._next_due()) is not None:
-            callback()
+            try:
+                callback()
+            except Exception:
+                # The other queues' callbacks go on.
+                _logger.exception("%s: a callback failed", self._name)
 
     def _next_due(self) -> Callable[[], None] | None:
         """Wait for the next callback that is due; None at the end."""

@@ -1,0 +1,206 @@
+"""The repository under exceptions that nobody expects: each kind at each call of the file system.
+
+After each of them: FlowFiles are where the caller was told, in the same process and after a power
+loss; or the repository has stopped, and a restart finds all that happened or nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import pytest
+from repository_kit import Opened
+
+from penstock.core.errors import Unavailable
+from penstock.flow.flowfile import FlowFile
+from penstock.flow.queue.home import SwapFile
+from penstock.flow.repository.changes import Changes
+from penstock.testing.crashable import CrashableFileSystem
+from penstock.testing.injection import FAULTS, Faults
+
+Where = dict[int, str]  # the queue of each FlowFile, by its id
+
+
+@dataclass
+class World:
+    """A repository with FlowFiles in memory, in a swap file, and in memory out of it."""
+
+    faults: Faults = field(default_factory=Faults)
+    disk: CrashableFileSystem = field(default_factory=CrashableFileSystem)
+
+    def __post_init__(self) -> None:
+        port = self.faults.port(self.disk, results=("create", "open_append", "open_read"))
+        self.opened = Opened.open(port)
+        swapped = self.opened.create("in", 4)
+        home = self.opened.repository.swap_home
+        self.file: SwapFile = home.swap_out("in", swapped, "order")
+        home.loaded(self.file, [0, 1], [one.id for one in swapped[:2]])
+        self.loaded, self.away = swapped[:2], swapped[2:]
+        self.memory = self.opened.create("in", 4, durable=True)
+        self.opened.create("other", 2)  # not synced
+        everything = [*swapped, *self.memory]
+        self.where: Where = {one.id: "in" for one in everything}
+        self.where |= {one.id: "other" for one in self.found_others()}
+        self.made: list[FlowFile] = []
+
+    def found_others(self) -> list[FlowFile]:
+        state = self.opened.repository._commits._state
+        return [one for number, one in state.flowfiles.items() if state.queues[number] == "other"]
+
+    def move(self, flowfiles: list[FlowFile], *, durable: bool) -> None:
+        """Commit what a processor does: FlowFiles move, the last one ends, a child is made."""
+        child = self.opened.make("child", b"c" * 200)
+        self.made.append(child)
+        assert child.claim is not None
+        *replaced, removed = flowfiles
+        changes = Changes(
+            puts={"out": [*replaced, child]},
+            replaced=replaced,
+            removes=[removed],
+            written=[child.claim],
+        )
+        try:
+            self.opened.repository.commit(changes, durable=durable)
+        except BaseException:
+            self.opened.content.release(child.claim.resource)
+            raise
+
+    def moved(self, flowfiles: list[FlowFile]) -> Where:
+        gone = flowfiles[-1].id
+        after = {number: queue for number, queue in self.where.items() if number != gone}
+        return after | {one.id: "out" for one in [*flowfiles[:-1], *self.made]}
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What is done, and where FlowFiles are afterwards."""
+
+    do: Callable[[World], None]
+    after: Callable[[World], Where] = lambda world: world.where
+    durable: bool = True
+
+
+def swap_out(world: World) -> None:
+    world.opened.repository.swap_home.swap_out("in", world.memory, "order")
+    world.memory = []
+
+
+def swap_out_again(world: World) -> None:
+    world.opened.repository.swap_home.swap_out("in", world.loaded, "order")
+    world.loaded = []
+
+
+def discard(world: World) -> None:
+    world.opened.repository.swap_home.discard(world.file)
+
+
+def discarded(world: World) -> Where:
+    away = {one.id for one in world.away}
+    return {number: queue for number, queue in world.where.items() if number not in away}
+
+
+OPERATIONS: Mapping[str, Operation] = {
+    "commit": Operation(
+        lambda world: world.move(world.memory, durable=False),
+        lambda world: world.moved(world.memory),
+        durable=False,
+    ),
+    "durable commit": Operation(
+        lambda world: world.move(world.memory, durable=True),
+        lambda world: world.moved(world.memory),
+    ),
+    "durable commit of swapped": Operation(
+        lambda world: world.move(world.loaded, durable=True),
+        lambda world: world.moved(world.loaded),
+    ),
+    "swap out": Operation(swap_out),
+    "swap out again": Operation(swap_out_again),
+    "discard": Operation(discard, discarded, durable=False),
+    "snapshot": Operation(lambda world: world.opened.repository.compact()),
+    "sync": Operation(lambda world: world.opened.repository.sync()),
+}
+
+
+def found(fs: CrashableFileSystem) -> Where:
+    """Return the queue of each FlowFile that a start finds; each must have its content."""
+    opened = Opened.open(fs)
+    where: Where = {}
+    for number, (queue, flowfile) in opened.found().items():
+        where[number] = queue
+        assert flowfile.claim is not None
+        assert len(opened.content.read(flowfile.claim)) == flowfile.size
+    return where
+
+
+def attempt(
+    world: World, operation: Operation, error: type[BaseException], at: int, *, after: bool
+) -> bool:
+    """Do it with a fault at a call; say whether it returned."""
+    done = False
+    with world.faults.armed(error, at, after=after):
+        try:
+            operation.do(world)
+            done = True
+        except Unavailable:
+            assert world.faults.raised
+    return done
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("error", FAULTS)
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_flowfiles_are_where_the_caller_was_told_whatever_was_raised(
+    name: str, error: type[BaseException], after: bool
+) -> None:
+    operation = OPERATIONS[name]
+    at, raised = 0, True
+    while raised:
+        world = World()
+        done = attempt(world, operation, error, at, after=after)
+        raised = bool(world.faults.raised)
+        where = f"{error.__name__} at call {at}, {world.faults.raised}"
+        possible = [world.where, operation.after(world)]
+        if world.opened.repository._commits.is_stopped:
+            assert not issubclass(error, Exception), where
+            with pytest.raises(Unavailable, match="restart"):
+                world.opened.repository.sync()
+            assert found(world.disk.kill_process()) in possible, where
+        else:
+            told = possible[1] if done else possible[0]
+            world.opened.repository.sync()  # deletes what was released, too
+            # All that the caller has in memory can be moved on.
+            left = [one for one in [*world.memory, *world.loaded] if told.get(one.id) == "in"]
+            changes = Changes(puts={"on": left}, replaced=left)
+            world.opened.repository.commit(changes)
+            world.opened.repository.sync()
+            told = told | {one.id: "on" for one in left}
+            assert found(world.disk.crash(at)) == told, where
+        at += 1
+    assert at > 1
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("error", FAULTS)
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_a_crash_after_an_exception_finds_all_that_was_to_happen_or_nothing(
+    name: str, error: type[BaseException], after: bool
+) -> None:
+    operation = OPERATIONS[name]
+    at, raised = 0, True
+    while raised:
+        world = World()
+        done = attempt(world, operation, error, at, after=after)
+        raised = bool(world.faults.raised)
+        where = f"{error.__name__} at call {at}, {world.faults.raised}"
+        possible = [world.where, operation.after(world)]
+        others = {one.id for one in world.found_others()}
+        if done and operation.durable:
+            del possible[0]
+        lost = [
+            {one: queue for one, queue in each.items() if one not in others} for each in possible
+        ]
+        crashed = found(world.disk.crash(at) if at % 2 else world.disk.kill_process())
+        assert crashed in possible or (at % 2 and crashed in lost), where
+        at += 1
+    assert at > 1
