@@ -6,6 +6,7 @@ loss; or the repository has stopped, and a restart finds all that happened or no
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -16,6 +17,8 @@ from penstock.core.errors import Unavailable
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.queue.home import SwapFile
 from penstock.flow.repository.changes import Changes
+from penstock.flow.repository.options import RepositoryOptions
+from penstock.flow.repository.state import State
 from penstock.testing.crashable import CrashableFileSystem
 from penstock.testing.injection import FAULTS, Faults
 
@@ -204,3 +207,67 @@ def test_a_crash_after_an_exception_finds_all_that_was_to_happen_or_nothing(
         assert crashed in possible or (at % 2 and crashed in lost), where
         at += 1
     assert at > 1
+
+
+def test_an_exception_between_journal_and_state_stops_the_repository(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Later commits, durable ones too, must not be cut off with one that nobody knows of."""
+    opened = Opened.open()
+    (one,) = opened.create("in", durable=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(State, "apply", _raising)
+        with pytest.raises(MemoryError):
+            opened.repository.commit(Changes(puts={"out": [one]}, replaced=[one]), durable=True)
+    with pytest.raises(Unavailable, match="restart"):
+        opened.create("in")
+    with pytest.raises(Unavailable, match="restart"):
+        opened.repository.compact()
+    opened.close()
+    assert found(opened.fs.crash(1)) == {one.id: "out"}
+
+
+def test_an_exception_before_the_journal_refuses_one_commit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened = Opened.open()
+    (one,) = opened.create("in", durable=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(State, "undo_of", _raising)
+        with pytest.raises(MemoryError):
+            opened.repository.commit(Changes(puts={"out": [one]}, replaced=[one]), durable=True)
+    (other,) = opened.create("in", durable=True)
+    opened.repository.commit(Changes(puts={"on": [one]}, replaced=[one]), durable=True)
+    assert found(opened.fs.crash(1)) == {one.id: "on", other.id: "in"}
+
+
+def test_where_no_thread_can_be_started_whoever_commits_makes_it_durable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened = Opened.open(options=RepositoryOptions(snapshot_bytes=1000))
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", _no_thread)
+        opened.create("in", 20)
+        made = opened.create("in", 20, durable=True)
+        statistics = opened.repository.statistics()
+    assert (statistics.unsynced_commits, statistics.snapshots) == (0, 0)
+    committer, written = opened.repository._committer, threading.Event()
+    real = committer.snapshot
+
+    def snapshot() -> None:
+        real()
+        written.set()
+
+    monkeypatch.setattr(committer, "snapshot", snapshot)
+    opened.create("in", 20)  # plans a snapshot again
+    assert written.wait(30)
+    opened.close()
+    assert found(opened.fs.crash(1)).keys() >= {one.id for one in made}
+
+
+def _raising(*_: object) -> None:
+    raise MemoryError("once")
+
+
+def _no_thread(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")

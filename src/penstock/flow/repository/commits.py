@@ -11,6 +11,8 @@ Invariants:
   poisoned: it holds what did not happen. Nothing more is committed until a snapshot stands for all
   that did.
 - A full disk refuses a commit and changes nothing.
+- Where an exception leaves it open whether a commit stands, the repository is stopped: it refuses
+  everything, and deletes and writes nothing, until a restart reads what the journal has.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ class Ticket:
         self.batch = batch
         self.undo = undo
         self.references = references
-        self.error: PenstockError | None = None
+        self.error: BaseException | None = None
 
 
 class Pass(NamedTuple):
@@ -117,6 +119,7 @@ class Commits:
         self._sequence_mutex = threading.Lock()
         self._waiting: list[Ticket] = []
         self._poison: str | None = None
+        self._stopped: str | None = None
         self._closed = False
         self.durable = state.number
         self.count = self.durable_count = self.refused_count = 0
@@ -131,6 +134,11 @@ class Commits:
     def is_poisoned(self) -> bool:
         """Say whether commits wait for a snapshot that replaces the journal."""
         return self._poison is not None
+
+    @property
+    def is_stopped(self) -> bool:
+        """Say whether everything is refused until a restart."""
+        return self._stopped is not None
 
     def append(
         self,
@@ -156,21 +164,25 @@ class Commits:
             batch = plan(self._state, self.durable)
             if batch is None:
                 return None
+            undo = self._state.undo_of(batch) if durable else None
+            ticket = Ticket(batch, undo, references)
             try:
                 self._journals.append(encode(batch))
-            except PenstockError:
+            except BaseException:
                 self.refused_count += 1
                 raise
-            undo = self._state.undo_of(batch) if durable else None
-            if rest := self._state.apply(batch):
-                changed = Counter(references)
-                changed.subtract(rest)
-                references = changed
-            self._content.references.adjust(references)
-            self.count += 1
-            ticket = Ticket(batch, undo, references)
-            if durable:
-                self._waiting.append(ticket)
+            try:
+                if rest := self._state.apply(batch):
+                    changed = Counter(references)
+                    changed.subtract(rest)
+                    ticket.references = changed
+                self._content.references.adjust(ticket.references)
+                self.count += 1
+                if durable:
+                    self._waiting.append(ticket)
+            except BaseException as error:
+                self._stop(error)
+                raise
             return ticket
 
     def read(self, look: Callable[[State], _T]) -> _T:
@@ -180,6 +192,12 @@ class Commits:
         """
         with self._mutex:
             return look(self._state)
+
+    def may_want_file(self, name: str) -> bool:
+        """Say whether a start may find a record of a swap file."""
+        with self._mutex:
+            known = name in self._state.files or name in self._state.leaving
+            return known or self._stopped is not None
 
     def reserve(self, take: Callable[[Sequences], _T]) -> _T:
         """Return what a function takes from a sequence.
@@ -203,12 +221,13 @@ class Commits:
             Unavailable: It failed already, and nothing is to be ended.
         """
         with self._mutex:
+            self._check_not_stopped()
             number = self._state.number
             try:
                 return Pass(
                     number, self._content.references.released(), self._journals.begin_sync()
                 )
-            except PenstockError as error:
+            except BaseException as error:
                 self._undo(number, error)
                 raise
 
@@ -217,14 +236,24 @@ class Commits:
         with self._mutex:
             self._settle(number)
 
-    def fail(self, error: PenstockError, number: int | None = None) -> None:
+    def fail(self, error: BaseException, number: int | None = None) -> None:
         """Undo the commits that somebody waits for, up to a number; None: all."""
         with self._mutex:
             self._undo(self._state.number if number is None else number, error)
 
-    def begin_snapshot(self) -> Cut:
-        """Go on in the next journal, and return what a snapshot has to hold."""
+    def stop(self, error: BaseException) -> None:
+        """Refuse everything until a restart: an exception came when a commit stood already."""
         with self._mutex:
+            self._stop(error)
+
+    def begin_snapshot(self) -> Cut:
+        """Go on in the next journal, and return what a snapshot has to hold.
+
+        Raises:
+            Unavailable: The repository is stopped.
+        """
+        with self._mutex:
+            self._check_not_stopped()
             began_s = self._clock.monotonic_s()
             cut = Cut(self._state.copy(), self._content.references.released(), self.is_poisoned)
             self._journals.switch()
@@ -247,6 +276,7 @@ class Commits:
     def _check_open(self) -> None:
         if self._closed:
             raise Closed("the FlowFile repository is closed: open it again")
+        self._check_not_stopped()
         if self._poison is not None:
             self.refused_count += 1
             raise Unavailable(
@@ -254,24 +284,47 @@ class Commits:
                 f"({self._poison}): check the disk, and try again"
             )
 
-    def _settle(self, number: int) -> None:
-        self.durable = max(self.durable, number)
-        waiting = [one for one in self._waiting if one.batch.number > number]
-        self.durable_count += len(self._waiting) - len(waiting)
-        self._waiting = waiting
+    def _check_not_stopped(self) -> None:
+        if self._stopped is not None:
+            self.refused_count += 1
+            raise Unavailable(
+                "the FlowFile repository is stopped, because an exception left it open whether a "
+                f"commit stands ({self._stopped}): restart, and it is read back"
+            )
 
-    def _undo(self, number: int, error: PenstockError) -> None:
+    def _stop(self, error: BaseException) -> None:
+        if self._stopped is None:
+            self._stopped = _described(error)
+            _logger.error("the FlowFile repository stops: restart it", exc_info=error)
+
+    def _settle(self, number: int) -> None:
+        waiting = [one for one in self._waiting if one.batch.number > number]
+        settled = len(self._waiting) - len(waiting)
+        self._waiting = waiting
+        self.durable = max(self.durable, number)
+        self.durable_count += settled
+
+    def _undo(self, number: int, error: BaseException) -> None:
         failed = [one for one in self._waiting if one.batch.number <= number]
         if not failed:
             return  # nobody was promised anything, and the journal can sync again
-        self._waiting = [one for one in self._waiting if one.batch.number > number]
-        self._poison = str(error)
-        # A snapshot under way may hold what is undone here: only a later one counts.
-        self._state.number += 1
-        for ticket in reversed(failed):
-            assert ticket.undo is not None
-            self._state.undo(ticket.batch, ticket.undo)
-            back = {resource: -count for resource, count in ticket.references.items()}
-            self._content.references.adjust(back)
-            ticket.error = error
+        try:
+            self._poison = _described(error)
+            # A snapshot under way may hold what is undone here: only a later one counts.
+            self._state.number += 1
+            for ticket in reversed(failed):
+                assert ticket.undo is not None
+                self._state.undo(ticket.batch, ticket.undo)
+                back = {resource: -count for resource, count in ticket.references.items()}
+                self._content.references.adjust(back)
+                ticket.error = error
+            self._waiting = [one for one in self._waiting if one.batch.number > number]
+        except BaseException as second:
+            self._stop(second)
+            raise
         _logger.error("undone, as an fsync failed: %s: %s", counted(len(failed), "commit"), error)
+
+
+def _described(error: BaseException) -> str:
+    """Return what an exception says, with its type where that says more than the message."""
+    return str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"

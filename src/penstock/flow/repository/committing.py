@@ -150,12 +150,17 @@ class Committer:
         ticket = self.commits.append(plan, references, durable=durable)
         if ticket is None:
             return
-        self._syncer.wrote(1)
-        if durable:
-            self._wait_for(ticket)
-        is_due = self._journals.size_bytes >= self._snapshot_at
-        if is_due and self._snapshot_planned.acquire(blocking=False):
-            self._start_snapshot()
+        try:
+            self._syncer.wrote(1)
+            if durable:
+                self._wait_for(ticket)
+            is_due = self._journals.size_bytes >= self._snapshot_at
+            if is_due and self._snapshot_planned.acquire(blocking=False):
+                self._start_snapshot()
+        except BaseException as error:
+            if ticket.error is None:
+                self.commits.stop(error)  # it is raised, so it may not stand; but it does
+            raise
 
     def _wait_for(self, ticket: Ticket) -> None:
         try:
@@ -191,10 +196,10 @@ class Committer:
             try:
                 self._content.sync()
                 begun.finish()
-            except PenstockError as error:
+                self.commits.settle(begun.number)
+            except BaseException as error:
                 self.commits.fail(error, begun.number)
                 raise
-            self.commits.settle(begun.number)
         self._delete(begun.released, begun.number)
         return begun.number
 
@@ -202,7 +207,7 @@ class Committer:
         """Replace the poisoned journal by a snapshot; return the number that is durable."""
         try:
             self.snapshot()
-        except PenstockError as error:
+        except BaseException as error:
             # Those that were appended between the fsync that failed and its failure, too.
             self.commits.fail(error)
             raise
@@ -248,15 +253,24 @@ class Committer:
             self._threads.run(self._snapshot_or_later)
         except Closed:
             return  # closing writes one
+        except Exception as error:  # noqa: BLE001  -- no thread can be started
+            self._put_snapshot_off(error)
+            self._snapshot_planned.release()
 
     def _snapshot_or_later(self) -> None:
         try:
             self.snapshot()
-        except PenstockError as error:
-            _logger.warning("no snapshot of the FlowFile repository could be written: %s", error)
-            self._snapshot_at = self._journals.size_bytes + self._options.snapshot_bytes // 4
+        except Exception as error:  # noqa: BLE001  -- the commit that it came with stands
+            self._put_snapshot_off(error)
         finally:
             self._snapshot_planned.release()
+
+    def _put_snapshot_off(self, error: Exception) -> None:
+        self._snapshot_at = self._journals.size_bytes + self._options.snapshot_bytes // 4
+        details = None if isinstance(error, PenstockError) else error
+        _logger.warning(
+            "no snapshot of the FlowFile repository could be written: %s", error, exc_info=details
+        )
 
     def _plan_next_snapshot(self) -> None:
         self._snapshot_at = max(self._options.snapshot_bytes, 2 * self._journals.snapshot_bytes)
@@ -271,11 +285,11 @@ class Committer:
         """
         if not self.commits.close():
             return
-        self._syncer.close()
-        if self._threads is not None:
-            self._threads.close()
-        self._content.seal()
         try:
+            self._syncer.close()
+            if self._threads is not None:
+                self._threads.close()
+            self._content.seal()
             self._close_with_snapshot()
         finally:
             self._journals.close()
@@ -283,12 +297,17 @@ class Committer:
 
     def _close_with_snapshot(self) -> None:
         commits = self.commits
+        if commits.is_stopped:
+            # The journal has it all, and the next start reads it.
+            self._content.sync()
+            self._journals.begin_sync()()
+            return
         if commits.number == commits.durable == self._journals.snapshot_number:
             self._delete(self._content.references.released(), commits.durable)
             return
         try:
             self.snapshot()
-        except PenstockError as error:
+        except Exception as error:  # noqa: BLE001  -- the journal does as well
             _logger.warning("closing without a snapshot: %s", error)
             self._pass()
 

@@ -125,10 +125,10 @@ class Journals:
     def switch(self) -> None:
         """Write to the generation that `create_next` made."""
         assert self._next is not None
+        self._journals[self._newest + 1] = self._next
         self._old_bytes = self.size_bytes
         self._newest += 1
-        self._journals[self._newest] = self._current = self._next
-        self._next = None
+        self._current, self._next = self._next, None
 
     def write_snapshot(
         self, state: State, flowfiles_per_part: int, before_end: Callable[[], None]
@@ -157,7 +157,7 @@ class Journals:
                 snapshot.sync()
             finally:
                 snapshot.close()
-        except PenstockError:
+        except BaseException:
             with suppress(PenstockError):  # a full disk needs the room
                 self._remove(folder)
             raise

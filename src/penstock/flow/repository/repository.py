@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
-from penstock.core.errors import PenstockError, counted
+from penstock.core.errors import counted
 from penstock.flow.queue.home import RestoredSwapFile, SwapFile
 from penstock.flow.repository.changes import Changes, Recovered, RecoveredQueue, RecoveryEvent
 from penstock.flow.repository.committing import Committer
@@ -95,7 +95,7 @@ class FlowFileRepository:
         lock = fs.lock_folder(folder)
         try:
             return cls._start(folder, fs, clock, content, options, lock)
-        except PenstockError:
+        except BaseException:
             lock.release()
             raise
 
@@ -119,7 +119,7 @@ class FlowFileRepository:
             committer.begin(anew=back.begin_anew)
             events = [*back.events, *swap.tidy(back.state), *_recover_content(back, content)]
             committer.delete_leaving()
-        except PenstockError:
+        except BaseException:
             committer.abandon()
             raise
         content.on_release = committer.look_for_released

@@ -69,9 +69,8 @@ class SwapFiles:
                 {},
                 durable=True,
             )
-        except PenstockError:
-            if not self._commits.read(lambda state: name in state.leaving):
-                # Never journaled, so that nothing can want it again.
+        except BaseException:
+            if not self._commits.may_want_file(name):
                 with suppress(PenstockError):
                     self._fs.unlink(path)
             raise

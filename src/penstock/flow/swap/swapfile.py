@@ -37,7 +37,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.core.errors import CorruptData, InvalidRequest, PenstockError
+from penstock.core.errors import CorruptData, InvalidRequest
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.swap.columnar import EncodedPage, Page, encode_pages
 from penstock.storage.content.claims import ResourceClaim
@@ -193,17 +193,21 @@ class SwapReader:
         """
         file = fs.open_read(path)
         try:
-            head, pages_at = _read_head(file, path)
-            if head is not None:
-                return cls(file, path, head.summary, _places(head, pages_at))
-            found = list(_find_pages(file.pread(file.size(), 0)))
-            if not found:
-                _refuse_foreign(file, path)
-                raise CorruptData(path, 0, "neither the head nor any page of it verifies")
-            return cls(file, path, None, found)
-        except PenstockError:
+            return cls._begin(file, path)
+        except BaseException:
             file.close()
             raise
+
+    @classmethod
+    def _begin(cls, file: ReadFile, path: str) -> Self:
+        head, pages_at = _read_head(file, path)
+        if head is not None:
+            return cls(file, path, head.summary, _places(head, pages_at))
+        found = list(_find_pages(file.pread(file.size(), 0)))
+        if not found:
+            _refuse_foreign(file, path)
+            raise CorruptData(path, 0, "neither the head nor any page of it verifies")
+        return cls(file, path, None, found)
 
     def read(self, start: int, end: int) -> Rows:
         """Return the rows [start, end)."""
