@@ -266,7 +266,7 @@ def test_a_change_that_could_not_be_stored_is_made_at_the_next_look(
     feed(sim, 40)
     until(sim, lambda: counts(sim)[0] == 2)
     assert refused == [2, 2, 2]
-    assert caplog.text.count("2 groups instead of 1; in 2 partitions ") == 1
+    assert caplog.text.count("2 groups instead of 1; the lag of 2 partitions is ") == 1
 
 
 def test_what_lies_before_is_left_to_another_supervisor(make):
