@@ -5,10 +5,23 @@ from __future__ import annotations
 import subprocess
 import sys
 
+# A port that accepts connections takes the place of Spark.
+CHECK = """
+import socket
+from penstock.indexing.engine import EngineUnavailable
+from penstock.spark.connect import session
+session.ANSWER_TIMEOUT_S = 0.1
+with socket.create_server(("127.0.0.1", 0)) as server:
+    try:
+        session.check_answers(f"sc://localhost:{server.getsockname()[1]}/;token=x")
+    except EngineUnavailable:
+        pass
+"""
 
-def loaded(role: str) -> list[str]:
-    """Return what the process of a role has loaded when it begins."""
-    script = f"import sys, penstock.services.roles.{role}; print(*sys.modules)"
+
+def loaded(role: str, work: str = "") -> list[str]:
+    """Return what the process of a role has loaded when it begins, and after some work."""
+    script = f"import sys, penstock.services.roles.{role}\n{work}\nprint(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120
     )
@@ -27,3 +40,10 @@ def test_the_router_loads_neither_overlord_nor_worker():
 def test_a_peon_does_without_pandas():
     """It takes half a second and 40 MB, and each task is a process."""
     assert "pandas" not in loaded("peon")
+
+
+def test_a_worker_checks_spark_without_pyspark():
+    """It takes 80 MB."""
+    names = loaded("worker", CHECK)
+    assert "grpc" in names
+    assert [name for name in names if name.startswith("pyspark.")] == []

@@ -18,7 +18,12 @@ import pytest
 
 from penstock.core.errors import InvalidRequest
 from penstock.spark.connect.server import SparkServer, SparkServerOptions, prepare
-from penstock.spark.connect.session import EngineUnavailable, SparkSessionOptions, SparkSessions
+from penstock.spark.connect.session import (
+    EngineUnavailable,
+    SparkSessionOptions,
+    SparkSessions,
+    check_answers,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -181,6 +186,14 @@ def test_the_connect_port_refuses_a_client_without_the_token(spark_server: Spark
     sessions = SparkSessions(SparkSessionOptions(f"sc://localhost:{port}/;token=wrong"))
     with pytest.raises(EngineUnavailable, match="token"):
         sessions.get()
+
+
+def test_the_check_of_a_worker_accepts_the_token_alone(spark_server: SparkServer) -> None:
+    check_answers(spark_server.remote)
+    place = spark_server.remote.partition("/;")[0]
+    for address in (place, f"{place}/;token=wrong"):
+        with pytest.raises(EngineUnavailable, match="refuses the token"):
+            check_answers(address)
 
 
 def test_the_sockets_of_python_workers_refuse_a_client_without_the_secret(

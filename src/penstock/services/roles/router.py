@@ -12,6 +12,7 @@ from penstock.core.clock import Clock
 from penstock.core.errors import Dependency, InvalidRequest
 from penstock.core.loopstalls import stall_samples
 from penstock.core.metrics import MetricRegistry
+from penstock.segments.deepstore import DeepStore
 from penstock.services.api.asgi import BODY_BYTES_MAX, application
 from penstock.services.api.router import RouterParts, RouterRoutes
 from penstock.services.api.routermetrics import RouterMetrics
@@ -99,10 +100,12 @@ def compose(context: RoleContext) -> Lifecycle:
     sql, projections, maker = answering.sql, answering.projections, answering.maker
     expressions = ExpressionCheck(sessions)
     presence = Presence(options, store, clock)
+    deep_store = DeepStore(options.deep_storage_address)
     # The first query pays for the Spark session and for what the JVM loads; it had better be ours.
     readiness = context.readiness(
         [
             Check("read the metadata", Dependency.METADATA, store.leases.list),
+            Check("reach the deep storage", Dependency.STORAGE, deep_store.probe),
             Check("answer a query", Dependency.SPARK, lambda: sql.query(_PROBE)),
         ],
         presence.waits,

@@ -33,7 +33,7 @@ from penstock.services.roles.mailbox import role_mailbox
 from penstock.services.roles.peons import PeonOptions, Peons
 from penstock.services.roles.processmetrics import process_metrics
 from penstock.services.roles.runtime import RoleContext
-from penstock.spark.connect.session import check_reachable
+from penstock.spark.connect.session import check_answers
 from penstock.storage.filesystem import FileSystem, OsFileSystem
 from penstock.storage.metadata import MetadataStore
 
@@ -105,7 +105,7 @@ def compose(context: RoleContext) -> Lifecycle:
             Check("read the metadata", Dependency.METADATA, store.leases.list),
             Check("find the overlord", Dependency.OVERLORD, lambda: directory.find("overlord")),
             Check("reach the deep storage", Dependency.STORAGE, deep_store.probe),
-            Check("reach Spark", Dependency.SPARK, partial(_reach_spark, options.spark_connect)),
+            Check("reach Spark", Dependency.SPARK, partial(check_answers, options.spark_connect)),
             Check("answer for tasks", Dependency.WORKER, worker.report),
         ],
         lambda: merged([presence.waits(), peons.waits.all(), _waits_of(worker)]),
@@ -153,16 +153,6 @@ def _waits_of(worker: Worker) -> list[DependencyWait]:
         return worker.waits()
     except Unavailable:
         return []
-
-
-def _reach_spark(address: str) -> None:
-    """Return if Spark can be reached; a Spark that tasks start themselves always can be.
-
-    Raises:
-        EngineUnavailable: It cannot.
-    """
-    if address.startswith("sc://"):
-        check_reachable(address)
 
 
 def _tasks(worker: Worker, peons: Peons, mailbox: MailboxExecutor) -> Handler:

@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, cast
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from penstock.core.errors import Dependency, InvalidRequest, PenstockError
 from penstock.indexing.engine import (
@@ -31,11 +31,20 @@ from penstock.spark.connect.lightconnect import import_client
 from penstock.spark.connect.serverconf import NEEDS_SECRET, authentication
 
 if TYPE_CHECKING:
+    import grpc
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
     from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 CONNECT_TIMEOUT_S: Final = 2.0
+ANSWER_TIMEOUT_S: Final = 15.0
+"""How long `check_answers` waits for the answer to its request."""
+
+# Releases a session that does not exist: the server checks the token and does nothing, where most
+# other requests would start a session. Encoded by hand (`ReleaseSessionRequest`: field 1 is the
+# session's id, field 2 its user), because the message's class costs a process 80 MB.
+_RELEASE: Final = "/spark.connect.SparkConnectService/ReleaseSession"
+_OF_NOBODY: Final = b"\x0a\x2400000000-0000-4000-8000-000000000000\x12\x11\x0a\x0fpenstock-nobody"
 
 # Spark keeps files and classes that one session adds from the others', and for that starts Python
 # workers for each. Ours adds none: see decision 30.
@@ -114,6 +123,10 @@ _NAME: Final = rf"{_PACKAGE}(?:\.[\w$]+){{1,16}}"
 _THROWN: Final = re.compile(rf"\({_NAME}\) |{_NAME}: ")
 _CLASS: Final = re.compile(rf"{_PACKAGE}(?:\.[a-z_]\w*){{0,16}}\.([A-Z][\w$]*)")
 _DETAILS: Final = re.compile(r'details = "(.*?)"\n', re.DOTALL)
+_PORT: Final = 15002
+_TOKEN_VARIABLE: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # a name, no token  # noqa: S105
+# Parameters of an address that are the client's own; all others are headers of each request.
+_OF_CLIENT: Final = re.compile(r"token|use_ssl|user_id|user_agent|session_id|grpc_keepalive_\w+")
 _LOUD: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger", "pyspark.sql.connect")
 _SHOWN: Final = 2_000
 # A message may repeat the whole statement. The patterns above take time with the square of a
@@ -364,13 +377,70 @@ def check_reachable(address: str) -> None:
     place = urlsplit(address)
     try:
         socket.create_connection(
-            (place.hostname or "localhost", place.port or 15002), CONNECT_TIMEOUT_S
+            (place.hostname or "localhost", place.port or _PORT), CONNECT_TIMEOUT_S
         ).close()
     except OSError as error:
         raise EngineUnavailable(
             f"nothing answers at {shown(address)} ({error}): Spark is not up yet, or gone: "
             "ask again in a moment"
         ) from error
+
+
+def check_answers(address: str) -> None:
+    """Return when Spark answers a request that has the token of the address.
+
+    It takes no session, and does not load PySpark. A session of a classic master is started by its
+    user, so that there is nothing to ask.
+
+    Raises:
+        EngineUnavailable: Nothing answers, or not in time, or the token is refused.
+        InvalidRequest: No session can have this address.
+    """
+    if not SparkSessionOptions(address).is_connect:
+        return
+    check_reachable(address)
+    import grpc  # noqa: PLC0415 - most processes load it with PySpark or not at all
+
+    place = urlsplit(address)
+    parts = [part.partition("=") for part in place.path.lstrip("/").split(";")]
+    parameters = {name: unquote(value) for name, equals, value in parts if equals}
+    headers = [one for one in parameters.items() if not _OF_CLIENT.fullmatch(one[0])]
+    try:
+        with _channel(place, parameters) as channel:
+            ask = channel.unary_unary(_RELEASE)
+            ask(_OF_NOBODY, timeout=ANSWER_TIMEOUT_S, metadata=headers)
+    except grpc.RpcError as error:
+        raise EngineUnavailable(f"Spark at {shown(address)} {_refusal(error)}") from error
+
+
+def _channel(place: SplitResult, parameters: Mapping[str, str]) -> grpc.Channel:
+    """Return a channel as PySpark's client makes it for an address."""
+    import grpc  # noqa: PLC0415
+
+    token = parameters.get("token") or os.environ.get(_TOKEN_VARIABLE)
+    with_tls = parameters.get("use_ssl", "").lower() == "true"
+    host = place.hostname or "localhost"
+    target = f"{f'[{host}]' if ':' in host else host}:{place.port or _PORT}"
+    if not with_tls and not token:
+        return grpc.insecure_channel(target)
+    is_local = host == "localhost" and not with_tls
+    credentials = grpc.local_channel_credentials() if is_local else grpc.ssl_channel_credentials()
+    if token:
+        shows_token = grpc.access_token_call_credentials(token)
+        credentials = grpc.composite_channel_credentials(credentials, shows_token)
+    return grpc.secure_channel(target, credentials)
+
+
+def _refusal(error: grpc.RpcError) -> str:
+    """Return in words why a request has no answer."""
+    from grpc import StatusCode  # noqa: PLC0415
+
+    code = error.code()
+    if code is StatusCode.UNAUTHENTICATED:
+        return "refuses the token: compare the token in its address with the server's"
+    if code is StatusCode.DEADLINE_EXCEEDED:
+        return f"accepts connections, but gave no answer within {ANSWER_TIMEOUT_S:.0f} s"
+    return f"does not answer: {error.details()}"
 
 
 def shown(address: str) -> str:
@@ -504,6 +574,7 @@ __all__ = [
     "SparkRefusal",
     "SparkSessionOptions",
     "SparkSessions",
+    "check_answers",
     "check_reachable",
     "message_of",
     "shown",
