@@ -346,8 +346,8 @@ class Backup:
         task_logs = self._source.task_logs
         if task_logs is not None and task_logs.removeprefix("file://") != self._live(_TASK_LOGS):
             advice.append(
-                f"Copy {task_logs}, or keep its versions: the logs and reports of tasks that"
-                " ended are there (--task-logs), and not in this backup."
+                f"Copy {task_logs}, or keep its versions: it holds the logs and reports of tasks"
+                " that ended (--task-logs), which are not in this backup."
             )
         return tuple(advice)
 

@@ -208,7 +208,7 @@ class DataFolder:
             yield
         except FileExistsError as error:
             raise InvalidRequest(
-                f"{error.filename} is no folder; name another one with --data-dir"
+                f"{error.filename} is not a folder; name another one with --data-dir"
             ) from None
         except OSError as error:
             raise Unavailable(
