@@ -78,6 +78,11 @@ class Parts:
         """Return the ids of all processors, funnels and ports."""
         return set(self._known.components)
 
+    @property
+    def scheduled_ids(self) -> set[str]:
+        """Return the ids of those that the scheduler knows: fewer after a change that failed."""
+        return set(self._units)
+
     def name_of(self, component_id: str) -> str:
         """Return a component's name for people."""
         found = self._known.components.get(component_id)
@@ -181,8 +186,8 @@ class Parts:
             del self._units[one]
         for one in before.components.keys() - after.components.keys():
             self._states.pop(one, None)
-        self._known = after
         self._change_queues(before, after, plans)
+        self._known = after
         for group in plans.index.groups:
             self._scheduler.limit_group(group.id, group.group.max_concurrent_tasks)
         for one, placed in after.components.items():
@@ -239,15 +244,19 @@ class Parts:
         return found
 
     def _change_queues(self, before: _Known, after: _Known, plans: Plans) -> None:
-        for one in before.connections.keys() - after.connections.keys():
+        # A change that failed half way is made again: what it did is not done twice.
+        for one in self._queues.queues.keys() - after.connections.keys():
             self._queues.remove(one)
         for one, placed in after.connections.items():
             plan = plans.queues[one]
             old = before.connections.get(one)
-            if old is None:
+            if one not in self._queues.queues:
                 queue = self._queues.add(one, plan.options, plan.prioritizers)
             else:
-                same = old.connection.prioritizers == placed.connection.prioritizers
+                same = (
+                    old is not None
+                    and old.connection.prioritizers == placed.connection.prioritizers
+                )
                 queue = self._queues.change(one, plan.options, None if same else plan.prioritizers)
             assert placed.source is not None, "validated"
             assert placed.destination is not None, "validated"
@@ -270,9 +279,9 @@ class Parts:
                 lambda wait_ms: self._scheduler.yield_for(one, wait_ms),
                 lambda: self._scheduler.wake(one),
             )
-        self._units[one] = unit
         served_ms = self._firings.served_ms(one, schedule)
         asked = [self._scheduler.add(one, unit, replace(schedule, last_fired_ms=served_ms))]
+        self._units[one] = unit
         if not self.is_enabled(one):
             asked.append(self._scheduler.disable(one))
         return asked

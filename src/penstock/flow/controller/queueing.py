@@ -119,12 +119,19 @@ class QueueBoard:
             budget=self._budget,
             background=self._background,
         )
-        queue.set_prioritizers(prioritizers)
-        found = self._waiting.pop(queue_id, None)
+        try:
+            queue.set_prioritizers(prioritizers)
+            found = self._waiting.get(queue_id)
+            if found is not None:
+                queue.restore((), found.swap_files)
+            self.options[queue_id] = options
+            self._queues = {**self._queues, queue_id: queue}
+        except BaseException:
+            self._budget.leave(queue_id)
+            raise
+        self._waiting.pop(queue_id, None)
         if found is not None:
-            queue.restore(found.flowfiles, found.swap_files)
-        self.options[queue_id] = options
-        self._queues = {**self._queues, queue_id: queue}
+            queue.put_many(found.flowfiles)  # they are in it afterwards, whatever this raises
         return queue
 
     def change(

@@ -7,8 +7,9 @@ Invariants:
 
 - What does not change goes on running while a change is applied; what has to stop for it is stopped
   before and started again after.
-- A change is kept durably before it is made; one that is refused changes nothing. A stop alone is
-  made also where it cannot be kept.
+- A change is kept durably before it is made; one that is refused changes nothing, whatever was
+  raised. A stop alone is made also where it cannot be kept.
+- A change that fails when it is kept leaves stopped what it stopped; applied again it is completed.
 - A connection that holds FlowFiles does not go away.
 """
 
@@ -20,7 +21,7 @@ from concurrent.futures import Future, wait
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from penstock.core.errors import Conflict, PenstockError, Unavailable
+from penstock.core.errors import Conflict
 from penstock.flow.controller.answers import answer
 from penstock.flow.controller.applied import AppliedFlow, Wanted
 from penstock.flow.controller.bulletins import BulletinBoard, levels_of, names_of
@@ -72,6 +73,7 @@ class RunningFlow:
         self._firings = firings
         self._bulletins = bulletins
         self._stop_limit_s = stop_limit_s
+        self._is_whole = True  # the components and connections are those of the applied flow
 
     def diff(self, flow: Flow) -> Sequence[Change]:
         """Return what `apply` would change. From any thread."""
@@ -100,7 +102,7 @@ class RunningFlow:
                 f"the flow is at revision {before.revision}, not {revision}: somebody changed it; "
                 "look at it again"
             )
-        if before.revision and flow == before.flow:
+        if before.revision and flow == before.flow and self._is_whole:
             return ()
         changes = diff(_base(before, flow), flow)
         index = FlowIndex.of(flow)
@@ -108,18 +110,24 @@ class RunningFlow:
         components = frozenset(plans.schedules)
         after = AppliedFlow(flow, before.revision + 1, before.wanted.only(components))
         self.note_firings()
-        stopped = self._stop_for(changes, index)
+        concerned = self._concerned(changes, index)
         try:
+            self.wait_stopped({one: self._scheduler.stop(one) for one in concerned})
             self._parts.refuse_losses(changes)
-            self._save(after)
-        except PenstockError:
-            self._start_wanted(stopped)
+            self._keep(after)
+        except BaseException:
+            self._start_wanted(concerned)
             raise
-        self._firings.forget(self._parts.component_ids - components)
-        self._tell_bulletins(index)
-        self._parts.change(plans, stopped)
-        self.applied = after
-        self._start_wanted(stopped | self._parts.component_ids)
+        self.applied, self._is_whole = after, False
+        try:
+            self._firings.forget(self._parts.component_ids - components)
+            self._tell_bulletins(index)
+            self._parts.change(plans, concerned)
+        except BaseException:
+            _logger.exception("flow %s was put together in part: apply it again", flow.name)
+            raise
+        self._is_whole = True
+        self._start_wanted(concerned | self._parts.component_ids)
         return changes
 
     def start(self, target: str | None) -> Sequence[str]:
@@ -130,22 +138,22 @@ class RunningFlow:
                 f"{self._parts.name_of(ids[0])} is disabled: enable it in the flow first"
             )
         applied = self._with_wanted(ids, target, running=True)
-        self._save(applied)
+        self._keep(applied)
         self.applied = applied
         self._start_wanted(set(ids))
         return ids
 
-    def stop(self, target: str | None) -> tuple[Mapping[str, Future[None]], PenstockError | None]:
+    def stop(self, target: str | None) -> tuple[Mapping[str, Future[None]], Exception | None]:
         """Tell components to stop, here, so that no command that came later is overtaken.
 
         They stop also where the disk is full: one of them may be what fills it.
         """
         ids = self._parts.targets(target)
-        failure: PenstockError | None = None
+        failure: Exception | None = None
         applied = self._with_wanted(ids, target, running=False)
         try:
             self._save(applied)
-        except Unavailable as error:
+        except Exception as error:  # noqa: BLE001  -- reported when they have stopped
             failure = error
         self.applied = applied
         self._firings.forget(ids)
@@ -158,18 +166,17 @@ class RunningFlow:
             scheduling = answer(self._scheduler.statistics(driven))
             self._firings.note(scheduling.components, schedules, ends_in_order=ends_in_order)
 
-    def wait_stopped(
-        self,
-        stopping: Mapping[str, Future[None]],
-        otherwise: Callable[[set[str]], None] = lambda _ids: None,
-    ) -> None:
-        """Wait until components have stopped; else tell which do not, after undoing."""
+    def wait_stopped(self, stopping: Mapping[str, Future[None]]) -> None:
+        """Wait until components have stopped.
+
+        Raises:
+            Conflict: One does not stop in time.
+        """
         late = wait(stopping.values(), self._stop_limit_s).not_done
         if late:
             names = sorted(
                 self._parts.name_of(one) for one, each in stopping.items() if each in late
             )
-            otherwise(set(stopping))
             raise Conflict(
                 f"{', '.join(names)} does not stop, a thread is still in it: wait, or "
                 "terminate it, and try again"
@@ -177,14 +184,25 @@ class RunningFlow:
         for future in stopping.values():
             answer(future)
 
-    def _stop_for(self, changes: Sequence[Change], index: FlowIndex) -> set[str]:
-        """Stop what must not run while changes are made; funnels and ports at changed ends, too."""
+    def _concerned(self, changes: Sequence[Change], index: FlowIndex) -> set[str]:
+        """Return what must not run during changes; funnels and ports at changed ends, too."""
+        if not self._is_whole:
+            return self._parts.scheduled_ids
         concerned = {one for change in changes for one in change.stops}
         concerned |= {change.id for change in changes if change.kind is ChangeKind.REMOVED}
         concerned &= self._parts.component_ids
-        concerned |= self._parts.touched(changes, index)
-        self.wait_stopped({one: self._scheduler.stop(one) for one in concerned}, self._start_wanted)
-        return concerned
+        return concerned | self._parts.touched(changes, index)
+
+    def _keep(self, applied: AppliedFlow) -> None:
+        """Keep what is to be applied; after an exception a restart must find what was before."""
+        try:
+            self._save(applied)
+        except BaseException:
+            try:
+                self._save(self.applied)
+            except Exception as error:  # noqa: BLE001  -- the first one is raised
+                _logger.warning("a restart may apply the change that failed: %s", error)
+            raise
 
     def _tell_bulletins(self, index: FlowIndex) -> None:
         self._bulletins.levels, self._bulletins.names = levels_of(index), names_of(index)

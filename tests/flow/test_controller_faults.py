@@ -1,0 +1,182 @@
+"""A running flow under exceptions that nobody expects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from controller_kit import LINE, World, apply, queued, states, wait_counted
+
+from penstock.core.errors import Unavailable
+from penstock.flow.controller.controller import FlowController
+from penstock.flow.controller.queueing import QueueBoard
+from penstock.flow.queue.queue import FlowFileQueue
+from penstock.storage.filesystem import OsFileSystem
+from penstock.testing.injection import FAULTS
+
+# A control thread carries these to whoever gave the command; others end it.
+FAULTS_OF_COMMANDS = [one for one in FAULTS if issubclass(one, Exception)]
+CHANGED = LINE.replace("{type: Pass}", "{type: Pass, properties: {word: x}}")
+LONGER = """
+name: line
+processors:
+  Make: {type: Numbers}
+  Pass: {type: Pass}
+  Again: {type: Pass}
+  End: {type: Tally}
+connections:
+  - {from: Make.success, to: Pass}
+  - {from: Pass.success, to: Again}
+  - {from: Again.success, to: End}
+"""
+
+
+class Faulty(OsFileSystem):
+    """Raises when the applied flow is written, before or after."""
+
+    error: type[BaseException] | None = None
+    after = False
+
+    def write_atomically(self, path: str, data: bytes) -> None:
+        error = self.error if path.endswith("/flow.json") else None
+        if error is not None:
+            self.error = None
+            if self.after:
+                super().write_atomically(path, data)
+            raise error("once")
+        super().write_atomically(path, data)
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("error", FAULTS_OF_COMMANDS)
+def test_a_change_that_could_not_be_kept_changes_nothing(
+    tmp_path: Path, error: type[BaseException], after: bool
+) -> None:
+    fs = Faulty()
+    world = World(fs, str(tmp_path))
+    controller = world.open()
+    apply(controller, LINE)
+    controller.start()
+    before = controller.applied
+    fs.error, fs.after = error, after
+    with pytest.raises(error):
+        apply(controller, CHANGED)
+    assert controller.applied == before
+    check_runs(controller)
+    controller.close()
+    again = world.open()
+    assert again.applied == before
+    wait_counted(again, 10)
+    world.close()
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("error", FAULTS_OF_COMMANDS)
+def test_a_start_that_could_not_be_kept_starts_nothing(
+    tmp_path: Path, error: type[BaseException], after: bool
+) -> None:
+    fs = Faulty()
+    world = World(fs, str(tmp_path))
+    controller = world.open()
+    apply(controller, LINE)
+    fs.error, fs.after = error, after
+    with pytest.raises(error):
+        controller.start()
+    assert set(states(controller).values()) == {"stopped"}
+    controller.close()
+    assert set(states(world.open()).values()) == {"stopped"}
+    world.close()
+
+
+@pytest.mark.parametrize("error", FAULTS_OF_COMMANDS)
+def test_a_stop_that_could_not_be_kept_stops(tmp_path: Path, error: type[BaseException]) -> None:
+    fs = Faulty()
+    world = World(fs, str(tmp_path))
+    controller = world.open()
+    apply(controller, LINE)
+    controller.start()
+    fs.error = error
+    with pytest.raises(Unavailable, match="stopped, but that could not be kept"):
+        controller.stop()
+    assert set(states(controller).values()) == {"stopped"}
+    world.close()
+
+
+@pytest.mark.parametrize("method", ["add", "change", "remove"])
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("error", FAULTS_OF_COMMANDS)
+def test_a_change_that_was_made_in_part_is_completed_when_it_is_applied_again(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[BaseException],
+    after: bool,
+    method: str,
+) -> None:
+    world = World(OsFileSystem(), str(tmp_path))
+    controller = world.open()
+    apply(controller, LINE)
+    controller.start()
+    wait_counted(controller, 10)
+    with monkeypatch.context() as patched:
+        patched.setattr(QueueBoard, method, once(getattr(QueueBoard, method), error, after=after))
+        with pytest.raises(error):
+            apply(controller, LONGER)
+    apply(controller, LONGER)
+    check_longer(controller)
+    controller.close()
+    check_longer(world.open())
+    world.close()
+
+
+def check_runs(controller: FlowController) -> None:
+    assert set(states(controller).values()) <= {"starting", "running"}
+
+
+def check_longer(controller: FlowController) -> None:
+    assert states(controller).keys() == {"Make", "Pass", "Again", "End"}
+    check_runs(controller)
+    assert len(controller.status().connections) == 3
+
+
+@pytest.mark.parametrize("method", ["restore", "put_many", "set_prioritizers"])
+@pytest.mark.parametrize("error", FAULTS_OF_COMMANDS)
+def test_flowfiles_of_a_queue_that_could_not_be_made_come_when_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException], method: str
+) -> None:
+    """The start found FlowFiles of a connection that no flow had, and it is applied again."""
+    world = World(OsFileSystem(), str(tmp_path))
+    controller = world.open()
+    apply(controller, LINE)
+    controller.run_once("Make")
+    assert len(queued(controller)) == 10
+    controller.close()
+    (tmp_path / "flow.json").unlink()
+    controller = world.open()
+    real = getattr(FlowFileQueue, method)
+    with monkeypatch.context() as patched:
+        patched.setattr(FlowFileQueue, method, once(real, error, after=method == "put_many"))
+        with pytest.raises(error):
+            apply(controller, LINE)
+    apply(controller, LINE)
+    assert len(queued(controller)) == 10
+    controller.start()
+    wait_counted(controller, 10)
+    world.close()
+
+
+def once(
+    real: Callable[..., object], error: type[BaseException], *, after: bool
+) -> Callable[..., object]:
+    """Return a method that raises at its first call, before or after it took effect."""
+    raised: list[bool] = []
+
+    def call(*arguments: object) -> object:
+        if raised:
+            return real(*arguments)
+        raised.append(True)
+        if after:
+            real(*arguments)
+        raise error("once")
+
+    return call
