@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, Self
 
 from penstock.core.clock import Clock, SystemClock
-from penstock.core.errors import Full, InvalidRequest, NotFound, PenstockError
+from penstock.core.errors import Full, InvalidRequest, NotFound
 from penstock.storage.blocks import Block, OffsetRange, as_messages
 from penstock.storage.cursors import Cursor, CursorStore
 from penstock.storage.filesystem import FileSystem, FolderLock, OsFileSystem
@@ -130,7 +130,7 @@ class DiskQueue:
         queue = cls(folder, options or DiskQueueOptions(), fs, clock, held, threads)
         try:
             queue._recover()
-        except PenstockError:
+        except BaseException:
             queue._release()
             raise
         return queue

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Self
 
 import google_crc32c
 
-from penstock.core.errors import NotFound, PenstockError, Unavailable
+from penstock.core.errors import NotFound, Unavailable
 from penstock.storage.blocks import (
     BLOCK_HEADER_BYTES,
     FILE_HEADER_BYTES,
@@ -266,7 +266,7 @@ class OpenLog:
         self._file: ReadFile = fs.open_read(path)
         try:
             self.header = parse_file_header(self._file.pread(FILE_HEADER_BYTES, 0), path)
-        except PenstockError:
+        except BaseException:
             self._file.close()
             raise
         self.tag = None if self.header is None else self.header.tag

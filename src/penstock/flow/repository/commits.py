@@ -294,7 +294,7 @@ class Commits:
 
     def _stop(self, error: BaseException) -> None:
         if self._stopped is None:
-            self._stopped = _described(error)
+            self._stopped = described(error)
             _logger.error("the FlowFile repository stops: restart it", exc_info=error)
 
     def _settle(self, number: int) -> None:
@@ -309,7 +309,7 @@ class Commits:
         if not failed:
             return  # nobody was promised anything, and the journal can sync again
         try:
-            self._poison = _described(error)
+            self._poison = described(error)
             # A snapshot under way may hold what is undone here: only a later one counts.
             self._state.number += 1
             for ticket in reversed(failed):
@@ -322,9 +322,11 @@ class Commits:
         except BaseException as second:
             self._stop(second)
             raise
-        _logger.error("undone, as an fsync failed: %s: %s", counted(len(failed), "commit"), error)
+        _logger.error(
+            "undone, as an fsync failed: %s: %s", counted(len(failed), "commit"), described(error)
+        )
 
 
-def _described(error: BaseException) -> str:
+def described(error: BaseException) -> str:
     """Return what an exception says, with its type where that says more than the message."""
     return str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"

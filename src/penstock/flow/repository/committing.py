@@ -17,7 +17,7 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import Closed, PenstockError, Unavailable
-from penstock.flow.repository.commits import Commits
+from penstock.flow.repository.commits import Commits, described
 from penstock.storage.syncing import Syncer
 from penstock.storage.syncthreads import SyncThreads
 
@@ -171,7 +171,7 @@ class Committer:
             failure = error
         if ticket.error is not None:
             raise Unavailable(
-                f"the commit could not be made durable and was undone: {ticket.error}"
+                f"the commit could not be made durable and was undone: {described(ticket.error)}"
             ) from ticket.error
         if failure is not None and self.commits.is_waiting(ticket):
             raise failure

@@ -20,7 +20,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.core.errors import PenstockError
 from penstock.storage.blocks import (
     FILE_HEADER_BYTES,
     Damage,
@@ -107,7 +106,7 @@ def recover_tail(
         else:
             file.truncate(scan.end)
         file.sync()
-    except PenstockError:
+    except BaseException:
         file.close()
         raise
     writer = LogWriter(fs, path, header, file.size, file)

@@ -17,7 +17,6 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.core.errors import PenstockError
 from penstock.storage.blocks import FILE_HEADER_BYTES
 from penstock.storage.logfiles import index_of_file
 
@@ -241,7 +240,7 @@ class Retention:
                 size = self._log.files.take_out(base)
             try:
                 self._log.files.unlink(base)
-            except PenstockError:
+            except BaseException:
                 with self._log.mutex:
                     self._log.files.put_back(base, size)
                 raise
