@@ -305,9 +305,12 @@ def test_files_of_penstock_outside_of_its_data_folder_are_kept_from_flows(tmp_pa
         spark_secret_file=tmp_path / "secret",
         tls_key=tmp_path / "key.pem",
     )
-    environment = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    environment = {
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "PENSTOCK_CONFIG": str(tmp_path / "options.toml"),
+    }
     kept = {str(one.relative_to(tmp_path)) for one in own_places(options, environment)}
     assert kept == {
         *("data", "deep storage", "m.db", "m.db-wal", "m.db-shm", "token", "secret", "key.pem"),
-        "cache/penstock",
+        *("cache/penstock", "options.toml"),
     }

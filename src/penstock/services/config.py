@@ -32,7 +32,8 @@ _SECRET_BYTES_MAX = 4_096
 VARIABLE_PREFIX = "PENSTOCK_"
 
 # Read by the commands themselves, and no options of a server.
-OTHER_VARIABLES = ("PENSTOCK_URL", "PENSTOCK_CONFIG")
+CONFIG_VARIABLE = "PENSTOCK_CONFIG"
+OTHER_VARIABLES = ("PENSTOCK_URL", CONFIG_VARIABLE)
 
 # A misspelt variable is told; one that resembles no option may belong to somebody else
 # (Kubernetes sets PENSTOCK_SERVICE_HOST for a service of that name).
@@ -704,7 +705,7 @@ def resolve(
     _refuse_secrets(given)
     variables = read_variables(environment)
     data_dir = cast("Path", given.get("data_dir", variables.get("data_dir", Options().data_dir)))
-    named = config_file or environment.get("PENSTOCK_CONFIG")
+    named = config_file or environment.get(CONFIG_VARIABLE)
     path = Path(named) if named else data_dir / CONFIG_FILE
     from_file = read_file(path) if named or path.is_file() else {}
     merged: dict[str, object] = {}

@@ -19,7 +19,7 @@ from penstock.services.cli import exitcodes
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.output import first_line, print_json, print_rows, say, wait_lines
 from penstock.services.cli.serveroptions import Config, DataDir, takes_options
-from penstock.services.config import Options
+from penstock.services.config import CONFIG_VARIABLE, Options
 from penstock.services.host.datafolder import DataFolder
 from penstock.services.host.process import leave
 
@@ -51,6 +51,9 @@ def add_to(app: typer.Typer) -> None:
 
 def _resolve(config: Path | None, given: Mapping[str, str | None]) -> Options:
     GIVEN.config_file = config or GIVEN.config_file
+    if named := GIVEN.config_file or os.environ.get(CONFIG_VARIABLE):
+        # For this process and its children: flows must not change the file.
+        os.environ[CONFIG_VARIABLE] = str(Path(named).absolute())
     return GIVEN.options(**{name: value for name, value in given.items() if value is not None})
 
 

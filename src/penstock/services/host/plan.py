@@ -69,12 +69,15 @@ _SECRETS_OF_SPECS = f"{config.VARIABLE_PREFIX}INPUT_"
 def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of Python children: options reach them by file alone.
 
-    Secrets that specs name are no options: tasks and supervisors look them up.
+    Secrets that specs name are no options: tasks and supervisors look them up. The name of the file
+    of options stays too, as flows must not change that file.
     """
     kept = {
         name: value
         for name, value in environment.items()
-        if not name.startswith(config.VARIABLE_PREFIX) or name.startswith(_SECRETS_OF_SPECS)
+        if not name.startswith(config.VARIABLE_PREFIX)
+        or name.startswith(_SECRETS_OF_SPECS)
+        or name == config.CONFIG_VARIABLE
     }
     return {**kept, **_LEAN, "PYTHONUNBUFFERED": "1"}
 

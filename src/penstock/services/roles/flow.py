@@ -24,7 +24,7 @@ from penstock.flow.processors.topics.service import SERVICE, ServiceAddresses
 from penstock.flow.write_guard import WRITE_GUARD
 from penstock.services.api.asgi import METRICS_TYPE, application
 from penstock.services.api.flow import FlowRoutes
-from penstock.services.config import Options, local_path
+from penstock.services.config import CONFIG_VARIABLE, Options, local_path
 from penstock.services.host.plan import spark_cache_folder
 from penstock.services.httpserver import HttpServer
 from penstock.services.lifecycle import Handler, Lifecycle, Stage
@@ -124,7 +124,8 @@ class FlowHost:
 def own_places(options: Options, environment: Mapping[str, str]) -> list[Path]:
     """Return the local folders and files of a Penstock, which flows must not change.
 
-    One of them is the cache of Spark's starts: a JVM runs the classes in it.
+    Two of them decide about code: the file of options, and the cache of Spark's starts, whose
+    classes a JVM runs.
     """
     files = (
         *(options.tls_cert, options.tls_key, options.tls_root_ca, options.broker_tcp_socket),
@@ -132,6 +133,8 @@ def own_places(options: Options, environment: Mapping[str, str]) -> list[Path]:
     )
     places = [options.data_dir, *options.task_folders, *(one for one in files if one is not None)]
     places.append(spark_cache_folder(environment))
+    if named := environment.get(CONFIG_VARIABLE):
+        places.append(Path(named))
     stores = (local_path(options.deep_storage_address), local_path(options.task_logs_address))
     places += [one for one in stores if one is not None]
     database = options.metadata_address
