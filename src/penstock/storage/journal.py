@@ -209,6 +209,10 @@ class Journal:
         except BaseException:
             with suppress(PenstockError):  # a full disk needs the room
                 self._fs.unlink(path + _TEMPORARY)
+            if self._fs.exists(path):
+                # Raised when it had its name; a start must not find it behind what comes now.
+                self._unsynced_name = True
+                self._fs.unlink(path)
             raise
         # From here on it is the newest of its folder, so that records belong behind it.
         self.close()

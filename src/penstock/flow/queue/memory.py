@@ -139,7 +139,11 @@ class Memory:
             del entries[-count:]
             if not entries:
                 self._overflow_head = None
-        return [one for _, one in self._writing]
+        try:
+            return [one for _, one in self._writing]
+        except BaseException:
+            self.not_written()
+            raise
 
     def written(self, summary: SwapSummary) -> tuple[Entry, Entry]:
         """Forget what was set apart, it is in a file; return the first and the last of it."""
