@@ -20,9 +20,11 @@ from penstock.segments.catalogue import Catalogue
 from penstock.segments.deepstore import DeepStore
 from penstock.segments.model import Segment, SegmentId
 from penstock.segments.shardspec import ShardSpec
+from penstock.services import config
 from penstock.services.cli import exitcodes
 from penstock.services.cli.entry import run
-from penstock.services.host.datafolder import DataFolder
+from penstock.services.config import Options
+from penstock.services.host.datafolder import DataFolder, FolderLock
 from penstock.services.host.process import free_port
 from penstock.storage.metadata import MetadataStore, PublishRequest
 
@@ -81,6 +83,24 @@ def data(tmp_path: Path) -> Path:
 def bucket() -> Iterator[str]:
     with s3_bucket("backups") as address:
         yield f"{address}/segments"
+
+
+def test_options_that_the_running_penstock_does_not_have_are_refused(
+    data: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    fill(data, str(data / "segments"), sqlite_url(data))
+    lock = FolderLock(DataFolder(data))
+    lock.take()
+    options = Options(data_dir=data)
+    DataFolder(data).children_options.write_text(config.to_json(options))
+    words = ["backup", "--data-dir", str(data), str(tmp_path / "backup"), "--deep-storage"]
+    try:
+        assert run([*words, str(tmp_path / "other")]) == exitcodes.USAGE
+        assert "leave out --deep-storage" in capsys.readouterr().err
+        assert not (tmp_path / "backup").exists()
+        assert run([*words, str(data / "segments")]) == exitcodes.OK
+    finally:
+        lock.release()
 
 
 def test_a_backup_is_made_and_restored(data: Path, tmp_path: Path, capsys: Capture) -> None:

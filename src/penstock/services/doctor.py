@@ -261,7 +261,7 @@ def _data_folder(options: Options, *, needs_metadata: bool) -> Finding:
         return Finding(subject, Verdict.FAILED, str(error), refused)
     try:
         # Asking the kernel by doing: permission bits say nothing of a read-only mount.
-        with tempfile.NamedTemporaryFile(dir=probe, prefix=".penstock-doctor-"):
+        with tempfile.TemporaryFile(dir=probe):  # without a name, so none can stay behind
             pass
     except OSError as error:
         text = f"{probe} cannot be written: {error.strerror}"

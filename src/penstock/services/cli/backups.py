@@ -58,9 +58,7 @@ def backup(
     from penstock.services.backup.backup import Backup, BackupSource  # noqa: PLC0415 - slow to import, not for every command
     from penstock.storage.metadata import MetadataStore  # noqa: PLC0415 - slow to import, not for every command
 
-    options = _running_options() or GIVEN.options(
-        deep_storage=deep_storage, metadata_url=metadata_url
-    )
+    options = _options_of(deep_storage, metadata_url)
     data = DataFolder(options.data_dir.absolute())
     if not (data.path / FORMAT_FILE).exists():
         raise InvalidRequest(
@@ -97,6 +95,30 @@ def backup(
     _warn_of(manifest.missing, "the deep storage lacks files of segments that the metadata names")
     if manifest.missing:
         raise typer.Exit(exitcodes.FAILED)
+
+
+def _options_of(deep_storage: str | None, metadata_url: str | None) -> Options:
+    """Return the options of the Penstock that runs in the folder; if none does, those given."""
+    given = GIVEN.options(deep_storage=deep_storage, metadata_url=metadata_url)
+    running = _running_options()
+    if running is None:
+        return given
+    for flag, wanted, address, used in (
+        ("--deep-storage", deep_storage, given.deep_storage_address, running.deep_storage_address),
+        ("--metadata-url", metadata_url, given.metadata_address, running.metadata_address),
+    ):
+        if wanted is not None and _absolute(address) != _absolute(used):
+            raise InvalidRequest(
+                f"the Penstock that runs in {running.data_dir} uses {masked_url(used)}: leave out"
+                f" {flag}",
+                place=flag,
+            )
+    return running
+
+
+def _absolute(address: str) -> str:
+    local = config.local_path(address)
+    return address if local is None else str(local.absolute())
 
 
 def restore(
