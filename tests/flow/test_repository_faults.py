@@ -1,7 +1,7 @@
 """The repository under exceptions that nobody expects: each kind at each call of the file system.
 
-After each of them: FlowFiles are where the caller was told, in the same process and after a power
-loss; or the repository has stopped, and a restart finds all that happened or nothing of it.
+Afterwards the FlowFiles are in the queues that the calls reported, in the same process and after a
+power loss; or the repository has stopped, and a restart finds the whole operation or none of it.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class World:
 
 @dataclass(frozen=True)
 class Operation:
-    """What is done, and where FlowFiles are afterwards."""
+    """A call of the repository, and the queue of each FlowFile afterwards."""
 
     do: Callable[[World], None]
     after: Callable[[World], Where] = lambda world: world.where
@@ -153,7 +153,7 @@ def attempt(
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("error", FAULTS)
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_flowfiles_are_where_the_caller_was_told_whatever_was_raised(
+def test_flowfiles_are_in_the_queues_that_the_call_reported(
     name: str, error: type[BaseException], after: bool
 ) -> None:
     operation = OPERATIONS[name]
@@ -170,15 +170,15 @@ def test_flowfiles_are_where_the_caller_was_told_whatever_was_raised(
                 world.opened.repository.sync()
             assert found(world.disk.kill_process()) in possible, where
         else:
-            told = possible[1] if done else possible[0]
+            reported = possible[1] if done else possible[0]
             world.opened.repository.sync()  # deletes what was released, too
             # All that the caller has in memory can be moved on.
-            left = [one for one in [*world.memory, *world.loaded] if told.get(one.id) == "in"]
+            left = [one for one in [*world.memory, *world.loaded] if reported.get(one.id) == "in"]
             changes = Changes(puts={"on": left}, replaced=left)
             world.opened.repository.commit(changes)
             world.opened.repository.sync()
-            told = told | {one.id: "on" for one in left}
-            assert found(world.disk.crash(at)) == told, where
+            reported = reported | {one.id: "on" for one in left}
+            assert found(world.disk.crash(at)) == reported, where
         at += 1
     assert at > 1
 

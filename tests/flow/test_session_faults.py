@@ -77,7 +77,7 @@ Attempt = Callable[[], AbstractContextManager[None]]
 
 
 class Work:
-    """What a processor does with one FlowFile, in steps of which each may raise."""
+    """The work of a processor with one FlowFile, in steps of which each may raise."""
 
     def __init__(self, world: World, attempt: Attempt) -> None:
         self.session, self.transaction = world.begin()

@@ -8,7 +8,7 @@ Invariants:
 - A pass covers whoever asked before it began: it serves every request made up to then, and those
   made meanwhile go to the next one. So the number of fsyncs does not grow with that of waiters.
 - One pass at a time, and it is given to a thread once.
-- Where no thread can be started, whoever waits for a pass runs it, and the next call plans again.
+- If no thread can be started, a caller that waits for a pass runs it; the next call plans again.
 - A failed pass fails its waiters; what it was for counts as not synced again, and unless somebody
   asks it is tried again after the interval, however much is written meanwhile.
 

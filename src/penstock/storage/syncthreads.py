@@ -87,7 +87,7 @@ class SyncThreads:
                 # What the work raises is its own to handle: nobody looks at the future.
                 self._workers.submit(begin)
             except Exception:
-                # The pool may have kept it for a thread that it has. Whoever pops it decides.
+                # The pool may have queued it for a running thread. The first `pop` decides.
                 with suppress(IndexError):
                     given.pop()
                     raise

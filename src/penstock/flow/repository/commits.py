@@ -11,8 +11,8 @@ Invariants:
   poisoned: it holds what did not happen. Nothing more is committed until a snapshot stands for all
   that did.
 - A full disk refuses a commit and changes nothing.
-- Where an exception leaves it open whether a commit stands, the repository is stopped: it refuses
-  everything, and deletes and writes nothing, until a restart reads what the journal has.
+- If it is not known after an exception whether a commit was made, the repository stops: it refuses
+  everything, and deletes and writes nothing, until a restart reads the journal.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ class Commits:
         with self._mutex:
             return look(self._state)
 
-    def may_want_file(self, name: str) -> bool:
+    def may_be_recorded(self, name: str) -> bool:
         """Say whether a start may find a record of a swap file."""
         with self._mutex:
             known = name in self._state.files or name in self._state.leaving
@@ -242,7 +242,7 @@ class Commits:
             self._undo(self._state.number if number is None else number, error)
 
     def stop(self, error: BaseException) -> None:
-        """Refuse everything until a restart: an exception came when a commit stood already."""
+        """Refuse everything until a restart: an exception came after a commit was made."""
         with self._mutex:
             self._stop(error)
 
@@ -288,8 +288,9 @@ class Commits:
         if self._stopped is not None:
             self.refused_count += 1
             raise Unavailable(
-                "the FlowFile repository is stopped, because an exception left it open whether a "
-                f"commit stands ({self._stopped}): restart, and it is read back"
+                "the FlowFile repository has stopped, because after an exception it is not known "
+                f"whether a commit was made ({self._stopped}): restart the flow, which reads the "
+                "journal"
             )
 
     def _stop(self, error: BaseException) -> None:
@@ -328,5 +329,5 @@ class Commits:
 
 
 def described(error: BaseException) -> str:
-    """Return what an exception says, with its type where that says more than the message."""
+    """Return the message of an exception, with its type if it is not one of Penstock's."""
     return str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"

@@ -159,7 +159,7 @@ class Committer:
                 self._start_snapshot()
         except BaseException as error:
             if ticket.error is None:
-                self.commits.stop(error)  # it is raised, so it may not stand; but it does
+                self.commits.stop(error)  # the caller takes it as not made, but it was
             raise
 
     def _wait_for(self, ticket: Ticket) -> None:

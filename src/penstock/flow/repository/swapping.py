@@ -70,7 +70,7 @@ class SwapFiles:
                 durable=True,
             )
         except BaseException:
-            if not self._commits.may_want_file(name):
+            if not self._commits.may_be_recorded(name):
                 with suppress(PenstockError):
                     self._fs.unlink(path)
             raise
