@@ -16,8 +16,6 @@ from penstock.core.errors import Closed
 from penstock.storage.content.resources import CHUNK_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from typing_extensions import Buffer
 
     from penstock.core.headroom import Headroom
@@ -86,12 +84,16 @@ class ContentWriter:
         """
         self._check_open()
         if isinstance(data, bytes) and len(data) < self._buffer_bytes:
-            self._gather((data,))
+            self._gather(data)
             return len(data)
         view = memoryview(data).cast("B")
-        # A copy of one piece at a time: whoever gave it may change it when this returns.
-        starts = range(0, len(view), CHUNK_BYTES)
-        self._gather(bytes(view[start : start + CHUNK_BYTES]) for start in starts)
+        try:
+            for start in range(0, len(view), CHUNK_BYTES):
+                # A copy of one piece at a time: the caller may change the data afterwards.
+                self._gather(bytes(view[start : start + CHUNK_BYTES]))
+        except BaseException:
+            self.abort()
+            raise
         return len(view)
 
     def finish(self) -> ContentClaim | None:
@@ -124,14 +126,14 @@ class ContentWriter:
         if self._resource is not None:
             self._resources.abort(self._resource)
 
-    def _gather(self, pieces: Iterable[bytes]) -> None:
-        """Add all pieces; after an exception nobody could know how many, so it is aborted."""
+    def _gather(self, data: bytes) -> None:
+        if not data:
+            return
         try:
-            for data in filter(None, pieces):
-                self._parts.append(data)
-                self._gathered += len(data)
-                if self._gathered >= self._buffer_bytes:
-                    self._flush()
+            self._parts.append(data)
+            self._gathered += len(data)
+            if self._gathered >= self._buffer_bytes:
+                self._flush()
         except BaseException:
             self.abort()
             raise
