@@ -78,7 +78,7 @@ class Faults:
         """Count a call of a port, and make it.
 
         Args:
-            name: What is called.
+            name: The name of the call, which `armed` refers to.
             reach: Makes the call.
         """
         if self._error is None:

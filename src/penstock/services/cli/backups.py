@@ -250,7 +250,7 @@ def _running_options() -> Options | None:
 
 
 def _require_own(data: DataFolder) -> None:
-    """Refuse a backup by another user than that of Penstock, who could not open the hold's files.
+    """Refuse a backup by another user than that of Penstock, which could not open the hold's files.
 
     Nothing could be deleted then: the broker asks for the hold before it deletes a file.
     """
