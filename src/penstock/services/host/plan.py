@@ -69,8 +69,8 @@ _SECRETS_OF_SPECS = f"{config.VARIABLE_PREFIX}INPUT_"
 def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of Python children: options reach them by file alone.
 
-    Secrets that specs name are not options: tasks and supervisors look them up. The name of the file
-    of options stays too, as flows must not change that file.
+    Secrets that specs name are not options: tasks and supervisors look them up. The name of the
+    file of options stays too, as flows must not change that file.
     """
     kept = {
         name: value
