@@ -155,7 +155,9 @@ def test_ports_of_spark_refuse_a_client_without_the_secret(spark_server: SparkSe
 
 def test_ports_of_a_classic_session_refuse_a_client_without_the_secret() -> None:
     command, pipe = [sys.executable, "-c", CLASSIC], subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+    # Other tests of this process have chosen Spark Connect in its environment.
+    environment = {name: text for name, text in os.environ.items() if not name.startswith("SPARK_")}
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"

@@ -120,7 +120,7 @@ def test_a_number_that_was_rewritten_is_never_given_again(store) -> None:
 @pytest.mark.parametrize(
     ("new", "over", "what"),
     [
-        (group([0], 0, 2, 1, size=2), [0, 1], "not one atomic update group"),
+        (group([0], 0, 2, 1, size=2), [0, 1], "does not consist of 1 segment"),
         (group([0], 0, 3, 1), [0, 1], "root numbers"),
         (group([0], 0, 2, 1), [0], "root numbers"),
         (group([0], 0, 3, 1), [0, 2], "root numbers"),
