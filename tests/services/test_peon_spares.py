@@ -1,4 +1,4 @@
-"""Warm processes that wait for a task: how many there are, and that none waits for ever.
+"""Processes that wait for a task, and their fork server: how many there are, and that all end.
 
 The processes are real, and do nothing but wait for the end of their input; time is virtual.
 """
@@ -6,101 +6,243 @@ The processes are real, and do nothing but wait for the end of their input; time
 from __future__ import annotations
 
 import os
-import subprocess
+import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import waiting_peon
 
 from penstock.mailbox import MailboxProcessor
 from penstock.services.config import Address
-from penstock.services.roles import peons
-from penstock.services.roles.peons import PeonOptions, Peons
+from penstock.services.host.forkserver import FORK_SERVER_NAME, ForkedProcess
+from penstock.services.roles.peons import PeonChild, PeonOptions, Peons
 from penstock.testing.clock import VirtualClock
 from penstock.testing.settling import settle
 
 AGE_MS = 60_000
-WAITS = "import sys; sys.stdin.buffer.read()"
+PROGRAM = (sys.executable, waiting_peon.__file__)
 
 
 class World:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, spares: int = 2, program: tuple[str, ...] = PROGRAM) -> None:
+        self.folder = folder
         self.clock = VirtualClock()
         self.processor = MailboxProcessor(name="worker", clock=self.clock)
-        self.made: list[subprocess.Popen[bytes]] = []
-        options = PeonOptions(spares=2, spare_age_max_ms=AGE_MS)
+        self.before = children()
+        options = PeonOptions(spares=spares, spare_age_max_ms=AGE_MS)
         files = (folder / "options.json", (Address("127.0.0.1", 1), "w"), folder / "spare.out")
-        self.peons = Peons(*files, self.processor, self.clock, options)
+        self.peons = Peons(*files, self.processor, self.clock, options, program)
+        self.launched: list[PeonChild] = []
+        self.peons.start(lambda _task_id: None)
 
-    def spawn(self, *_given: object, **_more: object) -> subprocess.Popen[bytes]:
-        made = subprocess.Popen([sys.executable, "-c", WAITS], stdin=subprocess.PIPE)
-        self.made.append(made)
-        return made
+    def launch(self, task_id: str) -> PeonChild:
+        folder = self.folder / task_id
+        folder.mkdir()
+        self.launched.append(self.peons.launch(task_id, str(folder)))
+        return self.launched[-1]
+
+    def stop(self) -> None:
+        for one in self.launched:  # as the worker does
+            one.terminate()
+        self.peons.stop()
+        assert not self.alive()
 
     def settle(self, seconds: float) -> None:
         settle(self.processor, self.clock, seconds)
 
+    def until(self, what: Callable[[], bool]) -> None:
+        """Run mail, which the ends and words of processes bring, until something is so."""
+        deadline = time.monotonic() + 30
+        while not what():
+            assert time.monotonic() < deadline
+            self.settle(0)
+            time.sleep(0.005)  # what processes do arrives on the watch's thread
+
+    def alive(self) -> set[int]:
+        """The processes that were started here and have not ended, in the order of their ids."""
+        return {pid for pid in children() - self.before if not is_zombie(pid)}
+
+    def server(self) -> int | None:
+        return next((pid for pid in self.alive() if name_of(pid) == FORK_SERVER_NAME), None)
+
+    def waiting(self) -> set[int]:
+        """What waits for a task, or for its end: everything but the fork server."""
+        return self.alive() - {self.server()}
+
+    def ready(self, spares: int = 2) -> set[int]:
+        """Wait until the server has forked the spares."""
+        self.until(lambda: self.server() is not None and len(self.spares()) == spares)
+        return self.spares()
+
+    def spares(self) -> set[int]:
+        return {pid for pid in self.waiting() if is_forked(pid)}
+
+
+def children() -> set[int]:
+    found: set[int] = set()
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            found |= {int(pid) for pid in (task / "children").read_text().split()}
+        except OSError:
+            continue  # a thread that ended
+    return found
+
+
+def name_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+def is_zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def is_forked(pid: int) -> bool:
+    try:
+        return b"--forks-fd" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
 
 @pytest.fixture
-def world(tmp_path, monkeypatch) -> Iterator[World]:
+def world(tmp_path: Path) -> Iterator[World]:
     made = World(tmp_path)
-    monkeypatch.setattr(peons, "spawn", made.spawn)
-    made.peons.start(lambda _task_id: None)
     yield made
-    for one in made.made:
-        one.kill()
-        one.communicate()
-    made.peons.stop()
+    made.stop()
+
+
+def test_spares_are_forked_and_are_children_of_the_worker(world: World) -> None:
+    first, second = world.ready()
+    assert {os.getsid(first), os.getsid(second)} == {first, second}, "each has a session of its own"
+    assert {parent_of(first), parent_of(second)} == {os.getpid()}
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def test_a_spare_that_has_waited_too_long_is_replaced(world: World) -> None:
-    first = list(world.made)
-    assert len(first) == 2
+    first = world.ready()
     world.settle(AGE_MS / 1000 - 1)
-    assert world.made == first
+    assert world.spares() == first
     world.settle(2)
-    assert len(world.made) == 4
     # Their input has ended, which is how a spare hears that nobody wants it.
-    assert [spare.wait(30) for spare in first] == [0, 0]
-    assert [spare.poll() for spare in world.made[2:]] == [None, None]
+    world.until(lambda: len(world.spares()) == 2 and not world.spares() & first)
 
 
-def test_one_that_was_taken_is_not_replaced_for_its_age(world: World, tmp_path) -> None:
-    taken = world.peons.launch("t1", str(tmp_path))
-    assert taken.process is world.made[0]
+def test_one_that_was_taken_is_not_replaced_for_its_age(world: World) -> None:
+    first = world.ready()
+    taken = world.launch("t1")
+    assert taken.process.pid in first
     world.settle(5)
-    assert len(world.made) == 3, "another waits in its place"
-    world.settle(AGE_MS / 1000)
+    world.until(lambda: len(world.spares()) == 3)
+    world.settle(AGE_MS / 1000 + 5)
+    world.until(lambda: len(world.spares()) == 3 and world.spares() & first == {taken.process.pid})
     assert taken.exit_code() is None
-    assert world.made[1].wait(30) == 0
 
 
-def test_no_descriptor_outlives_a_peon(world: World, tmp_path) -> None:
+def test_no_descriptor_outlives_a_peon(world: World) -> None:
     """Each hand-off takes a spare; its timer and its task refer to the process for long after."""
-    before = len(list(Path("/proc/self/fd").iterdir()))
+    world.ready()
+    before = open_files()
     kept = []
     for number in range(6):
-        kept.append(world.peons.launch(f"t{number}", str(tmp_path)))
-        kept[-1].process.kill()
+        kept.append(world.launch(f"t{number}"))
+        kept[-1].kill()
         kept[-1].process.wait(30)
-        deadline = time.monotonic() + 30
-        while not kept[-1].process.stdin.closed and time.monotonic() < deadline:
-            world.settle(2)
-            time.sleep(0.01)  # the end of the process arrives on the watch's thread
-        assert kept[-1].process.stdin.closed
-    # The tests' own spares have no pipe for words, so nothing but their inputs counts.
-    assert len(list(Path("/proc/self/fd").iterdir())) <= before + 1
+        world.settle(2)
+    world.until(lambda: len(world.spares()) == 2 and open_files() <= before)
 
 
-def test_one_that_did_not_hear_is_hung_up_and_waited_for(world: World, tmp_path) -> None:
-    deaf = world.made[0]
-    assert deaf.stdin is not None
-    read, write = os.pipe()
-    os.close(read)
-    os.dup2(write, deaf.stdin.fileno())  # nobody reads what it is told, as if it had closed it
-    os.close(write)
-    taken = world.peons.launch("t1", str(tmp_path))
-    assert taken.process is world.made[1]
-    assert deaf.stdin.closed
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_a_task_gets_a_process_that_lives_before_the_end_of_a_spare_was_told(world: World) -> None:
+    first = world.ready()
+    for pid in first:
+        os.kill(pid, signal.SIGKILL)
+    while not all(map(is_zombie, first)):
+        time.sleep(0.005)  # mail would tell the worker
+    taken = world.launch("t1")
+    assert taken.process.pid not in first
+    assert taken.exit_code() is None
+
+
+def test_without_a_spare_a_task_runs_in_a_forked_process(world: World) -> None:
+    first = world.ready()
+    taken = [world.launch(f"t{number}") for number in range(3)]
+    assert {one.process.pid for one in taken[:2]} == first
+    assert isinstance(taken[2].process, ForkedProcess)
+    assert taken[2].exit_code() is None
+    world.settle(1)
+    world.until(lambda: len(world.spares()) == 5)
+
+
+def test_before_the_server_is_ready_a_task_runs_in_a_new_process(world: World) -> None:
+    taken = world.launch("t1")  # no mail has run, so nobody was told that it is ready
+    assert not isinstance(taken.process, ForkedProcess)
+    assert taken.process.pid not in world.ready()
+
+
+def test_a_server_that_was_killed_is_replaced_and_what_it_forked_goes_on(world: World) -> None:
+    first = world.ready()
+    server = world.server()
+    assert server is not None
+    os.kill(server, signal.SIGKILL)
+    world.until(lambda: world.server() is None)
+    world.settle(1)
+    world.until(lambda: world.server() not in (None, server))
+    assert world.spares() == first
+    taken = [world.launch(f"t{number}").process.pid for number in range(2)]
+    assert set(taken) == first
+
+
+def test_a_server_that_is_frozen_is_killed_and_the_task_gets_a_process(world: World) -> None:
+    world.ready()
+    server = world.server()
+    assert server is not None
+    os.kill(server, signal.SIGSTOP)
+    for number in range(2):
+        world.launch(f"t{number}")
+    taken = world.launch("t2")
+    assert not isinstance(taken.process, ForkedProcess)
+    world.until(lambda: server not in world.alive())
+    assert taken.exit_code() is None
+
+
+def test_where_no_server_can_be_spares_are_new_processes(tmp_path: Path) -> None:
+    world = World(tmp_path, program=(*PROGRAM, "--no-forks"))
+    world.until(lambda: len(world.waiting()) == 2)
+    assert not world.spares()
+    taken = world.launch("t1")
+    assert not isinstance(taken.process, ForkedProcess)
+    world.stop()
+    assert "this one does not serve" in (tmp_path / "spare.out").read_text()
+
+
+def test_a_worker_without_spares_has_no_server(tmp_path: Path) -> None:
+    world = World(tmp_path, spares=0)
+    assert world.alive() == set()
+    taken = world.launch("t1")
+    assert world.alive() == {taken.process.pid}
+    world.stop()
+
+
+def test_exit_codes_of_forked_processes_reach_their_parent(world: World) -> None:
+    world.ready()
+    ended, killed = world.launch("t1"), world.launch("t2")
+    ended.hang_up()
+    killed.kill()
+    assert ended.process.wait(30) == 0
+    assert killed.process.wait(30) == -signal.SIGKILL
+    killed.terminate()  # does nothing
+    assert killed.exit_code() == -signal.SIGKILL

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from worker_kit import RealWorker, freeze, is_alive, peon_processes, wait_for
+from worker_kit import RealWorker, fork_servers, freeze, is_alive, peon_processes, wait_for
 
 from penstock.core.errors import Conflict
 from penstock.indexing.ports import HistoryPlace, TaskState
@@ -26,6 +26,7 @@ def worker(tmp_path: Path) -> Iterator[RealWorker]:
     yield made
     assert made.stop() == 0
     assert not peon_processes(made.pid)
+    assert not fork_servers(made.pid)
 
 
 def test_a_task_runs_on_a_spare_and_its_end_is_told_at_once(worker: RealWorker) -> None:
@@ -48,7 +49,7 @@ def test_a_task_runs_on_a_spare_and_its_end_is_told_at_once(worker: RealWorker) 
 
 def test_whatever_is_killed_every_task_ends_and_nothing_is_left(worker: RealWorker) -> None:
     chance = random.Random(7)
-    for number, victim in enumerate(chance.sample(["worker", "peon", "spare"] * 2, 6)):
+    for number, victim in enumerate(chance.sample(["worker", "peon", "spare", "server"] * 2, 8)):
         task_id = f"{number}-{victim}"
         worker.noop(task_id, 600_000)
         peon = worker.running(task_id)
@@ -60,9 +61,10 @@ def test_whatever_is_killed_every_task_ends_and_nothing_is_left(worker: RealWork
             worker.start()
             assert "its worker ended while it ran" in worker.ended(task_id).error
         else:
-            spare = worker.spare()
-            os.kill(spare, signal.SIGKILL)
-            wait_for("new spare", lambda gone=spare: worker.spare() != gone)
+            ask = worker.spare if victim == "spare" else worker.fork_server
+            gone = ask()
+            os.kill(gone, signal.SIGKILL)
+            wait_for(f"new {victim}", lambda ask=ask, gone=gone: ask() != gone)
             task = worker.task(task_id)
             assert task is not None
             assert task.state is TaskState.RUNNING

@@ -16,7 +16,9 @@ from penstock.core.errors import PenstockError
 from penstock.indexing.ports import TaskState, WorkerTask
 from penstock.indexing.taskspec import parse_task
 from penstock.services.api.clients import HttpWorkerClient
+from penstock.services.host.forkserver import FORK_SERVER_NAME, FORKED_NAME
 from penstock.services.leases import Directory
+from penstock.services.roles.peon import PEON_NAME
 from penstock.storage.metadata import MetadataStore
 
 T = TypeVar("T")
@@ -48,16 +50,25 @@ def is_alive(pid: int) -> bool:
 
 def peon_processes(worker: int) -> set[int]:
     """The peons and spares of a worker."""
+    return _children_named(worker, {PEON_NAME, FORKED_NAME})
+
+
+def fork_servers(worker: int) -> set[int]:
+    """The fork server of a worker, in a set."""
+    return _children_named(worker, {FORK_SERVER_NAME})
+
+
+def _children_named(parent: int, names: set[str]) -> set[int]:
     found = set()
     for process in Path("/proc").iterdir():
         try:
             if not process.name.isdecimal():
                 continue
-            parent = (process / "stat").read_text().rpartition(")")[2].split()[1]
-            line = (process / "cmdline").read_text()
+            own = (process / "stat").read_text().rpartition(")")[2].split()[1]
+            name = (process / "comm").read_text().strip()
         except OSError:
             continue
-        if int(parent) == worker and "roles.peon" in line and is_alive(int(process.name)):
+        if int(own) == parent and name in names and is_alive(int(process.name)):
             found.add(int(process.name))
     return found
 
@@ -148,9 +159,13 @@ class RealWorker:
 
         return wait_for("spare", ask)
 
+    def fork_server(self) -> int:
+        """Wait for the fork server and return its process."""
+        return wait_for("fork server", lambda: next(iter(fork_servers(self.pid)), None))
+
     def kill(self) -> None:
         """End it as a power cut would, as far as processes go; its peons must go with it."""
-        peons = peon_processes(self.pid)
+        peons = peon_processes(self.pid) | fork_servers(self.pid)
         assert self._process is not None
         self._process.kill()
         self._process.wait()
@@ -173,4 +188,12 @@ def freeze(pid: int) -> None:
     os.kill(pid, signal.SIGSTOP)
 
 
-__all__ = ["RealWorker", "TaskState", "freeze", "is_alive", "peon_processes", "wait_for"]
+__all__ = [
+    "RealWorker",
+    "TaskState",
+    "fork_servers",
+    "freeze",
+    "is_alive",
+    "peon_processes",
+    "wait_for",
+]

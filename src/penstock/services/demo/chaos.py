@@ -12,8 +12,12 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
-# What a command line holds, and what such a process is called; the first match counts.
+from penstock.services.host.forkserver import FORK_SERVER_NAME
+
+# What a command line, with the process's own name before it, holds, and what such a process is
+# called; the first match counts. What is forked has the command line of its fork server.
 _NAMES = (
+    (f"{FORK_SERVER_NAME} ", "fork server"),
     ("/run/queries -cp ", "queries"),
     ("SparkConnectServer", "spark"),
     ("pyspark", "spark's python"),
@@ -50,7 +54,9 @@ def processes_of(launcher: int, proc: Path = Path("/proc")) -> list[Victim]:
         pid = waiting.pop()
         waiting += children.get(pid, [])
         with contextlib.suppress(OSError):
-            words = (proc / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            own = (proc / str(pid) / "comm").read_text().strip()
+            line = (proc / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            words = f"{own} {line}"
             name = next((name for part, name in _NAMES if part in words), None)
             if name:
                 found.append(Victim(pid, name))

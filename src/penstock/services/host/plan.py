@@ -34,8 +34,14 @@ from penstock.spark.connect.stuck import told_stuck
 if TYPE_CHECKING:
     from penstock.spark.connect.server import SparkServerOptions
 
-# Each Python child would otherwise keep an arena per thread and a BLAS thread per core.
-_LEAN = {"MALLOC_ARENA_MAX": "2", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+# Each Python child would otherwise keep an arena per thread, a BLAS thread per core, and a thread
+# that gives Arrow's unused memory back, which allocations do as well.
+_LEAN = {
+    "MALLOC_ARENA_MAX": "2",
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+}
 
 _STOP_TIMEOUTS_S = {
     "router": 6.0,

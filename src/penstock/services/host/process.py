@@ -31,6 +31,7 @@ from penstock.services.config import Address
 
 # From <sys/prctl.h>.
 _PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
 
 # What a child prints goes to a file that is put aside at the next start once it is larger.
 OUTPUT_BYTES_MAX = 10 << 20
@@ -61,6 +62,12 @@ def die_with_parent(parent: int) -> None:
     # The parent may have ended before the line above; nothing would kill us then.
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def name_process(name: str) -> None:
+    """Set the name under which `ps` and `top` show this process; 15 characters are kept."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
 def leave(code: int, clock: Clock) -> NoReturn:
@@ -206,7 +213,7 @@ class ChildCommand:
 def spawn(
     command: ChildCommand, output: Path, stdin: int = subprocess.DEVNULL
 ) -> subprocess.Popen[bytes]:
-    """Start a child whose output goes to a file; its input is nothing, or a pipe.
+    """Start a child whose output goes to a file; its input is nothing, or a descriptor.
 
     The calling thread must live as long as the child: that is the kernel's notion of a parent.
 

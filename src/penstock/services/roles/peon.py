@@ -1,8 +1,9 @@
 """A peon's process: one indexing task, a Spark client, a control API.
 
-`python -m penstock.services.roles.peon …`, started by the worker: with the folder of a task, or
-without one, as a spare. A spare imports everything and opens a Spark session, then waits for one
-line on its standard input, which names the folder; from there on its output is that task's log.
+`python -m penstock.services.roles.peon …`, started by the worker: as a process of its own, or as
+the fork server from which such processes come that have imported everything. A peon opens a Spark
+session and waits for one line on its standard input, which names the task's folder; from there on
+its output is that task's log. With the folder given at its start it does neither.
 
 Whatever the order in which its worker and its input go away, the process ends: the kernel kills it
 with the worker, and the end of its input asks its task to stop, and ends the process if that does
@@ -46,8 +47,9 @@ from penstock.services.api.peon import PeonRoutes
 from penstock.services.config import Address, Options
 from penstock.services.emitting.emitter import ServiceEmitter
 from penstock.services.emitting.making import service_emitter, stop_emitter
+from penstock.services.host.forkserver import serve
 from penstock.services.host.permissions import use_umask
-from penstock.services.host.process import die_with_parent, listen
+from penstock.services.host.process import die_with_parent, listen, name_process
 from penstock.services.host.signals import STOP_SIGNALS, SignalPipe
 from penstock.services.host.up import LOG_FORMAT
 from penstock.services.httpclient import JsonClient
@@ -60,11 +62,15 @@ from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
 from penstock.spark.engine import SparkEngine
 from penstock.spark.pipeline import ENGINE_CONF
 from penstock.spark.tables import TableSource
+from penstock.spark.tables.metadata import MetadataTables
 from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.metadata import MetadataStore
 
 if TYPE_CHECKING:
     from penstock.core.waits import DependencyWait
-    from penstock.storage.metadata import MetadataStore
+
+PEON_NAME = "penstock-peon"
+"""What `ps` calls a peon."""
 
 logger = logging.getLogger(__name__)
 
@@ -251,10 +257,6 @@ class PeonProcess:
         return HttpActionClient(task_id, self._find_overlord, token, self._worker_name)
 
     def _tables(self) -> TableSource:
-        # Here, because no other kind of task asks the metadata itself: it is 20 MB of imports.
-        from penstock.spark.tables.metadata import MetadataTables  # noqa: PLC0415
-        from penstock.storage.metadata import MetadataStore  # noqa: PLC0415
-
         options = self._options
         self._metadata = MetadataStore.open(options.metadata_address, clock=self._clock)
         return MetadataTables(self._metadata, options.deep_storage_address)
@@ -364,13 +366,20 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--worker-name", required=True)
     parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("--words-fd", type=int)
+    parser.add_argument("--forks-fd", type=int)
     given = parser.parse_args(arguments)
+    words: int | None = given.words_fd
     die_with_parent(given.parent)
+    if given.forks_fd is not None and words is not None:
+        words = serve(given.forks_fd, words)
+        # The process that asked is the parent of a forked one, too; the kernel forgets the above.
+        die_with_parent(given.parent)
+    name_process(PEON_NAME)
     # Its output is the task's log.
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, stream=sys.stdout)
     options = config.from_json(given.options.read_text())
     use_umask(options)
-    say = _sayer(given.words_fd)
+    say = _sayer(words)
     process = PeonProcess(options, given.worker, given.worker_name, SystemClock(), say)
     folder: str | None = given.folder
     if folder is None:

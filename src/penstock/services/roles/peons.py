@@ -1,16 +1,26 @@
-"""The worker's peons as processes: started cold, or taken warm from a few that wait.
+"""The worker's peons as processes: taken from a few that wait, forked, or started anew.
 
-Owns the processes and the spares. A *spare* is a peon without a task: it has imported everything
-and holds a Spark session, and waits for the name of a task's folder on its standard input. One
-process runs one task and ends; the next spare is made in the background, on the worker's mailbox
-thread, as the kernel ends children with the thread that started them. A spare costs the memory of
-an idle peon (`docs/indexing.md` has the figure), so there are at most as many as were asked for.
+Owns the processes, the spares and the fork server. A *spare* is a peon without a task: it holds a
+Spark session, and waits for the name of a task's folder on its standard input. One process runs one
+task and ends. Processes are forked from one that has imported everything and does nothing else
+(`host.forkserver`); where that cannot be, they are started anew, and import by themselves. All of
+it happens on the worker's mailbox thread, as the kernel ends children with the thread that started
+them. What a spare costs is in `docs/indexing.md`; there are at most as many as were asked for.
 
-| a spare | then |
+| a task starts | in |
 |---|---|
-| is taken | another is made after `refill_delay_ms`, so that the task starts first |
-| ends by itself | another after a growing while |
-| has waited `spare_age_max_ms` | it goes, and another is made: its Spark session may be stale |
+| while a spare waits | the spare |
+| else, once the fork server is ready | a process that is forked |
+| else | a new process |
+
+| what | then |
+|---|---|
+| the fork server is ready | spares are forked |
+| it ends by itself | another is started after a growing while; spares are started anew meanwhile |
+| it does not answer | it is killed, and has ended by itself |
+| a spare is taken | another is made after `refill_delay_ms`, so that the task starts first |
+| a spare ends by itself | another is made after a growing while |
+| a spare has waited `spare_age_max_ms` | it goes, another is made: its session may be stale |
 """
 
 from __future__ import annotations
@@ -23,7 +33,7 @@ import os
 import subprocess
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,12 +43,14 @@ from penstock.core.waits import WaitTable
 from penstock.indexing.errand import Retry
 from penstock.mailbox import MailboxProcessor
 from penstock.services.config import Address
+from penstock.services.host.forkserver import ForkedProcess, ForkServer, adopt_orphans
 from penstock.services.host.plan import child_environment
 from penstock.services.host.process import ChildCommand, spawn
 from penstock.services.host.watching import ChildWatch
 
 logger = logging.getLogger(__name__)
 
+_PROGRAM = (sys.executable, "-P", "-m", "penstock.services.roles.peon")
 _STOP_TIMEOUT_S = 8.0
 _SPARE = "start a spare process"
 
@@ -48,24 +60,30 @@ class PeonOptions:
     """How peons are started.
 
     Attributes:
-        spares: Warm processes that wait for a task.
+        spares: Processes that wait for a task; without any there is no fork server.
         refill_delay_ms: How long after one was taken the next is made.
         spare_age_max_ms: One that has waited so long is replaced.
-        retry: How long to wait before a spare that ended by itself is replaced.
+        retry: How long to wait before a spare or a fork server that ended by itself is replaced.
     """
 
     spares: int = 1
-    refill_delay_ms: int = 1_000
+    refill_delay_ms: int = 300
     spare_age_max_ms: int = 1_800_000
     retry: Retry = field(default_factory=lambda: Retry(500, 60_000))
 
 
 class PeonChild:
-    """`PeonProcess`: a peon as a child process."""
+    """`PeonProcess`: a peon as a child process.
 
-    def __init__(self, process: subprocess.Popen[bytes], task_id: str = "") -> None:
+    Args:
+        process: The process.
+        stdin: The writing end of its input, closed by `hang_up`.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes] | ForkedProcess, stdin: int) -> None:
         self.process = process
-        self.task_id = task_id
+        self.task_id = ""
+        self._stdin: int | None = stdin
 
     def exit_code(self) -> int | None:
         """Return the exit code, None while it runs."""
@@ -81,20 +99,20 @@ class PeonChild:
         self.process.kill()
 
     def give(self, folder: str) -> bool:
-        """Tell a spare which task to run; whether it heard it."""
-        stream = self.process.stdin
-        if stream is None or self.process.poll() is not None:
+        """Tell it which task to run; whether it heard it."""
+        if self._stdin is None or self.process.poll() is not None:
             return False
         try:
-            os.write(stream.fileno(), json.dumps({"folder": folder}).encode() + b"\n")
+            os.write(self._stdin, json.dumps({"folder": folder}).encode() + b"\n")
         except OSError:
             return False
         return True
 
     def hang_up(self) -> None:
         """Close its input, which asks it to end. Does nothing if that is closed already."""
-        if self.process.stdin is not None and not self.process.stdin.closed:
-            self.process.stdin.close()
+        stdin, self._stdin = self._stdin, None
+        if stdin is not None:
+            os.close(stdin)
 
 
 class Peons:
@@ -103,10 +121,11 @@ class Peons:
     Args:
         options_file: Where peons read the options.
         worker: Where they find the worker's API, and what the overlord calls the worker.
-        spare_log: What spares print before they have a task.
+        spare_log: What processes print before they have a task.
         processor: The worker's mailbox.
         clock: Time.
         options: How peons are started.
+        program: What runs as a peon and as a fork server; arguments are added.
 
     Attributes:
         waits: The wait for room to start spares, if there is none; any thread may read it.
@@ -120,6 +139,7 @@ class Peons:
         processor: MailboxProcessor,
         clock: Clock,
         options: PeonOptions | None = None,
+        program: Sequence[str] = _PROGRAM,
     ) -> None:
         self._options_file = options_file
         self._address, self._name = worker
@@ -127,33 +147,45 @@ class Peons:
         self._processor = processor
         self._clock = clock
         self._options = options or PeonOptions()
+        self._program = program
         self._watch = ChildWatch()
         self._look: Callable[[str], None] = lambda _task_id: None
         self._spares: list[PeonChild] = []
         self._peons: list[PeonChild] = []
+        self._server: ForkServer | None = None
+        self._server_is_ready = False
+        self._server_ends = 0
         self.waits = WaitTable(clock)
         self._deaths = 0
         self._refilling = False
         self._stopping = False
 
     def start(self, look: Callable[[str], None]) -> None:
-        """Make the spares.
+        """Start the fork server and make the spares.
 
         Args:
             look: Looks at a task whose peon has said something or ended; on the mailbox thread.
         """
         self._look = look
         self._watch.start()
+        if self._options.spares and adopt_orphans():
+            self._start_server()
         self._fill()
 
     def launch(self, task_id: str, folder: str) -> PeonChild:
-        """Start a peon in a task's folder: a spare that waits, else a new process."""
+        """Start a peon in a task's folder.
+
+        Raises:
+            Unavailable: The machine has no room for another process.
+        """
+        self._peons = [one for one in self._peons if one.exit_code() is None]
         peon, kind = self._take_spare(folder), "warm"
         if peon is None:
-            peon, kind = self._spawn(Path(folder) / "log", folder), "new"
+            peon, kind = self._take_forked(folder), "forked"
+        if peon is None:
+            peon, kind = self._start_new(Path(folder) / "log", folder), "new"
         peon.task_id = task_id
         logger.info("task %s runs in the %s process %d", task_id, kind, peon.process.pid)
-        self._peons = [one for one in self._peons if one.exit_code() is None]
         self._peons.append(peon)
         return peon
 
@@ -163,6 +195,8 @@ class Peons:
         To be called when the mailbox launches no more; from any thread.
         """
         self._stopping = True
+        if self._server is not None:
+            self._server.stop()
         for spare in self._spares:
             spare.terminate()
         until_s = self._clock.monotonic_s() + _STOP_TIMEOUT_S
@@ -172,10 +206,11 @@ class Peons:
             except subprocess.TimeoutExpired:
                 logger.warning("peon %d did not stop in time and is killed", peon.process.pid)
                 peon.kill()
-                peon.process.wait()
+                peon.process.wait(_STOP_TIMEOUT_S)
+            peon.hang_up()
         self._watch.stop()
 
-    # The mailbox thread
+    # The mailbox thread: processes
 
     def _take_spare(self, folder: str) -> PeonChild | None:
         while self._spares:
@@ -187,31 +222,66 @@ class Peons:
             self._let_go(spare)
         return None
 
-    def _spawn(self, output: Path, folder: str | None) -> PeonChild:
-        words, writer = os.pipe()
+    def _take_forked(self, folder: str) -> PeonChild | None:
+        if self._server is None or not self._server_is_ready:
+            return None
         try:
-            argv = (
-                *(sys.executable, "-P", "-m", "penstock.services.roles.peon"),
-                *("--options", str(self._options_file), "--worker", str(self._address)),
-                *("--worker-name", self._name),
-                *("--parent", str(os.getpid()), "--words-fd", str(writer)),
-                *(("--folder", folder) if folder else ()),
-            )
-            command = ChildCommand(argv, child_environment(os.environ), inherited=(writer,))
-            child = PeonChild(spawn(command, output, stdin=subprocess.PIPE))
-        except BaseException:
-            os.close(words)
+            peon = self._fork(self._server)
+        except Unavailable as error:
+            logger.warning("task folder %s gets a new process: %s", folder, error)
+            return None
+        if peon.give(folder):
+            return peon
+        self._let_go(peon)
+        return None
+
+    def _fork(self, server: ForkServer) -> PeonChild:
+        """Fork a peon.
+
+        Raises:
+            Unavailable: The server does not do it, and is killed therefore.
+        """
+        try:
+            peon = self._make(server.fork)
+        except Unavailable:
+            self._server_is_ready = False
+            server.process.kill()  # the watch tells that it has ended
             raise
-        finally:
-            os.close(writer)
-        self._watch.watch(child.process.pid, words, lambda: self._told_of(child))
+        self._server_ends = 0
+        return peon
+
+    def _start_new(self, output: Path, folder: str | None) -> PeonChild:
+        def start(stdin: int, words: int) -> subprocess.Popen[bytes]:
+            more = ("--words-fd", str(words), *(("--folder", folder) if folder else ()))
+            return spawn(self._command(*more, inherited=(words,)), output, stdin)
+
+        return self._make(start)
+
+    def _make(
+        self, start: Callable[[int, int], subprocess.Popen[bytes] | ForkedProcess]
+    ) -> PeonChild:
+        """Start a process with an input and a pipe for its words, and watch it."""
+        with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+            stdin, writer = _pipe(theirs, ours)
+            words, words_writer = _pipe(ours, theirs)
+            child = PeonChild(start(stdin, words_writer), writer)
+            ours.pop_all()
+        self._watch.watch(child.process.pid, words, lambda: self._told(self._heard, child))
         return child
 
-    def _told_of(self, child: PeonChild) -> None:
-        """Pass on that a peon did something; on the watch's thread."""
+    def _command(self, *more: str, inherited: tuple[int, ...] = ()) -> ChildCommand:
+        argv = (
+            *(*self._program, "--options", str(self._options_file)),
+            *("--worker", str(self._address), "--worker-name", self._name),
+            *("--parent", str(os.getpid()), *more),
+        )
+        return ChildCommand(argv, child_environment(os.environ), inherited=inherited)
+
+    def _told(self, heard: Callable[[PeonChild], None], child: PeonChild) -> None:
+        """Pass on that a process did something; on the watch's thread."""
         with contextlib.suppress(Closed):
             self._processor.main_executor.execute(
-                lambda: self._heard(child), "peon %d did something", child.process.pid
+                lambda: heard(child), "peon %d did something", child.process.pid
             )
 
     def _heard(self, child: PeonChild) -> None:
@@ -232,6 +302,49 @@ class Peons:
             )
             self._refill(delay_ms)
 
+    # The mailbox thread: the fork server
+
+    def _start_server(self) -> None:
+        if self._stopping:
+            return
+        with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+            try:
+                words, writer = _pipe(ours, theirs)
+                server = ForkServer(self._command(), self._spare_log, writer)
+            except Unavailable as error:
+                self._server_ended(f"cannot be started: {error}")
+                return
+            ours.pop_all()
+        self._server = server
+        self._watch.watch(server.process.pid, words, lambda: self._told_of_server(server))
+
+    def _told_of_server(self, server: ForkServer) -> None:
+        """Pass on that a fork server is ready, or has ended; on the watch's thread."""
+        with contextlib.suppress(Closed):
+            self._processor.main_executor.execute(
+                lambda: self._heard_of_server(server), "fork server %d", server.process.pid
+            )
+
+    def _heard_of_server(self, server: ForkServer) -> None:
+        if self._stopping or server is not self._server:
+            return
+        if (code := server.process.poll()) is None:
+            self._server_is_ready = True
+            self._fill()
+            return
+        server.stop()
+        self._server, self._server_is_ready = None, False
+        self._server_ended(f"ended with exit code {code} (see {self._spare_log})")
+        self._fill()
+
+    def _server_ended(self, how: str) -> None:
+        self._server_ends += 1
+        delay_ms = self._options.retry.delay_ms(self._server_ends)
+        logger.warning("the peons' fork server %s; another in %d ms", how, delay_ms)
+        self._processor.timers.schedule_after(delay_ms, self._start_server, "start a fork server")
+
+    # The mailbox thread: spares
+
     def _refill(self, delay_ms: int) -> None:
         if not self._refilling:
             self._refilling = True
@@ -243,8 +356,10 @@ class Peons:
 
     def _fill(self) -> None:
         while not self._stopping and len(self._spares) < self._options.spares:
+            if self._server is not None and not self._server_is_ready:
+                return  # once it is ready, or has ended
             try:
-                spare = self._spawn(self._spare_log, None)
+                spare = self._make_spare()
             except Unavailable as error:
                 self._deaths += 1
                 self.waits.failed(_SPARE, error, dependency=Dependency.WORKER)
@@ -260,6 +375,11 @@ class Peons:
                 "old spare",
             )
 
+    def _make_spare(self) -> PeonChild:
+        if self._server is not None:
+            return self._fork(self._server)
+        return self._start_new(self._spare_log, None)
+
     def _replace(self, reference: weakref.ref[PeonChild]) -> None:
         spare = reference()
         if spare is not None and spare in self._spares:
@@ -270,3 +390,18 @@ class Peons:
     def _let_go(self, spare: PeonChild) -> None:
         self._peons.append(spare)  # waited for at the stop, and reaped at the next launch
         spare.hang_up()
+
+
+def _pipe(reader: contextlib.ExitStack, writer: contextlib.ExitStack) -> tuple[int, int]:
+    """Open a pipe whose ends are closed with their stacks.
+
+    Raises:
+        Unavailable: There are no descriptors left.
+    """
+    try:
+        ends = os.pipe()
+    except OSError as error:
+        raise Unavailable(f"no pipe for a peon can be made: {error.strerror}") from None
+    reader.callback(os.close, ends[0])
+    writer.callback(os.close, ends[1])
+    return ends

@@ -1,0 +1,281 @@
+"""Processes forked from one that has imported everything: each is there in milliseconds.
+
+Owns the fork server's two sides. `ForkServer` is the side of the process that wants others;
+`serve` is the loop of the server itself, from which each forked process returns. What one asks for
+is written on a socket as one message with two descriptors: the input of the process to be, and the
+pipe for its words. The answer is its process id, or why there is none.
+
+A server has one thread and no connections, so nothing that a fork breaks is there: no mutex that
+another thread holds, no socket that two processes share. It refuses to serve otherwise.
+
+Whoever asks becomes the parent of what is forked, as if it had started the process itself: the
+server forks twice, and the kernel gives the orphan to the nearest process above that adopts
+orphans (`adopt_orphans`). So exit codes reach it, and the kernel can end the process with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+from penstock.core.errors import Unavailable
+from penstock.services.host.process import ChildCommand, name_process, spawn
+
+FORK_SERVER_NAME = "penstock-forks"
+"""What `ps` calls a fork server."""
+FORKED_NAME = "penstock-forked"
+"""What it calls a process that was forked, until that names itself."""
+
+# From <sys/prctl.h>.
+_PR_SET_CHILD_SUBREAPER = 36
+
+_WANTED = b"fork"
+_REFUSED = b"!"
+_ANSWER_BYTES = 512
+# A fork takes milliseconds; a server that is frozen must not hold up whoever asks for long.
+_ANSWER_TIMEOUT_S = 5.0
+
+
+def adopt_orphans() -> bool:
+    """Make this process the parent of processes below it whose own parent has ended.
+
+    Returns:
+        Whether the kernel can do that, and can refer to processes by descriptors (Linux 5.4): no
+        fork server can be used elsewhere.
+    """
+    if sys.platform != "linux":
+        return False
+    with contextlib.suppress(AttributeError, OSError):  # Python was built without, or the kernel
+        os.close(os.pidfd_open(os.getpid()))
+        return not ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    return False
+
+
+class ForkedProcess:
+    """A process that a fork server made for this one; `subprocess.Popen` as far as it goes.
+
+    Safe for use by several threads.
+
+    Args:
+        pid: The process: a child of this one that nobody has waited for.
+
+    Raises:
+        Unavailable: There are no descriptors left.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._returncode: int | None = None
+        self._mutex = threading.Lock()
+        try:
+            self._descriptor = os.pidfd_open(pid)
+        except OSError as error:
+            raise Unavailable(f"process {pid} cannot be watched: {error.strerror}") from None
+
+    def poll(self) -> int | None:
+        """Return the exit code, negative for a signal; None while it runs."""
+        with self._mutex:
+            return self._polled()
+
+    def wait(self, timeout: float) -> int:
+        """Wait for the end.
+
+        Args:
+            timeout: How long at most, in seconds.
+
+        Raises:
+            subprocess.TimeoutExpired: It still runs.
+        """
+        with self._mutex:
+            code = self._polled()
+            if code is not None:
+                return code
+            # A copy: another thread may find the end, and close the descriptor, meanwhile.
+            descriptor = os.dup(self._descriptor)
+        try:
+            select.select([descriptor], [], [], timeout)
+        finally:
+            os.close(descriptor)
+        code = self.poll()
+        if code is None:
+            raise subprocess.TimeoutExpired(f"process {self.pid}", timeout)
+        return code
+
+    def terminate(self) -> None:
+        """Send SIGTERM. Does nothing if it has ended."""
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL. Does nothing if it has ended."""
+        self._signal(signal.SIGKILL)
+
+    def _polled(self) -> int | None:
+        if self._returncode is None:
+            found = os.waitid(os.P_PIDFD, self._descriptor, os.WEXITED | os.WNOHANG)
+            if found is not None:
+                exited = found.si_code == os.CLD_EXITED
+                self._returncode = found.si_status if exited else -found.si_status
+                os.close(self._descriptor)
+        return self._returncode
+
+    def _signal(self, number: signal.Signals) -> None:
+        with self._mutex:
+            if self._returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(self._descriptor, number)
+
+
+class ForkServer:
+    """A process that forks others on request; for one thread, which must outlive it.
+
+    Args:
+        command: Starts the program, which must call `serve` with the two descriptors that are
+            added to its arguments as `--forks-fd` and `--words-fd`.
+        output: The file for what it prints, and for what is forked from it prints.
+        words: The writing end of a pipe, on which it says that it is ready; the caller closes it.
+
+    Raises:
+        Unavailable: The process cannot be started.
+    """
+
+    def __init__(self, command: ChildCommand, output: Path, words: int) -> None:
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._channel.settimeout(_ANSWER_TIMEOUT_S)
+        numbers = (theirs.fileno(), words)
+        argv = (*command.argv, "--forks-fd", str(numbers[0]), "--words-fd", str(numbers[1]))
+        inherited = (*command.inherited, *numbers)
+        try:
+            self.process = spawn(replace(command, argv=argv, inherited=inherited), output)
+        except BaseException:
+            self._channel.close()
+            raise
+        finally:
+            theirs.close()
+
+    def fork(self, stdin: int, words: int) -> ForkedProcess:
+        """Make a process, a child of this one.
+
+        Args:
+            stdin: Becomes its input.
+            words: Its pipe for words; this and `stdin` stay the caller's to close.
+
+        Raises:
+            Unavailable: The server has ended or does not answer in 5 s, or the machine is out of
+                processes or descriptors. What was asked for may be made all the same, and sees the
+                end of its input.
+        """
+        try:
+            socket.send_fds(self._channel, [_WANTED], [stdin, words])
+            answer = self._channel.recv(_ANSWER_BYTES)
+        except OSError as error:
+            raise Unavailable(f"the fork server does not answer: {error}") from None
+        if not answer.isdigit():
+            reason = answer.removeprefix(_REFUSED).decode() or "it has ended"
+            raise Unavailable(f"the fork server makes no process: {reason}")
+        return ForkedProcess(int(answer))
+
+    def stop(self) -> None:
+        """End the server; what was forked from it goes on."""
+        self._channel.close()
+        self.process.kill()  # it holds nothing
+        self.process.wait()
+
+
+def serve(channel: int, words: int) -> int:
+    """Fork a process for each request; returns in the forked processes only.
+
+    The server's own process exits when whoever asks has closed the socket. A forked process has its
+    input at descriptor 0, its output where the server's goes, and a session of its own.
+
+    Args:
+        channel: The server's end of the socket.
+        words: The pipe on which it says once that it is ready.
+
+    Returns:
+        The forked process's own pipe for words.
+
+    Raises:
+        Unavailable: This process has more than one thread.
+        SystemExit: In the server, at its end.
+    """
+    if (threads := len(list(Path("/proc/self/task").iterdir()))) != 1:
+        raise Unavailable(f"a fork server has one thread, and this process has {threads}")
+    name_process(FORK_SERVER_NAME)
+    # What is collected once is not looked at by the collector of each forked process, which would
+    # copy every page that it looks at.
+    gc.collect()
+    gc.freeze()
+    with socket.socket(fileno=channel) as requests:
+        os.write(words, b".")
+        while True:
+            message, given, _, _ = socket.recv_fds(requests, len(_WANTED), 2)
+            if not message:
+                sys.exit(0)
+            answer = _fork_orphan()
+            if answer is None:
+                break
+            for descriptor in given:
+                os.close(descriptor)
+            with contextlib.suppress(BrokenPipeError):  # it gave up: the next read tells the end
+                requests.send(answer)
+    os.close(words)
+    os.setsid()
+    stdin, own_words = given
+    os.dup2(stdin, 0)
+    os.close(stdin)
+    return own_words
+
+
+def _fork_orphan() -> bytes | None:
+    """Fork a process whose parent ends; return what to answer, None in that process."""
+    reader, writer = os.pipe()
+    try:
+        between = os.fork()
+    except OSError as error:
+        os.close(reader)
+        os.close(writer)
+        return _REFUSED + os.strerror(error.errno or 0).encode()
+    if between == 0:
+        os.close(reader)
+        _leave_orphan(writer)
+        os.close(writer)
+        return None
+    os.close(writer)
+    os.waitpid(between, 0)
+    answer = os.read(reader, _ANSWER_BYTES)
+    os.close(reader)
+    return answer or _REFUSED + b"a process ended before its time"
+
+
+def _leave_orphan(writer: int) -> None:
+    """Fork, tell which process that is, and exit; returns in that process, an orphan by then."""
+    name_process(FORKED_NAME)
+    between = os.getpid()
+    try:
+        orphan = os.fork()
+    except OSError as error:
+        os.write(writer, _REFUSED + os.strerror(error.errno or 0).encode())
+        os._exit(0)
+    if orphan:
+        os.write(writer, str(orphan).encode())
+        os._exit(0)
+    _wait_for_end(between)
+
+
+def _wait_for_end(parent: int) -> None:
+    """Wait until this process has another parent than that one."""
+    with contextlib.suppress(ProcessLookupError):  # it has ended, and was waited for
+        descriptor = os.pidfd_open(parent)
+        # The kernel gives children away before it tells of an end.
+        select.select([descriptor], [], [])
+        os.close(descriptor)
