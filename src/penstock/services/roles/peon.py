@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import itertools
 import json
 import logging
@@ -58,6 +59,7 @@ from penstock.services.roles.peonevents import PeonEvents, task_dimensions
 from penstock.services.roles.processmetrics import process_metrics
 from penstock.spark.batch.engine import SparkBatchEngine
 from penstock.spark.batch.options import SparkBatchOptions
+from penstock.spark.connect.lightconnect import import_client
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
 from penstock.spark.engine import SparkEngine
 from penstock.spark.pipeline import ENGINE_CONF
@@ -73,6 +75,9 @@ PEON_NAME = "penstock-peon"
 """What `ps` calls a peon."""
 
 logger = logging.getLogger(__name__)
+
+# By libraries, for a task; PySpark's client is imported by `import_client`.
+_IMPORTED_AT_FIRST_USE = ("encodings.idna", "numpy.ma", "uvicorn.lifespan.off")
 
 _STDIN = 0
 _LINE_BYTES_MAX = 65_536
@@ -357,6 +362,13 @@ def _sayer(descriptor: int | None) -> Callable[[], None]:
     return say
 
 
+def _import_ahead() -> None:
+    """Import what tasks would import at its first use."""
+    import_client()
+    for name in _IMPORTED_AT_FIRST_USE:
+        importlib.import_module(name)
+
+
 def main(arguments: list[str]) -> int:
     """Read the arguments, run, and return the exit code."""
     parser = argparse.ArgumentParser(prog="penstock.services.roles.peon")
@@ -371,6 +383,7 @@ def main(arguments: list[str]) -> int:
     words: int | None = given.words_fd
     die_with_parent(given.parent)
     if given.forks_fd is not None and words is not None:
+        _import_ahead()
         words = serve(given.forks_fd, words)
         # The process that asked is the parent of a forked one, too; the kernel forgets the above.
         die_with_parent(given.parent)
