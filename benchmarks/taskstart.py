@@ -1,8 +1,9 @@
-"""How long a task takes to start: from the assignment until it answers, warm against cold.
+"""How long a task takes to start: from the assignment until it answers, against a cold start.
 
 A real worker with a Spark Connect server. Three times are taken from outside, as an overlord sees
 them: until the worker says RUNNING with a place, until the peon shows its first status there, and
-from the end of its work until that is known. Cold is a worker without spares.
+from the end of its work until that is known. Warm is a task that takes a spare; forked, one whose
+worker gave its spare to another task a moment before; cold, one of a worker without spares.
 """
 
 from __future__ import annotations
@@ -27,11 +28,14 @@ from penstock.storage.metadata import MetadataStore
 
 if TYPE_CHECKING:
     from penstock.indexing.ports import TaskLocation
+    from penstock.indexing.taskspec import TaskSpec
 
 TASKS = 6
 RUN_MS = 500
-# A spare is made a second after one was taken, and then imports and connects.
-REFILL_S = 8.0
+# A worker's first spare is there once the fork server has imported everything; the next ones, which
+# connect to Spark, soon after one was taken.
+WARM_S = 8.0
+REFILL_S = 2.0
 START_S = 60.0
 AIM_S = 1.0
 
@@ -41,16 +45,28 @@ def run() -> list[Row]:
     with served_spark() as (folder, _, remote):
         cold = measure(folder / "cold", remote, spares=0)
         warm = measure(folder / "warm", remote, spares=1)
+        forked = measure(folder / "forked", remote, spares=1, ahead=True)
     names = ("a task answers", "its first status", "its end is known")
     rows = [
-        against(name, ours * 1000, "ms", "cold", peer * 1000)
+        against(f"{name}, warm", ours * 1000, "ms", "cold", peer * 1000)
         for name, ours, peer in zip(names, warm, cold, strict=True)
+    ]
+    rows += [
+        against(f"{name}, forked", ours * 1000, "ms", "cold", peer * 1000)
+        for name, ours, peer in zip(names, forked, cold, strict=True)
     ]
     return [*rows, against("a task answers, in a warm slot", warm[0], "s", "aim", AIM_S, "< 1")]
 
 
-def measure(folder: Path, remote: str, *, spares: int) -> tuple[float, ...]:
-    """Return the medians of the three times, in seconds."""
+def measure(folder: Path, remote: str, *, spares: int, ahead: bool = False) -> tuple[float, ...]:
+    """Return the medians of the three times, in seconds.
+
+    Args:
+        folder: For the worker's files.
+        remote: Where Spark answers.
+        spares: How many spares the worker has.
+        ahead: Whether another task begins just before each that is measured.
+    """
     folder.mkdir(parents=True)
     options = ["--data-dir", str(folder / "data"), "--http", "127.0.0.1:0"]
     options += ["--spark-connect", remote, "--worker-spares", str(spares)]
@@ -63,8 +79,11 @@ def measure(folder: Path, remote: str, *, spares: int) -> tuple[float, ...]:
     try:
         client = find(folder / "data")
         times = []
+        time.sleep(WARM_S if spares else 0.0)
         for number in range(TASKS):
             time.sleep(REFILL_S if spares else 0.5)
+            if ahead:
+                client.assign(noop(f"ahead{number}"))
             times.append(start_one(client, f"t{number}"))
         return tuple(statistics.median(column) for column in zip(*times, strict=True))
     finally:
@@ -95,18 +114,25 @@ def start_one(client: HttpWorkerClient, task_id: str) -> tuple[float, float, flo
     """Return when a task answered, showed its status, and was known to have ended."""
     place = client.changes(HistoryPlace(), 0).place
     begin = time.perf_counter()
-    client.assign(parse_task({"type": "noop", "id": task_id, "runTime": RUN_MS}))
+    client.assign(noop(task_id))
     answers = status = 0.0
     while True:
         told = client.changes(place, 10_000)
         place = told.place
         for task in told.tasks:
+            if task.id != task_id:
+                continue
             if task.location is not None and not answers:
                 answers = time.perf_counter() - begin
                 status = first_status(task.location, task_id, begin)
             if task.state.complete:
                 ended = time.perf_counter() - begin
                 return answers, status, ended - answers - RUN_MS / 1000
+
+
+def noop(task_id: str) -> TaskSpec:
+    """Return a task that only sleeps."""
+    return parse_task({"type": "noop", "id": task_id, "runTime": RUN_MS})
 
 
 def first_status(location: TaskLocation, task_id: str, begin: float) -> float:

@@ -1,16 +1,17 @@
-"""Processes forked from one that has imported everything: each is there in milliseconds.
+"""A fork server: it imports everything once, and each process that it forks starts in milliseconds.
 
-Owns the fork server's two sides. `ForkServer` is the side of the process that wants others;
-`serve` is the loop of the server itself, from which each forked process returns. What one asks for
-is written on a socket as one message with two descriptors: the input of the process to be, and the
-pipe for its words. The answer is its process id, or why there is none.
+Owns both ends. `ForkServer` is the client's end; `serve` is the server's loop, and returns in each
+forked process. A request is one message on a socket pair, with two descriptors: the new process's
+input, and the pipe on which that process notifies its parent. The answer is its process id, or the
+reason why the fork failed.
 
-A server has one thread and no connections, so nothing that a fork breaks is there: no mutex that
-another thread holds, no socket that two processes share. It refuses to serve otherwise.
+A server has one thread and no connections, because a fork would copy mutexes that other threads
+hold, and two processes would share a connection. With more threads it refuses to serve.
 
-Whoever asks becomes the parent of what is forked, as if it had started the process itself: the
-server forks twice, and the kernel gives the orphan to the nearest process above that adopts
-orphans (`adopt_orphans`). So exit codes reach it, and the kernel can end the process with it.
+The client becomes the parent of the new process, as if it had started it itself: the server forks
+twice, the process between ends, and the kernel gives the orphan to the nearest ancestor that adopts
+orphans (`adopt_orphans`). So the client gets the exit code, and the kernel ends the new process
+when the client ends.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ from penstock.core.errors import Unavailable
 from penstock.services.host.process import ChildCommand, name_process, spawn
 
 FORK_SERVER_NAME = "penstock-forks"
-"""What `ps` calls a fork server."""
+"""The name of a fork server in `ps`."""
 FORKED_NAME = "penstock-forked"
-"""What it calls a process that was forked, until that names itself."""
+"""The name of a forked process until it names itself."""
 
 # From <sys/prctl.h>.
 _PR_SET_CHILD_SUBREAPER = 36
@@ -42,7 +43,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _WANTED = b"fork"
 _REFUSED = b"!"
 _ANSWER_BYTES = 512
-# A fork takes milliseconds; a server that is frozen must not hold up whoever asks for long.
+# A fork takes milliseconds; a frozen server must not block its client for long.
 _ANSWER_TIMEOUT_S = 5.0
 
 
@@ -70,7 +71,7 @@ class ForkedProcess:
         pid: The process: a child of this one that nobody has waited for.
 
     Raises:
-        Unavailable: There are no descriptors left.
+        Unavailable: The descriptors are used up.
     """
 
     def __init__(self, pid: int) -> None:
@@ -171,8 +172,8 @@ class ForkServer:
 
         Raises:
             Unavailable: The server has ended or does not answer in 5 s, or the machine is out of
-                processes or descriptors. What was asked for may be made all the same, and sees the
-                end of its input.
+                processes or descriptors. The process may exist all the same, and reads the end of
+                its input once the caller has closed the pipe.
         """
         try:
             socket.send_fds(self._channel, [_WANTED], [stdin, words])
@@ -226,7 +227,7 @@ def serve(channel: int, words: int) -> int:
                 break
             for descriptor in given:
                 os.close(descriptor)
-            with contextlib.suppress(BrokenPipeError):  # it gave up: the next read tells the end
+            with contextlib.suppress(BrokenPipeError):  # the client gave up: the next read ends
                 requests.send(answer)
     os.close(words)
     os.setsid()
@@ -276,6 +277,6 @@ def _wait_for_end(parent: int) -> None:
     """Wait until this process has another parent than that one."""
     with contextlib.suppress(ProcessLookupError):  # it has ended, and was waited for
         descriptor = os.pidfd_open(parent)
-        # The kernel gives children away before it tells of an end.
+        # The descriptor becomes readable after the kernel has given the children away.
         select.select([descriptor], [], [])
         os.close(descriptor)

@@ -5,7 +5,7 @@ Spark session, and waits for the name of a task's folder on its standard input. 
 task and ends. Processes are forked from one that has imported everything and does nothing else
 (`host.forkserver`); where that cannot be, they are started anew, and import by themselves. All of
 it happens on the worker's mailbox thread, as the kernel ends children with the thread that started
-them. What a spare costs is in `docs/indexing.md`; there are at most as many as were asked for.
+them. `docs/indexing.md` has the memory that a spare takes.
 
 | a task starts | in |
 |---|---|
@@ -62,7 +62,7 @@ class PeonOptions:
     Attributes:
         spares: Processes that wait for a task; without any there is no fork server.
         refill_delay_ms: How long after one was taken the next is made.
-        spare_age_max_ms: One that has waited so long is replaced.
+        spare_age_max_ms: A spare that has waited for this time is replaced.
         retry: How long to wait before a spare or a fork server that ended by itself is replaced.
     """
 
@@ -121,11 +121,11 @@ class Peons:
     Args:
         options_file: Where peons read the options.
         worker: Where they find the worker's API, and what the overlord calls the worker.
-        spare_log: What processes print before they have a task.
+        spare_log: The file for the output of processes that have no task yet.
         processor: The worker's mailbox.
         clock: Time.
         options: How peons are started.
-        program: What runs as a peon and as a fork server; arguments are added.
+        program: The program that runs as a peon and as a fork server; arguments are added.
 
     Attributes:
         waits: The wait for room to start spares, if there is none; any thread may read it.
@@ -192,7 +192,7 @@ class Peons:
     def stop(self) -> None:
         """Wait until all have ended, a bounded time, and kill those that have not.
 
-        To be called when the mailbox launches no more; from any thread.
+        Call it after the mailbox's last launch; any thread may.
         """
         self._stopping = True
         if self._server is not None:
@@ -245,7 +245,7 @@ class Peons:
             peon = self._make(server.fork)
         except Unavailable:
             self._server_is_ready = False
-            server.process.kill()  # the watch tells that it has ended
+            server.process.kill()  # the watch notices the end
             raise
         self._server_ends = 0
         return peon
@@ -396,7 +396,7 @@ def _pipe(reader: contextlib.ExitStack, writer: contextlib.ExitStack) -> tuple[i
     """Open a pipe whose ends are closed with their stacks.
 
     Raises:
-        Unavailable: There are no descriptors left.
+        Unavailable: The descriptors are used up.
     """
     try:
         ends = os.pipe()
