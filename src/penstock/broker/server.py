@@ -24,7 +24,6 @@ from penstock.broker.broker import Broker
 from penstock.broker.channel.feed import FeedOptions
 from penstock.broker.channel.keeping import JournalSyncs
 from penstock.broker.channel.store import ChannelStore
-from penstock.broker.http.asking import HttpAsker
 from penstock.broker.http.front import HttpFront
 from penstock.broker.httpserver.guard import HttpGuard
 from penstock.broker.httpserver.hosts import HostPolicy
@@ -52,6 +51,7 @@ from penstock.broker.topics.folder import Topics
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Closed, InvalidRequest
 from penstock.core.headroom import Headroom
+from penstock.core.httpasking import HttpAsker
 from penstock.core.loopstalls import LoopTicker
 from penstock.core.sparselog import SparseLog
 from penstock.storage.diskqueue import DiskQueueOptions

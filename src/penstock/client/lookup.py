@@ -15,6 +15,7 @@ from urllib.parse import urlencode, urlsplit
 
 from penstock.client.addresses import Address
 from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
+from penstock.core.httpasking import HttpAsker
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,8 +23,11 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 _TIMEOUT_S: Final = 5.0
+_ANSWER_BYTES_MAX: Final = 1 << 20
 _OK: Final = 200
 _NOT_FOUND: Final = 404
+
+_ASKER: Final = HttpAsker(_TIMEOUT_S, _TIMEOUT_S, _ANSWER_BYTES_MAX)
 
 HttpGet = Callable[[str], Awaitable[tuple[int, bytes]]]
 """Takes a URL, gives status and body. Raises `Unavailable`."""
@@ -94,15 +98,7 @@ async def http_get(url: str) -> tuple[int, bytes]:
     """Ask by HTTP.
 
     Raises:
+        InvalidRequest: The URL is not valid, or the answer is too large.
         Unavailable: There is no answer.
     """
-    # Only consumers that look up need an HTTP client, which takes long to load.
-    import httpx  # noqa: PLC0415
-
-    headers = {"Accept": "application/vnd.nsq; version=1.0"}
-    try:
-        async with httpx.AsyncClient(timeout=_TIMEOUT_S, trust_env=False) as client:
-            answer = await client.get(url, headers=headers)
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise Unavailable(f"no answer: {error}") from error
-    return answer.status_code, answer.content
+    return await _ASKER.fetch(url)

@@ -1,11 +1,11 @@
-"""HTTP requests that the broker makes itself: to authorization servers and nsqlookupd.
+"""HTTP requests on an event loop: of the broker and of consumers, to the services that they ask.
 
-Owns their bounds: how long an answer may take as a whole and how large it may be. Redirects are not
-followed and no proxy is used: the URL names the server that is meant. Each request has a connection
-of its own.
+Those are authorization servers and nsqlookupd. Owns the bounds of a request: how long an answer may
+take as a whole and how large it may be. Redirects are not followed and no proxy is used: the URL
+names the server that is meant. Each request has a connection of its own.
 
 A general HTTP client is not used here, because such libraries import and build their parts at the
-first request, which is on the event loop, where every client of the broker would wait for it.
+first request. That request is on the event loop, so everything else on the loop would wait.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _READ_BYTES: Final = 65_536
 
 
 class HttpAsker:
-    """Makes requests on the broker's event loop.
+    """Makes requests on the event loop that runs; keeps nothing of any loop.
 
     Args:
         connect_timeout_s: Longest wait for a connection.
@@ -57,15 +57,27 @@ class HttpAsker:
         """
         server = _Server.of(url)
         given = f"{server.query}&" if server.query else ""
-        return await self._ask(server, "GET", f"{server.path}?{given}{urlencode(query)}", b"")
+        answer = await self._ask(server, "GET", f"{server.path}?{given}{urlencode(query)}", b"")
+        return _good(server, answer)
 
     async def post(self, url: str, body: bytes) -> bytes:
         """Return the answer to a POST of JSON. Raises as `get`."""
         server = _Server.of(url)
-        query = f"?{server.query}" if server.query else ""
-        return await self._ask(server, "POST", f"{server.path}{query}", body)
+        return _good(server, await self._ask(server, "POST", server.target, body))
 
-    async def _ask(self, server: _Server, method: str, target: str, body: bytes) -> bytes:
+    async def fetch(self, url: str) -> tuple[int, bytes]:
+        """Return status and body of the answer to a GET, whatever the status is.
+
+        Raises:
+            InvalidRequest: The URL is not valid, or the answer is too large.
+            Unavailable: There was no answer in time.
+        """
+        server = _Server.of(url)
+        return await self._ask(server, "GET", server.target, b"")
+
+    async def _ask(
+        self, server: _Server, method: str, target: str, body: bytes
+    ) -> tuple[int, bytes]:
         request = server.request(method, target, body)
         try:
             async with asyncio.timeout(self._request_timeout_s):
@@ -79,7 +91,7 @@ class HttpAsker:
         except (OSError, ValueError, httptools.HttpParserError) as error:
             raise Unavailable(f"{server.place}: {type(error).__name__}") from error
 
-    async def _exchange(self, server: _Server, request: bytes) -> bytes:
+    async def _exchange(self, server: _Server, request: bytes) -> tuple[int, bytes]:
         tls = await asyncio.to_thread(_certificates) if server.is_tls else None
         try:
             async with asyncio.timeout(self._connect_timeout_s):
@@ -97,7 +109,7 @@ class HttpAsker:
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
 
-    async def _answer(self, server: _Server, reader: asyncio.StreamReader) -> bytes:
+    async def _answer(self, server: _Server, reader: asyncio.StreamReader) -> tuple[int, bytes]:
         answer = _Answer()
         parser = httptools.HttpResponseParser(answer)
         left = _HEAD_BYTES_MAX + 2 * self._max_answer_bytes  # the pieces' lengths come on top
@@ -113,10 +125,14 @@ class HttpAsker:
                 raise InvalidRequest(
                     f"{server.place}: an answer of more than {self._max_answer_bytes} bytes"
                 )
-        status = parser.get_status_code()
-        if status != _OK:
-            raise InvalidRequest(f"{server.place}: answered {status}")
-        return bytes(answer.body)
+        return parser.get_status_code(), bytes(answer.body)
+
+
+def _good(server: _Server, answer: tuple[int, bytes]) -> bytes:
+    status, body = answer
+    if status != _OK:
+        raise InvalidRequest(f"{server.place}: answered {status}")
+    return body
 
 
 class _Answer:
@@ -184,6 +200,11 @@ class _Server:
     def place(self) -> str:
         """The server and path for errors, without what may be secret."""
         return f"http{'s' if self.is_tls else ''}://{self._name}:{self.port}{self.path}"
+
+    @property
+    def target(self) -> str:
+        """The path and the query."""
+        return f"{self.path}?{self.query}" if self.query else self.path
 
     def request(self, method: str, target: str, body: bytes) -> bytes:
         """Return the bytes of a request."""

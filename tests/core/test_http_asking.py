@@ -1,4 +1,4 @@
-"""Questions that the broker asks: what can be no server's address is an error like any other."""
+"""Requests on an event loop: what can be no server's address is an error like any other."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import asyncio
 import pytest
 import uvloop
 
-from penstock.broker.http.asking import HttpAsker
 from penstock.core.errors import PenstockError, Unavailable
+from penstock.core.httpasking import HttpAsker
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,8 @@ def test_an_address_that_can_be_none_is_an_error_of_ours(url: str, run: object) 
             await asker.get(url, {"secret": "s"})
         with pytest.raises(PenstockError):
             await asker.post(url, b"{}")
+        with pytest.raises(PenstockError):
+            await asker.fetch(url)
 
     assert callable(run)
     run(ask())
