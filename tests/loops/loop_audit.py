@@ -1,18 +1,20 @@
-"""Find what blocks an event loop: imports, files, names to resolve, fsyncs, sleeps, processes.
+"""Find what blocks an event loop: imports, files, names to resolve, fsyncs, sleeps, statements.
 
 `install` adds an audit hook to this process, for good: it is meant for a process of its own. The
 hook looks only at threads on which an event loop runs at the moment, and only at calls that come
-from Penstock. What it finds is kept with its place, unless the place is listed in `ALLOWED`.
+from Penstock. What it finds is kept with its place, unless the place is listed in `ALLOWED`. Of
+databases it sees statements of SQLite.
 """
 
 from __future__ import annotations
 
 import os
+import sqlite3
 import sys
 import threading
 from asyncio import _get_running_loop
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,13 +100,18 @@ def install(report: Callable[[Found], None] = found.append) -> None:
         try:
             places = _places(sys._getframe(2))
             if places and not _is_allowed(event, places):
-                report(Found(event, str(detail)[:200], places))
+                report(Found(event, " ".join(str(detail).split())[:200], places))
         finally:
             _inside.yes = False
 
     def hook(event: str, args: tuple[object, ...]) -> None:
         if event in EVENTS:
             note(event, args[0] if args else "")
+
+    def connect(*arguments: Any, **named: Any) -> sqlite3.Connection:
+        connection = opened(*arguments, **named)
+        connection.set_trace_callback(lambda text: note("sqlite3.execute", text))
+        return connection
 
     def audited(call: Callable[[int], None]) -> Callable[[int], None]:
         def fsync(descriptor: int) -> None:
@@ -113,8 +120,10 @@ def install(report: Callable[[Found], None] = found.append) -> None:
 
         return fsync
 
-    # Python has no audit event for these two.
+    # Python has no audit event for these.
     os.fsync, os.fdatasync = audited(os.fsync), audited(os.fdatasync)  # type: ignore[assignment]
+    opened = sqlite3.connect
+    sqlite3.connect = sqlite3.dbapi2.connect = connect  # type: ignore[assignment]
     sys.addaudithook(hook)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import loop_audit
 import pytest
+from flow_uses import use_flows
 
 from penstock.broker.client import BrokerClient
 from penstock.core.clock import SystemClock
@@ -151,6 +152,8 @@ def test_roles_find_a_broker_on_any_port_and_nothing_blocks_their_loops(tmp_path
         until("the stream again", lambda: (status().get("latestOffsets") or {}).get("0") == 2)
         assert until("the router", lambda: _broker_of(apis["router"])) == second.url
         _use_a_peon(overlord)
+        # Through the router, whose loop passes the requests on.
+        use_flows(apis["router"], finder.tcp().port, tmp_path, until)
         for role, pages in PAGES.items():
             stats = apis[role].get("/stats")
             assert isinstance(stats, dict)

@@ -108,11 +108,18 @@ class ConsumeTopic(Processor):
 
         Raises:
             InvalidRequest: A name or an address is none.
+            Unavailable: The service has not found its own broker yet.
         """
+        # Not on the loop, which would wait: the service asks its database.
+        addresses = self._addresses()
         self._recent = dict.fromkeys(_marks(context.state.get()))
         self._loop = LoopThread(f"{context.name} consumes")
         self._intake = Intake(
-            self._loop, self._consumer, self.max_in_flight, self.batch_size, context.wake
+            self._loop,
+            lambda: self._consumer(addresses),
+            self.max_in_flight,
+            self.batch_size,
+            context.wake,
         )
         self._loop.start()
         try:
@@ -192,12 +199,12 @@ class ConsumeTopic(Processor):
             lines = b"\n".join([*(message.body for message in messages), b""])
             session.transfer(session.write(flowfile, lines), self.success)
 
-    def _consumer(self) -> Consumer:
+    def _consumer(self, addresses: Sequence[str]) -> Consumer:
         connection = ConnectionOptions(auth_secret=self.auth_secret or None)
         return Consumer(
             self.topic,
             self.channel,
-            addresses=self._addresses(),
+            addresses=addresses,
             lookup=self.lookup,
             max_in_flight=self.max_in_flight,
             options=ConsumerOptions(connection=connection),
