@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +12,18 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
+from hostileclient import (
+    LOOPBACK,
+    answers_to,
+    as_somebody_else,
+    children,
+    family,
+    handshake,
+    listening,
+    ports_of,
+    rpc_without_handshake,
+    was_refused,
+)
 
 from penstock.core.errors import InvalidRequest
 from penstock.spark.connect.server import SparkServer, SparkServerOptions, prepare
@@ -28,36 +37,8 @@ from penstock.spark.connect.session import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Sends one RPC of Spark's protocol without any handshake: a text, as a serialized object of Java,
-# for the endpoint that every driver has. Prints the answers; a port that is silent for two seconds
-# after both that should refuse did so is taken to stay silent.
-CLIENT = r"""
-import json, select, socket, struct, sys, time
-name = b"endpoint-verifier"
-text = b"\xac\xed\x00\x05t\x00\x04oops"
-body = b"\0\0" + struct.pack(">H", len(name)) + name + text
-head = struct.pack(">bqi", 3, 1, len(body))
-frame = struct.pack(">q", 8 + len(head) + len(body)) + head + body
-waiting = {}
-for port in json.loads(sys.argv[1]):
-    connected = socket.create_connection(("127.0.0.1", port), 30)
-    connected.sendall(frame)
-    waiting[connected] = port
-answers = dict.fromkeys(waiting.values(), "silent")
-end = time.monotonic() + 30
-while waiting and (left := end - time.monotonic()) > 0:
-    for connected in select.select(list(waiting), [], [], left)[0]:
-        port = waiting.pop(connected)
-        try:
-            answers[port] = connected.recv(65536).decode(errors="replace")
-        except ConnectionResetError:
-            answers[port] = "reset"
-    if sum("Unknown challenge message" in text for text in answers.values()) == 2:
-        end = min(end, time.monotonic() + 2)
-print(json.dumps(answers))
-"""
-# The same for the sockets of Python workers, which expect the length and the text of a secret, and
-# answer with the worker's process id first.
+# Sends a secret to the sockets of Python workers, which expect its length and its text, and answer
+# with the worker's process id first.
 WORKER_CLIENT = r"""
 import json, socket, sys
 answers = {}
@@ -80,63 +61,6 @@ print("ready", flush=True)
 sys.stdin.read()
 sessions.close()
 """
-LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F"}
-
-
-def as_somebody_else(client: str, ports: list[int]) -> dict[str, str]:
-    """Run a client as the user `nobody`, if this one may change users, and return its answers."""
-    setpriv = shutil.which("setpriv")
-    change = [setpriv, "--reuid=65534", "--regid=65534", "--clear-groups"] if setpriv else []
-    python = shutil.which("python3", path="/usr/bin:/usr/local/bin") or sys.executable
-    done = subprocess.run(
-        [*(change if os.geteuid() == 0 else []), python, "-I", "-c", client, json.dumps(ports)],
-        capture_output=True,
-        text=True,
-        cwd="/",
-        timeout=120,
-        check=True,
-    )
-    answers: dict[str, str] = json.loads(done.stdout)
-    return answers
-
-
-def listening(pid: int) -> dict[int, str]:
-    """Return the TCP ports that a process listens on, with their addresses in hexadecimal."""
-    links = []
-    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # it was closed meanwhile
-            links.append(str(descriptor.readlink()))
-    inodes = {link[len("socket:[") : -1] for link in links if link.startswith("socket:[")}
-    found = {}
-    for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
-            columns = line.split()
-            if columns[3] == "0A" and columns[9] in inodes:
-                host, _, port = columns[1].rpartition(":")
-                found[int(port, 16)] = host
-    return found
-
-
-def children(pid: int) -> list[int]:
-    """Return the children of all threads of a process; threads that end meanwhile have none."""
-    found = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            found += [int(one) for one in (task / "children").read_text().split()]
-    return found
-
-
-def family(pid: int) -> list[int]:
-    """Return a process and all its descendants."""
-    return [pid, *(one for child in children(pid) for one in family(child))]
-
-
-def ports_of(pids: list[int]) -> dict[int, str]:
-    """Return the TCP ports that some processes listen on, as `listening` does."""
-    found: dict[int, str] = {}
-    for pid in pids:
-        found |= listening(pid)
-    return found
 
 
 def test_ports_of_spark_refuse_a_client_without_the_secret(spark_server: SparkServer) -> None:
@@ -144,13 +68,14 @@ def test_ports_of_spark_refuse_a_client_without_the_secret(spark_server: SparkSe
     open_ports = listening(spark_server.pid)
     connect = urlsplit(spark_server.remote).port
     assert set(open_ports.values()) <= LOOPBACK
-    others = sorted(set(open_ports) - {connect})
-    answers = as_somebody_else(CLIENT, others)
-    refusing = [port for port, text in answers.items() if "Unknown challenge message" in text]
-    assert len(refusing) == 2, answers  # the driver's RPC, and its blocks
-    # A streaming query leaves a socket that its Python worker connected to; no thread reads it.
-    silent = [port for port, text in answers.items() if text == "silent"]
-    assert sorted(refusing + silent) == sorted(answers), answers
+    others = set(open_ports) - {connect}
+    for message in (rpc_without_handshake(), handshake("wrong")):
+        answers = answers_to(message, others, answering=2)
+        refusing = [port for port, text in answers.items() if was_refused(text)]
+        assert len(refusing) == 2, answers  # the driver's RPC, and its blocks
+        # A streaming query leaves a socket that its Python worker connected to; no thread reads it.
+        silent = [port for port, text in answers.items() if text == "silent"]
+        assert sorted(refusing + silent) == sorted(answers), answers
 
 
 def test_ports_of_a_classic_session_refuse_a_client_without_the_secret() -> None:
@@ -166,11 +91,11 @@ def test_ports_of_a_classic_session_refuse_a_client_without_the_secret() -> None
         of_workers = ports_of(workers)
         others = ports_of([python, *set(descendants).difference(workers)])
         assert set((others | of_workers).values()) <= LOOPBACK
-        answers = as_somebody_else(CLIENT, sorted(others))
+        answers = answers_to(rpc_without_handshake(), others, answering=2)
         worker_answers = as_somebody_else(WORKER_CLIENT, sorted(of_workers))
         process.stdin.close()
         assert process.wait(60) == 0
-    refusing = [port for port, text in answers.items() if "Unknown challenge message" in text]
+    refusing = [port for port, text in answers.items() if was_refused(text)]
     assert len(refusing) == 2, answers  # the driver's RPC, and its blocks
     assert {answers[port] for port in answers.keys() - refusing} == {"silent"}, answers
     assert worker_answers

@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import shutil
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pyspark
 import pytest
+from hostileclient import (
+    LOOPBACK,
+    answers_to,
+    family,
+    handshake,
+    ports_of,
+    rpc_without_handshake,
+    was_accepted,
+    was_refused,
+)
 from postgres_server import require_binaries, running_server
-from walking import Walk, commands_of
+from walking import ROOT, Walk, commands_of
 
 from penstock.core.clock import SystemClock
 from penstock.services.host.datafolder import DataFolder
@@ -24,7 +35,12 @@ from penstock.services.host.datafolder import DataFolder
 pytestmark = [pytest.mark.system, pytest.mark.postgres, pytest.mark.timeout(900)]
 
 SPARK_HOME = Path(pyspark.__path__[0])
+GUIDE = "guides/run-a-cluster.md"
 PATIENCE_S = 180.0
+# Ports that ask for the secret: those of the master, two workers, the driver's RPC and its blocks,
+# and the blocks of two executors.
+ASKING = 7
+PAGES = 3  # of the master and two workers
 EXPECTED = {
     "penstock sql 'SELECT page": r"/ +1",
     "penstock segment list": r"clicks_2026-11-21",
@@ -63,6 +79,11 @@ class Terminals:
                 )
             )
         return output
+
+    @property
+    def pids(self) -> list[int]:
+        """Everything that runs in the terminals."""
+        return [pid for process in self._running for pid in family(process.pid)]
 
     def until_prints(self, output: Path, text: str) -> None:
         deadline_s = self._clock.monotonic_s() + PATIENCE_S
@@ -113,6 +134,47 @@ def terminals(tmp_path: Path) -> Iterator[tuple[Terminals, dict[str, str]]]:
             made.close()
 
 
+def make_secret(folder: Path) -> None:
+    """Run the lines of the guide that write the files with the secret."""
+    [lines] = re.findall(
+        r"```\n(umask 077\n.*?)```", (ROOT / "docs" / GUIDE).read_text(), re.DOTALL
+    )
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    subprocess.run(["sh", "-ec", lines], cwd=folder, env={**os.environ, "PATH": path}, check=True)
+
+
+def connect_port(data: Path) -> int:
+    """Return the port of Spark Connect, which asks for a token."""
+    settings = (DataFolder(data).run / "spark.properties").read_text()
+    return int(settings.partition("connect.grpc.binding.port ")[2].partition("\n")[0])
+
+
+def ports_refuse_another_user(pids: Sequence[int], connect: int, secret: str) -> None:
+    """Try the ports of Spark's processes as another user without the secret."""
+    commands = {pid: Path(f"/proc/{pid}/cmdline").read_text() for pid in pids}
+    spark = [pid for pid in pids if "org.apache.spark" in commands[pid]]
+    kinds = ("master.Master", "worker.Worker", "SparkConnectServer", "CoarseGrainedExecutorBackend")
+    counts = [sum(kind in commands[pid] for pid in spark) for kind in kinds]
+    assert counts == [1, 2, 1, 2]
+    assert not any(secret in command for command in commands.values())
+    ports = ports_of(spark)
+    assert set(ports.values()) <= LOOPBACK
+    others = ports.keys() - {connect}
+
+    def said(message: bytes) -> dict[int, str]:
+        answers = answers_to(message, others, answering=ASKING + PAGES)
+        pages = [port for port, text in answers.items() if text.startswith("HTTP/1.1 400 ")]
+        assert len(pages) == PAGES, answers
+        return {port: text for port, text in answers.items() if port not in pages}
+
+    for message in (rpc_without_handshake(), handshake("wrong")):
+        refusals = said(message)
+        assert len(refusals) == ASKING, refusals
+        assert all(map(was_refused, refusals.values())), refusals
+    answers = said(handshake(secret))  # so the refusals are for the secret alone
+    assert all(map(was_accepted, answers.values())), answers
+
+
 def test_the_guide_to_a_cluster_works_as_it_is_written(
     terminals: tuple[Terminals, dict[str, str]], tmp_path: Path
 ) -> None:
@@ -122,14 +184,11 @@ def test_the_guide_to_a_cluster_works_as_it_is_written(
     opened, variables = terminals
     store = s3fs.S3FileSystem(key="test", secret="test", endpoint_url=variables["AWS_ENDPOINT_URL"])
     store.mkdir("penstock")
-    (tmp_path / "spark.secret").write_text("for this test\n")
-    (tmp_path / "spark.conf").write_text(
-        "spark.authenticate true\nspark.authenticate.secret for this test\n"
-    )
+    make_secret(tmp_path)
     spark, console = free_port(), free_port()
     walk = Walk(tmp_path, variables, EXPECTED)
     ports = ("--http", "127.0.0.1:0", "--broker-http", "127.0.0.1:0", "--broker-tcp", "127.0.0.1:0")
-    for line in commands_of("guides/run-a-cluster.md"):
+    for line in commands_of(GUIDE):
         command = line.replace(":7077", f":{spark}").replace("port 7077", f"port {spark}")
         command = command.replace("8080", str(console))
         program, *arguments = shlex.split(command)
@@ -141,6 +200,8 @@ def test_the_guide_to_a_cluster_works_as_it_is_written(
             opened.until_prints(output, "ready after")
         else:
             walk.type(command)
+    secret = (tmp_path / "spark.secret").read_text().strip()
+    ports_refuse_another_user(opened.pids, connect_port(tmp_path / "data"), secret)
     found = store.find("penstock/segments")
     assert [one for one in found if one.endswith(".parquet")]
     assert not (DataFolder(tmp_path / "data").path / "segments").exists()

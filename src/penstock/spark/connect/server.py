@@ -278,8 +278,9 @@ def _secret(options: SparkServerOptions) -> str:
         raise InvalidRequest(
             f"the Spark cluster at {options.master} needs a secret, because its ports would run"
             " the code of anybody who reaches them: set spark.authenticate and"
-            " spark.authenticate.secret for its master and workers, write the secret into a file"
-            " that you alone can read, and name the file with --spark-secret-file"
+            " spark.authenticate.secret for its master and workers, set spark.master.rest.enabled"
+            " to false, because that port of the master needs no secret, write the secret into a"
+            " file that you alone can read, and name the file with --spark-secret-file"
         )
     try:
         secret = options.secret_file.read_text(encoding="utf-8").strip()
