@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -35,17 +35,18 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 
 # What starts systems goes to one process, as several at a time starve each other; what needs Spark
-# to another, so that one Spark is started; the rest is dealt by files, and then the second half of
-# the systems to who is done first.
+# to another, so that one Spark is started; the rest is dealt by files, and then the systems that
+# share a Spark (`shared_spark`) to who is done first.
 LANES = ("system", "spark")
 LATER = "system, later"
 LATER_FILES = frozenset(
     {
         "test_backup.py",
         "test_case_of_columns.py",
+        "test_database_task.py",
+        "test_guides.py",
         "test_moved_folder.py",
         "test_rolling_restart.py",
-        "test_wheel.py",
     }
 )
 # Of the rest the folders with the longest files: at the end others would wait for one of them.
@@ -119,7 +120,13 @@ def shared_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     server.stop(0.2)  # without the time to write a class archive
 
 
-def pytest_collection_finish() -> None:
-    """Leave what was imported and collected out of each later look for cycles: it stays anyway."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Exclude imported modules and collected tests from garbage collection: they stay anyway."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()

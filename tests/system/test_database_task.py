@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,8 +68,8 @@ class Api:
 
 
 @pytest.fixture
-def api(tmp_path: Path) -> Iterator[Api]:
-    variables = {**os.environ, "PENSTOCK_INPUT_SHOP": PASSWORD}
+def api(tmp_path: Path, shared_spark: str) -> Iterator[Api]:
+    variables = {"PENSTOCK_INPUT_SHOP": PASSWORD, "PENSTOCK_SPARK_CONNECT": shared_spark}
     with (
         running_database(require_binaries()) as database,
         serving(tmp_path / "data", variables) as server,

@@ -80,14 +80,14 @@ class Served:
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(tmp_path_factory: pytest.TempPathFactory, shared_spark: str) -> Iterator[Served]:
     """One Penstock for all pages: each has topics and datasources of its own."""
     folder = tmp_path_factory.mktemp("guides")
     variables = {
         "PENSTOCK_DATA_DIR": str(folder / "data"),
         "FLIGHTS_FOLDER": str(folder / "flights-2013"),
     }
-    with serving(folder / "data", variables) as server:
+    with serving(folder / "data", variables | {"PENSTOCK_SPARK_CONNECT": shared_spark}) as server:
         yield Served(server, folder / "data", variables)
 
 

@@ -88,9 +88,12 @@ def server(
     """
     options = _resolve(config, given)
     # Here, because a role's imports are large.
-    from penstock.services.roles.runtime import run_alone  # noqa: PLC0415
+    from penstock.broker.process.collecting import lasting_objects  # noqa: PLC0415
 
-    module = importlib.import_module(f"penstock.services.roles.{role.value}")
+    with lasting_objects():
+        from penstock.services.roles.runtime import run_alone  # noqa: PLC0415
+
+        module = importlib.import_module(f"penstock.services.roles.{role.value}")
     clock = SystemClock()
     run_alone(role.value, options, clock, module.compose)
     leave(exitcodes.OK, clock)
