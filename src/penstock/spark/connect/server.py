@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
-import secrets
 import shutil
 import signal
 import socket
@@ -31,6 +30,7 @@ from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.spark.connect.classarchive import archive_options
 from penstock.spark.connect.java import VECTOR_MODULE, JavaRuntime, find_java
 from penstock.spark.connect.serverconf import (
+    LOCAL_CLUSTER,
     SCHEDULER_POOLS,
     SERVER_CLASS,
     STANDALONE,
@@ -98,7 +98,7 @@ def prepare(options: SparkServerOptions, environment: Mapping[str, str]) -> Serv
     """Write the server's configuration files, kill a leftover, and return the command.
 
     Raises:
-        InvalidRequest: The master needs a secret that is not given.
+        InvalidRequest: The master needs a secret that is not given, or is not supported.
         Unavailable: No Java, or a folder cannot be written.
     """
     kill_leftover(options.run_folder)
@@ -267,13 +267,19 @@ def _write_files(options: SparkServerOptions) -> _Files:
 
 
 def _secret(options: SparkServerOptions) -> str:
-    """Return the secret of Spark's own ports for a master that makes none.
+    """Return the secret of a standalone cluster, empty for a master that makes its own.
 
     Raises:
-        InvalidRequest: A standalone cluster's secret is not given, or cannot be read.
+        InvalidRequest: A standalone cluster's secret is not given, or cannot be read; or the master
+            is `local-cluster[...]`.
     """
+    if options.master.startswith(LOCAL_CLUSTER):
+        raise InvalidRequest(
+            f"the Spark master {options.master} is for Spark's own tests: its executors do not"
+            " start from an installed PySpark; use local[N] or a standalone cluster, spark://HOST:PORT"
+        )
     if not options.master.startswith(STANDALONE):
-        return secrets.token_hex(32)
+        return ""
     if options.secret_file is None:
         raise InvalidRequest(
             f"the Spark cluster at {options.master} needs a secret, because its ports would run"

@@ -14,9 +14,10 @@ from penstock.spark.connect.stuck import STUCK_CONF, stuck_file, stuck_log_conf
 
 SERVER_CLASS: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
 PYTHON_DAEMON: Final = "penstock.spark.connect.pythondaemon"
-# Masters that make no secret by themselves; that of a standalone cluster is its operator's.
 STANDALONE: Final = "spark://"
-NEEDS_SECRET: Final = (STANDALONE, "local-cluster[")
+LOCAL_CLUSTER: Final = "local-cluster["
+# Masters that make no secret by themselves; that of a standalone cluster is its operator's.
+NEEDS_SECRET: Final = (STANDALONE, LOCAL_CLUSTER)
 SUBMIT_CLASS: Final = "org.apache.spark.deploy.SparkSubmit"
 
 # Spark reaches into these packages of the JDK. Its launcher, a JVM of its own that we do without,
@@ -133,11 +134,11 @@ def authentication(master: str, secret: str) -> dict[str, str]:
 
     The ports of the driver's RPC and of its blocks would otherwise deserialize the objects of any
     user of the host. Local mode makes a fresh secret in memory at each start, and so do YARN and
-    Kubernetes; others are given one.
+    Kubernetes; a standalone cluster has one of its operator's.
 
     Args:
         master: The Spark master.
-        secret: For `local-cluster[...]` and standalone masters.
+        secret: Of a standalone cluster; empty for other masters.
     """
     conf = {
         "spark.authenticate": "true",
@@ -148,7 +149,7 @@ def authentication(master: str, secret: str) -> dict[str, str]:
     }
     if master.startswith("local"):  # elsewhere the cluster's own settings may know SASL alone
         conf["spark.network.crypto.saslFallback"] = "false"
-    if master.startswith(NEEDS_SECRET):
+    if secret:
         conf["spark.authenticate.secret"] = secret
     return conf
 
