@@ -117,6 +117,7 @@ PLANS_FOR_HOURS = (
     "SELECT aggregate(sequence(1, n), 0L, (a, x) -> a + aggregate(sequence(1, n), 0L,"
     " (b, y) -> b + x * y % 7)) AS total FROM VALUES (40000) AS v(n)"
 )
+TAKES_ALL_MEMORY = "SELECT length(repeat('x', n)) FROM VALUES (1000000000) AS v(n)"
 PART = EVENTS // (len(VICTIMS) + 1) // BATCH * BATCH
 
 
@@ -137,17 +138,9 @@ def test_a_kill_loses_and_doubles_nothing(rig: Rig, name: str) -> None:
     assert counts(rig) == [end, end, 0, end - 1]
 
 
-@pytest.mark.parametrize(
-    ("sql", "status", "text"),
-    [
-        (PLANS_FOR_HOURS, 500, "it took longer than 2000 ms"),
-        ("SELECT length(repeat('x', n)) FROM VALUES (1000000000) AS v(n)", 503, "Spark"),
-    ],
-    ids=["planning that ignores its end", "a value that takes all memory"],
-)
-def test_a_query_costs_the_spark_of_queries_at_most(
-    rig: Rig, sql: str, status: int, text: str
-) -> None:
+def require_another_spark_of_queries(rig: Rig, sql: str, status: int, text: str) -> None:
+    """Send a query that ends the Spark of queries, and wait until another one answers."""
+
     def pids() -> dict[str, int]:
         return {one.name: one.pid for one in rig.processes() if one.name in {"spark", "queries"}}
 
@@ -160,6 +153,22 @@ def test_a_query_costs_the_spark_of_queries_at_most(
     rig.until("another Spark of queries", lambda: pids().get("queries", old) != old)
     rig.until("answers", lambda: counts(rig) == [EVENTS, EVENTS, 0, EVENTS - 1])
     assert pids()["spark"] == before["spark"]
+
+
+def test_planning_that_ignores_its_end_costs_the_spark_of_queries_at_most(rig: Rig) -> None:
+    require_another_spark_of_queries(rig, PLANS_FOR_HOURS, 500, "it took longer than 2000 ms")
+
+
+def test_a_value_that_takes_all_memory_ends_the_spark_of_queries_twice_at_most(rig: Rig) -> None:
+    for _ in range(2):
+        require_another_spark_of_queries(rig, TAKES_ALL_MEMORY, 503, "Spark")
+    before = {one.pid for one in rig.processes()}
+    body = {"query": TAKES_ALL_MEMORY}
+    answer = httpx.post(f"{rig.server.http}/druid/v2/sql", json=body, timeout=120)
+    assert answer.status_code == 400
+    assert "ended 2 times during this statement" in answer.text
+    assert counts(rig) == [EVENTS, EVENTS, 0, EVENTS - 1]
+    assert {one.pid for one in rig.processes() if one.name == "queries"} <= before
 
 
 def test_hand_off_publishes_segments_with_every_event(rig: Rig) -> None:

@@ -230,6 +230,16 @@ class SparkSessions:
         except EngineUnavailable:
             self.get()  # the lost one is forgotten
 
+    def has_ended(self) -> bool:
+        """Tell whether nothing listens at the address of a Spark Connect server any more."""
+        if not self._options.is_connect:
+            return False
+        try:
+            check_reachable(self._options.address)
+        except EngineUnavailable:
+            return True
+        return False
+
     @contextlib.contextmanager
     def use(self) -> Iterator[SparkSession]:
         """Give the session to a block; Spark's errors leave it as ours.

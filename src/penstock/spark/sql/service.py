@@ -26,6 +26,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
@@ -34,7 +35,7 @@ import pyarrow as pa
 
 from penstock.core.clock import Clock
 from penstock.core.errors import Conflict, InvalidRequest, PenstockError, StorageUnavailable
-from penstock.indexing.engine import EngineFailure, EngineUnavailable
+from penstock.indexing.engine import EngineFailure, EngineLost, EngineUnavailable
 from penstock.segments.layout import deep_storage_of
 from penstock.segments.localfiles import folder_missing
 from penstock.spark.connect.running import Running
@@ -49,6 +50,7 @@ from penstock.spark.projections.choosing import NO_WISH, Choice, Projections, Pr
 from penstock.spark.sql.dialect import in_spark
 from penstock.spark.sql.exactness import QuerySessions, TwinTables
 from penstock.spark.sql.statement import Statement, read_statement
+from penstock.spark.sql.suspects import Suspects
 from penstock.spark.sqlwall import (
     check_understood,
     explained,
@@ -182,6 +184,8 @@ class SqlService:
         # Connected at their first use: datasources with twins are rare.
         self._exact = QuerySessions(own.with_conf(EXACT_CONF), self._known)
         self._projections = projections
+        self._spark = own
+        self._suspects = Suspects(clock)
         self._source = source
         self._clock = clock
         self._options = options or SqlOptions()
@@ -214,10 +218,11 @@ class SqlService:
             EngineUnavailable: `finish` was called; ask again.
         """
         query_id = query.query_id or uuid.uuid4().hex
-        running = Running(None if self._options.end_spark is None else self._end_spark)
+        since_s = self._clock.monotonic_s() if query.arrived_s is None else query.arrived_s
+        ends = partial(self._end_spark, query, since_s)
+        running = Running(None if self._options.end_spark is None else ends)
         if self._running.setdefault(query_id, running) is not running:
             raise Conflict(f"a query with the id {query_id!r} is running: use another id")
-        since_s = self._clock.monotonic_s() if query.arrived_s is None else query.arrived_s
         until_s = since_s + self.timeout_ms(query) / 1000
         too_long = (
             f"it took longer than {self.timeout_ms(query)} ms; ask for less, or for more time"
@@ -236,10 +241,11 @@ class SqlService:
         """Return how long a query may take from the arrival of its request."""
         return min(query.timeout_ms or self._options.timeout_ms, self._options.timeout_ms)
 
-    def _end_spark(self) -> None:
-        """End the Spark of queries, as one of them ignores that its time is over."""
+    def _end_spark(self, query: SqlQuery, since_s: float) -> None:
+        """End the Spark of queries, as a query that began at a time ignores that it is over."""
         if self._options.end_spark is not None:
             logger.warning("a query ignores its end: the Spark of queries is started again")
+            self._suspects.ended(query.sql, query.parameters, since_s)
             self._ended_at_s = self._clock.monotonic_s()
             self._options.end_spark()
 
@@ -270,6 +276,12 @@ class SqlService:
 
     def _answer(self, query: SqlQuery, running: Running) -> SqlResult:
         statement = read_statement(query.sql)
+        if query.is_probe:
+            return self._try(query, statement, running)
+        with self._suspects.admitted(query.sql, query.parameters):
+            return self._try(query, statement, running)
+
+    def _try(self, query: SqlQuery, statement: Statement, running: Running) -> SqlResult:
         for attempt in range(1, _TRIES + 1):
             try:
                 return self._run(query, statement, running)
@@ -293,6 +305,7 @@ class SqlService:
 
     def _run(self, query: SqlQuery, statement: Statement, running: Running) -> SqlResult:
         twins: TwinTables | None = None
+        began_s = self._clock.monotonic_s()
         try:
             running.check()
             tables = self._source.tables()
@@ -305,6 +318,8 @@ class SqlService:
             twins = TwinTables(files, named, self._known)
             return self._run_in(_Asked(query, statement, running, tables, files, named), twins)
         except PenstockError as error:
+            if isinstance(error, EngineLost) and not query.is_probe:
+                self._suspect(query, began_s)
             if running.stopped:
                 kind = EngineUnavailable if running.stopped == _STOPPED else EngineFailure
                 raise kind(f"the query did not end: {running.stopped}") from error
@@ -322,6 +337,12 @@ class SqlService:
                 text = self._explained(error, statement.query, twins)
                 raise InvalidRequest(f"{text}\n{hint}" if hint else text) from error
             raise
+
+    def _suspect(self, query: SqlQuery, began_s: float) -> None:
+        """Report a query that Spark was lost over, if Spark has ended and not for another query."""
+        ended_for_another = began_s <= self._ended_at_s
+        if not ended_for_another and self._spark.has_ended():
+            self._suspects.ended(query.sql, query.parameters, began_s)
 
     def _run_in(self, asked: _Asked, twins: TwinTables) -> SqlResult:
         """Run a query in the sessions that it is for."""

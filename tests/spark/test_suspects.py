@@ -1,0 +1,211 @@
+"""Statements during which Spark ended: who is refused, for how long, and what others get."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import cast
+
+import pytest
+
+from penstock.core.errors import InvalidRequest
+from penstock.indexing.engine import EngineLost, EngineUnavailable
+from penstock.services.host.supervision import ChildLife
+from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
+from penstock.spark.sql.service import SqlQuery, SqlService
+from penstock.spark.sql.suspects import ENDS_MAX, SUSPECTS_MAX, TURN_WAIT_S, WINDOW_S, Suspects
+from penstock.spark.tables import TableSource
+from penstock.testing.clock import VirtualClock
+
+BOMB, GOOD, SLOW = "SELECT repeat('x', n)", "SELECT 1", "SELECT count(*) FROM large"
+
+
+class Lost(Exception):
+    """Spark ends while a statement runs."""
+
+
+class Server:
+    """A Spark that ends over one statement, and its suspects."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self.suspects = Suspects(self.clock)
+
+    def run(self, sql: str, parameters: tuple[object, ...] = (), *, ends: bool) -> None:
+        """Run a statement for a second, and end Spark then or succeed."""
+        with self.suspects.admitted(sql, parameters):
+            since_s = self.clock.monotonic_s()
+            self.clock.advance(1.0)
+            if ends:
+                self.suspects.ended(sql, parameters, since_s)
+                raise Lost
+
+    def end_over(self, sql: str, parameters: tuple[object, ...] = ()) -> None:
+        self.clock.advance(1.0)
+        with pytest.raises(Lost):
+            self.run(sql, parameters, ends=True)
+
+
+def test_a_statement_that_ended_spark_twice_is_refused_for_ten_minutes() -> None:
+    server = Server()
+    for _ in range(ENDS_MAX):
+        server.end_over(BOMB)
+        server.run(GOOD, ends=False)
+    with pytest.raises(InvalidRequest, match=r"refused for another 599 s.*--query-memory"):
+        server.run(BOMB, ends=True)
+    server.run(GOOD, ends=False)
+    server.clock.advance(WINDOW_S)
+    server.end_over(BOMB)
+
+
+def test_parameters_are_part_of_a_statement() -> None:
+    server = Server()
+    for _ in range(ENDS_MAX):
+        server.end_over(BOMB, (10**9,))
+    server.run(BOMB, (1,), ends=False)
+    with pytest.raises(InvalidRequest):
+        server.run(BOMB, (10**9,), ends=True)
+
+
+def test_a_statement_that_succeeds_is_cleared() -> None:
+    server = Server()
+    for _ in range(2 * ENDS_MAX):
+        server.end_over(SLOW)
+        server.run(SLOW, ends=False)
+
+
+def test_requests_with_one_statement_count_once_for_each_end() -> None:
+    server = Server()
+    for _ in range(20):
+        server.suspects.ended(BOMB, (), 0.0)
+    server.end_over(BOMB)
+    with pytest.raises(InvalidRequest):
+        server.run(BOMB, ends=True)
+
+
+def test_the_number_of_suspects_is_bounded() -> None:
+    server = Server()
+    server.end_over(BOMB)
+    for number in range(SUSPECTS_MAX):
+        server.suspects.ended(f"SELECT {number}", (), server.clock.monotonic_s())
+    for _ in range(ENDS_MAX):  # the oldest was forgotten
+        server.end_over(BOMB)
+
+
+def in_thread(server: Server, sql: str) -> tuple[threading.Thread, list[object]]:
+    """Run a statement on another thread, which waits for its turn; the list gets its error."""
+    errors: list[object] = []
+
+    def run() -> None:
+        try:
+            with server.suspects.admitted(sql):
+                pass
+        except (EngineUnavailable, InvalidRequest) as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    server.clock.wait_for_waiting(1)
+    return thread, errors
+
+
+def test_of_suspects_one_runs_at_a_time_and_the_next_end_is_attributed_to_it() -> None:
+    server = Server()
+    for sql in (BOMB, SLOW):  # both ran when Spark ended
+        server.suspects.ended(sql, (), 0.0)
+    server.clock.advance(5.0)
+    with contextlib.suppress(Lost), server.suspects.admitted(BOMB):
+        since_s = server.clock.monotonic_s()
+        thread, errors = in_thread(server, SLOW)
+        server.run(GOOD, ends=False)
+        server.suspects.ended(BOMB, (), since_s)
+        raise Lost
+    thread.join(30)
+    assert not errors
+    with pytest.raises(InvalidRequest):
+        server.run(BOMB, ends=True)
+    server.run(SLOW, ends=False)
+
+
+def test_a_suspect_waits_for_its_turn_for_ten_seconds() -> None:
+    server = Server()
+    for sql in (BOMB, SLOW):
+        server.suspects.ended(sql, (), 0.0)
+    with server.suspects.admitted(SLOW):
+        thread, errors = in_thread(server, BOMB)
+        server.clock.advance(TURN_WAIT_S)
+        thread.join(30)
+    assert isinstance(errors[0], EngineUnavailable)
+
+
+def test_a_client_that_sends_one_statement_again_and_again_leaves_spark_to_others() -> None:
+    """The launcher's back-off alone leaves a fifth of the time to others."""
+    starts_s, hour_s = 10.0, 3_600.0
+
+    def answered(ask: Callable[[Server], None]) -> tuple[float, int]:
+        """Return the share of an hour in which Spark is up, and how often it ended."""
+        server, life = Server(), ChildLife("queries")
+        life.on_started(0.0)
+        up_s, ends = 0.0, 0
+        while (before_s := server.clock.monotonic_s()) < hour_s:
+            try:
+                ask(server)
+            except Lost:
+                ends += 1
+                server.clock.advance(life.on_ended(server.clock.monotonic_s()))
+                life.on_started(server.clock.monotonic_s())
+                server.clock.advance(starts_s)
+                continue
+            except InvalidRequest:
+                server.run(GOOD, ends=False)
+            up_s += server.clock.monotonic_s() - before_s
+        return up_s / hour_s, ends
+
+    def without_limit(server: Server) -> None:
+        server.clock.advance(1.0)
+        raise Lost
+
+    share, ends = answered(without_limit)
+    assert share < 0.2
+    assert ends > 150
+    share, ends = answered(lambda server: server.run(BOMB, ends=True))
+    assert share > 0.95
+    assert ends <= ENDS_MAX * hour_s / WINDOW_S
+
+
+class LosesSpark:
+    """Tables of a Spark that is lost over each query."""
+
+    reads = 0
+
+    def tables(self) -> object:
+        self.reads += 1
+        raise EngineLost("Spark was lost")
+
+
+def test_the_service_refuses_a_statement_over_which_spark_was_lost_twice() -> None:
+    clock, source = VirtualClock(), LosesSpark()
+    nowhere = SparkSessions(SparkSessionOptions("sc://localhost:1"))
+    service = SqlService(nowhere, cast("TableSource", source), clock)
+    for _ in range(ENDS_MAX):
+        clock.advance(1.0)
+        with pytest.raises(EngineUnavailable, match="Spark was lost"):
+            service.query(SqlQuery(GOOD))
+    reads = source.reads
+    with pytest.raises(InvalidRequest, match="ended 2 times"):
+        service.query(SqlQuery(GOOD))
+    assert source.reads == reads
+    with pytest.raises(EngineUnavailable):
+        service.query(SqlQuery(GOOD, is_probe=True))
+
+
+def test_a_loss_of_a_session_alone_makes_no_suspect(monkeypatch: pytest.MonkeyPatch) -> None:
+    nowhere = SparkSessions(SparkSessionOptions("sc://localhost:1"))
+    monkeypatch.setattr(SparkSessions, "has_ended", lambda _: False)
+    clock = VirtualClock()
+    service = SqlService(nowhere, cast("TableSource", LosesSpark()), clock)
+    for _ in range(2 * ENDS_MAX):
+        clock.advance(1.0)
+        with pytest.raises(EngineUnavailable):
+            service.query(SqlQuery(GOOD))
