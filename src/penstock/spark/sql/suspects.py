@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 ENDS_MAX: Final = 2
 WINDOW_S: Final = 600.0
-TURN_WAIT_S: Final = 10.0
+TURN_WAIT_S: Final = 5.0  # less than the time that a router has to stop
 SUSPECTS_MAX: Final = 1_000
 _LOGGED_MAX: Final = 500  # characters of a statement
 
