@@ -46,6 +46,7 @@ LATER_FILES = frozenset(
         "test_database_task.py",
         "test_guides.py",
         "test_moved_folder.py",
+        "test_role_loops.py",
         "test_rolling_restart.py",
     }
 )

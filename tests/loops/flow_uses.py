@@ -37,7 +37,7 @@ processors:
       header_attributes: x-.*
   Publish:
     type: PublishTopic
-    properties: {{topic: heard, key: '${{http.path}}'}}
+    properties: {{topic: heard, key: '${{http.path}}', message: line}}
     auto_terminated: [success, failure]
   Own: {{type: ConsumeTopic, properties: {{topic: heard, channel: own}}}}
   Found:
@@ -51,10 +51,10 @@ connections:
   - {{from: Found.success, to: Keep}}
   - {{from: Make.success, to: Keep}}
 """
-# Bodies that ListenHTTP takes: in memory, in chunks, and large enough for a file, which no message
-# may be.
-BODIES = (b"small", [b"in ", b"chunks"], b"x" * (2 << 20))
-MESSAGES = 2
+# Bodies that ListenHTTP takes: in memory, in chunks, and large enough for a file. Each line becomes
+# a message.
+BODIES = (b"small", [b"in ", b"chunks"], (b"x" * 500_000 + b"\n") * 3)
+MESSAGES = 5
 OWN, FOUND, MADE = "Own.success -> Keep", "Found.success -> Keep", "Make.success -> Keep"
 
 
@@ -90,11 +90,14 @@ def lookup_service(tcp_port: int) -> Iterator[int]:
             thread.join()
 
 
-def use_flows(flows: JsonClient, tcp_port: int, folder: Path, until: Callable[..., object]) -> None:
+def use_flows(
+    flows: JsonClient, broker: JsonClient, tcp_port: int, folder: Path, until: Callable[..., object]
+) -> None:
     """Apply a flow, send to it and ask of it whatever can be asked.
 
     Args:
         flows: The flow service's API.
+        broker: The broker's HTTP API.
         tcp_port: Where the broker speaks NSQ's protocol.
         folder: Gets a file with the token of ListenHTTP.
         until: Waits until a function returns something.
@@ -109,6 +112,10 @@ def use_flows(flows: JsonClient, tcp_port: int, folder: Path, until: Callable[..
     def queued(connection: str) -> object:
         return ask("GET", "/flow/queue", connection=connection)["queued"]
 
+    # A channel gets what is published after it was made.
+    broker.post("/topic/create", query={"topic": "heard"})
+    for channel in ("own", "found"):
+        broker.post("/channel/create", query={"topic": "heard", "channel": channel})
     token = folder / "token"
     token.write_text(TOKEN)
     with lookup_service(tcp_port) as lookup:

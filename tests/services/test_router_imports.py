@@ -18,6 +18,15 @@ with socket.create_server(("127.0.0.1", 0)) as server:
         pass
 """
 
+# A plan of Spark on its way to whoever asked for it, in each format.
+EXPLAIN = """
+from penstock.services.api.sqlresults import CONTENT_TYPES, write_rows
+from penstock.spark.sql.service import explanation
+table = explanation("Scan hidden ü", {"clicks": "hidden"}).table
+for form in CONTENT_TYPES:
+    assert "Scan clicks ü" in b"".join(write_rows(table, form, header=True)).decode()
+"""
+
 
 def loaded(role: str, work: str = "") -> list[str]:
     """Return what the process of a role has loaded when it begins, and after some work."""
@@ -35,6 +44,11 @@ def test_the_router_loads_neither_overlord_nor_worker():
     others = tuple(f"penstock.indexing.{name}" for name in indexing)
     assert [name for name in names if name.startswith(others)] == []
     assert "pandas" not in names
+
+
+def test_an_explanation_does_without_pandas():
+    """Its import would keep all who ask the router at that moment waiting."""
+    assert "pandas" not in loaded("router", EXPLAIN)
 
 
 def test_a_peon_does_without_pandas():

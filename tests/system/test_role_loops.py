@@ -1,4 +1,7 @@
-"""Every role as a process of its own, which find each other, and whose loops nothing blocks."""
+"""Every role as a process of its own, which find each other, and whose loops nothing blocks.
+
+Everything is used once: pages, endpoints of Druid and of flows, queries, a stream and its task.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import loop_audit
 import pytest
+from druid_page import endpoints
 from flow_uses import use_flows
+from sql_uses import use_sql
 
 from penstock.broker.client import BrokerClient
 from penstock.core.clock import SystemClock
@@ -26,7 +31,7 @@ from penstock.services.presence import BrokerFinder
 from penstock.storage.metadata import MetadataStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 T = TypeVar("T")
 
@@ -45,7 +50,8 @@ SPEC = {
         "tuningConfig": {"type": "penstock"},
     },
 }
-# What is asked of each API: every page that needs no Spark and changes nothing.
+EVENT = b'{"time": 1700000000000, "page": "a"}'
+# What is asked of each API beside the endpoints of Druid.
 PAGES = {
     "overlord": (
         *("/status", "/status/health", "/status/properties", "/metrics", "/nothing"),
@@ -71,20 +77,22 @@ TASK_VERBS = ("pause", "resume")
 
 
 class Roles:
-    """Processes in one data folder, with ports of their own and a Spark that does not exist."""
+    """Processes in one data folder, with ports of their own and one Spark."""
 
-    def __init__(self, folder: Path, report: Path, stack: ExitStack) -> None:
-        self.folder, self._report, self._stack = folder, report, stack
+    def __init__(self, folder: Path, spark: str, report: Path, stack: ExitStack) -> None:
+        self.folder, self._spark, self._report, self._stack = folder, spark, report, stack
         self._running: dict[str, subprocess.Popen[str]] = {}
 
     def start(self, role: str, *options: str) -> None:
         process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "penstock", "server", role, "--http", "127.0.0.1:0"),
-                *("--data-dir", str(self.folder), "--spark-connect", "sc://127.0.0.1:1", *options),
+                *("--data-dir", str(self.folder), *options),
             ],
             stderr=subprocess.DEVNULL,
-            env=os.environ | loop_audit.variables(self._report),
+            env=os.environ
+            | loop_audit.variables(self._report)
+            | {"PENSTOCK_SPARK_CONNECT": self._spark},
             text=True,
         )
         self._running[role] = self._stack.enter_context(process)
@@ -112,11 +120,13 @@ def until(what: str, condition: Callable[[], T | None]) -> T:
     pytest.fail(f"{what}: {last}")
 
 
-def test_roles_find_a_broker_on_any_port_and_nothing_blocks_their_loops(tmp_path: Path) -> None:
+def test_roles_find_a_broker_on_any_port_and_nothing_blocks_their_loops(
+    tmp_path: Path, shared_spark: str
+) -> None:
     report = tmp_path / "found"
     report.touch()
     with ExitStack() as stack:
-        roles = Roles(tmp_path / "data", report, stack)
+        roles = Roles(tmp_path / "data", shared_spark, report, stack)
         for role in ("overlord", "worker", "router", "flow"):
             roles.start(role)
         until("metadata", (roles.folder / "metadata.db").exists)
@@ -127,7 +137,7 @@ def test_roles_find_a_broker_on_any_port_and_nothing_blocks_their_loops(tmp_path
             for role in PAGES
         }
         overlord = apis["overlord"]
-        overlord.post("/druid/indexer/v1/supervisor", SPEC)
+        until("a leader", lambda: overlord.post("/druid/indexer/v1/supervisor", SPEC))
 
         def status() -> dict[str, object]:
             found = overlord.get("/druid/indexer/v1/supervisor/clicks/status")
@@ -140,7 +150,7 @@ def test_roles_find_a_broker_on_any_port_and_nothing_blocks_their_loops(tmp_path
         first = until("a broker", finder.http)
         with BrokerClient(first.url) as broker:
             broker.create_topic("clicks", 1)
-            broker.publish("clicks", [b"{}"])
+            broker.publish("clicks", [EVENT])
         until("the stream", lambda: (status().get("latestOffsets") or {}).get("0") == 1)
         assert finder.tcp().port not in (first.port, 0, 4150)
         # It is killed and comes back elsewhere.
@@ -148,22 +158,44 @@ def test_roles_find_a_broker_on_any_port_and_nothing_blocks_their_loops(tmp_path
         roles.start_broker()
         second = until("another broker", lambda: (found := finder.http()) != first and found)
         with BrokerClient(second.url) as broker:
-            broker.publish("clicks", [b"{}"])
+            broker.publish("clicks", [EVENT])
         until("the stream again", lambda: (status().get("latestOffsets") or {}).get("0") == 2)
         assert until("the router", lambda: _broker_of(apis["router"])) == second.url
         _use_a_peon(overlord)
         # Through the router, whose loop passes the requests on.
-        use_flows(apis["router"], finder.tcp().port, tmp_path, until)
+        use_flows(apis["router"], JsonClient(second.url), finder.tcp().port, tmp_path, until)
+        use_sql(apis["router"].base_url, "clicks", until)
+        _use_endpoints(apis)
         for role, pages in PAGES.items():
             stats = apis[role].get("/stats")
             assert isinstance(stats, dict)
             assert stats["loop_stall_ms"]["http"]["max"] > 0
             for page in pages:
-                try:
-                    apis[role].get(page)
-                except PenstockError:
-                    continue  # some have no answer without Spark
+                _ask(apis[role], "GET", page)
     assert loop_audit.found_in(report) == []
+
+
+def _use_endpoints(apis: Mapping[str, JsonClient]) -> None:
+    """Ask for each endpoint of Druid, of what there is and of what there is not."""
+    # Those that end something come last.
+    every = sorted({one.key for one in endpoints()}, key=lambda key: (_ends(*key), key))
+    for method, path in every:
+        role = "worker" if path.startswith(("/druid/worker/", "/druid-internal/")) else "router"
+        for name in ("nothing", "clicks"):
+            for body in (b"",) if method == "GET" else (b"", b"{}", b"[]"):
+                _ask(apis[role], method, path.replace("{}", name), body)
+
+
+def _ends(method: str, path: str) -> bool:
+    verbs = ("suspend", "terminate", "shutdown", "handoff", "reset", "disable", "Unused")
+    return method == "DELETE" or any(verb in path for verb in verbs)
+
+
+def _ask(api: JsonClient, method: str, path: str, body: bytes = b"") -> None:
+    try:
+        api.request(method, path, body)
+    except PenstockError as error:
+        print(method, path, repr(error))  # many of them are refused: they are asked all the same
 
 
 def _use_a_peon(overlord: JsonClient) -> None:
@@ -178,18 +210,11 @@ def _use_a_peon(overlord: JsonClient) -> None:
                 return task["id"], f"http://{place['host']}:{place['port']}"
         return None
 
-    def ask(method: Callable[[str], object], page: str) -> None:
-        try:
-            method(f"/druid/worker/v1/chat/{task_id}/{page}")
-        except PenstockError as error:
-            print(page, repr(error))
-
     task_id, url = until("a running task", running)
     peon = JsonClient(url, timeout_s=30)
-    for page in TASK_PAGES:
-        ask(peon.get, page)
-    for verb in TASK_VERBS:
-        ask(peon.post, verb)
+    for method, pages in (("GET", TASK_PAGES), ("POST", TASK_VERBS)):
+        for page in pages:
+            _ask(peon, method, f"/druid/worker/v1/chat/{task_id}/{page}")
     stats = peon.get("/stats")
     assert isinstance(stats, dict)
     assert stats["loop_stall_ms"]["http"]["max"] > 0
