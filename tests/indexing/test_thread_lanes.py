@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from penstock.core.errors import Closed
+from penstock.core.errors import Closed, Unavailable
 from penstock.indexing.lanes import ThreadLanes
 
 
@@ -64,3 +64,38 @@ def test_closing_cancels_what_waits_and_takes_nothing_more(lanes):
         lanes.submit("b", lambda: None)
     let_go.set()
     assert hanging.result(10)
+
+
+def test_without_a_thread_work_fails_and_later_no_lane_holds_up_another(lanes, monkeypatch):
+    """As under a limit of processes (ulimit -u, or that of a container)."""
+    seen = []
+
+    def refuse(_thread):
+        raise RuntimeError("can't start new thread")
+
+    begun, let_go = threading.Event(), threading.Event()
+
+    def hang():
+        begun.set()
+        return let_go.wait(10)
+
+    running = lanes.submit("a", hang)
+    assert begun.wait(10)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        failed = lanes.submit("b", lambda: seen.append("not done"))
+        with pytest.raises(Unavailable, match="can't start new thread"):
+            failed.result(0)
+    behind = lanes.submit("a", lambda: seen.append("behind"))
+    lanes.submit("b", lambda: seen.append("again")).result(10)
+    let_go.set()
+    assert running.result(10)
+    behind.result(10)
+    assert seen == ["again", "behind"]
+
+    let_go.clear()
+    hanging = [lanes.submit(f"c{number}", lambda: let_go.wait(10)) for number in range(3)]
+    assert lanes.submit("d", lambda: "d").result(10) == "d"
+    assert not any(one.done() for one in hanging)
+    let_go.set()
+    assert all(one.result(10) for one in hanging)

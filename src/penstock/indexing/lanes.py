@@ -12,7 +12,7 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from penstock.core.errors import Closed
+from penstock.core.errors import Closed, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,7 +61,8 @@ class ThreadLanes:
 
     def __init__(self, name: str, *, busy_max: int = _BUSY_LANES_MAX) -> None:
         self._name = name
-        self._pool = ThreadPoolExecutor(busy_max, thread_name_prefix=f"{name} lane")
+        self._busy_max = busy_max
+        self._pool = self._make_pool()
         self._mutex = threading.Lock()
         # A lane is here while it has work that runs or waits.
         self._waiting: dict[str, deque[tuple[Future[object], Callable[[], None]]]] = {}
@@ -69,6 +70,9 @@ class ThreadLanes:
 
     def submit(self, lane: str, work: Callable[[], T]) -> Future[T]:
         """Run work in the lane, after what was submitted there before.
+
+        The future raises Unavailable if no thread can be started for the lane; the work is not
+        done then.
 
         Raises:
             Closed: The lanes were closed.
@@ -80,8 +84,18 @@ class ThreadLanes:
                 raise Closed(f"the lanes of {self._name} are closed")
             waiting = self._waiting.get(lane)
             if waiting is None:
-                self._waiting[lane] = waiting = deque()
-                self._pool.submit(self._run_lane, lane, waiting)
+                waiting = deque()
+                try:
+                    self._pool.submit(self._run_lane, lane, waiting)
+                except RuntimeError as error:
+                    # The pool has queued the empty lane all the same, and after it would take a
+                    # busy thread for an idle one. Its threads go on with what they have.
+                    self._pool.shutdown(wait=False)
+                    self._pool = self._make_pool()
+                    reason = f"no thread of {self._name} for {lane!r} can be started: {error}"
+                    future.set_exception(Unavailable(reason))
+                    return future
+                self._waiting[lane] = waiting
             waiting.append((future, run))  # type: ignore[arg-type]  # Future is invariant
         return future
 
@@ -97,13 +111,17 @@ class ThreadLanes:
             future.cancel()
         self._pool.shutdown(wait=False)
 
+    def _make_pool(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(self._busy_max, thread_name_prefix=f"{self._name} lane")
+
     def _run_lane(
         self, lane: str, waiting: deque[tuple[Future[object], Callable[[], None]]]
     ) -> None:
         while True:
             with self._mutex:
                 if not waiting:
-                    self._waiting.pop(lane, None)
+                    if self._waiting.get(lane) is waiting:
+                        del self._waiting[lane]
                     return
                 _future, run = waiting.popleft()
             run()
