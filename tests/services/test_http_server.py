@@ -42,6 +42,7 @@ class Port:
         routes = [
             Route("/task", self._take, methods=["POST", "GET"]),
             Route("/large", self._answer_much),
+            Route("/blocking", self._answer_on_a_thread),
         ]
         app = application(routes, token=TOKEN, body_bytes_max=body_bytes_max)
         listener = listen(Address("127.0.0.1", 0), "--http")
@@ -56,6 +57,9 @@ class Port:
 
     async def _answer_much(self, _request: Request) -> PlainTextResponse:
         return PlainTextResponse(b"x" * LARGE)
+
+    def _answer_on_a_thread(self, _request: Request) -> PlainTextResponse:
+        return PlainTextResponse("answered")
 
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), 30)
@@ -329,3 +333,21 @@ def test_bodies_of_all_requests_together_are_bounded(monkeypatch: pytest.MonkeyP
         assert port.answer_to(head + b"c" * 90).startswith(b"HTTP/1.1 200 ")
     finally:
         port.close()
+
+
+def test_a_request_for_which_there_is_no_thread_may_be_tried_again(
+    port: Port, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    request = b"GET /blocking HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer s\r\n"
+    request += b"Connection: close\r\n\r\n"
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        answer = port.answer_to(request)
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b"can't start new thread: raise the limit of processes" in answer
+    assert caplog.records == []
+    assert port.answer_to(request).endswith(b"answered")

@@ -35,6 +35,8 @@ BODY_BYTES_MAX = 4 << 20
 JSON_BYTES_MAX = 16 << 20
 # Of all requests that a process answers at one time.
 BODIES_BYTES_MAX = 128 << 20
+# The text of the RuntimeError of `threading`, which has no type of its own.
+_NO_THREAD = "can't start new thread"
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 # Load balancers ask without a token; the answers report only whether the process runs and is ready.
@@ -183,6 +185,14 @@ async def _answer_nobody(_request: Request, error: Exception) -> Response:
     return Response(status_code=400)
 
 
+async def _answer_no_thread(request: Request, error: Exception) -> Response:
+    """Answer 503 where the limit of processes leaves no thread for the request."""
+    if str(error) != _NO_THREAD:
+        raise error
+    reason = f"{error}: raise the limit of processes (ulimit -u, or the container's), or try later"
+    return await answer_error(request, Unavailable(reason))
+
+
 async def _answer_bug(_request: Request, error: Exception) -> Response:
     # The documented top-level boundary: the trace goes to the log, a plain answer to the client.
     logger.error("a request hit a fault of ours", exc_info=error)
@@ -277,6 +287,7 @@ def application(
             PenstockError: answer_error,
             HTTPException: _answer_no_route,
             ClientDisconnect: _answer_nobody,
+            RuntimeError: _answer_no_thread,
             Exception: _answer_bug,
         },
     )
