@@ -47,6 +47,24 @@ def test_a_task_runs_on_a_spare_and_its_end_is_told_at_once(worker: RealWorker) 
     assert worker.task("a") is None
 
 
+def test_exit_codes_are_read_where_the_caller_ignores_ends_of_children(tmp_path: Path) -> None:
+    """As a shell does after `trap '' CHLD`; programs that it starts ignore them, too."""
+    worker = RealWorker(tmp_path, "--http", "127.0.0.1:0")
+    previous = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        worker.start()
+    finally:
+        signal.signal(signal.SIGCHLD, previous)
+    server, spare = worker.fork_server(), worker.spare()
+    worker.noop("a", 600_000)
+    assert worker.running("a") == spare
+    os.kill(spare, signal.SIGKILL)
+    assert "exit code -9" in worker.ended("a").error
+    assert worker.spare() != spare
+    assert worker.fork_server() == server
+    assert worker.stop() == 0
+
+
 def test_whatever_is_killed_every_task_ends_and_nothing_is_left(worker: RealWorker) -> None:
     chance = random.Random(7)
     for number, victim in enumerate(chance.sample(["worker", "peon", "spare", "server"] * 2, 8)):

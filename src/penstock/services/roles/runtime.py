@@ -12,6 +12,7 @@ import itertools
 import logging
 import os
 import platform
+import signal
 import socket
 import sys
 import threading
@@ -215,6 +216,8 @@ def run_role(
     Raises:
         PenstockError: It could not start.
     """
+    # A program that ignores the ends of its children passes that on, and exit codes would be lost.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     with SignalPipe(STOP_SIGNALS) as pipe, contextlib.ExitStack() as sockets:
         listener, *others = [sockets.enter_context(one.open()) for one in listening]
         raise_descriptor_limit()
