@@ -5,16 +5,23 @@ The processes are real, and do nothing but wait for the end of their input; time
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
+import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from subprocess import PIPE
+from types import ModuleType
+from typing import NoReturn
 
 import pytest
 import waiting_peon
 
+from penstock.core.errors import Unavailable
 from penstock.mailbox import MailboxProcessor
 from penstock.services.config import Address
 from penstock.services.host.forkserver import FORK_SERVER_NAME, ForkedProcess
@@ -246,3 +253,68 @@ def test_exit_codes_of_forked_processes_reach_their_parent(world: World) -> None
     assert killed.process.wait(30) == -signal.SIGKILL
     killed.terminate()  # does nothing
     assert killed.exit_code() == -signal.SIGKILL
+
+
+def test_orphans_that_have_ended_are_removed(world: World) -> None:
+    """As a server that is killed during a fork leaves: the worker adopts them, and knows none."""
+    world.ready()
+    started = subprocess.run(["sh", "-c", "sleep 0 >&- & echo $!"], stdout=PIPE, check=True)
+    orphan = int(started.stdout)
+    while not is_zombie(orphan):
+        time.sleep(0.005)
+    assert parent_of(orphan) == os.getpid()
+    taken = world.launch("t1")
+    assert not Path(f"/proc/{orphan}").exists()
+    assert taken.exit_code() is None
+
+
+@pytest.mark.parametrize(("module", "name"), [(os, "pidfd_open"), (socket, "socketpair")])
+def test_a_server_for_which_descriptors_lack_is_started_later(
+    world: World, monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str
+) -> None:
+    world.ready()
+    server = world.server()
+    assert server is not None
+    refused = []
+
+    def refuse(*given: object) -> NoReturn:
+        refused.append(given)
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    def is_refused() -> bool:
+        world.settle(0.5)
+        return bool(refused)
+
+    def is_back() -> bool:
+        world.settle(0.5)
+        return world.server() is not None
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, name, refuse)
+        os.kill(server, signal.SIGKILL)
+        world.until(is_refused)
+        assert world.server() is None
+    world.until(is_back)
+    again = world.server()
+    assert again is not None
+    os.kill(again, signal.SIGKILL)
+    world.until(lambda: is_back() and world.server() != again)
+
+
+def test_a_process_that_cannot_be_watched_is_killed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes for one task would write into the same folder."""
+    started = []
+
+    def refuse(pid: int) -> NoReturn:
+        started.append(pid)
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pidfd_open", refuse)
+        with pytest.raises(Unavailable, match="cannot be watched"):
+            world.launch("t1")  # the server is not ready
+    world.until(lambda: is_zombie(started[0]))
+    assert world.launch("t2").exit_code() is None
+    assert not Path(f"/proc/{started[0]}").exists()

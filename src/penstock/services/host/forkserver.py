@@ -11,7 +11,8 @@ hold, and two processes would share a connection. With more threads it refuses t
 The client becomes the parent of the new process, as if it had started it itself: the server forks
 twice, the process between ends, and the kernel gives the orphan to the nearest ancestor that adopts
 orphans (`adopt_orphans`). So the client gets the exit code, and the kernel ends the new process
-when the client ends.
+when the client ends. If the server dies during a fork, up to two processes become children of the
+client that it knows nothing of: they end by themselves, and `reap_orphans` removes them.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import math
 import os
 import select
 import signal
@@ -26,6 +28,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,6 +63,20 @@ def adopt_orphans() -> bool:
         os.close(os.pidfd_open(os.getpid()))
         return not ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     return False
+
+
+def reap_orphans(known: Collection[int]) -> None:
+    """Remove the processes that this one has adopted, that have ended, and that nobody waits for.
+
+    Args:
+        known: Children that somebody waits for.
+    """
+    # The kernel gives orphans to the first thread; what other threads have started is not listed.
+    with contextlib.suppress(OSError):  # the kernel was built without the list
+        text = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
+        for pid in {int(one) for one in text.split()} - set(known):
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
 
 
 class ForkedProcess:
@@ -104,7 +121,7 @@ class ForkedProcess:
             # A copy: another thread may find the end, and close the descriptor, meanwhile.
             descriptor = os.dup(self._descriptor)
         try:
-            select.select([descriptor], [], [], timeout)
+            _wait_readable(descriptor, timeout)
         finally:
             os.close(descriptor)
         code = self.poll()
@@ -146,11 +163,14 @@ class ForkServer:
         words: The writing end of a pipe, on which it says that it is ready; the caller closes it.
 
     Raises:
-        Unavailable: The process cannot be started.
+        Unavailable: The process cannot be started, or the descriptors are used up.
     """
 
     def __init__(self, command: ChildCommand, output: Path, words: int) -> None:
-        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        except OSError as error:
+            raise Unavailable(f"no socket for a fork server: {error.strerror}") from None
         self._channel.settimeout(_ANSWER_TIMEOUT_S)
         numbers = (theirs.fileno(), words)
         argv = (*command.argv, "--forks-fd", str(numbers[0]), "--words-fd", str(numbers[1]))
@@ -264,11 +284,12 @@ def _leave_orphan(writer: int) -> None:
     between = os.getpid()
     try:
         orphan = os.fork()
+        answer = str(orphan).encode()
     except OSError as error:
-        os.write(writer, _REFUSED + os.strerror(error.errno or 0).encode())
-        os._exit(0)
+        orphan, answer = -1, _REFUSED + os.strerror(error.errno or 0).encode()
     if orphan:
-        os.write(writer, str(orphan).encode())
+        with contextlib.suppress(BrokenPipeError):  # the server was killed
+            os.write(writer, answer)
         os._exit(0)
     _wait_for_end(between)
 
@@ -277,6 +298,14 @@ def _wait_for_end(parent: int) -> None:
     """Wait until this process has another parent than that one."""
     with contextlib.suppress(ProcessLookupError):  # it has ended, and was waited for
         descriptor = os.pidfd_open(parent)
-        # The descriptor becomes readable after the kernel has given the children away.
-        select.select([descriptor], [], [])
+        # Otherwise the descriptor may be of another process, which got the same number.
+        if os.getppid() == parent:
+            # The descriptor becomes readable after the kernel has given the children away.
+            _wait_readable(descriptor)
         os.close(descriptor)
+
+
+def _wait_readable(descriptor: int, timeout_s: float | None = None) -> None:
+    waiting = select.poll()  # `select` takes no descriptor above 1,023
+    waiting.register(descriptor, select.POLLIN)
+    waiting.poll(None if timeout_s is None else math.ceil(timeout_s * 1000))

@@ -8,13 +8,17 @@ end is not told, and whoever looks now and then finds it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import selectors
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from penstock.core.errors import Unavailable
+
 _READ_BYTES = 4_096
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +71,20 @@ class ChildWatch:
             pid: A child that was not waited for yet.
             words: The reading end of the pipe; it is closed here when the child closes its end.
             tell: Called then.
+
+        Raises:
+            Unavailable: The descriptors are used up. Nothing is watched, and `words` is open.
         """
         fresh = [_Watched(words, tell, is_pipe=True)]
-        with contextlib.suppress(AttributeError, OSError):  # no pidfd here
+        try:
             fresh.append(_Watched(os.pidfd_open(pid), tell, is_pipe=False))
+        except AttributeError:  # Python was built without
+            pass
+        except OSError as error:
+            if error.errno in _SHORTAGES:
+                reason = f"process {pid} cannot be watched: {error.strerror}"
+                raise Unavailable(reason) from None
+            # The kernel has no pidfd, or the process was waited for.
         with self._mutex:
             if self._stopped:
                 for one in fresh:

@@ -43,7 +43,7 @@ from penstock.core.waits import WaitTable
 from penstock.indexing.errand import Retry
 from penstock.mailbox import MailboxProcessor
 from penstock.services.config import Address
-from penstock.services.host.forkserver import ForkedProcess, ForkServer, adopt_orphans
+from penstock.services.host.forkserver import ForkedProcess, ForkServer, adopt_orphans, reap_orphans
 from penstock.services.host.plan import child_environment
 from penstock.services.host.process import ChildCommand, spawn
 from penstock.services.host.watching import ChildWatch
@@ -178,7 +178,7 @@ class Peons:
         Raises:
             Unavailable: The machine has no room for another process.
         """
-        self._peons = [one for one in self._peons if one.exit_code() is None]
+        self._forget_ended()
         peon, kind = self._take_spare(folder), "warm"
         if peon is None:
             peon, kind = self._take_forked(folder), "forked"
@@ -266,7 +266,13 @@ class Peons:
             words, words_writer = _pipe(ours, theirs)
             child = PeonChild(start(stdin, words_writer), writer)
             ours.pop_all()
-        self._watch.watch(child.process.pid, words, lambda: self._told(self._heard, child))
+        try:
+            self._watch.watch(child.process.pid, words, lambda: self._told(self._heard, child))
+        except Unavailable:
+            os.close(words)
+            child.kill()  # it has done nothing yet
+            self._let_go(child)
+            raise
         return child
 
     def _command(self, *more: str, inherited: tuple[int, ...] = ()) -> ChildCommand:
@@ -311,12 +317,18 @@ class Peons:
             try:
                 words, writer = _pipe(ours, theirs)
                 server = ForkServer(self._command(), self._spare_log, writer)
+                try:
+                    self._watch.watch(
+                        server.process.pid, words, lambda: self._told_of_server(server)
+                    )
+                except Unavailable:
+                    server.stop()
+                    raise
             except Unavailable as error:
                 self._server_ended(f"cannot be started: {error}")
                 return
             ours.pop_all()
         self._server = server
-        self._watch.watch(server.process.pid, words, lambda: self._told_of_server(server))
 
     def _told_of_server(self, server: ForkServer) -> None:
         """Pass on that a fork server is ready, or has ended; on the watch's thread."""
@@ -355,6 +367,7 @@ class Peons:
         self._fill()
 
     def _fill(self) -> None:
+        self._forget_ended()
         while not self._stopping and len(self._spares) < self._options.spares:
             if self._server is not None and not self._server_is_ready:
                 return  # once it is ready, or has ended
@@ -386,6 +399,13 @@ class Peons:
             self._spares.remove(spare)
             self._let_go(spare)
             self._fill()
+
+    def _forget_ended(self) -> None:
+        self._peons = [one for one in self._peons if one.exit_code() is None]
+        known = {one.process.pid for one in (*self._spares, *self._peons)}
+        if self._server is not None:
+            known.add(self._server.process.pid)
+        reap_orphans(known)
 
     def _let_go(self, spare: PeonChild) -> None:
         self._peons.append(spare)  # waited for at the stop, and reaped at the next launch
