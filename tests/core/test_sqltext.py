@@ -7,7 +7,7 @@ import tracemalloc
 import pytest
 
 from penstock.core.errors import InvalidRequest
-from penstock.core.sqltext import check_calls, check_expression, tokens
+from penstock.core.sqltext import check_calls, check_clauses, check_expression, tokens
 
 
 @pytest.mark.parametrize(
@@ -120,3 +120,40 @@ def test_what_is_no_variable_passes(text: str) -> None:
 def test_a_long_statement_is_checked_in_one_pass(text: str) -> None:
     """Without it the check holds all threads of the process for minutes."""
     check_calls(text, tokens(text))
+
+
+@pytest.mark.parametrize(
+    ("sql", "place"),
+    [
+        ("SELECT a FROM t WHERE", "line 1, column 17"),
+        ("SELECT a FROM t\n  where -- why\n GROUP BY a", "line 2, column 3"),
+        ("SELECT a FROM t GROUP", "line 1, column 17"),
+        ("SELECT a FROM t WHERE b > 1 LIMIT", "line 1, column 29"),
+        ("SELECT * FROM (SELECT a FROM t WHERE) ORDER BY a", "line 1, column 32"),
+        ("SELECT a FROM (SELECT 1 AS a) HAVING UNION SELECT 2", "line 1, column 31"),
+        ('SELECT a FROM "t" WHERE, u', "line 1, column 19"),
+        ("SELECT a FROM t WHERE JOIN u ON true", "line 1, column 17"),
+        ("SELECT a FROM t ORDER LIMIT 5", "line 1, column 17"),
+        ("SELECT 'a' LIMIT", "line 1, column 12"),
+    ],
+)
+def test_the_keyword_of_a_clause_alone_is_refused(sql: str, place: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"has nothing after it, {place}"):
+        check_clauses(sql, tokens(sql))
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT max(offset), min(limit) FROM t WHERE offset > 1 GROUP BY order ORDER BY offset",
+        "SELECT offset, limit, order FROM t WHERE a = limit ORDER BY a, limit LIMIT 5 OFFSET 2",
+        "SELECT a AS order FROM t WHERE (b) HAVING (c) LIMIT ALL",
+        'SELECT t."where", "where" FROM t "where"',
+        "SELECT 'WHERE' FROM t GROUP BY ALL",
+        "SELECT t.limit FROM t WHERE NOT t.order",
+        "SELECT a FROM t |> WHERE a > 1 |> LIMIT 5",
+        "SELECT count(*) FILTER (WHERE a > 1) OVER (PARTITION BY b ORDER BY offset) FROM t",
+    ],
+)
+def test_columns_may_have_the_names_of_clauses(sql: str) -> None:
+    check_clauses(sql, tokens(sql))

@@ -82,6 +82,30 @@ _OPERATOR_WORDS: Final = frozenset(
         "COLLATE",
     }
 )
+# What begins a clause, what cannot follow such a keyword, and words that a name may follow.
+_CLAUSES: Final = frozenset({"WHERE", "HAVING", "GROUP", "ORDER", "LIMIT", "OFFSET"})
+_AFTER_CLAUSES: Final = frozenset(
+    {
+        "WHERE",
+        "HAVING",
+        ")",
+        ",",
+        ";",
+        "|",
+        "UNION",
+        "EXCEPT",
+        "INTERSECT",
+        "MINUS",
+        "PARTITIONED",
+        "CLUSTERED",
+    }
+    | {"JOIN", "LEFT", "RIGHT", "INNER", "FULL", "CROSS", "WINDOW"}
+)
+_BEFORE_NAMES: Final = frozenset(
+    {"ALL", "AND", "AS", "BETWEEN", "BY", "CASE", "DISTINCT", "ELSE", "FROM", "IN", "IS", "JOIN"}
+    | {"LIKE", "NOT", "ON", "OR", "SELECT", "TABLE", "THEN", "WHEN", "WHERE", "HAVING", "LIMIT"}
+    | {"OFFSET", "USING"}
+)
 _MAX_EXPRESSION_LENGTH: Final = 100_000
 _DEPTH_MAX: Final = 1_000
 _OPENING: Final = frozenset("([{")
@@ -234,6 +258,40 @@ def check_unquoted(sql: str, found: Sequence[Token]) -> None:
                 f"{token.name} has characters other than a to z, digits and _,"
                 f' {place(sql, token.position)}: write it in double quotes, "{token.name}"'
             )
+
+
+def check_clauses(sql: str, found: Sequence[Token]) -> None:
+    """Refuse a clause that has its keyword alone, such as WHERE without a condition.
+
+    Spark would take the keyword for an alias of the table or column before it, and answer without
+    the clause.
+
+    Raises:
+        InvalidRequest: A keyword has nothing after it; the message has its place.
+    """
+    for at, token in enumerate(found):
+        if token.text not in _CLAUSES or at == 0:
+            continue
+        before = found[at - 1]
+        is_name = before.name and before.text not in _BEFORE_NAMES
+        is_alias = is_name or before.is_text or before.text == ")"
+        if is_alias and _ends_clause(found[at + 1 : at + 3]):
+            raise InvalidRequest(
+                f"{token.text} has nothing after it, {place(sql, token.position)}: complete or"
+                f' remove it; a name is written "{token.name}"'
+            )
+
+
+def _ends_clause(following: Sequence[Token]) -> bool:
+    """Whether a clause ends before two tokens, of which there may be fewer."""
+    if not following:
+        return True
+    first, second = following[0].text, following[1] if len(following) > 1 else None
+    if first in {"GROUP", "ORDER"}:
+        return second is not None and second.text == "BY"
+    if first in {"LIMIT", "OFFSET"}:
+        return second is not None and (second.raw.isdigit() or second.text in {"ALL", "?"})
+    return first in _AFTER_CLAUSES
 
 
 def is_table_call(found: Sequence[Token], at: int) -> bool:

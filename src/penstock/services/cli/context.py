@@ -7,6 +7,7 @@ folder; else the address in the options, if it was configured or no folder was n
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -70,9 +71,10 @@ class Given:
                 "ask again in a moment"
             )
         if self.data_dir or os.environ.get("PENSTOCK_DATA_DIR"):
+            start = f"penstock up --data-dir {shlex.quote(str(folder.path))}"
             raise NotReachable(
-                f"no Penstock runs in {folder.path}; start it with "
-                f"penstock up --data-dir {folder.path}, or name a server with --url"
+                f"no Penstock runs in {folder.path}; start it with {start}, or name a server "
+                "with --url"
             )
         return configured.url
 

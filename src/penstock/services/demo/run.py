@@ -8,6 +8,7 @@ progress.
 from __future__ import annotations
 
 import random
+import shlex
 import shutil
 import threading
 from collections.abc import Callable, Sequence
@@ -295,7 +296,8 @@ class Demo:
             )
         penstock = "penstock" if shutil.which("penstock") else ".venv/bin/penstock"
         commands = [
-            f"{penstock} {name} --data-dir {self._options.folder}" for name in ("up", "sql")
+            f"{penstock} {name} --data-dir {shlex.quote(str(self._options.folder))}"
+            for name in ("up", "sql")
         ]
         hints = (
             (commands[0], "runs Penstock over this data again"),

@@ -16,7 +16,15 @@ from typing import Final
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.sqlsizes import check_sizes, check_text
-from penstock.core.sqltext import Token, check_calls, check_unquoted, is_table_call, place, tokens
+from penstock.core.sqltext import (
+    Token,
+    check_calls,
+    check_clauses,
+    check_unquoted,
+    is_table_call,
+    place,
+    tokens,
+)
 
 _QUERY_STARTS: Final = frozenset({"SELECT", "VALUES", "TABLE", "("})
 _DESCRIBE: Final = frozenset({"DESCRIBE", "DESC"})
@@ -83,6 +91,7 @@ def read_statement(sql: str) -> Statement:
     first = _check_start(sql, found, 0)
     check_calls(sql, found)
     check_unquoted(sql, found)
+    check_clauses(sql, found)
     _check_tables(sql, found)
     _check_closing(sql, found)
     if found[0].text == "SHOW":

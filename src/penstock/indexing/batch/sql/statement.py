@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Granularity, Interval, parse_time
 from penstock.core.sqlsizes import check_sizes
-from penstock.core.sqltext import check_calls, check_unquoted, tokens
+from penstock.core.sqltext import check_calls, check_clauses, check_unquoted, tokens
 from penstock.indexing.batch.sql.externs import Externs, read_externs
 from penstock.indexing.batch.sql.givencolumns import may_give
 from penstock.indexing.batch.sql.words import Words
@@ -179,6 +179,7 @@ def _query(reader: Words, externs: Externs) -> tuple[str, str, tuple[str, ...]]:
         raise InvalidRequest(f"the time chunks are not said: {_PARTITIONED}", place="query")
     begin, end = reader.found[first].position, reader.token.position
     check_unquoted(reader.sql, externs.outside(reader.found[first : reader.at]))
+    check_clauses(reader.sql, reader.found[first : reader.at])
     reader.at += 2
     granularity = _granularity(reader)
     clustered: list[str] = []
