@@ -46,3 +46,20 @@ def test_the_time_for_a_connection_is_named_when_it_is_over(
     monkeypatch.setattr(asyncio, "open_connection", hang)
     with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1/auth: no connection within 0\.01 s"):
         asyncio.run(HttpAsker(0.01, 1_000.0, 1_000).get("http://127.0.0.1:1/auth", {}))
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_an_answer_that_switches_to_another_protocol_is_an_error_of_ours(run: object) -> None:
+    async def switch(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 101 Switching\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n")
+        writer.close()
+
+    async def ask() -> None:
+        async with await asyncio.start_server(switch, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            with pytest.raises(Unavailable, match="HttpParserUpgrade"):
+                await HttpAsker(30.0, 30.0, 1_000).fetch(f"http://127.0.0.1:{port}/lookup")
+
+    assert callable(run)
+    run(ask())

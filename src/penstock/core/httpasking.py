@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _OK: Final = 200
 _HEAD_BYTES_MAX: Final = 65_536
 _READ_BYTES: Final = 65_536
+# The second one, of an answer that switches to another protocol, is not derived from the first.
+_PARSER_ERRORS: Final = (httptools.HttpParserError, httptools.HttpParserUpgrade)
 
 
 class HttpAsker:
@@ -88,7 +90,7 @@ class HttpAsker:
             ) from error
         # ValueError is of what can be no host's name. Of the error only its kind: its text may hold
         # the question.
-        except (OSError, ValueError, httptools.HttpParserError) as error:
+        except (OSError, ValueError, *_PARSER_ERRORS) as error:
             raise Unavailable(f"{server.place}: {type(error).__name__}") from error
 
     async def _exchange(self, server: _Server, request: bytes) -> tuple[int, bytes]:
