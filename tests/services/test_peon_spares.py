@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,7 +25,7 @@ import waiting_peon
 from penstock.core.errors import Unavailable
 from penstock.mailbox import MailboxProcessor
 from penstock.services.config import Address
-from penstock.services.host.forkserver import FORK_SERVER_NAME, ForkedProcess
+from penstock.services.host.forkserver import FORK_SERVER_NAME, ForkedProcess, serve
 from penstock.services.roles.peons import PeonChild, PeonOptions, Peons
 from penstock.testing.clock import VirtualClock
 from penstock.testing.settling import settle
@@ -318,3 +319,36 @@ def test_a_process_that_cannot_be_watched_is_killed(
     world.until(lambda: is_zombie(started[0]))
     assert world.launch("t2").exit_code() is None
     assert not Path(f"/proc/{started[0]}").exists()
+
+
+class EndsNever(ForkedProcess):
+    """A process that the kernel cannot end, for example because it waits for a disk."""
+
+    def wait(self, timeout: float) -> NoReturn:
+        raise subprocess.TimeoutExpired(f"process {self.pid}", timeout)
+
+
+def test_a_process_that_cannot_be_ended_keeps_no_other_one_from_being_ended(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.ready()
+    stuck, other = world.launch("t1"), world.launch("t2")
+    process, stuck.process = stuck.process, EndsNever(stuck.process.pid)
+    for one in world.launched:
+        one.terminate()
+    world.peons.stop()
+    assert other.exit_code() == -signal.SIGTERM
+    assert process.wait(30) < 0  # it got both signals
+    assert not world.alive()
+
+
+def test_a_process_with_several_threads_does_not_serve() -> None:
+    """A forked process would have copies of mutexes that other threads hold."""
+    end = threading.Event()
+    thread = threading.Thread(target=end.wait)
+    thread.start()
+    try:
+        with pytest.raises(Unavailable, match="one thread"):
+            serve(-1, -1)
+    finally:
+        end.set()
+        thread.join()

@@ -232,8 +232,8 @@ def serve(channel: int, words: int) -> int:
     if (threads := len(list(Path("/proc/self/task").iterdir()))) != 1:
         raise Unavailable(f"a fork server has one thread, and this process has {threads}")
     name_process(FORK_SERVER_NAME)
-    # What is collected once is not looked at by the collector of each forked process, which would
-    # copy every page that it looks at.
+    # Exclude all present objects from garbage collection in the forked processes: a collection
+    # writes into each object that it visits, and the kernel would copy the page.
     gc.collect()
     gc.freeze()
     with socket.socket(fileno=channel) as requests:

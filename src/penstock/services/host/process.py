@@ -53,8 +53,11 @@ logger = logging.getLogger(__name__)
 def die_with_parent(parent: int) -> None:
     """Have the kernel kill this process when the thread that started it ends.
 
+    If this process was adopted after its first parent had ended, the kernel kills it when the
+    adopter's first thread ends. A forked process must call it again: the kernel clears it there.
+
     Args:
-        parent: Process id of the parent that started this process.
+        parent: Process id of the present parent.
     """
     if sys.platform != "linux":  # elsewhere children notice a lost parent by their closed input
         return

@@ -195,8 +195,9 @@ class Peons:
         Call it after the mailbox's last launch; any thread may.
         """
         self._stopping = True
-        if self._server is not None:
-            self._server.stop()
+        server = self._server  # once: the mailbox thread may find the server's end meanwhile
+        if server is not None:
+            server.stop()
         for spare in self._spares:
             spare.terminate()
         until_s = self._clock.monotonic_s() + _STOP_TIMEOUT_S
@@ -206,7 +207,9 @@ class Peons:
             except subprocess.TimeoutExpired:
                 logger.warning("peon %d did not stop in time and is killed", peon.process.pid)
                 peon.kill()
-                peon.process.wait(_STOP_TIMEOUT_S)
+                # The kernel may not be able to end it yet, for example while it waits for a disk.
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    peon.process.wait(_STOP_TIMEOUT_S)
             peon.hang_up()
         self._watch.stop()
 
