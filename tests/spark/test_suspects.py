@@ -128,7 +128,7 @@ def test_of_suspects_one_runs_at_a_time_and_the_next_end_is_attributed_to_it() -
     server.run(SLOW, ends=False)
 
 
-def test_a_suspect_waits_for_its_turn_for_ten_seconds() -> None:
+def test_a_suspect_waits_a_limited_time_for_its_turn() -> None:
     server = Server()
     for sql in (BOMB, SLOW):
         server.suspects.ended(sql, (), 0.0)
