@@ -304,7 +304,8 @@ class Options:
         metadata=_entry(
             "number",
             read.number(0, 100),
-            "Processes that a worker keeps warm, so that tasks start at once; 0: none.",
+            "Processes that a worker keeps warm, so that tasks start at once; 0: none, and each"
+            " task imports everything in a process of its own",
         ),
     )
     worker_category: str = field(
