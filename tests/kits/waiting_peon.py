@@ -6,6 +6,7 @@ With `--forks-fd` it is the fork server of such peons; with `--no-forks` that on
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 
 from penstock.services.host.forkserver import serve
@@ -18,11 +19,15 @@ def main() -> None:
     parser.add_argument("--words-fd", type=int, required=True)
     parser.add_argument("--forks-fd", type=int)
     parser.add_argument("--no-forks", action="store_true")
+    parser.add_argument("--hangs", action="store_true")
     given, _ = parser.parse_known_args()
     die_with_parent(given.parent)
     if given.forks_fd is not None:
         if given.no_forks:
             sys.exit("this one does not serve")
+        if given.hangs:
+            sys.stdin.close()
+            signal.pause()
         serve(given.forks_fd, given.words_fd)
         die_with_parent(given.parent)
     sys.stdin.buffer.read()

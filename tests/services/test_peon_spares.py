@@ -55,6 +55,7 @@ class World:
     def stop(self) -> None:
         for one in self.launched:  # as the worker does
             one.terminate()
+        self.peons.end_spares()
         self.peons.stop()
         assert not self.alive()
 
@@ -231,6 +232,18 @@ def test_a_server_that_is_frozen_is_killed_and_the_task_gets_a_process(world: Wo
     assert not isinstance(taken.process, ForkedProcess)
     world.until(lambda: server not in world.alive())
     assert taken.exit_code() is None
+
+
+def test_a_server_that_is_never_ready_is_replaced(tmp_path: Path) -> None:
+    world = World(tmp_path, program=(*PROGRAM, "--hangs"))
+    [first] = world.alive()
+    world.settle(59)
+    assert world.alive() == {first}
+    world.settle(2)
+    world.until(lambda: first not in world.alive())
+    world.settle(1)
+    world.until(lambda: bool(world.alive()))
+    world.stop()
 
 
 def test_where_no_server_can_be_spares_are_new_processes(tmp_path: Path) -> None:

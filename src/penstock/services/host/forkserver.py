@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import gc
 import math
 import os
@@ -45,6 +46,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 _WANTED = b"fork"
 _REFUSED = b"!"
+_NO_DESCRIPTORS = _REFUSED + os.strerror(errno.EMFILE).encode()
 _ANSWER_BYTES = 512
 # A fork takes milliseconds; a frozen server must not block its client for long.
 _ANSWER_TIMEOUT_S = 5.0
@@ -118,12 +120,10 @@ class ForkedProcess:
             code = self._polled()
             if code is not None:
                 return code
-            # A copy: another thread may find the end, and close the descriptor, meanwhile.
-            descriptor = os.dup(self._descriptor)
-        try:
-            _wait_readable(descriptor, timeout)
-        finally:
-            os.close(descriptor)
+            descriptor = self._descriptor
+        # Another thread may find the end, and close the descriptor, before the next line: then this
+        # returns at once, or, if the number is in use again, in time.
+        _wait_readable(descriptor, timeout)
         code = self.poll()
         if code is None:
             raise subprocess.TimeoutExpired(f"process {self.pid}", timeout)
@@ -151,6 +151,10 @@ class ForkedProcess:
             if self._returncode is None:
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(self._descriptor, number)
+
+
+class ForkServerLost(Unavailable):
+    """A fork server has ended, or does not answer."""
 
 
 class ForkServer:
@@ -191,17 +195,20 @@ class ForkServer:
             words: Its pipe for words; this and `stdin` stay the caller's to close.
 
         Raises:
-            Unavailable: The server has ended or does not answer in 5 s, or the machine is out of
-                processes or descriptors. The process may exist all the same, and reads the end of
-                its input once the caller has closed the pipe.
+            ForkServerLost: The server has ended or does not answer in 5 s.
+            Unavailable: The machine is out of processes or descriptors. Here and above, the process
+                may exist all the same, and reads the end of its input once the caller has closed
+                the pipe.
         """
         try:
             socket.send_fds(self._channel, [_WANTED], [stdin, words])
             answer = self._channel.recv(_ANSWER_BYTES)
         except OSError as error:
-            raise Unavailable(f"the fork server does not answer: {error}") from None
+            raise ForkServerLost(f"the fork server does not answer: {error}") from None
+        if not answer:
+            raise ForkServerLost("the fork server has ended")
         if not answer.isdigit():
-            reason = answer.removeprefix(_REFUSED).decode() or "it has ended"
+            reason = answer.removeprefix(_REFUSED).decode()
             raise Unavailable(f"the fork server makes no process: {reason}")
         return ForkedProcess(int(answer))
 
@@ -242,7 +249,7 @@ def serve(channel: int, words: int) -> int:
             message, given, _, _ = socket.recv_fds(requests, len(_WANTED), 2)
             if not message:
                 sys.exit(0)
-            answer = _fork_orphan()
+            answer = _NO_DESCRIPTORS if len(given) != 2 else _fork_orphan()
             if answer is None:
                 break
             for descriptor in given:
@@ -259,7 +266,10 @@ def serve(channel: int, words: int) -> int:
 
 def _fork_orphan() -> bytes | None:
     """Fork a process whose parent ends; return what to answer, None in that process."""
-    reader, writer = os.pipe()
+    try:
+        reader, writer = os.pipe()
+    except OSError:
+        return _NO_DESCRIPTORS
     try:
         between = os.fork()
     except OSError as error:
@@ -267,9 +277,15 @@ def _fork_orphan() -> bytes | None:
         os.close(writer)
         return _REFUSED + os.strerror(error.errno or 0).encode()
     if between == 0:
-        os.close(reader)
-        _leave_orphan(writer)
-        os.close(writer)
+        is_whole = False
+        try:
+            os.close(reader)
+            _leave_orphan(writer)
+            os.close(writer)
+            is_whole = True
+        finally:
+            if not is_whole:  # it must not go on as a second server
+                os._exit(1)
         return None
     os.close(writer)
     os.waitpid(between, 0)

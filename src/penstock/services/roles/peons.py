@@ -18,7 +18,7 @@ them. `docs/indexing.md` has the memory that a spare takes.
 | the worker starts | it restores no task before the fork server is ready, for a bounded time |
 | the fork server is ready | spares are forked |
 | it ends by itself | another is started after a growing while; spares are started anew meanwhile |
-| it does not answer | it is killed, and has ended by itself |
+| it does not answer in 5 s, or is not ready after 60 s | it is killed, and has ended by itself |
 | a spare is taken | another is made after `refill_delay_ms`, so that the task starts first |
 | a spare ends by itself | another is made after a growing while |
 | a spare has waited `spare_age_max_ms` | it goes, another is made: its session may be stale |
@@ -45,7 +45,13 @@ from penstock.core.waits import WaitTable
 from penstock.indexing.errand import Retry
 from penstock.mailbox import MailboxProcessor
 from penstock.services.config import Address
-from penstock.services.host.forkserver import ForkedProcess, ForkServer, adopt_orphans, reap_orphans
+from penstock.services.host.forkserver import (
+    ForkedProcess,
+    ForkServer,
+    ForkServerLost,
+    adopt_orphans,
+    reap_orphans,
+)
 from penstock.services.host.plan import child_environment
 from penstock.services.host.process import ChildCommand, spawn
 from penstock.services.host.watching import ChildWatch
@@ -55,6 +61,9 @@ logger = logging.getLogger(__name__)
 _PROGRAM = (sys.executable, "-P", "-m", "penstock.services.roles.peon")
 _STOP_TIMEOUT_S = 8.0
 _SPARE = "start a spare process"
+# A fork server that is not ready by then hangs; one that lived for so long has no lasting fault.
+_SERVER_START_MAX_MS = 60_000
+_STEADY_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +165,7 @@ class Peons:
         self._peons: list[PeonChild] = []
         self._server: ForkServer | None = None
         self._server_is_ready = False
+        self._server_since_s = 0.0
         self._server_ends = 0
         self._server_settled = threading.Event()
         self.waits = WaitTable(clock)
@@ -171,8 +181,11 @@ class Peons:
         """
         self._look = look
         self._watch.start()
-        if self._options.spares and adopt_orphans():
-            self._start_server()
+        if self._options.spares:
+            if adopt_orphans():
+                self._start_server()
+            else:
+                logger.warning("this kernel cannot adopt processes: each task starts a new one")
         if self._server is None:
             self._server_settled.set()
         self._fill()
@@ -202,17 +215,23 @@ class Peons:
         self._peons.append(peon)
         return peon
 
-    def stop(self) -> None:
-        """Wait until all have ended, a bounded time, and kill those that have not.
-
-        Call it after the mailbox's last launch; any thread may.
-        """
+    def end_spares(self) -> None:
+        """End what has no task, and start nothing any more; on the mailbox thread."""
         self._stopping = True
-        server = self._server  # once: the mailbox thread may find the server's end meanwhile
+        server = self._server
         if server is not None:
             server.stop()
         for spare in self._spares:
             spare.terminate()
+
+    def stop(self) -> None:
+        """Wait until all have ended, a bounded time, and kill those that have not.
+
+        Call it after `end_spares`; any thread may. If the mailbox was too busy for that, it is done
+        here.
+        """
+        if not self._stopping:
+            self.end_spares()
         until_s = self._clock.monotonic_s() + _STOP_TIMEOUT_S
         for peon in (*self._spares, *self._peons):
             try:
@@ -255,16 +274,14 @@ class Peons:
         """Fork a peon.
 
         Raises:
-            Unavailable: The server does not do it, and is killed therefore.
+            Unavailable: The server does not do it; one that does not answer is killed.
         """
         try:
-            peon = self._make(server.fork)
-        except Unavailable:
+            return self._make(server.fork)
+        except ForkServerLost:
             self._server_is_ready = False
             server.process.kill()  # the watch notices the end
             raise
-        self._server_ends = 0
-        return peon
 
     def _start_new(self, output: Path, folder: str | None) -> PeonChild:
         def start(stdin: int, words: int) -> subprocess.Popen[bytes]:
@@ -344,7 +361,17 @@ class Peons:
                 self._server_ended(f"cannot be started: {error}")
                 return
             ours.pop_all()
-        self._server = server
+        self._server, self._server_since_s = server, self._clock.monotonic_s()
+        self._processor.timers.schedule_after(
+            _SERVER_START_MAX_MS,
+            functools.partial(self._end_late_server, weakref.ref(server)),
+            "a fork server is late",
+        )
+
+    def _end_late_server(self, reference: weakref.ref[ForkServer]) -> None:
+        server = reference()
+        if server is not None and server is self._server and not self._server_is_ready:
+            server.process.kill()  # the watch notices the end
 
     def _told_of_server(self, server: ForkServer) -> None:
         """Pass on that a fork server is ready, or has ended; on the watch's thread."""
@@ -364,6 +391,8 @@ class Peons:
             return
         server.stop()
         self._server, self._server_is_ready = None, False
+        if self._clock.monotonic_s() - self._server_since_s >= _STEADY_S:
+            self._server_ends = 0
         self._server_ended(f"ended with exit code {code} (see {self._spare_log})")
         self._fill()
 

@@ -169,6 +169,7 @@ def _tasks(worker: Worker, peons: Peons, mailbox: MailboxExecutor) -> Handler:
     def stop() -> None:
         try:
             worker.stop().result(_START_TIMEOUT_S)
+            mailbox.submit(peons.end_spares, "end the spares").result(_START_TIMEOUT_S)
         except FutureTimeoutError:
             logger.warning("the worker is busy; its peons end with it")
         finally:
