@@ -266,6 +266,7 @@ def test_the_command_of_the_server(tmp_path: Path) -> None:
         tmp_path, port=4242, token="a b/;", conf={"spark.sql.shuffle.partitions": "7"}
     )
     inherited = {**os.environ, "SPARK_HOME": "/elsewhere", "PYTHONPATH": "/x", "KEPT": "1"}
+    inherited |= {"PENSTOCK_TOKEN": "t", "PENSTOCK_INPUT_PASSWORD": "p"}
     command = prepare(options, inherited)
     assert command.remote == "sc://localhost:4242/;token=a%20b%2F%3B"
     assert shown(command.remote) == "sc://localhost:4242"
@@ -274,6 +275,7 @@ def test_the_command_of_the_server(tmp_path: Path) -> None:
     assert command.environment["PYSPARK_PYTHON"] == sys.executable
     assert command.environment["KEPT"] == "1"
     assert "PYTHONPATH" not in command.environment
+    assert not [name for name in command.environment if name.startswith("PENSTOCK_")]
     assert list((tmp_path / "tmp").iterdir()) == []
     conf = (tmp_path / "run" / "spark.properties").read_text()
     assert "spark.sql.shuffle.partitions 7\n" in conf

@@ -46,6 +46,7 @@ from penstock.spark.connect.stuck import stuck_file
 _MARK: Final = "-Dpenstock.run.folder="
 _POLL_S: Final = 0.05
 _FOREIGN_PREFIXES: Final = ("SPARK_", "PYSPARK_", "PYTHON", "JAVA_", "_JAVA", "JDK_")
+_OPTION_PREFIX: Final = "PENSTOCK_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,8 +343,10 @@ def _dies_with_parent() -> list[str]:
 def _environment(
     options: SparkServerOptions, java: JavaRuntime, inherited: Mapping[str, str]
 ) -> dict[str, str]:
-    # Settings of another Spark or Python in the user's shell must not reach this one.
-    environment = {k: v for k, v in inherited.items() if not k.startswith(_FOREIGN_PREFIXES)}
+    # Settings of another Spark or Python in the user's shell must not reach this one, and options
+    # of Penstock, which may be secrets, are not for those who run code in Spark.
+    left_out = (*_FOREIGN_PREFIXES, _OPTION_PREFIX)
+    environment = {k: v for k, v in inherited.items() if not k.startswith(left_out)}
     environment |= {
         "JAVA_HOME": str(java.home),
         "SPARK_HOME": str(_spark_home()),
