@@ -26,7 +26,7 @@ from penstock.core.errors import Unavailable
 from penstock.mailbox import MailboxProcessor
 from penstock.services.config import Address
 from penstock.services.host.forkserver import FORK_SERVER_NAME, ForkedProcess, serve
-from penstock.services.roles.peons import PeonChild, PeonOptions, Peons
+from penstock.services.roles.peons import PEON_PROGRAM, PeonChild, PeonOptions, Peons
 from penstock.testing.clock import VirtualClock
 from penstock.testing.settling import settle
 
@@ -280,8 +280,13 @@ def test_exit_codes_of_forked_processes_reach_their_parent(world: World) -> None
 def test_orphans_that_have_ended_are_removed(world: World) -> None:
     """As a server that is killed during a fork leaves: the worker adopts them, and knows none."""
     world.ready()
-    started = subprocess.run(["sh", "-c", "sleep 0 >&- & echo $!"], stdout=PIPE, check=True)
-    orphan = int(started.stdout)
+    # It ends with its input, after its parent.
+    script = "exec 3<&0; cat <&3 >&2 & echo $!"
+    with subprocess.Popen(["sh", "-c", script], stdin=PIPE, stdout=PIPE) as parent:
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        orphan = int(parent.stdout.readline())
+        parent.wait(30)
     while not is_zombie(orphan):
         time.sleep(0.005)
     assert parent_of(orphan) == os.getpid()
@@ -373,3 +378,8 @@ def test_a_process_with_several_threads_does_not_serve() -> None:
     finally:
         end.set()
         thread.join()
+
+
+def test_a_peon_whose_worker_has_ended_ends_before_it_imports_anything() -> None:
+    command = [*PEON_PROGRAM, "--parent", "1"]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL

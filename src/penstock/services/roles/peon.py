@@ -1,9 +1,9 @@
 """A peon's process: one indexing task, a Spark client, a control API.
 
-`python -m penstock.services.roles.peon …`, started by the worker: as a process of its own, or as
-the fork server from which such processes come that have imported everything. A peon opens a Spark
-session and waits for one line on its standard input, which names the task's folder; from there on
-its output is that task's log. With the folder given at its start it does neither.
+The worker starts it (`peonstart`) as a process of its own, or as the fork server from which such
+processes come that have imported everything. A peon opens a Spark session and waits for one line on
+its standard input, which names the task's folder; from there on its output is that task's log. With
+the folder given at its start it does neither.
 
 Whatever the order in which its worker and its input go away, the process ends: the kernel kills it
 with the worker, and the end of its input asks its task to stop, and ends the process if that does
@@ -370,8 +370,8 @@ def _import_ahead() -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Read the arguments, run, and return the exit code."""
-    parser = argparse.ArgumentParser(prog="penstock.services.roles.peon")
+    """Read the arguments, run, and return the exit code; `peonstart` calls it."""
+    parser = argparse.ArgumentParser(prog="penstock.services.roles.peonstart")
     parser.add_argument("--folder")
     parser.add_argument("--options", type=Path, required=True)
     parser.add_argument("--worker", type=Address.parse, required=True)
@@ -381,11 +381,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--forks-fd", type=int)
     given = parser.parse_args(arguments)
     words: int | None = given.words_fd
-    die_with_parent(given.parent)
     if given.forks_fd is not None and words is not None:
         _import_ahead()
         words = serve(given.forks_fd, words)
-        # The process that asked is the parent of a forked one, too; the kernel forgets the above.
+        # The process that asked is its parent, too; the kernel forgets the call of `peonstart`.
         die_with_parent(given.parent)
     name_process(PEON_NAME)
     # Its output is the task's log.
@@ -404,7 +403,3 @@ def main(arguments: list[str]) -> int:
             return 0
         _log_into(folder)
     return process.run(folder)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

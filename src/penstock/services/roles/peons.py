@@ -58,7 +58,9 @@ from penstock.services.host.watching import ChildWatch
 
 logger = logging.getLogger(__name__)
 
-_PROGRAM = (sys.executable, "-P", "-m", "penstock.services.roles.peon")
+PEON_PROGRAM = (sys.executable, "-P", "-m", "penstock.services.roles.peonstart")
+"""What runs as a peon and as a fork server; arguments are added."""
+
 _STOP_TIMEOUT_S = 8.0
 _SPARE = "start a spare process"
 # A fork server that is not ready by then hangs; one that lived for so long has no lasting fault.
@@ -150,7 +152,7 @@ class Peons:
         processor: MailboxProcessor,
         clock: Clock,
         options: PeonOptions | None = None,
-        program: Sequence[str] = _PROGRAM,
+        program: Sequence[str] = PEON_PROGRAM,
     ) -> None:
         self._options_file = options_file
         self._address, self._name = worker

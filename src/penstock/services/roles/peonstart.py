@@ -1,0 +1,23 @@
+"""The command of a peon: `python -m penstock.services.roles.peonstart …`, started by the worker.
+
+From its first moment on the process ends with the worker: the imports of `peon` take two seconds of
+processor time, and a worker that is killed again and again would leave more of them each time.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+from penstock.services.host.process import die_with_parent
+
+
+def main(arguments: list[str]) -> int:
+    """Run a peon, or a fork server of peons, and return the exit code."""
+    die_with_parent(int(arguments[arguments.index("--parent") + 1]))
+    code: int = importlib.import_module("penstock.services.roles.peon").main(arguments)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
