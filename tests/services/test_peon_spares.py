@@ -62,12 +62,15 @@ class World:
     def settle(self, seconds: float) -> None:
         settle(self.processor, self.clock, seconds)
 
-    def until(self, what: Callable[[], bool]) -> None:
-        """Run mail, which the ends and words of processes bring, until something is so."""
+    def until(self, what: Callable[[], bool], *, step_s: float = 0) -> None:
+        """Run mail, which the ends and words of processes bring, until something is so.
+
+        The clock goes on by a step each time: what comes a while after such an end needs that.
+        """
         deadline = time.monotonic() + 30
         while not what():
             assert time.monotonic() < deadline
-            self.settle(0)
+            self.settle(step_s)
             time.sleep(0.005)  # what processes do arrives on the watch's thread
 
     def alive(self) -> set[int]:
@@ -213,9 +216,7 @@ def test_a_server_that_was_killed_is_replaced_and_what_it_forked_goes_on(world: 
     server = world.server()
     assert server is not None
     os.kill(server, signal.SIGKILL)
-    world.until(lambda: world.server() is None)
-    world.settle(1)
-    world.until(lambda: world.server() not in (None, server))
+    world.until(lambda: world.server() not in (None, server), step_s=0.1)
     assert world.spares() == first
     taken = [world.launch(f"t{number}").process.pid for number in range(2)]
     assert set(taken) == first
@@ -308,24 +309,16 @@ def test_a_server_for_which_descriptors_lack_is_started_later(
         refused.append(given)
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    def is_refused() -> bool:
-        world.settle(0.5)
-        return bool(refused)
-
-    def is_back() -> bool:
-        world.settle(0.5)
-        return world.server() is not None
-
     with monkeypatch.context() as patch:
         patch.setattr(module, name, refuse)
         os.kill(server, signal.SIGKILL)
-        world.until(is_refused)
+        world.until(lambda: bool(refused), step_s=0.1)
         assert world.server() is None
-    world.until(is_back)
+    world.until(lambda: world.server() is not None, step_s=0.1)
     again = world.server()
     assert again is not None
     os.kill(again, signal.SIGKILL)
-    world.until(lambda: is_back() and world.server() != again)
+    world.until(lambda: world.server() not in (None, again), step_s=0.1)
 
 
 def test_a_process_that_cannot_be_watched_is_killed(
