@@ -1,6 +1,7 @@
 """A peon that does no work: it waits for the end of its input, as `roles.peon` does with a task.
 
-With `--forks-fd` it is the fork server of such peons; with `--no-forks` that one ends at once.
+With `--forks-fd` it is the fork server of such peons; with `--no-forks` that one ends at once,
+and with `--hangs` it is never ready.
 """
 
 from __future__ import annotations

@@ -28,12 +28,13 @@ T = TypeVar("T")
 def shared_out(
     items: Sequence[T], most: int, rows: Callable[[T], int]
 ) -> tuple[tuple[T, ...], ...]:
-    """Return items in at most so many pieces of about equal numbers of rows."""
+    """Return items in at most so many pieces of about equal numbers of rows; none is empty."""
     pieces: list[list[T]] = [[] for _ in range(min(most, len(items)))]
     loads = [0] * len(pieces)
-    # The largest first, each to the piece that has least so far.
+    # The largest first, each to the piece that has the least so far; of several, to the one with
+    # the fewest items, as items may have no rows.
     for item in sorted(items, key=rows, reverse=True):
-        least = loads.index(min(loads))
+        least = min(range(len(pieces)), key=lambda one: (loads[one], len(pieces[one])))
         pieces[least].append(item)
         loads[least] += rows(item)
     return tuple(tuple(piece) for piece in pieces)
