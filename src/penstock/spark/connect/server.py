@@ -39,6 +39,7 @@ from penstock.spark.connect.serverconf import (
     jvm_options,
     log_conf,
     properties,
+    python_sockets,
     spark_conf,
 )
 from penstock.spark.connect.stuck import stuck_file
@@ -248,6 +249,7 @@ def _write_files(options: SparkServerOptions) -> _Files:
     _empty(options.temp_folder)
     for folder in (options.run_folder, options.log_folder, options.temp_folder):
         folder.mkdir(parents=True, exist_ok=True)
+    options.temp_folder.chmod(0o700)  # it holds the sockets of `python_sockets`
     run = options.run_folder.absolute()
     files = _Files(run / "spark.properties", run / "spark-log.properties")
     pools = run / "spark-pools.xml"
@@ -262,7 +264,7 @@ def _write_files(options: SparkServerOptions) -> _Files:
         temp_folder=options.temp_folder.absolute(),
         pools=pools,
     )
-    conf |= authentication(options.master, _secret(options))
+    conf |= authentication(options.master, _secret(options)) | python_sockets(options.master)
     _write_privately(files.spark, properties({**conf, **options.conf}))
     return files
 

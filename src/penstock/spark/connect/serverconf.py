@@ -154,6 +154,25 @@ def authentication(master: str, secret: str) -> dict[str, str]:
     return conf
 
 
+def python_sockets(master: str) -> dict[str, str]:
+    """Return the settings by which a local Spark and its Python workers talk over Unix sockets.
+
+    A TCP port starts a process for each connection, and reads up to 2 GB before it compares the
+    secret, so that any user of the host could exhaust processes and memory. Spark asks for no
+    secret on a Unix socket: its folder must be for this user alone. That is the working folder of
+    the JVM, which its daemons inherit; a path could be longer than the 107 bytes of a socket's.
+
+    Args:
+        master: The Spark master. The executors of a cluster have working folders of their own.
+    """
+    if not master.startswith("local"):
+        return {}
+    return {
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.python.unix.domain.socket.dir": ".",
+    }
+
+
 def with_retries(master: str) -> str:
     """Let a local master try a failed piece of work again, as clusters do.
 
