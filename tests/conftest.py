@@ -35,8 +35,9 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 
 # What starts systems goes to one process, as several at a time starve each other; what needs Spark
-# to another, so that one Spark is started; the rest is dealt by files, and then the systems that
-# share a Spark (`shared_spark`) to who is done first.
+# to another, so that one Spark is started; the rest is dealt by files. The systems that share a
+# Spark (`shared_spark`) come in the middle of the rest: later than those above, and not last,
+# because everybody else would wait for the process that has them.
 LANES = ("system", "spark")
 LATER = "system, later"
 LATER_FILES = frozenset(
@@ -52,6 +53,8 @@ LATER_FILES = frozenset(
 )
 # Of the rest the folders with the longest files: at the end others would wait for one of them.
 LONG = ("simulation", "tests")
+# What comes at the very end: many short files.
+LAST = ("indexing", "loops", "mailbox", "segments", "services", "soak", "storage", "testing")
 
 FOLDER = Path(__file__).parent
 
@@ -95,8 +98,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     order = (*LANES, "", LATER)
 
     def place(item: pytest.Item) -> tuple[int, bool, str]:
-        is_short = item.path.parent.name not in LONG
-        return order.index(_lane(item.nodeid)), is_short, str(item.path)
+        lane, folder = order.index(_lane(item.nodeid)), item.path.parent.name
+        is_last = not _lane(item.nodeid) and folder in LAST
+        return len(order) if is_last else lane, folder not in LONG, str(item.path)
 
     items.sort(key=place)
 
