@@ -26,7 +26,7 @@ from penstock.spark.sql.service import SqlOptions, SqlQuery, SqlService
 from penstock.spark.sql.statement import Statement
 from penstock.spark.tables import Feeder, TableFile, Tables
 
-VARIABLE = "PENSTOCK_CANARY"
+VARIABLE = "CANARY_OF_TESTS"
 TIMEOUT_MS = 150_000  # a busy machine may be slow at the first statement
 SETTINGS = ("spark.sql.ansi.enabled", "spark.sql.session.timeZone", "spark.penstock.canary")
 SETTINGS += ("spark.sql.variable.substitute", "spark.sql.runSQLOnFiles")

@@ -32,7 +32,7 @@ def server_options(folder: Path) -> SparkServerOptions:
 
 
 def start_server(folder: Path) -> SparkServer:
-    environment = {**os.environ, "PENSTOCK_CANARY": "canary-of-the-environment"}
+    environment = {**os.environ, "CANARY_OF_TESTS": "canary-of-the-environment"}
     server = SparkServer(server_options(folder), SystemClock(), environment)
     server.start()
     server.wait_ready(120)
