@@ -15,15 +15,16 @@ import pytest
 from starlette.applications import Starlette
 
 from penstock.core.clock import SystemClock
-from penstock.core.errors import Unavailable
+from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.flow.controller.controller import FlowController
 from penstock.flow.modules import FlowModules
 from penstock.flow.processor.registry import ProcessorRegistry
 from penstock.flow.processors.builtin import BUILTIN
+from penstock.flow.write_guard import WriteGuard
 from penstock.services.api.asgi import application
 from penstock.services.api.flow import FlowRoutes
 from penstock.services.config import Options
-from penstock.services.roles.flow import own_places
+from penstock.services.roles.flow import own_places, program_places
 from penstock.storage.filesystem import OsFileSystem
 
 FLOW = """
@@ -314,3 +315,26 @@ def test_files_of_penstock_outside_of_its_data_folder_are_kept_from_flows(tmp_pa
         *("data", "deep storage", "m.db", "m.db-wal", "m.db-shm", "token", "secret", "key.pem"),
         *("cache/penstock", "options.toml"),
     }
+
+
+def test_flows_do_not_change_which_programs_penstock_runs(tmp_path: Path) -> None:
+    """A file that PutFile writes may be executable, and Spark is started again when it ends."""
+    java = tmp_path / "jdk" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.touch()
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "java").symlink_to(java)
+    environment = {
+        "HOME": str(tmp_path / "home"),
+        "PATH": f"{tmp_path}/home/.local/bin:{tmp_path}/bin",
+        "JAVA_HOME": str(tmp_path / "java"),
+        "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "keys"),
+    }
+    found = {one for one in program_places(environment) if tmp_path in one.parents}
+    assert {str(one.relative_to(tmp_path)) for one in found} == {
+        *("home/.local/bin", "bin", "jdk", "java", "home/.aws/config", "keys")
+    }
+    guard = WriteGuard()
+    guard.set([], program_places(environment))
+    with pytest.raises(InvalidRequest, match="decides which programs Penstock runs"):
+        guard.check(str(tmp_path / "bin" / "setpriv"))

@@ -39,10 +39,16 @@ class WriteGuard:
 
     def __init__(self) -> None:
         self._kept: tuple[Path, ...] = ()
+        self._programs: tuple[Path, ...] = ()
 
-    def set(self, kept: Iterable[Path]) -> None:
-        """Replace the folders and files of the service itself, such as its data folder."""
-        self._kept = tuple(kept)
+    def set(self, kept: Iterable[Path], programs: Iterable[Path] = ()) -> None:
+        """Replace what the service adds.
+
+        Args:
+            kept: Folders and files of the service itself, such as its data folder.
+            programs: Folders and files that decide which programs it runs.
+        """
+        self._kept, self._programs = tuple(kept), tuple(programs)
 
     def check(self, path: str) -> str:
         """Return where a file would really be written, moved or deleted.
@@ -72,6 +78,8 @@ class WriteGuard:
     def _protected(self) -> Iterator[tuple[str, str]]:
         for kept in self._kept:
             yield str(kept), "Penstock keeps its own files there"
+        for place in self._programs:
+            yield str(place), "it decides which programs Penstock runs"
         for place in SERVICE_MODULES.get().places():
             yield str(place), "flows run code of it (--flow-modules)"
         yield os.path.dirname(penstock.__file__), _CODE

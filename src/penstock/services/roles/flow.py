@@ -33,9 +33,13 @@ from penstock.services.processors import registry_for
 from penstock.services.readiness import Check
 from penstock.services.roles.processmetrics import process_metrics
 from penstock.services.roles.runtime import RoleContext
+from penstock.spark.connect.java import java_homes
 from penstock.spark.flow.address import SERVICE_SPARK
 from penstock.storage.hold import HoldingFileSystem
 from penstock.storage.metadata import MetadataStore
+
+# Each by its variable, and its name in the folder `.aws` otherwise.
+_AWS_FILES = (("AWS_CONFIG_FILE", "config"), ("AWS_SHARED_CREDENTIALS_FILE", "credentials"))
 
 
 class FlowHost:
@@ -75,7 +79,7 @@ class FlowHost:
                 token=options.token or "",
             )
         )
-        WRITE_GUARD.set(own_places(options, os.environ))
+        WRITE_GUARD.set(own_places(options, os.environ), program_places(os.environ))
         # Before the repository makes it: with --segments-group the umask leaves new folders open to
         # this user's own group. The repository reports mistakes in the folder.
         with suppress(OSError):
@@ -142,6 +146,20 @@ def own_places(options: Options, environment: Mapping[str, str]) -> list[Path]:
         path = database.removeprefix("sqlite:///").partition("?")[0]
         places += [Path(f"{path}{end}") for end in ("", "-wal", "-shm")]
     return [one.absolute() for one in places]
+
+
+def program_places(environment: Mapping[str, str]) -> list[Path]:
+    """Return the local folders and files that decide which programs a Penstock runs.
+
+    These are the folders in which programs are looked up by name, Java, and the settings of AWS,
+    whose clients run a program that these name for credentials.
+    """
+    places = [Path(one) for one in environment.get("PATH", os.defpath).split(os.pathsep)]
+    places += java_homes(environment)
+    home = Path(environment.get("HOME") or Path.home())
+    for variable, name in _AWS_FILES:
+        places.append(Path(environment.get(variable) or home / ".aws" / name))
+    return list({one.resolve(): None for one in places})
 
 
 def compose(context: RoleContext) -> Lifecycle:

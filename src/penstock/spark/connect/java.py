@@ -81,6 +81,11 @@ def find_java(
     )
 
 
+def java_homes(environment: Mapping[str, str]) -> list[Path]:
+    """Return the folders in which `find_java` looks for a Java with that environment."""
+    return [home for home, _origin in _places(environment, _USUAL_FOLDERS)]
+
+
 def inspect_java(home: Path, origin: str) -> JavaRuntime | None:
     """Return the Java of a folder, from its `release` file; None when there is none."""
     try:
