@@ -10,7 +10,8 @@ calls the part, and then checks that nothing is lost and nothing is locked:
         queue.poll_many(10)
 
 The fault is raised before the call reaches the port, so the port did nothing, or, with ``after``,
-when the port has done it, so its result is lost.
+when the port has done it, so its result is lost. With ``then`` a second fault hits the part while
+it handles the first, for example while it puts back what it took.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ class Faults:
     """Counts calls of ports and raises at one of them.
 
     Attributes:
-        raised: The port and method at which the last fault was raised; empty: it was not.
+        raised: The port and method at which the last fault was raised, for two faults
+            "first, then second"; empty if none was raised.
     """
 
     def __init__(self) -> None:
@@ -46,24 +48,36 @@ class Faults:
         self._error: type[BaseException] | None = None
         self._left = 0
         self._after = False
+        self._then: tuple[type[BaseException], int] | None = None
 
     @contextmanager
-    def armed(self, error: type[BaseException], at: int, *, after: bool = False) -> Iterator[None]:
-        """Raise an error at one of the calls in the block, once, and pass over that error.
+    def armed(
+        self,
+        error: type[BaseException],
+        at: int,
+        *,
+        after: bool = False,
+        then: tuple[type[BaseException], int] | None = None,
+    ) -> Iterator[None]:
+        """Raise an error at one of the calls in the block, once, and suppress that error.
 
         Args:
             error: The exception to raise.
-            at: Calls before; with fewer calls nothing is raised.
-            after: Raise when the call has taken effect; one that raises by itself still counts.
+            at: Number of calls before the fault; with fewer calls nothing is raised.
+            after: Raise when the call has taken effect; a call that raises by itself still counts.
+            then: A second exception, and the number of calls between the first fault and it. It
+                is raised before its call reaches the port.
         """
         self.raised, self._error, self._left, self._after = "", error, at, after
+        self._then = then
+        errors = (error,) if then is None else (error, then[0])
         try:
             yield
-        except error:
+        except errors:
             if not self.raised:
                 raise
         finally:
-            self._error = None
+            self._error = self._then = None
 
     def port(self, target: T, results: Collection[str] = ()) -> T:
         """Return a port whose calls are counted.
@@ -86,9 +100,11 @@ class Faults:
         if self._left:
             self._left -= 1
             return reach()
-        error, self._error = self._error, None
-        self.raised = name
-        if self._after:
+        error, after = self._error, self._after
+        self.raised += f", then {name}" if self.raised else name
+        self._error, self._left = self._then or (None, 0)
+        self._then, self._after = None, False
+        if after:
             reach()
         raise error(f"fault at {name}")
 
