@@ -106,7 +106,8 @@ class World:
 
     def changed(self, task_id) -> None:
         item = self.runner.item(task_id)
-        self.index.put(ActiveTask(item.task, 0, worker=item.worker, taken=item.taken))
+        place = {"worker": item.worker, "taken": item.taken, "confirmed": item.confirmed}
+        self.index.put(ActiveTask(item.task, 0, **place))
 
     def ended(self, ends) -> None:
         self.ends += ends
@@ -172,7 +173,26 @@ def test_what_a_former_overlord_handed_over_is_heard_at_once():
     world.tasks["a"] = make_task().model_copy(update={"id": "a"})
     world.runner.restore(world.tasks["a"], "w")
     world.changed("a")
+    assert world.heard("a") == {"w": "done", "other": "ask again"}
+    world.settle(2)
     assert world.heard("a") == {"w": "done", "other": "abandon"}
+
+
+def test_a_restored_task_whose_worker_has_a_new_name_asks_until_that_name_was_heard():
+    """A migrated data folder gives its worker a new name while its tasks run on."""
+    world = World("new")
+    (worker,) = world.announced
+    worker.silent = True
+    world.tasks["a"] = make_task().model_copy(update={"id": "a"})
+    world.runner.restore(world.tasks["a"], "old")
+    world.changed("a")
+    world.settle(2)
+    assert world.heard("a") == {"new": "ask again"}
+    worker.silent = False
+    worker.takes("a")
+    world.settle(2)
+    assert world.heard("a") == {"new": "done"}
+    assert (worker.dismissed, world.ends) == ([], [])
 
 
 def test_of_a_task_that_is_not_active_others_tell():

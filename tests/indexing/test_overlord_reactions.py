@@ -47,6 +47,7 @@ def test_what_a_worker_announces(states, place, reaction):
         (Phase.PENDING, Miss.WAIT),
         (Phase.SENDING, Miss.WAIT),
         (Phase.UNSURE, Miss.TAKE_BACK),
+        (Phase.RESTORED, Miss.LOST),
         (Phase.ACCEPTED, Miss.LOST),
         (Phase.RUNNING, Miss.LOST),
     ],

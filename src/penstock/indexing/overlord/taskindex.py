@@ -45,6 +45,7 @@ class ActiveTask:
         worker: Which worker it was handed to, None if none.
         location: Where its peon answers.
         taken: The worker is sure to have it, so that no other ever gets it.
+        confirmed: The worker said so in this term of the overlord, not only in a former one.
         waits: Dependencies that it waits for, as it told its worker.
     """
 
@@ -54,6 +55,7 @@ class ActiveTask:
     worker: str | None = None
     location: TaskLocation | None = None
     taken: bool = False
+    confirmed: bool = False
     waits: tuple[DependencyWait, ...] = ()
 
     @property
@@ -83,19 +85,22 @@ class TaskIndex:
         return self._all.get(task_id)
 
     def require_worker(self, task_id: str, worker: str) -> None:
-        """Return if a worker may act for a task; of one that is not active others tell.
+        """Return if a worker may act for a task, or if the task is not active.
 
         A request to take a task may arrive when the overlord has given up on it and handed the task
-        to another worker: then two run it for a moment. Only one of them is ever heard.
+        to another worker: then two run it for a moment. Only one of them is ever heard. A worker
+        that a former overlord stored for a task may have another name now, for example after an
+        upgrade: no other worker is refused before the stored one has confirmed the task.
 
         Raises:
             LockRevoked: Another worker has the task.
-            Unavailable: No worker is sure to have it yet.
+            Unavailable: No worker is sure to have it yet, or a worker other than the stored one
+                asks before either was heard in this term.
         """
         active = self._all.get(task_id)
         if active is None or (active.taken and active.worker == worker):
             return
-        if active.taken:
+        if active.confirmed:
             raise LockRevoked(
                 f"task {task_id} runs at the worker {active.worker}: {worker} took it too late,"
                 " abandon its work there"

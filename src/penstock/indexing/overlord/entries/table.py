@@ -79,5 +79,5 @@ def _shown(entry: Entry, item: Item | None) -> ActiveTask:
         state = RunnerState.PENDING if handed else RunnerState.WAITING
         return ActiveTask(entry.task, entry.created_ms, state)
     state = RunnerState.RUNNING if item.phase is Phase.RUNNING else RunnerState.PENDING
-    place = (item.worker, item.location, item.taken, item.waits)
+    place = (item.worker, item.location, item.taken, item.confirmed, item.waits)
     return ActiveTask(entry.task, entry.created_ms, state, *place)

@@ -27,12 +27,14 @@ from penstock.indexing.ports import TaskState
 class Phase(Enum):
     """How far the runner is with a task.
 
-    PENDING: it waits for a worker. SENDING: a worker is being asked to take it. UNSURE: that
-    question got no answer, the worker may have it. ACCEPTED: the worker wrote it down. RUNNING: the
-    worker says that it runs.
+    PENDING: it waits for a worker. RESTORED: a former overlord stored this worker for it, and the
+    worker has not reported it in this term. SENDING: a worker is being asked to take it. UNSURE:
+    that question got no answer, the worker may have it. ACCEPTED: the worker wrote it down.
+    RUNNING: the worker says that it runs.
     """
 
     PENDING = "pending"
+    RESTORED = "restored"
     SENDING = "sending"
     UNSURE = "unsure"
     ACCEPTED = "accepted"

@@ -70,7 +70,7 @@ class Table:
     def restore(self, task: TaskSpec, worker: str) -> None:
         """Take a task in that a former overlord may have handed to a worker; nobody is told."""
         item = self.add(task)
-        item.phase, item.since, item.worker = Phase.ACCEPTED, self._event, worker
+        item.phase, item.since, item.worker = Phase.RESTORED, self._event, worker
         self.worker(worker).items[task.id] = item
 
     def wait(self, item: Item) -> None:

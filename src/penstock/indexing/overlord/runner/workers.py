@@ -48,6 +48,11 @@ class Item:
     @property
     def taken(self) -> bool:
         """Whether its worker is sure to have it: it is never handed to another then."""
+        return self.confirmed or self.phase is Phase.RESTORED
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether its worker said in this term that it has the task."""
         return self.phase in {Phase.ACCEPTED, Phase.RUNNING}
 
     def pending(self) -> Pending:
