@@ -205,6 +205,12 @@ def test_before_the_server_is_ready_a_task_runs_in_a_new_process(world: World) -
     assert taken.process.pid not in world.ready()
 
 
+def test_after_waiting_for_the_server_tasks_are_forked(world: World) -> None:
+    world.peons.wait_for_server(30)
+    world.settle(0)  # a launch is mail behind the mail of the server
+    assert isinstance(world.launch("t1").process, ForkedProcess)
+
+
 def test_a_server_that_was_killed_is_replaced_and_what_it_forked_goes_on(world: World) -> None:
     first = world.ready()
     server = world.server()
@@ -243,6 +249,7 @@ def test_a_server_that_is_never_ready_is_replaced(tmp_path: Path) -> None:
 
 def test_where_no_server_can_be_spares_are_new_processes(tmp_path: Path) -> None:
     world = World(tmp_path, program=(*PROGRAM, "--no-forks"))
+    world.peons.wait_for_server(30)
     world.until(lambda: len(world.waiting()) == 2)
     assert not world.spares()
     taken = world.launch("t1")
@@ -253,6 +260,7 @@ def test_where_no_server_can_be_spares_are_new_processes(tmp_path: Path) -> None
 
 def test_a_worker_without_spares_has_no_server(tmp_path: Path) -> None:
     world = World(tmp_path, spares=0)
+    world.peons.wait_for_server(30)
     assert world.alive() == set()
     taken = world.launch("t1")
     assert world.alive() == {taken.process.pid}

@@ -15,6 +15,7 @@ them. `docs/indexing.md` has the memory that a spare takes.
 
 | what | then |
 |---|---|
+| the worker starts | it restores no task before the fork server is ready, for a bounded time |
 | the fork server is ready | spares are forked |
 | it ends by itself | another is started after a growing while; spares are started anew meanwhile |
 | it does not answer in 5 s, or is not ready after 60 s | it is killed, and has ended by itself |
@@ -32,6 +33,7 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -167,6 +169,7 @@ class Peons:
         self._server_is_ready = False
         self._server_since_s = 0.0
         self._server_ends = 0
+        self._server_settled = threading.Event()
         self.waits = WaitTable(clock)
         self._deaths = 0
         self._refilling = False
@@ -185,7 +188,17 @@ class Peons:
                 self._start_server()
             else:
                 logger.warning("this kernel cannot adopt processes: each task starts a new one")
+        if self._server is None:
+            self._server_settled.set()
         self._fill()
+
+    def wait_for_server(self, timeout_s: float) -> None:
+        """Wait until tasks are forked: sooner, each would import everything by itself.
+
+        Returns when the fork server is ready, when there is none, or when the time is over. Any
+        thread but the mailbox's.
+        """
+        self._server_settled.wait(timeout_s)
 
     def launch(self, task_id: str, folder: str) -> PeonChild:
         """Start a peon in a task's folder.
@@ -368,6 +381,8 @@ class Peons:
             self._processor.main_executor.execute(
                 lambda: self._heard_of_server(server), "fork server %d", server.process.pid
             )
+        # What is launched from now on comes behind that mail.
+        self._server_settled.set()
 
     def _heard_of_server(self, server: ForkServer) -> None:
         if self._stopping or server is not self._server:

@@ -40,6 +40,8 @@ from penstock.storage.metadata import MetadataStore
 logger = logging.getLogger(__name__)
 
 _START_TIMEOUT_S = 30.0
+# Less than the time that a launcher gives a worker to stop, which may be asked for meanwhile.
+_FORK_SERVER_WAIT_S = 10.0
 
 
 class _Claim:
@@ -161,6 +163,7 @@ def _tasks(worker: Worker, peons: Peons, mailbox: MailboxExecutor) -> Handler:
     def start() -> None:
         # On the mailbox thread: the kernel ends children with the thread that started them.
         mailbox.submit(lambda: peons.start(worker.look), "start").result(_START_TIMEOUT_S)
+        peons.wait_for_server(_FORK_SERVER_WAIT_S)
         worker.start().result(_START_TIMEOUT_S)
 
     def stop() -> None:
