@@ -19,6 +19,7 @@ import shutil
 import tempfile
 import time
 import zipfile
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,7 +43,7 @@ from penstock.spark.topic.parse import MessageParser
 from penstock.storage.diskqueue import DiskQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pydantic import JsonValue
     from pyspark.sql import DataFrame, SparkSession
@@ -103,10 +104,17 @@ def run(rows: int = ROWS) -> list[Row]:
 
 
 @contextlib.contextmanager
-def served_spark() -> Iterator[tuple[Path, SparkServer, str]]:
-    """Run a server in a folder of its own; give both, and the address."""
+def served_spark(
+    conf: Mapping[str, str] | None = None,
+) -> Iterator[tuple[Path, SparkServer, str]]:
+    """Run a server in a folder of its own; yield the folder, the server and its address.
+
+    Args:
+        conf: Spark settings beside those of Penstock.
+    """
     folder = Path(tempfile.mkdtemp(prefix="penstock-bench-"))
-    server = SparkServer(server_options(folder), SystemClock(), os.environ)
+    options = replace(server_options(folder), conf=dict(conf or {}))
+    server = SparkServer(options, SystemClock(), os.environ)
     server.start()
     try:
         yield folder, server, server.wait_ready(180)

@@ -31,7 +31,10 @@ ROWS = 1_000
 
 def run() -> list[Row]:
     """Measure and return the rows."""
-    with served_spark() as (_, server, remote):
+    # A plain session's Python daemon runs in a folder of its own, in which it would not find the
+    # Unix sockets of Penstock's sessions.
+    conf = {"spark.python.unix.domain.socket.enabled": "false"}
+    with served_spark(conf) as (_, server, remote):
         pid = server.pid
         assert pid is not None
         for make in (own, plain):  # the JVM's classes
