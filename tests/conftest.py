@@ -12,6 +12,8 @@ from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
+from penstock.core.threads import DEATHS, Deaths
+
 settings.register_profile("dev", max_examples=50, deadline=None)
 settings.register_profile(
     "ci",
@@ -135,3 +137,19 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.collect()
         gc.freeze()
         gc.enable()
+
+
+@pytest.fixture
+def deaths() -> Deaths:
+    """Return the deaths of threads and tasks; a test that asks for them expects some."""
+    return DEATHS
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_dies(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test during which a thread or task of Penstock ended unexpectedly."""
+    DEATHS.forget()
+    yield
+    found = DEATHS.counts()
+    DEATHS.forget()
+    assert not found or "deaths" in request.fixturenames, f"ended unexpectedly: {found}"

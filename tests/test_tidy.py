@@ -28,6 +28,15 @@ ONE_PLACE = {
     r"shell=True": set(),
 }
 
+# Who starts a thread or a task elsewhere does not notice its end.
+STARTS = r"\bthreading\.(Thread|Timer)\(|\.create_task\(|\bensure_future\(|\.run_forever\("
+STARTING = {
+    "core/threads.py": "owns threads",
+    "core/looptasks.py": "owns tasks and loops on threads",
+    "client/": "runs in programs of users, whose process is not ours to end",
+    "testing/": "is never part of a process of Penstock",
+}
+
 
 def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
     for node in ast.walk(tree):
@@ -95,6 +104,17 @@ def test_what_is_passed_in_is_not_called(pattern: str) -> None:
         if re.search(pattern, line)
     ]
     assert not found, "\n".join(found)
+
+
+def test_threads_and_tasks_are_started_where_their_end_is_noticed() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in SOURCES
+        if not str(path.relative_to(ROOT / "src" / "penstock")).startswith(tuple(STARTING))
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if re.search(STARTS, line)
+    ]
+    assert not found, "use core/threads.py or core/looptasks.py:\n" + "\n".join(found)
 
 
 def test_a_number_in_a_sentence_and_its_noun_agree() -> None:

@@ -1,4 +1,4 @@
-"""A role's mailbox: runs with the process, and takes it down, in order, when it fails."""
+"""A role's mailbox: runs with the process, and takes it down when it fails."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Closed
+from penstock.core.threads import OnDeath
 from penstock.services.config import Options
-from penstock.services.emitting.events import AlertEvent
 from penstock.services.lifecycle import Lifecycle
 from penstock.services.roles.mailbox import role_mailbox
 from penstock.services.roles.runtime import RoleContext
@@ -58,13 +58,17 @@ def test_it_runs_mail_until_the_process_stops(process):
     assert process.alerts.events == []
 
 
-def test_a_fault_is_an_alert_and_the_end_of_the_process(process):
+def test_a_fault_is_a_death_that_ends_the_process(process, deaths):
+    found = []
+    forget = deaths.listen(found.append)
     thread, handler = role_mailbox(process.context)
     handler.start()
     thread.executor.execute(lambda: 1 // 0, "a fault of ours")
-    assert process.stop_asked.wait(10)
-    (alert,) = process.alerts.events
-    assert isinstance(alert, AlertEvent)
-    assert "mailbox of the overlord failed" in alert.description
+    assert thread.join(10)
+    forget()
+    (death,) = found
+    assert death.name == "overlord mailbox"
+    assert isinstance(death.error, ZeroDivisionError)
+    assert death.then is OnDeath.END_PROCESS
     handler.stop()
-    assert not thread.is_alive
+    assert not process.stop_asked.is_set()

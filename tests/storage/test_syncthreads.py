@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from penstock.core.clock import SystemClock
-from penstock.core.errors import Closed
+from penstock.core.errors import Closed, Unavailable
 from penstock.storage.syncing import Syncer
 from penstock.storage.syncthreads import SyncThreads
 from penstock.testing.clock import VirtualClock
@@ -77,16 +77,32 @@ def test_work_runs_beside_other_work_and_none_is_lost() -> None:
     threads.close()
 
 
-def test_a_thread_that_cannot_be_started_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("fails", ["sync", "sync timer"])
+def test_without_its_threads_it_cannot_be_made(monkeypatch: pytest.MonkeyPatch, fails: str) -> None:
+    """Else the first durable write, or the interval, would find that nobody syncs."""
+    start = threading.Thread.start
+
+    def no_thread(thread: threading.Thread) -> None:
+        if thread.name.rpartition("_")[0] == fails or thread.name == fails:
+            _no_thread(thread)
+        start(thread)
+
+    before = threading.active_count()
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", no_thread)
+        with pytest.raises(Unavailable, match="sync: no thread can be started to fsync"):
+            SyncThreads(clock=SystemClock())
+    for thread in threading.enumerate():
+        if thread.name.startswith("sync_"):
+            thread.join(30)
+    assert threading.active_count() == before
+
+
+def test_no_thread_is_needed_once_it_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = VirtualClock()
     done: list[str] = []
     with SyncThreads(clock=clock, most=1) as threads:
-        with monkeypatch.context() as patched:
-            patched.setattr(threading.Thread, "start", _no_thread)
-            with pytest.raises(RuntimeError):
-                threads.run(lambda: done.append("refused"))
-            with pytest.raises(RuntimeError):
-                threads.call_at(1.0, lambda: done.append("refused, too"))
+        monkeypatch.setattr(threading.Thread, "start", _no_thread)
         has_run = threading.Event()
         threads.run(has_run.set)
         assert has_run.wait(30)

@@ -53,7 +53,9 @@ from penstock.core.errors import Closed, InvalidRequest
 from penstock.core.headroom import Headroom
 from penstock.core.httpasking import HttpAsker
 from penstock.core.loopstalls import LoopTicker
+from penstock.core.looptasks import keep_running, watch_loop
 from penstock.core.sparselog import SparseLog
+from penstock.core.threads import OnDeath
 from penstock.storage.diskqueue import DiskQueueOptions
 from penstock.storage.filesystem import OsFileSystem
 
@@ -151,13 +153,17 @@ class BrokerServer:
         broker = self._broker
         self._ticker = LoopTicker(broker.loop_stalls, asyncio.get_running_loop())
         self._ticker.start()
-        self._syncing = asyncio.create_task(
-            sync_leftovers(broker.topics, lambda: not broker.closing)
+        self._syncing = keep_running(
+            "leftover sync",
+            lambda: sync_leftovers(broker.topics, lambda: not broker.closing),
+            may_return=True,
         )
-        self._retention = asyncio.create_task(
-            retain_now_and_then(
-                self._broker.topics, self.options.retention_interval_ms, self._clock
-            )
+        self._retention = keep_running(
+            "retention",
+            lambda: retain_now_and_then(
+                broker.topics, self.options.retention_interval_ms, self._clock
+            ),
+            on_death=OnDeath.RESTART,
         )
         host = self.options.host
         _logger.info("broker serves http://%s:%d", host, self.http_port)
@@ -378,6 +384,7 @@ def run_broker(
 
     async def serve() -> None:
         loop = asyncio.get_running_loop()
+        watch_loop(loop)
         stopping = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stopping.set)

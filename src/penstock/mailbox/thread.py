@@ -2,16 +2,17 @@
 
 Owns the one place where mailbox threads are made and where an exception of a loop ends up.
 Invariants: the mailbox is closed when the thread ends, however it ends, so no future of a dropped
-mail is left waiting; a failure is kept, logged once, and told to `on_failure`.
+mail is left waiting; a failure is kept, reported to `on_failure`, and is the death of an
+`OwnedThread`: it is logged once and ends a process of Penstock.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 from typing import TYPE_CHECKING, Final, Self
 
 from penstock.core.errors import Conflict
+from penstock.core.threads import OwnedThread
 from penstock.mailbox.bounded import BoundedTaskMailbox
 from penstock.mailbox.processor import MailboxProcessor
 from penstock.mailbox.taskmailbox import MailboxState, TaskMailbox
@@ -60,7 +61,7 @@ class MailboxThread:
         self.failure: BaseException | None = None
         self._on_failure = on_failure
         self._drain_at_end = True
-        self._thread = threading.Thread(target=self._run, name=name, daemon=daemon)
+        self._thread = OwnedThread(name, self._run, daemon=daemon, may_return=True)
 
     @property
     def executor(self) -> MailboxExecutor:
@@ -125,28 +126,25 @@ class MailboxThread:
         self.join()
 
     def _run(self) -> None:
-        """Run to the end. The top of a thread: nobody above could catch what is caught here."""
+        """Run to the end, and raise what ended it before that was asked for."""
         failure: BaseException | None = None
         try:
             self.processor.run()
             self.processor.prepare_close()
             if self._drain_at_end:
                 self.processor.drain()
-        except BaseException as error:  # noqa: BLE001 - goes to `_fail`
+        except BaseException as error:  # noqa: BLE001 - raised below
             failure = error
         try:
             self.processor.close()
-        except BaseException as error:  # noqa: BLE001 - goes to `_fail`, or to the log beside it
+        except BaseException as error:  # noqa: BLE001 - raised below, or logged here
             if failure is None:
                 failure = error
             else:
                 failure.add_note(f"closing mailbox {self.name} failed, too: {error!r}")
                 _log.error("closing mailbox %s failed after it failed", self.name, exc_info=error)
         if failure is not None:
-            self._fail(failure)
-
-    def _fail(self, failure: BaseException) -> None:
-        self.failure = failure
-        _log.error("mailbox thread %s failed", self.name, exc_info=failure)
-        if self._on_failure is not None:
-            self._on_failure(failure)
+            self.failure = failure
+            if self._on_failure is not None:
+                self._on_failure(failure)
+            raise failure

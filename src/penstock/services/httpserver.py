@@ -23,6 +23,8 @@ from penstock.broker.httpserver.serving import uvicorn_config
 from penstock.core.clock import Clock
 from penstock.core.errors import Unavailable
 from penstock.core.loopstalls import watched_loop
+from penstock.core.looptasks import watch_loop
+from penstock.core.threads import OwnedThread
 from penstock.services.config import Options
 
 _START_TIMEOUT_S = 10.0
@@ -37,8 +39,7 @@ class _Server(uvicorn.Server):
         self.accepting = threading.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        loop = asyncio.get_running_loop()
-        loop.set_exception_handler(self._guard.log_trouble)
+        watch_loop(asyncio.get_running_loop(), self._guard.log_trouble)
         await super().startup(sockets)
         self.accepting.set()
 
@@ -78,7 +79,7 @@ class HttpServer:
         self._stop_timeout_s = stop_timeout_s
         guard = guard or HttpGuard(error_body=api_error)
         self._server = _Server(uvicorn_config(application, guard, stop_timeout_s), guard)
-        self._thread = threading.Thread(target=self._run, name="http", daemon=True)
+        self._thread = OwnedThread("http", self._run)
 
     @property
     def port(self) -> int:
@@ -98,6 +99,7 @@ class HttpServer:
 
     def stop(self) -> None:
         """Stop accepting, let running requests end, and close the socket."""
+        self._thread.expect_end()
         self._server.should_exit = True
         self._thread.join(self._stop_timeout_s + 2)
 

@@ -18,6 +18,7 @@ from typing import Protocol
 
 from penstock.core.clock import Clock
 from penstock.core.errors import Dependency, PenstockError, Unavailable
+from penstock.core.threads import OnDeath, OwnedThread
 from penstock.core.waits import WaitTable
 from penstock.services.config import Address
 from penstock.storage.metadata import LeaseRow
@@ -103,7 +104,7 @@ class Announcer:
         self.faults = 0
         self._stop_asked = False
         self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._keep, name="announcer", daemon=True)
+        self._thread = OwnedThread("announcer", self._keep, on_death=OnDeath.RESTART)
 
     def start(self) -> None:
         """Take the lease, and renew it from now on.
@@ -116,6 +117,7 @@ class Announcer:
 
     def stop(self) -> None:
         """Give the lease back."""
+        self._thread.expect_end()
         with self._changed:
             self._stop_asked = True
             self._changed.notify_all()

@@ -14,11 +14,13 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from penstock.core.clock import Clock
 from penstock.core.errors import Dependency, PenstockError, Unavailable
 from penstock.core.metrics import Sample
+from penstock.core.threads import DEATHS, OnDeath, OwnedThread
 from penstock.core.waits import DependencyWait, WaitTable, merged, wait_samples
 
 logger = logging.getLogger(__name__)
@@ -56,8 +58,8 @@ class ReadyState:
         role: The process's role.
         reasons: Dependencies that it waits for itself.
         waits: Those of its work, such as its tasks; they do not make the process unready.
-        pending: Other reasons why it is unready, without a failure: a check that was not tried
-            yet, or a process that stops.
+        pending: Other reasons why it is unready: a thread that ended unexpectedly, a check that was
+            not tried yet, or a process that stops.
     """
 
     role: str
@@ -122,8 +124,10 @@ class Readiness:
         self._untried = {one.work for one in self._checks}
         self._begun_s: dict[str, float] = {}
         self._threads = [
-            threading.Thread(
-                target=self._keep_trying, args=(one,), name=f"readiness: {one.work}", daemon=True
+            OwnedThread(
+                f"readiness: {one.work}",
+                partial(self._keep_trying, one),
+                on_death=OnDeath.RESTART,
             )
             for one in self._checks
         ]
@@ -135,6 +139,8 @@ class Readiness:
 
     def stop(self) -> None:
         """Stop trying; a try that hangs ends with the process."""
+        for thread in self._threads:
+            thread.expect_end()
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
@@ -164,7 +170,7 @@ class Readiness:
         now_s = self._clock.monotonic_s()
         with self._changed:
             untried, begun_s = set(self._untried), dict(self._begun_s)
-        reasons, pending = list(self._failures.all()), []
+        reasons, pending = list(self._failures.all()), DEATHS.down()
         failed = {one.work for one in reasons}
         for one in self._checks:
             took_s = now_s - begun_s.get(one.work, now_s)

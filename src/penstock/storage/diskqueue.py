@@ -127,7 +127,12 @@ class DiskQueue:
         except NotFound:
             fs.mkdir(folder)
             held = lock_of(folder)
-        queue = cls(folder, options or DiskQueueOptions(), fs, clock, held, threads)
+        try:
+            queue = cls(folder, options or DiskQueueOptions(), fs, clock, held, threads)
+        except BaseException:
+            if held is not None:
+                held.release()
+            raise
         try:
             queue._recover()
         except BaseException:
@@ -163,12 +168,12 @@ class DiskQueue:
                 self._syncer.request().result()
         finally:
             self._syncer.close()
-            if self._own_threads is not None:
-                self._own_threads.close()
             self.retention.finish()  # the next owner must not meet one that still deletes
             self._release()
 
     def _release(self) -> None:
+        if self._own_threads is not None:
+            self._own_threads.close()
         self._log.files.close()
         if self._lock is not None:
             self._lock.release()

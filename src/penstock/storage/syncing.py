@@ -69,12 +69,14 @@ class Syncer:
         "_mutex",
         "_name",
         "_not_before_s",
+        "_oldest_s",
         "_pass_mutex",
         "_pause_s",
         "_run_pass",
         "_threads",
         "_trouble",
         "_unplanned",
+        "_unsynced",
         "_waiters",
         "failures",
         "passes",
@@ -99,6 +101,9 @@ class Syncer:
         self._clock = clock
         self._threads = threads
         self._trouble = threads.trouble if threads else SparseLog(_logger, clock)
+        self._unsynced = threads.unsynced if threads else None
+        if self._unsynced is not None:
+            self._unsynced.allow(self._interval_s)
         self._name = name
         self._mutex = threading.Lock()
         self._pass_mutex = threading.Lock()
@@ -107,6 +112,7 @@ class Syncer:
         self._unplanned = False  # no thread could be had for the next pass
         self._closing = False
         self._dirty_since_s: float | None = None
+        self._oldest_s: float | None = None  # of what no pass has begun to sync
         self._hurried = False
         self._not_before_s = clock.monotonic_s()
         self.unsynced_messages = 0
@@ -123,6 +129,7 @@ class Syncer:
             first = self._dirty_since_s is None
             if first:
                 self._dirty_since_s = self._clock.monotonic_s()
+                self._note_append(self._dirty_since_s)
             before = self.unsynced_messages
             self.unsynced_messages += messages
             if self._threads is not None:
@@ -145,6 +152,7 @@ class Syncer:
             self._hurried = True
             if self._dirty_since_s is None:
                 self._dirty_since_s = self._clock.monotonic_s()
+                self._note_append(self._dirty_since_s)
             if self._threads is not None:
                 self._arrange(self._threads)
 
@@ -171,6 +179,16 @@ class Syncer:
         with self._mutex:
             self._closing = True
         self._serve()
+        with self._mutex:
+            if self._unsynced is not None:
+                self._unsynced.synced(self, None)
+
+    def _note_append(self, now_s: float) -> None:
+        """Note that there is unsynced data; the mutex is held."""
+        if self._oldest_s is None:
+            self._oldest_s = now_s
+            if self._unsynced is not None:
+                self._unsynced.appended(self, now_s)
 
     def _arrange(self, threads: SyncThreads) -> None:
         """See to the next pass; the mutex is held."""
@@ -223,16 +241,22 @@ class Syncer:
                 if not waiters and (self._closing or self._dirty_since_s is None):
                     return  # another pass has served whoever asked
                 taken, self.unsynced_messages = self.unsynced_messages, 0
+                oldest_s, self._oldest_s = self._oldest_s, None
                 self._dirty_since_s, self._hurried = None, False
                 self.passes += 1
             try:
                 durable = self._run_pass()
             except BaseException as error:
+                with self._mutex:
+                    self._oldest_s = self._oldest_s if oldest_s is None else oldest_s
                 self._failed(error, taken, waiters)
                 if not isinstance(error, Exception):
                     raise  # an interrupt of the caller
             else:
                 self._not_before_s = self._clock.monotonic_s() + self._pause_s
+                if self._unsynced is not None:
+                    with self._mutex:
+                        self._unsynced.synced(self, self._oldest_s)
                 for waiter in waiters:
                     waiter.set_result(durable)
 

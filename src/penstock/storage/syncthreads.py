@@ -7,7 +7,8 @@ Invariants:
 
 - A callback planned for a time is called once, at its time or shortly after, on the waiting thread;
   planned again, it is called at the earlier of both. It must not block.
-- Threads start when they are first needed; so a hundred thousand queues that rest cost none.
+- The waiting thread and a first worker start with their owner, which cannot be made without them:
+  else a durable write would be the first to fail. Further workers start when they are needed.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Self
 
-from penstock.core.errors import Closed
+from penstock.core.errors import Closed, Unavailable
 from penstock.core.sparselog import SparseLog
+from penstock.core.threads import OwnedThread
+from penstock.storage.unsynced import UnsyncedData
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -45,6 +48,10 @@ class SyncThreads:
 
     Attributes:
         trouble: Logs for all queues that their fsyncs fail.
+        unsynced: Since when each queue has data that is not synced.
+
+    Raises:
+        Unavailable: No thread can be started.
     """
 
     def __init__(self, *, clock: Clock, most: int = 16, name: str = "sync") -> None:
@@ -52,12 +59,22 @@ class SyncThreads:
         self._name = name
         self.trouble = SparseLog(_logger, clock)
         self._changed = threading.Condition()
-        self._timer: threading.Thread | None = None
         self._planned: dict[Hashable, float] = {}
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
         self._closed = False
+        self.unsynced = UnsyncedData(name, clock, self.call_at)
         self._workers = ThreadPoolExecutor(most, thread_name_prefix=name)
+        self._timer = OwnedThread(f"{name} timer", self._wait_and_call, part="sync timer")
+        try:
+            self._workers.submit(_nothing).result()
+            self._timer.start()
+        except (RuntimeError, MemoryError) as error:
+            self._workers.shutdown(wait=False, cancel_futures=True)
+            raise Unavailable(
+                f"{name}: no thread can be started to fsync ({error}): raise the limit of processes"
+                " (ulimit -u) or of memory"
+            ) from error
 
     def __enter__(self) -> Self:
         return self
@@ -97,19 +114,12 @@ class SyncThreads:
 
         Raises:
             Closed: The threads are stopped.
-            RuntimeError: No thread can be started; nothing is planned.
         """
         with self._changed:
             self._check_open()
             known = self._planned.get(callback)
             if known is not None and known <= at_s:
                 return
-            if self._timer is None:
-                timer = threading.Thread(
-                    target=self._wait_and_call, name=f"{self._name} timer", daemon=True
-                )
-                timer.start()
-                self._timer = timer
             heapq.heappush(self._heap, (at_s, next(self._numbers), callback))
             self._planned[callback] = at_s
             if len(self._heap) > 2 * len(self._planned) + _SLACK:
@@ -119,13 +129,13 @@ class SyncThreads:
 
     def close(self) -> None:
         """Finish the work that was given, forget what is planned, and stop. Twice is fine."""
+        self._timer.expect_end()
         with self._changed:
             self._closed = True
             self._planned.clear()
             self._heap.clear()
             self._changed.notify()
-        if self._timer is not None:
-            self._timer.join()
+        self._timer.join()
         self._workers.shutdown()
 
     def _check_open(self) -> None:
@@ -161,3 +171,7 @@ class SyncThreads:
                         return callback
                 self._clock.wait(self._changed, wait_s)
         return None
+
+
+def _nothing() -> None:
+    """Do nothing: the work that starts a worker."""

@@ -24,6 +24,7 @@ import pyarrow as pa
 from penstock.broker.memory.ledger import MemoryLedger
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Closed, PenstockError
+from penstock.core.looptasks import start_job
 from penstock.core.sparselog import SparseLog
 from penstock.storage.logfiles import OffsetsDeleted
 
@@ -245,7 +246,7 @@ class Feed:
         """Read the place of an offset from the disk, and call back when it is in memory."""
         self._waiting[callback] = None
         if self._reading is None:
-            self._reading = asyncio.get_running_loop().create_task(self._read(offset))
+            self._reading = start_job("channel read", self._read(offset))
 
     def close(self) -> None:
         """Wake nobody any more."""

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.core.errors import PenstockError
+from penstock.core.looptasks import start_job
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -146,7 +147,7 @@ class GiveUp:
             messages = pa.concat_arrays([place.messages for _, place in dead])
             self._put_messages += len(messages)
             self._put_bytes += messages.nbytes
-            task = asyncio.get_running_loop().create_task(self._put(topic, retries, messages))
+            task = start_job("dead letters", self._put(topic, retries, messages))
             self._puts.add(task)
             task.add_done_callback(self._puts.discard)
         return alive, len(dead)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.broker.channel.state.journalled import snapshot
 from penstock.core.clock import SystemClock
 from penstock.core.errors import PenstockError, Unavailable
+from penstock.core.looptasks import keep_running, start_awaited, start_job
 from penstock.core.sparselog import SparseLog
 
 if TYPE_CHECKING:
@@ -78,7 +79,8 @@ class JournalSyncs:
 
     def _begin(self) -> None:
         self._timer = None
-        self._round = asyncio.get_running_loop().create_task(self._sync_all())
+        # What it took from those that wait would never be fsynced.
+        self._round = keep_running("journal syncs", self._sync_all, may_return=True)
 
     async def _sync_all(self) -> None:
         keepers, self._waiting = iter(tuple(self._waiting)), {}
@@ -216,7 +218,7 @@ class ChannelKeeper:
             self._syncs.add(self)
 
     def _begin_sync(self) -> asyncio.Task[bool]:
-        self._beside = asyncio.get_running_loop().create_task(self._sync())
+        self._beside = start_awaited(self._sync())
         return self._beside
 
     async def _sync(self) -> bool:
@@ -240,7 +242,7 @@ class ChannelKeeper:
         """Begin it when nothing waits: where it fails, the old journal must tell all."""
         base = snapshot(self._state)
         self._compacting = True
-        self._beside = asyncio.get_running_loop().create_task(self._compact(base))
+        self._beside = start_job("journal compaction", self._compact(base))
 
     async def _compact(self, base: bytes) -> bool:
         """Let the journal begin with a snapshot, durably; False when the disk would not take it."""

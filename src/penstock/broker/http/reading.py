@@ -22,6 +22,7 @@ from penstock.broker.http.exchange import (
     json_response,
 )
 from penstock.broker.names import require_name
+from penstock.core.looptasks import start_job
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
@@ -140,7 +141,7 @@ class ReadRoutes:
             )
         news = asyncio.Event()
         unwatch = topic.news.watch(news.set)
-        gone = asyncio.create_task(request.wait_disconnected())
+        gone = start_job("reader watch", request.wait_disconnected())
         gone.add_done_callback(lambda _: news.set())
         broker.waiting_readers += 1
         try:

@@ -13,6 +13,7 @@ from penstock.broker.http.exchange import JSON, ApiError, Request, Response, jso
 from penstock.broker.statistics.document import json_pieces, text_pieces
 from penstock.broker.statistics.server import health, info
 from penstock.broker.statistics.topics import Selection
+from penstock.core.threads import DEATHS
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
@@ -37,6 +38,7 @@ class StateRoutes:
         """Report whether a publish would succeed, as the other processes report their readiness."""
         text = health(self._broker)
         reasons = [] if text == "OK" else [text.removeprefix("NOK - ")]
+        reasons += DEATHS.down()
         document = {"ready": not reasons, "role": "broker", "reasons": reasons, "waits": []}
         body = (orjson.dumps(document),)
         return Response(503 if reasons else 200, body, content_type=JSON, nsq=False)

@@ -13,6 +13,7 @@ import uvicorn
 
 from penstock.broker.httpserver.connection import bounded_protocol
 from penstock.broker.httpserver.unread import DropUnread
+from penstock.core.looptasks import keep_running
 
 if TYPE_CHECKING:
     import socket
@@ -90,7 +91,7 @@ class ServedHttp:
     async def start(self) -> None:
         """Listen."""
         await self._server.startup(sockets=[self._listener])
-        self._ticking = asyncio.create_task(self._server.main_loop())
+        self._ticking = keep_running("http", self._server.main_loop, may_return=True)
 
     async def stop(self) -> None:
         """Stop listening, let running requests end, close the connections."""

@@ -18,6 +18,8 @@ import orjson
 from penstock.broker.lookupd.link import Link
 from penstock.broker.lookupd.registration import Registration
 from penstock.core.errors import InvalidRequest
+from penstock.core.looptasks import keep_running
+from penstock.core.threads import OnDeath
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -136,7 +138,7 @@ class _Peer:
         self._jitter = jitter
         self._link: Link | None = None
         self._pushing = False
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task = keep_running("nsqlookupd announcer", self._run, on_death=OnDeath.RESTART)
 
     def changed(self, topic: str) -> None:
         """Tell of a topic, together with what else changes in this turn of the loop."""

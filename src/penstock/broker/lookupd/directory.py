@@ -17,6 +17,7 @@ import orjson
 
 from penstock.broker.names import is_ephemeral, is_valid_name
 from penstock.core.errors import InvalidRequest, PenstockError
+from penstock.core.looptasks import start_job
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -86,7 +87,7 @@ class ChannelInheritance:
             return
         self._new.append(topic)
         if len(self._asking) < _TOPICS_AT_ONCE:
-            task = asyncio.get_running_loop().create_task(self._inherit_all())
+            task = start_job("channel inheritance", self._inherit_all())
             self._asking.add(task)
             task.add_done_callback(self._asking.discard)
 

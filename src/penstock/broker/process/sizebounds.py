@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 
 from penstock.broker.topics.options import WhenFull
 from penstock.core.errors import Closed, PenstockError, Unavailable
+from penstock.core.looptasks import start_job
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -95,7 +96,7 @@ class SizeBounds:
         idle_until_s = self._idle_until_s.get(topic, {}).get(partition, 0.0)
         if key in self._passes or self._clock.monotonic_s() < idle_until_s:
             return
-        self._passes[key] = asyncio.get_running_loop().create_task(self._pass(topic, partition))
+        self._passes[key] = start_job("size bound", self._pass(topic, partition))
 
     async def _pass(self, topic: Topic, partition: int) -> None:
         key = (topic, partition)

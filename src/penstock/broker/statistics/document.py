@@ -20,10 +20,12 @@ from penstock.broker.statistics.server import (
     http_connections,
     memory,
     publishing,
+    unsynced,
 )
 from penstock.broker.statistics.topics import Shown, client_json, topic_statistics
 from penstock.broker.turns import Turns
 from penstock.core.instants import format_time
+from penstock.core.threads import DEATHS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
@@ -68,6 +70,8 @@ async def json_pieces(broker: Broker, selection: Selection, *, with_memory: bool
     tail["held"] = held(broker)
     tail["http"] = http_connections(broker)
     tail["loop_stall_ms"] = broker.loop_stalls.to_json()
+    tail["unsynced"] = unsynced(broker)
+    tail["thread_deaths"] = DEATHS.counts()
     pieces += [b",", orjson.dumps(tail)[1:]]
     return pieces
 

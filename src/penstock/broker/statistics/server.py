@@ -51,7 +51,7 @@ def broadcast_address(options: BrokerOptions) -> str:
 
 def health(broker: Broker) -> str:
     """Return ``OK``, or ``NOK - `` and why."""
-    failure = broker.publisher.health()
+    failure = broker.publisher.health() or broker.topics.parts.unsynced_trouble()
     return "OK" if failure is None else f"NOK - {broker.for_clients(failure)}"
 
 
@@ -62,6 +62,15 @@ def publishing(broker: Broker) -> Json:
         "waiting_publishers": broker.budget.waiting,
         "refused_publishes": broker.budget.refused,
         "waiting_readers": broker.waiting_readers,
+    }
+
+
+def unsynced(broker: Broker) -> Json:
+    """Return the age of the oldest message that is not on the disk, and from which age it is NOK."""
+    parts = broker.topics.parts
+    return {
+        "age_ms": int(parts.unsynced_age_s() * 1000),
+        "limit_ms": int(parts.unsynced_limit_s() * 1000),
     }
 
 

@@ -12,6 +12,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.core.errors import PenstockError
+from penstock.core.looptasks import start_job
 
 if TYPE_CHECKING:
     from penstock.broker.admission import ByteBudget
@@ -67,7 +68,7 @@ class BodyRoom:
             changed = True
         if self._holding is None and wanted_bytes > _LARGE_BYTES:
             self.is_awaited = changed = True
-            self._holding = asyncio.get_running_loop().create_task(self._hold(reader, wanted_bytes))
+            self._holding = start_job("body room", self._hold(reader, wanted_bytes))
         return changed
 
     def close(self) -> None:

@@ -26,6 +26,7 @@ from penstock.broker.tcp.intake import Intake
 from penstock.broker.tcp.output import Output
 from penstock.broker.tcp.session import Session
 from penstock.core.errors import PenstockError
+from penstock.core.looptasks import start_awaited
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -232,7 +233,7 @@ class Connection(asyncio.Protocol):
                 self.close()
                 return
             if waiting is not None:
-                self._busy = asyncio.get_running_loop().create_task(self._finish(waiting))
+                self._busy = start_awaited(self._finish(waiting))
         self._intake.tell_ledger()
         self._pace_input()
 

@@ -20,6 +20,7 @@ from penstock.broker.tcp.handler import CommandHandler
 from penstock.broker.tcp.heartbeats import Heartbeats
 from penstock.broker.tcp.listeners import BACKLOG
 from penstock.core.errors import NotFound, PenstockError
+from penstock.core.looptasks import start_job
 
 if TYPE_CHECKING:
     import ssl
@@ -125,7 +126,7 @@ class TcpFront:
         consumer.leave()
         channel = consumer.channel
         if channel.ephemeral and not channel.subscribers and not self.broker.closing:
-            task = asyncio.get_running_loop().create_task(self._drop_channel(consumer))
+            task = start_job("ephemeral channel", self._drop_channel(consumer))
             self._leaving.add(task)
             task.add_done_callback(self._leaving.discard)
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from penstock.broker.names import is_ephemeral
 from penstock.core.errors import NotFound, PenstockError, Unavailable
+from penstock.core.looptasks import start_awaited
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -152,7 +153,7 @@ class TopicChanges:
             return found
         making = self._making.get((topic, name))
         if making is None:
-            making = asyncio.get_running_loop().create_task(self._make_channel(topic, name, starts))
+            making = start_awaited(self._make_channel(topic, name, starts))
             self._making[topic, name] = making
             making.add_done_callback(lambda _: self._making.pop((topic, name), None))
         return await asyncio.shield(making)
@@ -170,7 +171,7 @@ class TopicChanges:
         # Closed before its files go, so that nothing is written into them any more.
         topic.detach(name)
         self._tell(topic.name)
-        dropping = asyncio.get_running_loop().create_task(self._drop_channel(topic, channel))
+        dropping = start_awaited(self._drop_channel(topic, channel))
         self._dropping[topic, name] = dropping
         dropping.add_done_callback(lambda _: self._dropping.pop((topic, name), None))
         await asyncio.shield(dropping)

@@ -113,9 +113,9 @@ class Topics:
             queue_options or DiskQueueOptions(), defaults or TopicOptions(), channels, fs, clock
         )
         topics = cls(TopicStore(folder, fs, clock, new_id), parts, channels, max_partitions)
-        fs.mkdir(folder)
-        topics._lock = fs.lock_folder(folder)
         try:
+            fs.mkdir(folder)
+            topics._lock = fs.lock_folder(folder)
             # Whoever made a topic's folder may have died before it synced the name.
             fs.fsync_folder(folder)
             topics.left_unsynced = _mark_running(fs, folder)

@@ -50,7 +50,9 @@ class TopicParts:
         self._fs = fs
         self._clock = clock
         # Shared by all stream partitions: a hundred thousand of them are no hundred thousand more.
-        self._sync_threads = SyncThreads(clock=clock)
+        self._sync_threads: SyncThreads | None = None
+        if queue_options.sync_in_background:
+            self._sync_threads = SyncThreads(clock=clock)
 
     def open(self, name: str, folder: str, file: TopicFile) -> Topic:
         """Return a topic with its queues, without channels.
@@ -81,9 +83,22 @@ class TopicParts:
                 channel.options = options.channel(self._channels.options, topic.name)
                 channel.schedule()
 
+    def unsynced_age_s(self) -> float:
+        """Return the age of the oldest message that is not synced; 0 without a background sync."""
+        return 0.0 if self._sync_threads is None else self._sync_threads.unsynced.age_s()
+
+    def unsynced_limit_s(self) -> float:
+        """Return the age from which messages are unsynced for too long."""
+        return 0.0 if self._sync_threads is None else self._sync_threads.unsynced.limit_s
+
+    def unsynced_trouble(self) -> str | None:
+        """Return what is wrong if messages are unsynced for too long."""
+        return None if self._sync_threads is None else self._sync_threads.unsynced.trouble()
+
     def close(self) -> None:
         """End the threads that sync, when all topics are closed."""
-        self._sync_threads.close()
+        if self._sync_threads is not None:
+            self._sync_threads.close()
 
     def _open_queues(self, folder: str, count: int, options: DiskQueueOptions) -> list[DiskQueue]:
         queues: list[DiskQueue] = []

@@ -306,6 +306,10 @@ class FlowController:
         """
         return self._queues.find(self._parts.connection_id(target))
 
+    def check(self) -> None:
+        """Return if commits reach the disk in time. Raises Unavailable if they do not."""
+        self._repository.check()
+
     def status(self) -> FlowStatus:
         """Return what the flow is doing."""
         applied = self._flow.applied

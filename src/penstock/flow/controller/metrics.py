@@ -62,6 +62,8 @@ def _of_flow(status: FlowStatus, bulletins: int) -> Iterator[Sample]:
     yield _gauge("penstock_flow_orphaned_queues", "With FlowFiles, in no flow", orphaned)
     repository, content = status.repository, status.content
     yield _counter("penstock_flow_commits_total", "Of sessions", repository.commits)
+    about = "Age of the oldest commit that is not on the disk"
+    yield _gauge("penstock_flow_unsynced_seconds", about, repository.unsynced_age_s)
     refused = repository.refused_commits
     yield _counter("penstock_flow_refused_commits_total", "Disk full, or failing", refused)
     about = "FlowFiles that were lost with what was damaged"

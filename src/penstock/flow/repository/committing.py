@@ -312,6 +312,15 @@ class Committer:
             self._pass()
 
     @property
+    def unsynced_age_s(self) -> float:
+        """Return the age of the oldest commit that is not synced; 0 without a background sync."""
+        return 0.0 if self._threads is None else self._threads.unsynced.age_s()
+
+    def unsynced_trouble(self) -> str | None:
+        """Return what is wrong if a commit waits too long for its sync."""
+        return None if self._threads is None else self._threads.unsynced.trouble()
+
+    @property
     def syncs(self) -> tuple[int, int]:
         """Return how many passes of fsyncs there were, and how many failed."""
         return self._syncer.passes, self._syncer.failures

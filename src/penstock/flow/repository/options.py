@@ -61,6 +61,7 @@ class RepositoryStatistics:
         syncs: Passes of fsyncs.
         sync_failures: Of those, the ones that failed.
         unsynced_commits: Commits that a power loss would undo now.
+        unsynced_age_s: Age of the oldest of them; 0 if there is none.
         unknown_swap_files: Files set aside because no record knows them.
     """
 
@@ -79,4 +80,5 @@ class RepositoryStatistics:
     syncs: int
     sync_failures: int
     unsynced_commits: int
+    unsynced_age_s: float
     unknown_swap_files: int

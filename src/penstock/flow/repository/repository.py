@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
-from penstock.core.errors import counted
+from penstock.core.errors import Dependency, Unavailable, counted
 from penstock.flow.queue.home import RestoredSwapFile, SwapFile
 from penstock.flow.repository.changes import Changes, Recovered, RecoveredQueue, RecoveryEvent
 from penstock.flow.repository.committing import Committer
@@ -114,7 +114,11 @@ class FlowFileRepository:
         # A process that was killed may have left what only the system has.
         content.make_durable({claim.resource for claim in content_of(back.tail)})
         swap = SwapFolder(fs, folder)
-        committer = Committer(back.state, back.journals, content, swap, clock, options)
+        try:
+            committer = Committer(back.state, back.journals, content, swap, clock, options)
+        except BaseException:
+            back.journals.close()
+            raise
         try:
             committer.begin(anew=back.begin_anew)
             events = [*back.events, *swap.tidy(back.state), *_recover_content(back, content)]
@@ -191,6 +195,16 @@ class FlowFileRepository:
         finally:
             self._lock.release()
 
+    def check(self) -> None:
+        """Return if commits reach the disk in time.
+
+        Raises:
+            Unavailable: They do not; the message gives their age.
+        """
+        trouble = self._committer.unsynced_trouble()
+        if trouble is not None:
+            raise Unavailable(trouble, dependency=Dependency.DISK)
+
     def statistics(self) -> RepositoryStatistics:
         """Return counts as of now."""
         committer, commits = self._committer, self._commits
@@ -220,6 +234,7 @@ class FlowFileRepository:
             syncs=syncs,
             sync_failures=failures,
             unsynced_commits=unsynced,
+            unsynced_age_s=committer.unsynced_age_s,
             unknown_swap_files=self._unknown,
         )
 

@@ -16,6 +16,7 @@ from queue import SimpleQueue
 from typing import Final, Protocol
 
 from penstock.core.errors import Unavailable
+from penstock.core.threads import OwnedThread
 
 _log = logging.getLogger(__name__)
 
@@ -103,7 +104,7 @@ class ThreadPool:
                 make = True
             name = f"{self._name} {self._made}"
         if make:
-            thread = threading.Thread(target=self._serve, args=(task,), name=name, daemon=True)
+            thread = OwnedThread(name, lambda: self._serve(task), may_return=True, part=self._name)
             try:
                 thread.start()
             except RuntimeError as error:

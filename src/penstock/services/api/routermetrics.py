@@ -14,6 +14,7 @@ from penstock.core.clock import Clock
 from penstock.core.errors import PenstockError
 from penstock.core.loopstalls import samples_of
 from penstock.core.metrics import Sample
+from penstock.core.threads import death_samples
 from penstock.core.waits import waits_from_json
 from penstock.indexing.spec.compaction import AUTOCOMPACT
 from penstock.services.answers import objects, whole
@@ -122,6 +123,15 @@ class RouterMetrics:
         if isinstance(stalls, dict):
             longest, count = float(stalls.get("max", 0)), float(stalls.get("over_50", 0))
             yield from samples_of("broker", "broker", longest, count)
+        unsynced = stats.get("unsynced") if isinstance(stats, dict) else None
+        if isinstance(unsynced, dict):
+            about = "Age of the oldest message that is not on the disk"
+            age_s = whole(unsynced, "age_ms") / 1000
+            yield _gauge("penstock_broker_unsynced_seconds", about, age_s)
+        deaths = stats.get("thread_deaths") if isinstance(stats, dict) else None
+        if isinstance(deaths, dict):
+            counts = {str(name): whole(deaths, name) for name in deaths}
+            yield from death_samples("broker", counts)
         for topic in objects(stats, "topics"):
             name = str(topic.get("topic_name"))
             for part in objects(topic, "partitions"):

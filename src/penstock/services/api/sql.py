@@ -25,6 +25,7 @@ from starlette.routing import BaseRoute, Route
 
 from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
 from penstock.core.instants import parse_time
+from penstock.core.looptasks import start_awaited, start_job
 from penstock.core.sqlsizes import check_text
 from penstock.core.sqltext import tokens
 from penstock.indexing.engine import EngineFailure
@@ -155,8 +156,8 @@ class SqlRoutes:
 
     async def _answer(self, request: Request, query: SqlQuery) -> SqlResult:
         """Run the query; cancel it when the client goes away."""
-        answer = asyncio.ensure_future(self._in_turn(query))
-        gone = asyncio.ensure_future(_gone(request))
+        answer = start_awaited(self._in_turn(query))
+        gone = start_job("client watch", _gone(request))
         try:
             left_s = self._left_s(query)
             await asyncio.wait((answer, gone), timeout=left_s, return_when=asyncio.FIRST_COMPLETED)

@@ -27,8 +27,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 import penstock
-from penstock.core.errors import Conflict, InvalidRequest, NotFound, PenstockError, counted
+from penstock.core.errors import (
+    Conflict,
+    InvalidRequest,
+    NotFound,
+    PenstockError,
+    Unavailable,
+    counted,
+)
 from penstock.core.instants import format_time
+from penstock.core.threads import OnDeath, OwnedThread
 from penstock.segments.deepstore import DeepStore
 from penstock.services.backup.manifest import (
     DATA,
@@ -372,7 +380,7 @@ class _Keeper:
         self._changed = threading.Condition()
         self._stopping = False
         self._failure: PenstockError | None = None
-        self._thread = threading.Thread(target=self._keep, name="backup hold", daemon=True)
+        self._thread = OwnedThread("backup hold", self._keep, on_death=OnDeath.REPORT)
 
     def start(self) -> None:
         """Take the lease, and renew it and the hold from now on.
@@ -430,6 +438,13 @@ class _Keeper:
                 self._hold.renew()
                 self._take_lease()
             except PenstockError as error:
-                with self._changed:
-                    self._failure = error
+                self._fail(error)
                 return
+            except BaseException as error:
+                # A backup without its hold would lack files that were deleted meanwhile.
+                self._fail(Unavailable(f"the hold of the backup was not renewed: {error!r}"))
+                raise
+
+    def _fail(self, error: PenstockError) -> None:
+        with self._changed:
+            self._failure = error

@@ -21,7 +21,7 @@ from penstock.services.cli.output import first_line, print_json, print_rows, say
 from penstock.services.cli.serveroptions import Config, DataDir, takes_options
 from penstock.services.config import CONFIG_VARIABLE, Options
 from penstock.services.host.datafolder import DataFolder
-from penstock.services.host.process import leave
+from penstock.services.host.process import end_on_thread_death, leave
 
 internal_app = typer.Typer(help="What Penstock's own processes call.")
 
@@ -95,6 +95,7 @@ def server(
 
         module = importlib.import_module(f"penstock.services.roles.{role.value}")
     clock = SystemClock()
+    end_on_thread_death()
     run_alone(role.value, options, clock, module.compose)
     leave(exitcodes.OK, clock)
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from penstock.core.clock import Clock
 from penstock.core.errors import InvalidRequest, Unavailable
+from penstock.core.threads import start_job
 from penstock.services.host.datafolder import FORMAT_FILE, DataFolder, FolderLock
 
 READY_TIMEOUT_S = 600.0
@@ -103,8 +104,8 @@ class DemoServer:
             start_new_session=True,
         )
         self.starts += 1
-        reader = threading.Thread(target=self._read, args=(self._process,), daemon=True)
-        reader.start()
+        process = self._process
+        start_job("output of penstock up", lambda: self._read(process))
 
     def wait_ready(self, told: Callable[[str], None] = lambda _line: None) -> None:
         """Wait until it is ready.

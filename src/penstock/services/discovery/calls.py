@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from penstock.core.threads import OnDeath, OwnedThread
+
 if TYPE_CHECKING:
     from penstock.core.clock import Clock
 
@@ -35,7 +37,7 @@ class CallThread:
         self._later: list[tuple[float, int, Call]] = []
         self._numbers = itertools.count()
         self._stopped = False
-        self._thread = threading.Thread(target=self._run, name="discovery calls", daemon=True)
+        self._thread = OwnedThread("discovery calls", self._run, on_death=OnDeath.RESTART)
 
     def start(self) -> None:
         """Begin to call; what was asked for before is not lost."""
@@ -43,6 +45,7 @@ class CallThread:
 
     def stop(self) -> None:
         """Call nobody any more; returns when the call that runs has ended."""
+        self._thread.expect_end()
         with self._changed:
             self._stopped = True
             self._changed.notify_all()

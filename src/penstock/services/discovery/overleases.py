@@ -13,6 +13,7 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import Dependency, InvalidRequest, PenstockError
+from penstock.core.threads import OnDeath, OwnedThread
 from penstock.core.waits import WaitTable
 from penstock.services.config import Address
 from penstock.services.discovery.calls import CallThread
@@ -62,7 +63,7 @@ class LeaseDiscovery:
         self._changed = threading.Condition()
         self._is_asked = False
         self._stop_asked = False
-        self._thread = threading.Thread(target=self._poll_all, name="discovery", daemon=True)
+        self._thread = OwnedThread("discovery", self._poll_all, on_death=OnDeath.RESTART)
 
     @property
     def faults(self) -> int:
@@ -76,6 +77,7 @@ class LeaseDiscovery:
 
     def stop(self) -> None:
         """Look no more, and give up the leases that are left."""
+        self._thread.expect_end()
         with self._changed:
             self._stop_asked = True
             self._changed.notify_all()

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
+from penstock.core.threads import OnDeath, OwnedThread
 from penstock.services.discovery.calls import CallThread
 from penstock.services.discovery.node import Node
 from penstock.services.discovery.watchers import RoleWatchers
@@ -59,7 +60,7 @@ class ZooKeeperDiscovery:
         self._all_marked = False
         self._stop_asked = False
         self._announced: dict[str, Node] = {}
-        self._thread = threading.Thread(target=self._run, name="discovery", daemon=True)
+        self._thread = OwnedThread("discovery", self._run, on_death=OnDeath.RESTART)
 
     def start(self) -> None:
         """Connect, and begin to look who is there. Raises Unavailable if nobody answers."""
@@ -70,6 +71,7 @@ class ZooKeeperDiscovery:
 
     def stop(self) -> None:
         """Look no more; the session ends, and with it all that is announced."""
+        self._thread.expect_end()
         with self._changed:
             self._stop_asked = True
             self._changed.notify_all()
@@ -125,6 +127,7 @@ class ZooKeeperDiscovery:
     # The thread
 
     def _run(self) -> None:
+        self._mark_all()  # what was marked before an unexpected end is looked at
         wait_s = LOOK_EVERY_S
         while True:
             with self._changed:

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from penstock.core.errors import Dependency, Fenced, PenstockError, Unavailable
+from penstock.core.threads import OwnedThread
 from penstock.core.waits import WaitTable
 from penstock.services.emitting.alerts import send_alert
 from penstock.services.emitting.events import Severity
@@ -118,7 +119,7 @@ class LeaderSelector:
         self._term: Term | None = None
         self._until_s = 0.0
         self._settled = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="election", daemon=True)
+        self._thread = OwnedThread("election", self._run)
         self._leading = ThreadPoolExecutor(1, thread_name_prefix="leading")
 
     def start(self) -> None:
@@ -128,6 +129,7 @@ class LeaderSelector:
 
     def stop(self) -> None:
         """Stop leading, resign, and stand no more; blocks until the listener has stopped."""
+        self._thread.expect_end()
         with self._changed:
             self._stop_asked = True
             self._changed.notify_all()
@@ -217,6 +219,7 @@ class LeaderSelector:
             self._resign(term)
         if not has_stopped:
             # What it was doing may go on, though its writes are refused: the process must end.
+            self._thread.expect_end()
             self._broken()
             return False
         return has_begun or self._rest()

@@ -23,6 +23,7 @@ from penstock.core.errors import Unavailable
 from penstock.core.instants import format_time
 from penstock.core.metrics import Counter, Sample
 from penstock.core.sparselog import SparseLog
+from penstock.core.threads import OnDeath, OwnedThread
 from penstock.services.emitting.events import Event
 
 logger = logging.getLogger(__name__)
@@ -120,7 +121,7 @@ class ServiceEmitter:
         self._arrived = 0
         self._taken = Counter()
         self._refused = Counter()
-        self._thread = threading.Thread(target=self._run, name="emitter", daemon=True)
+        self._thread = OwnedThread("emitter", self._run, on_death=OnDeath.RESTART)
 
     @property
     def taken(self) -> int:
@@ -179,6 +180,7 @@ class ServiceEmitter:
         Raises:
             Unavailable: Not all could be handed on.
         """
+        self._thread.expect_end()
         with self._changed:
             self._stop_asked = True
             self._changed.notify_all()

@@ -26,6 +26,7 @@ from penstock.core.clock import Clock
 from penstock.core.errors import InvalidRequest, Unavailable, counted
 from penstock.core.metrics import MetricRegistry, Sample
 from penstock.core.sparselog import SparseLog
+from penstock.core.threads import OnDeath, OwnedThread
 from penstock.services.emitting.batches import Batch, Batches, BatchOptions, framed
 from penstock.services.emitting.composing import try_all
 from penstock.services.emitting.emitter import Record
@@ -134,7 +135,7 @@ class HttpSink:
         self._registry = MetricRegistry()
         self._measure()
         self._log = SparseLog(logger, clock)
-        self._thread = threading.Thread(target=self._run, name="event sender", daemon=True)
+        self._thread = OwnedThread("event sender", self._run, on_death=OnDeath.RESTART)
 
     def accept(self, record: Record) -> None:
         """Take a record; it waits for its batch. Raises TypeError for what JSON has no form for."""
@@ -182,6 +183,7 @@ class HttpSink:
             Unavailable: Some events were not sent and are lost.
         """
         stop_s = self._options.stop_timeout_ms / 1_000
+        self._thread.expect_end()
         with self._changed:
             self._batches.seal(self._clock.monotonic_s())
             self._stop_by_s = self._clock.monotonic_s() + stop_s
@@ -239,17 +241,19 @@ class HttpSink:
                 self._send(batch)
 
     def _send(self, batch: Batch) -> None:
-        until_s = None
-        if not batch.is_retry:
-            self._fill_s.observe(batch.fill_s)
-            until_s = self._clock.monotonic_s() + self._time_limit_s()
-        is_sent = self._try(batch, until_s)
-        with self._changed:
-            if is_sent:
-                self._batches.sent(batch)
-            else:
-                self._batches.fail(batch)
-            self._changed.notify_all()
+        until_s, is_sent = None, False
+        try:
+            if not batch.is_retry:
+                self._fill_s.observe(batch.fill_s)
+                until_s = self._clock.monotonic_s() + self._time_limit_s()
+            is_sent = self._try(batch, until_s)
+        finally:
+            with self._changed:
+                if is_sent:
+                    self._batches.sent(batch)
+                else:
+                    self._batches.fail(batch)
+                self._changed.notify_all()
 
     def _send_the_rest(self) -> None:
         """Try each batch once; the sender's thread has ended, or never began."""

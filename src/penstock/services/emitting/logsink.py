@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Collection, Iterable
 from typing import Final
 
@@ -13,6 +12,7 @@ from penstock.core.clock import Clock
 from penstock.core.errors import Unavailable
 from penstock.core.metrics import Sample
 from penstock.core.sparselog import SparseLog
+from penstock.core.threads import OnDeath, OwnedThread
 from penstock.services.emitting.bounded import DropOldest
 from penstock.services.emitting.emitter import Record
 
@@ -44,7 +44,7 @@ class LogSink:
         self._metrics = None if metrics is None else frozenset(metrics)
         self._waiting: DropOldest[Record] = DropOldest(capacity, clock)
         self._log = SparseLog(logger, clock)
-        self._thread = threading.Thread(target=self._write_all, name="event log", daemon=True)
+        self._thread = OwnedThread("event log", self._write_all, on_death=OnDeath.RESTART)
 
     @property
     def dropped(self) -> int:
@@ -70,6 +70,7 @@ class LogSink:
 
     def stop(self) -> None:
         """Write what waits, and end."""
+        self._thread.expect_end()
         self._waiting.close()
         if self._thread.ident is not None:
             self._thread.join(FLUSH_TIMEOUT_S)
@@ -84,9 +85,11 @@ class LogSink:
             records = self._waiting.take(_RECORDS_AT_ONCE)
             if not records and closed:
                 return
-            for record in records:
-                self._write(record)
-            self._waiting.done(len(records))
+            try:
+                for record in records:
+                    self._write(record)
+            finally:
+                self._waiting.done(len(records))
 
     def _write(self, record: Record) -> None:
         alert = record.feed == "alerts"

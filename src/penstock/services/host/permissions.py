@@ -17,11 +17,11 @@ import grp
 import logging
 import os
 import stat
-import threading
 from pathlib import Path
 from typing import Final
 
 from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
+from penstock.core.threads import start_job
 from penstock.services.config import Options, local_path
 from penstock.services.host.datafolder import DataFolder
 from penstock.storage.filesystem import OsFileSystem
@@ -166,7 +166,7 @@ def _open_in_background(root: Path, group: int, marker: Path) -> None:
             with contextlib.suppress(OSError):  # it is done again at the next start
                 marker.write_text(f"done {group} {root}")
 
-    threading.Thread(target=run, name="segments group", daemon=True).start()
+    start_job("segments group", run)
 
 
 def open_to_group(root: Path, group: int) -> int:

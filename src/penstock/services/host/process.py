@@ -27,7 +27,9 @@ from typing import NoReturn
 
 from penstock.core.clock import Clock
 from penstock.core.errors import Conflict, Unavailable
+from penstock.core.threads import DEATHS
 from penstock.services.config import Address
+from penstock.services.host.supervision import DEAD_THREAD
 
 # From <sys/prctl.h>.
 _PR_SET_PDEATHSIG = 1
@@ -100,6 +102,16 @@ def leave(code: int, clock: Clock) -> NoReturn:
         with contextlib.suppress(OSError, ValueError):  # nobody reads it any more, or it is closed
             stream.flush()
     os._exit(code)
+
+
+def end_on_thread_death() -> None:
+    """Have this process end with `DEAD_THREAD` when a thread ends that it needs, or is uncaught.
+
+    For the entry of a process. It ends at once, as by a kill: the recovery of the next start repairs
+    what the dead thread left half done, while an orderly stop could write that down.
+    Handlers of logs write each line through, so nothing is flushed.
+    """
+    DEATHS.end_process_by(lambda _death: os._exit(DEAD_THREAD))
 
 
 def listen(address: Address, option: str) -> socket.socket:

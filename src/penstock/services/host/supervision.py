@@ -17,6 +17,8 @@ STEADY_S = 30.0
 ENDS_BEFORE_READY_MAX = 3
 # A child's exit code that says: an option is wrong, and starting again changes nothing.
 MEND_IT = 2
+# The exit code of a process that ended itself because one of its threads ended unexpectedly.
+DEAD_THREAD = 70
 
 
 @dataclass(slots=True)

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.core.errors import Unavailable
+from penstock.core.threads import OnDeath, OwnedThread
 
 _READ_BYTES = 4_096
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
@@ -45,7 +46,7 @@ class ChildWatch:
         self._selector.register(self._wake_reader, selectors.EVENT_READ)
         self._fresh: list[_Watched] = []
         self._stopped = False
-        self._thread = threading.Thread(target=self._run, name="child watch", daemon=True)
+        self._thread = OwnedThread("child watch", self._run, on_death=OnDeath.RESTART)
 
     def start(self) -> None:
         """Begin to watch."""
@@ -53,6 +54,7 @@ class ChildWatch:
 
     def stop(self) -> None:
         """Stop watching; nothing is told after this returns."""
+        self._thread.expect_end()
         with self._mutex:
             self._stopped = True
         self._wake()
@@ -103,9 +105,11 @@ class ChildWatch:
             with self._mutex:
                 if self._stopped:
                     return
-                fresh, self._fresh = self._fresh, []
-            for one in fresh:
-                self._selector.register(one.fd, selectors.EVENT_READ, one)
+                while self._fresh:
+                    # Taken out last: if it fails, it is tried again after the restart.
+                    one = self._fresh[0]
+                    self._selector.register(one.fd, selectors.EVENT_READ, one)
+                    del self._fresh[0]
             for key, _events in ready:
                 if isinstance(key.data, _Watched):
                     self._handle(key.data)

@@ -18,7 +18,7 @@ from penstock.core.errors import InvalidRequest, PenstockError
 from penstock.services import config
 from penstock.services.host.datafolder import DataFolder
 from penstock.services.host.permissions import use_umask
-from penstock.services.host.process import die_with_parent, leave
+from penstock.services.host.process import die_with_parent, end_on_thread_death, leave
 from penstock.services.host.supervision import MEND_IT
 from penstock.services.host.up import log_to_file
 from penstock.services.roles.runtime import InheritedSocket, StartReporter, run_role
@@ -38,6 +38,7 @@ def main(arguments: list[str]) -> int:
     die_with_parent(given.parent)
     options = config.from_json(given.options.read_text())
     use_umask(options)
+    end_on_thread_death()
     log_to_file(DataFolder(options.data_dir).log / f"{given.role}.log")
     # The name is one of ROLES. Garbage collection would take a sixth of the time of the import, and
     # find nothing.

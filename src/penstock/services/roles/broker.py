@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
 import logging
 import os
 import threading
-from collections.abc import Coroutine
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 import uvloop
 
@@ -23,7 +20,9 @@ from penstock.broker.security.tls import ClientCertificates, Requirement, TlsOpt
 from penstock.broker.server import BrokerServer
 from penstock.core.durations import parse_duration
 from penstock.core.errors import PenstockError
+from penstock.core.looptasks import LoopThread
 from penstock.core.sparselog import SparseLog
+from penstock.core.threads import OnDeath, OwnedThread
 from penstock.services.config import Address, Options
 from penstock.services.host.datafolder import DataFolder, about_process, broker_addresses
 from penstock.services.lifecycle import Handler, Lifecycle, Stage
@@ -32,35 +31,10 @@ from penstock.services.roles.runtime import RoleContext
 from penstock.storage.hold import HoldingFileSystem
 from penstock.storage.metadata import MetadataStore
 
-T = TypeVar("T")
-
 _logger = logging.getLogger(__name__)
 
 _ANNOUNCE_EVERY_S: Final = 2.0
 _ANNOUNCE_LIMIT_S: Final = 5.0
-
-
-class LoopThread:
-    """An asyncio loop on a thread of its own."""
-
-    def __init__(self) -> None:
-        self._loop = uvloop.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="loop", daemon=True)
-
-    def start(self) -> None:
-        """Begin to run."""
-        self._thread.start()
-
-    def run(self, work: Coroutine[object, object, T]) -> T:
-        """Run a coroutine on the loop and return its result."""
-        result: concurrent.futures.Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
-        return result.result()
-
-    def stop(self) -> None:
-        """End the loop."""
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(5)
-        self._loop.close()
 
 
 def options_of(options: Options) -> BrokerOptions:
@@ -123,7 +97,7 @@ def compose(context: RoleContext) -> Lifecycle:
         listener=context.listener,
         tcp_listener=context.tcp_listener,
     )
-    loop = LoopThread()
+    loop = LoopThread("loop", uvloop.new_event_loop())
     raise_descriptor_limit()
 
     def start() -> None:
@@ -176,7 +150,9 @@ class _Announcement:
         self._stop_asked = False
         self._changed = threading.Condition()
         self._announced: Lifecycle | None = None
-        self._thread = threading.Thread(target=self._run, name="announcement", daemon=True)
+        self._thread = OwnedThread(
+            "announcement", self._run, on_death=OnDeath.RESTART, may_return=True
+        )
 
     def start(self) -> None:
         """Begin to try."""
@@ -184,6 +160,7 @@ class _Announcement:
 
     def stop(self) -> None:
         """Give the announcement up."""
+        self._thread.expect_end()
         with self._changed:
             self._stop_asked = True
             self._changed.notify_all()

@@ -1,6 +1,6 @@
-"""A role's mailbox as a part of its process: a fault on it ends the process, in order.
+"""A role's mailbox as a part of its process.
 
-The launcher starts the process anew, and what was durable is found again.
+A fault on it is the death of its thread, which ends the process; what was durable is found again.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import logging
 from typing import Final
 
 from penstock.mailbox import MailboxThread
-from penstock.services.emitting.events import AlertEvent, Severity
 from penstock.services.lifecycle import Handler
 from penstock.services.roles.runtime import RoleContext
 
@@ -20,15 +19,7 @@ _STOP_TIMEOUT_S: Final = 5.0
 
 def role_mailbox(context: RoleContext) -> tuple[MailboxThread, Handler]:
     """Return a mailbox on a thread of its own, and the handler that starts and stops it."""
-
-    def failed(_error: BaseException) -> None:
-        text = f"the mailbox of the {context.name} failed; the process starts anew"
-        context.emitter.emit(AlertEvent(text, Severity.SERVICE_FAILURE))
-        context.ask_stop()
-
-    thread = MailboxThread(
-        f"{context.name} mailbox", clock=context.clock, on_failure=failed, daemon=True
-    )
+    thread = MailboxThread(f"{context.name} mailbox", clock=context.clock, daemon=True)
 
     def stop() -> None:
         thread.stop()

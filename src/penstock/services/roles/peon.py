@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.clock import Clock, SystemClock
 from penstock.core.errors import InvalidRequest, PenstockError
+from penstock.core.threads import DEATHS, OwnedThread, start_job
 from penstock.indexing.actions import UpdateLocation
 from penstock.indexing.batch.kinds import batch_kinds
 from penstock.indexing.batch.ports import BatchPorts
@@ -50,7 +51,12 @@ from penstock.services.emitting.emitter import ServiceEmitter
 from penstock.services.emitting.making import service_emitter, stop_emitter
 from penstock.services.host.forkserver import serve
 from penstock.services.host.permissions import use_umask
-from penstock.services.host.process import die_with_parent, listen, name_process
+from penstock.services.host.process import (
+    die_with_parent,
+    end_on_thread_death,
+    listen,
+    name_process,
+)
 from penstock.services.host.signals import STOP_SIGNALS, SignalPipe
 from penstock.services.host.up import LOG_FORMAT
 from penstock.services.httpclient import JsonClient
@@ -145,9 +151,7 @@ class PeonProcess:
         )
         with SignalPipe(STOP_SIGNALS) as pipe:
             self._ask_stop = pipe.wake
-            threading.Thread(
-                target=_watch_input, args=(pipe.wake,), name="worker watch", daemon=True
-            ).start()
+            OwnedThread("worker watch", lambda: _watch_input(pipe.wake), may_return=True).start()
             stopping = _Stopping(pipe)
             try:
                 peon = Peon(
@@ -277,6 +281,7 @@ class PeonProcess:
 
     def close(self) -> None:
         """Let go of Spark and the port."""
+        DEATHS.process_stops()
         if self._server is not None:
             self._server.stop()
         self._lanes.close()
@@ -292,7 +297,7 @@ class _Stopping:
 
     def __init__(self, pipe: SignalPipe) -> None:
         self._pipe = pipe
-        self._thread: threading.Thread | None = None
+        self._thread: OwnedThread | None = None
 
     def begin(self, task: PeonTask) -> None:
         """Wait for the signal on a thread."""
@@ -302,7 +307,7 @@ class _Stopping:
             # Nothing happens when the task has ended by itself.
             task.stop()
 
-        self._thread = threading.Thread(target=wait, name="stop", daemon=True)
+        self._thread = OwnedThread("stop", wait, may_return=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -386,6 +391,7 @@ def main(arguments: list[str]) -> int:
         words = serve(given.forks_fd, words)
         # The process that asked is its parent, too; the kernel forgets the call of `peonstart`.
         die_with_parent(given.parent)
+    end_on_thread_death()
     name_process(PEON_NAME)
     # Its output is the task's log.
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, stream=sys.stdout)
@@ -396,7 +402,7 @@ def main(arguments: list[str]) -> int:
     folder: str | None = given.folder
     if folder is None:
         # Beside the waiting: a task that needs no Spark does not wait for it.
-        threading.Thread(target=process.warm, name="warm", daemon=True).start()
+        start_job("warm", process.warm)
         folder = _wait_for_folder()
         if folder is None:
             process.close()

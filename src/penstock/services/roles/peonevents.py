@@ -13,6 +13,7 @@ from typing import Final
 
 from penstock.core.clock import Clock
 from penstock.core.errors import PenstockError
+from penstock.core.threads import OnDeath, OwnedThread
 from penstock.indexing.ports import TaskState
 from penstock.indexing.task import TaskResult
 from penstock.indexing.taskspec import TaskSpec
@@ -65,7 +66,7 @@ class PeonEvents:
         self._changed = threading.Condition()
         self._stopped = False
         self._last = dict(before or {})
-        self._thread = threading.Thread(target=self._run, name="task events", daemon=True)
+        self._thread = OwnedThread("task events", self._run, on_death=OnDeath.RESTART)
 
     def start(self) -> None:
         """Begin."""
@@ -73,6 +74,7 @@ class PeonEvents:
 
     def stop(self, result: TaskResult) -> None:
         """Emit what was counted since, and how the task ended, and end."""
+        self._thread.expect_end()
         with self._changed:
             self._stopped = True
             self._changed.notify_all()

@@ -11,6 +11,7 @@ from typing import Final
 
 from penstock.core.loopstalls import stall_samples
 from penstock.core.metrics import MetricRegistry, Sample
+from penstock.core.threads import DEATHS
 
 FAULTS: Final = "Errors that nobody foresaw, after which a part went on"
 
@@ -50,7 +51,12 @@ def process_metrics(
         from penstock.services.metricstext import metrics_text  # noqa: PLC0415
 
         return metrics_text(
-            [metrics.snapshot, lambda: stall_samples(role), *([] if more is None else [more])]
+            [
+                metrics.snapshot,
+                lambda: stall_samples(role),
+                lambda: DEATHS.samples(role),
+                *([] if more is None else [more]),
+            ]
         )
 
     return text

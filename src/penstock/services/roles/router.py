@@ -12,6 +12,7 @@ from penstock.core.clock import Clock
 from penstock.core.errors import Dependency, InvalidRequest
 from penstock.core.loopstalls import stall_samples
 from penstock.core.metrics import MetricRegistry
+from penstock.core.threads import DEATHS
 from penstock.segments.deepstore import DeepStore
 from penstock.services.api.asgi import BODY_BYTES_MAX, application
 from penstock.services.api.router import RouterParts, RouterRoutes
@@ -147,6 +148,7 @@ def compose(context: RoleContext) -> Lifecycle:
                 [
                     registry.snapshot,
                     lambda: stall_samples("router"),
+                    lambda: DEATHS.samples("router"),
                     context.samples,
                     readiness.samples,
                     *numbers.sources(),

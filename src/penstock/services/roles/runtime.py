@@ -25,9 +25,11 @@ from penstock.broker.httpserver.guard import HttpGuard
 from penstock.broker.process.limits import raise_descriptor_limit
 from penstock.core.clock import Clock
 from penstock.core.metrics import Sample
+from penstock.core.threads import DEATHS, Death
 from penstock.core.waits import DependencyWait
 from penstock.services.config import Address, Options
-from penstock.services.emitting.emitter import Emitter
+from penstock.services.emitting.emitter import Emitter, ServiceEmitter
+from penstock.services.emitting.events import AlertEvent, Severity
 from penstock.services.emitting.making import service_emitter, stop_emitter
 from penstock.services.host.datafolder import DataFolder
 from penstock.services.host.permissions import make_deep_storage, private_data_folder
@@ -236,6 +238,7 @@ def run_role(
         lifecycle.add_handler(
             Handler("emitter", emitter.start, lambda: stop_emitter(emitter)), Stage.INIT
         )
+        sockets.callback(DEATHS.listen(lambda death: _alert(death, emitter)))
         try:
             lifecycle.start()
         except BaseException:
@@ -245,9 +248,24 @@ def run_role(
         names = [one.getsockname() for one in (listener, *others)]
         where = ", ".join(f"{one[0]}:{one[1]}" for one in names)
         logger.info("%s is running as process %d and listens on %s", name, os.getpid(), where)
-        lifecycle.join(pipe.wait)
+
+        def wait() -> None:
+            pipe.wait()
+            DEATHS.process_stops()
+
+        lifecycle.join(wait)
         logger.info("%s stopped", name)
         sys.stdout.flush()
+
+
+def _alert(death: Death, emitter: ServiceEmitter) -> None:
+    """Emit the death of a thread as an alert, and have it sent if it ends the process."""
+    is_end = DEATHS.ends_process(death)
+    severity = Severity.SERVICE_FAILURE if is_end else Severity.COMPONENT_FAILURE
+    error = death.error or RuntimeError(str(death))
+    emitter.emit(AlertEvent.of_error(f"{death}; {death.then.value}", error, severity))
+    if is_end:
+        stop_emitter(emitter)
 
 
 def _say_what_starts(options: Options) -> None:

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
+from penstock.core.threads import JobTimer
 from penstock.indexing.engine import EngineFailure
 from penstock.spark.connect.leftovers import end_jobs
 
@@ -89,8 +90,7 @@ class Running:
             self.stop(reason)
             yield
             return
-        timer = threading.Timer(seconds, self.stop, [reason])
-        timer.daemon = True
+        timer = JobTimer("time limit", seconds, lambda: self.stop(reason))
         timer.start()
         try:
             yield
@@ -143,6 +143,4 @@ class Running:
 
 
 def _later(seconds: float, call: Callable[[], None]) -> None:
-    timer = threading.Timer(seconds, call)
-    timer.daemon = True
-    timer.start()
+    JobTimer("query end", seconds, call).start()

@@ -18,6 +18,7 @@ from penstock.core.clock import Clock
 from penstock.core.errors import PenstockError, Unavailable, counted
 from penstock.core.metrics import Counter
 from penstock.core.sparselog import SparseLog
+from penstock.core.threads import OnDeath, OwnedThread
 from penstock.indexing.engine import EngineFailure, EngineUnavailable
 from penstock.segments.layout import projection_file, projection_folder
 from penstock.spark.connect.running import Running
@@ -119,7 +120,7 @@ class Maker:
         self._tidy_from_s = clock.monotonic_s() + self.options.tidy_every_s
         self._running: Running | None = None
         self._stopped = False
-        self._thread = threading.Thread(target=self._run, name="projections", daemon=True)
+        self._thread = OwnedThread("projections", self._run, on_death=OnDeath.RESTART)
 
     def eligible(self, file: TableFile) -> bool:
         """Tell whether a visible file may have a file of a projection: published, whole, large."""
@@ -158,6 +159,7 @@ class Maker:
 
     def stop(self) -> None:
         """Make no more, and stop what is being made; nobody waits for it."""
+        self._thread.expect_end()
         with self._changed:
             self._stopped = True
             self._queue.clear()

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, BinaryIO, ClassVar, Final, cast
 
 from penstock.broker.httpserver.hosts import HostPolicy
 from penstock.core.errors import InvalidRequest, Unavailable
+from penstock.core.loopstalls import watched_loop
+from penstock.core.looptasks import LoopThread
 from penstock.flow.flowfile import MIME_TYPE
 from penstock.flow.processor import (
     INT,
@@ -36,7 +38,6 @@ from penstock.flow.processors.http.receiving import (
     ReceivingOptions,
     ReceivingServer,
 )
-from penstock.flow.processors.loopthread import LoopThread
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -136,7 +137,8 @@ class ListenHTTP(Processor):
             context.wake,
         )
         self.bound_port = listener.getsockname()[1]
-        self._loop = LoopThread(f"{context.name} listens")
+        name = f"{context.name} listens"
+        self._loop = LoopThread(name, watched_loop(name))
         self._loop.start()
         started = False
         try:

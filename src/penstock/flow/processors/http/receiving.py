@@ -28,6 +28,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from penstock.broker.httpserver.guard import HttpGuard
 from penstock.broker.httpserver.serving import uvicorn_config
+from penstock.core.looptasks import keep_running
 
 if TYPE_CHECKING:
     import socket
@@ -249,7 +250,11 @@ class ReceivingServer:
 
     async def start(self) -> None:
         """Begin to answer."""
-        self._serving = asyncio.create_task(self._server.serve(sockets=[self._listener]))
+        self._serving = keep_running(
+            "http receiver",
+            lambda: self._server.serve(sockets=[self._listener]),
+            may_return=True,
+        )
 
     def begin_stop(self) -> None:
         """Stop accepting, and let requests that are answered end; from any thread."""

@@ -17,6 +17,8 @@ from typing import ClassVar, Final
 
 from penstock.client import ConnectionOptions, Consumer, ConsumerOptions, Message
 from penstock.core.errors import InvalidRequest
+from penstock.core.loopstalls import watched_loop
+from penstock.core.looptasks import LoopThread
 from penstock.flow.errors import ProcessError
 from penstock.flow.processor import (
     INT,
@@ -31,7 +33,6 @@ from penstock.flow.processor import (
     choice,
     list_of,
 )
-from penstock.flow.processors.loopthread import LoopThread
 from penstock.flow.processors.topics.intake import Intake
 from penstock.flow.processors.topics.service import SERVICE
 
@@ -113,7 +114,8 @@ class ConsumeTopic(Processor):
         # Not on the loop, which would wait: the service asks its database.
         addresses = self._addresses()
         self._recent = dict.fromkeys(_marks(context.state.get()))
-        self._loop = LoopThread(f"{context.name} consumes")
+        name = f"{context.name} consumes"
+        self._loop = LoopThread(name, watched_loop(name))
         self._intake = Intake(
             self._loop,
             lambda: self._consumer(addresses),

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.client import Consumer, Message, finish_all
 from penstock.core.errors import InvalidRequest
+from penstock.core.looptasks import keep_running, start_awaited
 
 if TYPE_CHECKING:
-    from penstock.flow.processors.loopthread import LoopThread
+    from penstock.core.looptasks import LoopThread
 
 HOLD_S: Final = 15.0
 
@@ -68,9 +69,9 @@ class Intake:
         Raises:
             InvalidRequest: A name or an address is none.
         """
-        self._consumer = self._make()
-        self._consumer.start()
-        self._pump = asyncio.create_task(self._take_all(self._consumer))
+        consumer = self._consumer = self._make()
+        consumer.start()
+        self._pump = keep_running("consumer", lambda: self._take_all(consumer), may_return=True)
 
     def begin_stop(self) -> None:
         """Give back what nobody took, and disconnect when the rest is answered."""
@@ -82,7 +83,7 @@ class Intake:
 
     def _begin_stop(self) -> asyncio.Task[None]:
         if self._stopping is None:
-            self._stopping = asyncio.get_running_loop().create_task(self._stop())
+            self._stopping = start_awaited(self._stop())
         return self._stopping
 
     async def _stop(self) -> None:

@@ -1,0 +1,335 @@
+"""Start threads, and notice when one ends that should not: log, count, end the process or restart.
+
+A thread that dies unnoticed leaves a process that answers and no longer does its work. So every
+thread of Penstock is an `OwnedThread`, which declares what follows an unexpected end of its body:
+
+    END_PROCESS   the process ends, and its launcher starts it again into recovery (the default)
+    RESTART       the body is called again after a pause that doubles
+    REPORT        nothing more: a job of one call, whose thread ends with it
+
+An end is unexpected if the body raised anything, or returned before `expect_end` was called.
+`OwnedThread` is the only place that starts threads; tasks of event loops are in `looptasks`, and
+report to the same `Deaths`.
+
+Owns the deaths of this process: their log lines, their counts, which parts are down, and the end of
+the process. Does not own how a process ends: its entry passes that to `Deaths.end_process_by`. In a
+program that uses Penstock as a library, and in tests, nothing does, so deaths only show in the log,
+the counts and `Deaths.down`.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.metrics import Sample
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+_logger = logging.getLogger(__name__)
+
+PAUSE_FIRST_S: Final = 0.1
+PAUSE_MAX_S: Final = 30.0
+# A body that ran this long has recovered: its next restart counts as the first.
+STEADY_S: Final = 60.0
+# Log lines and listeners may take so long before the process ends without them.
+_REPORT_LIMIT_S: Final = 2.0
+
+_DEATHS: Final = "Threads and tasks that ended unexpectedly, by name"
+
+
+class OnDeath(enum.Enum):
+    """What follows the unexpected end of a body."""
+
+    END_PROCESS = "the process ends"
+    RESTART = "it starts again"
+    REPORT = "the process goes on"
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """The unexpected end of a thread or task.
+
+    Attributes:
+        name: The thread's or task's.
+        error: What its body raised; None: it returned.
+        then: What follows.
+    """
+
+    name: str
+    error: BaseException | None
+    then: OnDeath
+
+    def __str__(self) -> str:
+        how = "it returned" if self.error is None else repr(self.error)
+        return f"{self.name} ended unexpectedly ({how})"
+
+
+class Deaths:
+    """The unexpected ends of one process's threads and tasks. Any thread.
+
+    The mutex guards counts and tables and is held around a few lines: a thread that just died can
+    send no mail and wait for nobody.
+    """
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._counts: Counter[str] = Counter()
+        self._down: dict[object, str] = {}
+        self._listeners: tuple[Callable[[Death], None], ...] = ()
+        self._end: Callable[[Death], object] | None = None
+        self._process_stops = False
+
+    def end_process_by(self, end: Callable[[Death], object]) -> None:
+        """Have deaths end this process, those of threads that others started included.
+
+        For the entry of a process of Penstock's own. It replaces `threading.excepthook`.
+
+        Args:
+            end: Ends the process at once; it must not raise, nor wait for another thread.
+        """
+        self._end = end
+        threading.excepthook = self._uncaught
+
+    def process_stops(self) -> None:
+        """Note that the process stops in order: from now on no death ends it."""
+        self._process_stops = True
+
+    def listen(self, listener: Callable[[Death], None]) -> Callable[[], None]:
+        """Have each death reported to a listener, before the process ends; return what ends that.
+
+        The listener gets at most two seconds. What it raises is logged.
+        """
+        with self._mutex:
+            self._listeners = (*self._listeners, listener)
+
+        def forget() -> None:
+            with self._mutex:
+                self._listeners = tuple(one for one in self._listeners if one is not listener)
+
+        return forget
+
+    def ends_process(self, death: Death) -> bool:
+        """Tell whether a death ends this process."""
+        is_declared = death.then is OnDeath.END_PROCESS
+        return is_declared and self._end is not None and not self._process_stops
+
+    def report(self, death: Death, owner: object = None, part: str = "") -> None:
+        """Log and count a death, and end the process if that follows.
+
+        Args:
+            death: What ended.
+            owner: What is down from now on, until `recovered`; None: nothing is.
+            part: The name to count it under, if that is not the death's.
+        """
+        end = self._end
+        if end is None or not self.ends_process(death):
+            self._tell(death, owner, part)
+            return
+        # Whatever happens here, and however long it takes, the process ends.
+        try:
+            teller = threading.Thread(
+                target=self._tell, args=(death, owner, part), name="last words", daemon=True
+            )
+            teller.start()
+            teller.join(_REPORT_LIMIT_S)
+        except BaseException:  # noqa: BLE001 - no thread: the log line alone, from here
+            _log(death)
+        finally:
+            end(death)
+
+    def recovered(self, owner: object) -> None:
+        """Note that an owner's body runs again, or that its end was asked for."""
+        with self._mutex:
+            self._down.pop(owner, None)
+
+    def down(self) -> list[str]:
+        """Return what is down now, with the reasons: for the readiness of the process."""
+        with self._mutex:
+            return list(self._down.values())
+
+    def counts(self) -> dict[str, int]:
+        """Return how many ended unexpectedly, by name."""
+        with self._mutex:
+            return dict(self._counts)
+
+    def samples(self, role: str) -> Iterator[Sample]:
+        """Yield the metrics."""
+        yield from death_samples(role, self.counts())
+
+    def forget(self) -> None:
+        """Forget all deaths; for tests, which share one process."""
+        with self._mutex:
+            self._counts.clear()
+            self._down.clear()
+
+    def _tell(self, death: Death, owner: object, part: str) -> None:
+        with self._mutex:
+            self._counts[part or death.name] += 1
+            if owner is not None:
+                self._down[owner] = f"{death}; {death.then.value}"
+            listeners = self._listeners
+        _log(death)
+        for listener in listeners:
+            try:
+                listener(death)
+            except Exception:
+                # The process may be out of memory; the others are told all the same.
+                _logger.exception("a listener of deaths failed")
+
+    def _uncaught(self, found: threading.ExceptHookArgs) -> None:
+        if found.exc_type is SystemExit:  # how Python lets a thread end itself
+            return
+        name = "a thread" if found.thread is None else f"thread {found.thread.name}"
+        self.report(Death(name, found.exc_value, OnDeath.END_PROCESS), part="uncaught")
+
+
+def death_samples(role: str, counts: Mapping[str, int]) -> Iterator[Sample]:
+    """Yield the metrics of a process that counted deaths by name."""
+    for name, count in sorted(counts.items()):
+        labels = (("role", role), ("thread", name))
+        yield Sample("penstock_thread_deaths_total", "counter", _DEATHS, labels, float(count))
+
+
+def _log(death: Death) -> None:
+    if death.then is OnDeath.REPORT:
+        _logger.error("%s failed", death.name, exc_info=death.error)
+    else:
+        _logger.critical("%s; %s", death, death.then.value, exc_info=death.error)
+
+
+DEATHS: Final = Deaths()
+"""Those of this process: what dies takes the process down, so the process knows them."""
+
+
+def pause_s(in_a_row: int) -> float:
+    """Return the pause before a restart: the first one is short, and each further one doubles."""
+    return min(PAUSE_MAX_S, PAUSE_FIRST_S * 2.0 ** min(in_a_row - 1, 20))
+
+
+class RestartPauses:
+    """Counts the restarts of one body in a row. Used by its thread or task alone."""
+
+    def __init__(self) -> None:
+        self._in_a_row = 0
+        self._begun_s = time.monotonic()
+
+    def begin(self) -> None:
+        """Note that the body begins."""
+        self._begun_s = time.monotonic()
+
+    def next_s(self) -> float:
+        """Return how long to wait before the body is called again."""
+        steady = time.monotonic() - self._begun_s >= STEADY_S
+        self._in_a_row = 1 if steady else self._in_a_row + 1
+        return pause_s(self._in_a_row)
+
+
+class OwnedThread(threading.Thread):
+    """A thread whose unexpected end is noticed.
+
+    Args:
+        name: Of the thread; in logs, readiness and metrics.
+        body: What it runs. Restarted, it must find its state as an exception left it.
+        on_death: What follows if the body raises, or returns before `expect_end`.
+        may_return: The body may end by itself: only an exception is unexpected.
+        part: The name in metrics, where threads have numbers in their names.
+        daemon: Let the process end without waiting for the thread.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        body: Callable[[], object],
+        *,
+        on_death: OnDeath = OnDeath.END_PROCESS,
+        may_return: bool = False,
+        part: str = "",
+        daemon: bool = True,
+    ) -> None:
+        super().__init__(name=name, daemon=daemon)
+        self._body = body
+        self._on_death = on_death
+        self._may_return = may_return or on_death is OnDeath.REPORT
+        self._part = part or name
+        self._end_expected = threading.Event()
+
+    def expect_end(self) -> None:
+        """Note that the end of the body is asked for: no restart follows. Any thread."""
+        self._end_expected.set()
+
+    def run(self) -> None:
+        """Run the body; `start` has the new thread call it."""
+        try:
+            self._run()
+        finally:
+            del self._body  # it may refer to this thread
+
+    def _run(self) -> None:
+        pauses = RestartPauses()
+        while True:
+            error: BaseException | None = None
+            pauses.begin()
+            try:
+                self._body()
+            # The top of a thread: nobody above could notice it.
+            except BaseException as caught:  # noqa: BLE001
+                error = caught
+            if error is None and (self._may_return or self._end_expected.is_set()):
+                DEATHS.recovered(self)
+                return
+            death = Death(self.name, error, self._on_death)
+            owner = None if self._on_death is OnDeath.REPORT else self
+            DEATHS.report(death, owner, self._part)
+            del death, error  # its trace holds what the body worked on
+            if self._on_death is not OnDeath.RESTART:
+                return
+            is_over = self._end_expected.wait(pauses.next_s())
+            DEATHS.recovered(self)
+            if is_over:
+                return
+
+
+def start_job(name: str, job: Callable[[], object], *, part: str = "") -> OwnedThread:
+    """Start one call on a daemon thread of its own; what it raises is logged and counted.
+
+    Raises:
+        RuntimeError: No thread can be started.
+    """
+    thread = OwnedThread(name, job, on_death=OnDeath.REPORT, part=part)
+    thread.start()
+    return thread
+
+
+class JobTimer:
+    """One call after a time, on a thread of its own; what it raises is logged and counted.
+
+    Args:
+        name: Of the thread.
+        delay_s: Until the call, from `start`.
+        job: The call.
+    """
+
+    def __init__(self, name: str, delay_s: float, job: Callable[[], object]) -> None:
+        self._delay_s = delay_s
+        self._job = job
+        self._cancelled = threading.Event()
+        self._thread = OwnedThread(name, self._wait, on_death=OnDeath.REPORT)
+
+    def start(self) -> None:
+        """Begin to wait. Raises RuntimeError if no thread can be started."""
+        self._thread.start()
+
+    def cancel(self) -> None:
+        """Make no call if it has not begun."""
+        self._cancelled.set()
+
+    def _wait(self) -> None:
+        if not self._cancelled.wait(self._delay_s):
+            self._job()

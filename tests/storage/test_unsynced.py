@@ -1,0 +1,156 @@
+"""The age of unsynced data, and its alarm."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from penstock.core.errors import Unavailable
+from penstock.storage import unsynced
+from penstock.storage.syncing import Syncer
+from penstock.storage.syncthreads import SyncThreads
+from penstock.testing.clock import VirtualClock
+
+
+class Disk:
+    """Syncs when the test lets it, or fails."""
+
+    def __init__(self) -> None:
+        self.begun, self.answers = threading.Semaphore(0), threading.Semaphore(0)
+        self.error: Unavailable | None = None
+
+    def sync(self) -> int:
+        self.begun.release()
+        assert self.answers.acquire(timeout=30)
+        if self.error is not None:
+            raise self.error
+        return 0
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture
+def shared(clock: VirtualClock) -> Iterator[SyncThreads]:
+    with SyncThreads(clock=clock, name="queues") as made:
+        yield made
+
+
+def syncer(disk: Disk, clock: VirtualClock, shared: SyncThreads) -> Syncer:
+    return Syncer(
+        disk.sync,
+        every_messages=100,
+        interval_ms=2_000,
+        pause_ms=0,
+        clock=clock,
+        threads=shared,
+        name="q",
+    )
+
+
+def test_age_counts_from_the_first_append_until_it_is_synced(
+    clock: VirtualClock, shared: SyncThreads
+) -> None:
+    disk = Disk()
+    queue = syncer(disk, clock, shared)
+    assert shared.unsynced.age_s() == 0
+    queue.wrote(1)
+    clock.advance(1.5)
+    queue.wrote(1)
+    assert shared.unsynced.age_s() == 1.5
+    clock.wait_for_waiting(1)
+    clock.advance(0.5)  # a pass begins, and takes its time
+    assert disk.begun.acquire(timeout=30)
+    queue.wrote(1)
+    clock.advance(3.0)
+    assert shared.unsynced.age_s() == 5.0
+    asked = queue.request()  # of the next pass
+    disk.answers.release()
+    assert disk.begun.acquire(timeout=30)
+    assert shared.unsynced.age_s() == 3.0  # of what was appended meanwhile
+    disk.answers.release()
+    asked.result(30)
+    assert shared.unsynced.age_s() == 0
+    disk.answers.release()
+    queue.close()
+
+
+def test_a_pass_that_fails_makes_nothing_younger(clock: VirtualClock, shared: SyncThreads) -> None:
+    disk = Disk()
+    disk.error = Unavailable("no answer")
+    queue = syncer(disk, clock, shared)
+    queue.wrote(1)
+    clock.advance(1.0)
+    asked = queue.request()
+    assert disk.begun.acquire(timeout=30)
+    disk.answers.release()
+    with pytest.raises(Unavailable):
+        asked.result(30)
+    clock.advance(0.5)
+    assert shared.unsynced.age_s() == 1.5
+    disk.error = None
+    disk.answers.release()
+    queue.request().result(30)
+    assert shared.unsynced.age_s() == 0
+    queue.close()
+
+
+def test_data_that_is_too_old_raises_the_alarm_again_and_again(
+    clock: VirtualClock, shared: SyncThreads, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = Disk()
+    queue = syncer(disk, clock, shared)
+    data = shared.unsynced
+    assert data.limit_s == 20.0  # ten times the interval
+    queue.wrote(1)
+    clock.wait_for_waiting(1)
+    clock.advance(2.0)
+    assert disk.begun.acquire(timeout=30)  # the disk hangs
+    clock.wait_for_waiting(1)
+    clock.advance(17.9)
+    assert data.trouble() is None
+    for alarms, (after_s, age_s) in enumerate(((0.1, 20), (20.0, 40)), 1):
+        clock.wait_for_waiting(1)
+        clock.advance(after_s)
+        assert data.trouble() == (
+            f"queues: data has not been synced for {age_s} s, and a power loss would take it"
+            " (the limit is 20 s): look whether the disk answers"
+        )
+        clock.wait_until(lambda: len(_alarms(caplog)) == alarms)  # noqa: B023
+    disk.answers.release()
+    queue.request()
+    disk.answers.release()
+    queue.close()
+    assert data.trouble() is None
+
+
+def _alarms(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [
+        one.message
+        for one in caplog.records
+        if one.name == unsynced.__name__ and one.levelno == logging.ERROR
+    ]
+
+
+def test_the_alarm_is_not_raised_for_data_that_is_synced_in_time(
+    clock: VirtualClock, shared: SyncThreads, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = Disk()
+    queue = syncer(disk, clock, shared)
+    for _ in range(20):
+        queue.wrote(1)
+        clock.wait_for_waiting(1)
+        clock.advance(2.0)
+        assert disk.begun.acquire(timeout=30)
+        done = threading.Event()
+        queue.request().add_done_callback(lambda _, done=done: done.set())
+        disk.answers.release(2)
+        assert done.wait(30)
+        disk.begun.acquire(timeout=30)
+    queue.close()
+    assert _alarms(caplog) == []
