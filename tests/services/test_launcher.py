@@ -22,6 +22,7 @@ from penstock.services.host import launcher
 from penstock.services.host.launcher import ChildPlan, Launcher
 from penstock.services.host.process import ChildCommand, listen, listen_patiently
 from penstock.services.host.pulse import Pulse, PulseOptions
+from penstock.services.host.supervision import DEAD_THREAD
 from penstock.testing.clock import VirtualClock
 
 READY_AND_WAIT = """
@@ -32,6 +33,21 @@ signal.pause()
 READY_AND_IGNORE = """
 import os, signal, sys
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
+os.write(int(sys.argv[1]), b"ready\\n")
+while True:
+    signal.pause()
+"""
+# Has a thread that dies at SIGUSR1.
+READY_AND_DIE = """
+import logging, os, signal, sys, threading
+from penstock.core.threads import OwnedThread
+from penstock.services.host.process import end_on_thread_death
+
+logging.basicConfig()
+end_on_thread_death()
+asked = threading.Event()
+signal.signal(signal.SIGUSR1, lambda *_: asked.set())
+OwnedThread("election", lambda: asked.wait() and 1 / 0).start()
 os.write(int(sys.argv[1]), b"ready\\n")
 while True:
     signal.pause()
@@ -227,6 +243,21 @@ def test_a_killed_child_is_started_again_and_counted(tmp_path: Path) -> None:
     assert before["b"] == after["b"]
     assert before["a"] != after["a"]
     assert rig.lines[0] == "a ended (SIGKILL); again in 0.2 s"
+
+
+def test_a_child_whose_thread_died_is_started_again(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, [plan("overlord", READY_AND_DIE)])
+
+    def on_line(line: str) -> None:
+        if line == "overlord is ready again":
+            rig.launcher.ask_stop()
+
+    rig.on_ready = lambda: os.kill(rig.pids()["overlord"], signal.SIGUSR1)
+    rig.on_line = on_line
+    rig.launcher.run()
+    ended = rig.lines[0]
+    assert ended.startswith(f"overlord ended (exit code {DEAD_THREAD}); again in 0.2 s")
+    assert "ZeroDivisionError" in ended
 
 
 def test_a_child_that_hangs_is_started_again(tmp_path: Path) -> None:

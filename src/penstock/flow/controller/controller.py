@@ -306,9 +306,9 @@ class FlowController:
         """
         return self._queues.find(self._parts.connection_id(target))
 
-    def check(self) -> None:
+    def check_synced(self) -> None:
         """Return if commits reach the disk in time. Raises Unavailable if they do not."""
-        self._repository.check()
+        self._repository.check_synced()
 
     def status(self) -> FlowStatus:
         """Return what the flow is doing."""

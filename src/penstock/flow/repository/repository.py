@@ -195,7 +195,7 @@ class FlowFileRepository:
         finally:
             self._lock.release()
 
-    def check(self) -> None:
+    def check_synced(self) -> None:
         """Return if commits reach the disk in time.
 
         Raises:

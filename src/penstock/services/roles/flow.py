@@ -119,13 +119,13 @@ class FlowHost:
             raise Unavailable("the flow is not there yet, or is being closed: try again")
         return controller
 
-    def check(self) -> None:
+    def check_synced(self) -> None:
         """Return if what the flow commits reaches the disk in time.
 
         Raises:
             Unavailable: It does not, or the flow is not open.
         """
-        self.controller().check()
+        self.controller().check_synced()
 
     def metrics(self) -> Iterator[Sample]:
         """Return the metrics of the flow. Raises as `controller`."""
@@ -180,7 +180,7 @@ def compose(context: RoleContext) -> Lifecycle:
         [
             Check("read the metadata", Dependency.METADATA, store.leases.list),
             Check("open the flow", Dependency.DISK, host.controller),
-            Check("sync the flow", Dependency.DISK, host.check),
+            Check("sync the flow", Dependency.DISK, host.check_synced),
         ],
         presence.waits,
     )
