@@ -139,7 +139,7 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def deaths() -> Deaths:
     """Return the deaths of threads and tasks; a test that asks for them expects some."""
     return DEATHS

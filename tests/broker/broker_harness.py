@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 import uvloop
 
 from penstock.broker.server import BrokerServer
+from penstock.core.looptasks import watch_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -46,6 +47,7 @@ class RunningBroker:
             options, queue_options, fs=fs, clock=clock, free_bytes=free_bytes
         )
         self._loop = uvloop.new_event_loop()
+        watch_loop(self._loop)
         self._thread = threading.Thread(target=self._loop.run_forever)
 
     def __enter__(self) -> Self:

@@ -13,6 +13,7 @@ from broker_harness import RunningBroker
 
 from penstock.broker.client import BrokerClient
 from penstock.core.errors import Unavailable
+from penstock.core.threads import Death, Deaths, OnDeath
 from penstock.storage.diskqueue import DiskQueueOptions
 from penstock.storage.filesystem import OsAppendFile, OsFileSystem
 
@@ -112,6 +113,34 @@ def test_a_body_that_does_not_come_is_given_up(options: BrokerOptions) -> None:
         assert answer.endswith(b'{"message":"REQUEST_TIMEOUT"}')
         assert publishing(broker)["held_bytes"] == 0
         assert broker.server.broker.topics.find("slow") is None
+
+
+def test_data_that_is_unsynced_for_too_long_is_told(options: BrokerOptions) -> None:
+    never = DiskQueueOptions(sync_interval_ms=10**9)
+    with RunningBroker(options, never) as broker, BrokerClient(broker.url) as client:
+        parts = broker.server.broker.topics.parts
+        assert parts._sync_threads is not None
+        client.publish("t", [b"first"])
+        assert parts.unsynced_limit_s() == 10 * 10**6
+        parts._sync_threads.unsynced.limit_s = 1e-9
+        answer = broker.ask("GET", "/ping")
+        assert (answer.status, answer.body[:33]) == (500, b"NOK - sync: data has not been syn")
+        ready = broker.ask("GET", "/status/ready")
+        assert (ready.status, ready.body[:14]) == (503, b'{"ready":false')
+        client.publish("t", [b"second"], durable=True)
+        assert broker.ask("GET", "/ping").status == 200
+        assert parts.unsynced_age_s() == 0
+
+
+def test_a_dead_thread_makes_the_broker_unready(options: BrokerOptions, deaths: Deaths) -> None:
+    with RunningBroker(options) as broker:
+        deaths.report(Death("retention", None, OnDeath.RESTART), object())
+        ready = broker.ask("GET", "/status/ready")
+        assert ready.status == 503
+        assert b"retention ended unexpectedly (it returned); it starts again" in ready.body
+        assert broker.ask("GET", "/ping").status == 200  # publishing works
+        stats = orjson.loads(broker.ask("GET", "/stats?format=json").body)
+        assert stats["thread_deaths"] == {"retention": 1}
 
 
 def test_publishes_stop_while_the_disk_is_nearly_full_and_reading_goes_on(

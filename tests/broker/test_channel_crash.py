@@ -116,6 +116,7 @@ async def what_is_left(world: World) -> None:
 STEPS = 400  # more than there are
 
 
+@pytest.mark.usefixtures("deaths")  # a crash is raised in tasks, too
 @pytest.mark.parametrize("power", [False, True], ids=["kill", "power"])
 def test_each_step_of_each_operation_can_be_the_last(power: bool) -> None:
     seeds = range(3) if power else range(1)
@@ -204,6 +205,7 @@ def any_operation(world: World, rng: random.Random) -> Step:
 
 
 @given(seed=st.integers(0, 2**32))
+@pytest.mark.usefixtures("deaths")
 def test_any_life_of_a_topic_keeps_its_promises(seed: int) -> None:
     rng = random.Random(seed)
     world = World(seed)

@@ -415,6 +415,7 @@ def test_a_mailbox_thread_stopped_without_drain_cancels_what_is_left() -> None:
     assert left.cancelled()
 
 
+@pytest.mark.usefixtures("deaths")
 def test_a_mailbox_thread_that_fails_tells_cancels_and_keeps_the_failure() -> None:
     told: list[BaseException] = []
     thread = MailboxThread("worker", on_failure=told.append)
@@ -473,6 +474,7 @@ def test_stopping_without_drain_ends_a_yield_and_is_no_failure(priority: int) ->
     assert left.cancelled()
 
 
+@pytest.mark.usefixtures("deaths")
 @pytest.mark.parametrize("priority", [0, 7, MAX_PRIORITY])
 def test_a_reported_failure_ends_a_yield_and_is_the_failure(priority: int) -> None:
     ends: list[str] = []
@@ -516,6 +518,7 @@ def test_a_mail_that_catches_what_its_yield_raises_does_not_keep_the_loop_alive(
     assert "later" not in story.said
 
 
+@pytest.mark.usefixtures("deaths")
 def test_a_failure_reported_to_a_yield_stays_the_cause_when_its_cleanup_raises() -> None:
     entered = threading.Event()
     thread = MailboxThread("worker")
@@ -538,6 +541,7 @@ def test_a_failure_reported_to_a_yield_stays_the_cause_when_its_cleanup_raises()
     assert "afterwards, in mailbox worker: RuntimeError('cleanup')" in lost.__notes__
 
 
+@pytest.mark.usefixtures("deaths")
 def test_the_first_failure_stays_the_cause_when_closing_fails_too() -> None:
     class Stubborn:
         def __call__(self) -> None:

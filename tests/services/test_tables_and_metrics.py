@@ -280,3 +280,34 @@ def test_a_scrape_asks_for_all_supervisors_at_once(
     assert ("penstock_supervisor_lag", "compacts") not in found
     assert found["penstock_tasks", "running"] == 1
     assert store.all_counts() == {"s2": store.counts("s2")}
+
+
+def test_the_broker_tells_its_dead_threads_and_the_age_of_its_data(store: MetadataStore) -> None:
+    stats = {"unsynced": {"age_ms": 2_500, "limit_ms": 20_000}, "thread_deaths": {"retention": 2}}
+
+    class Broker(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = orjson.dumps(stats)
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Log nothing."""
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Broker)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        address = Address("127.0.0.1", server.server_address[1])
+        metrics = RouterMetrics(store, lambda: address, lambda: address, clock=SystemClock())
+        found = {(one.name, one.labels): one.value for one in metrics.of_broker()}
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    labels = (("role", "broker"), ("thread", "retention"))
+    assert found["penstock_thread_deaths_total", labels] == 2
+    assert found["penstock_broker_unsynced_seconds", ()] == 2.5

@@ -66,7 +66,7 @@ def publishing(broker: Broker) -> Json:
 
 
 def unsynced(broker: Broker) -> Json:
-    """Return the age of the oldest message that is not on the disk, and from which age it is NOK."""
+    """Return the age of the oldest message that is not on the disk, and the limit for it."""
     parts = broker.topics.parts
     return {
         "age_ms": int(parts.unsynced_age_s() * 1000),

@@ -107,8 +107,8 @@ def leave(code: int, clock: Clock) -> NoReturn:
 def end_on_thread_death() -> None:
     """Have this process end with `DEAD_THREAD` when a thread ends that it needs, or is uncaught.
 
-    For the entry of a process. It ends at once, as by a kill: the recovery of the next start repairs
-    what the dead thread left half done, while an orderly stop could write that down.
+    For the entry of a process. It ends at once, as by a kill: the recovery of the next start
+    repairs what the dead thread left half done, while an orderly stop could write that down.
     Handlers of logs write each line through, so nothing is flushed.
     """
     DEATHS.end_process_by(lambda _death: os._exit(DEAD_THREAD))
