@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -27,7 +26,7 @@ def broker(folder: Path, log: Path) -> Iterator[tuple[subprocess.Popen[bytes], s
     """Run a broker in a folder; the block begins when it serves."""
     variables = {
         "PYTHONPATH": str(Path(__file__).parent / "dying"),
-        "PENSTOCK_TEST_THREAD": "sync timer",
+        "PENSTOCK_TEST_DIES": f"sync timer={log.with_name('order')}",
     }
     reader, writer = os.pipe()
     process = subprocess.Popen(
@@ -57,10 +56,10 @@ def broker(folder: Path, log: Path) -> Iterator[tuple[subprocess.Popen[bytes], s
 
 
 def test_a_broker_whose_sync_timer_dies_ends_and_starts_again(tmp_path: Path) -> None:
-    log = tmp_path / "log"
+    log, order = tmp_path / "log", tmp_path / "order"
     with broker(tmp_path / "data", log) as (process, url), BrokerClient(url) as client:
         client.publish("events", [b"before"])
-        process.send_signal(signal.SIGUSR1)
+        order.touch()
         while process.poll() is None:
             try:
                 client.publish("events", [b"after"])  # wakes the thread
@@ -68,6 +67,7 @@ def test_a_broker_whose_sync_timer_dies_ends_and_starts_again(tmp_path: Path) ->
                 break
     assert process.returncode == DEAD_THREAD
     assert "sync timer ended unexpectedly (MemoryError())" in log.read_text()
+    order.unlink()
     with broker(tmp_path / "data", log) as (process, url), BrokerClient(url) as client:
         assert client.offsets("events", durable=True).partitions[0].latest >= 1
         process.terminate()
