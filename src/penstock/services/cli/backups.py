@@ -18,12 +18,14 @@ from penstock.indexing.masking import masked_url
 from penstock.services import config
 from penstock.services.cli import exitcodes
 from penstock.services.cli.context import GIVEN
-from penstock.services.cli.output import print_json, print_rows, say, warn
+from penstock.services.cli.output import Bars, print_json, print_rows, progress_bars, say, warn
 from penstock.services.config import Options
 from penstock.services.host.datafolder import FORMAT_FILE, DataFolder, FolderLock
 from penstock.storage.filesystem import OsFileSystem
 
 if TYPE_CHECKING:
+    from rich.progress import TaskID
+
     from penstock.services.backup.backup import BackupProgress
 
 _SHOWN_MAX = 10
@@ -89,7 +91,8 @@ def backup(
         )
     else:
         print_rows(_rows(report.parts), as_json=False)
-        say(f"\nthe backup of {data.path} is in {target}")
+        say()
+        say(f"the backup of {data.path} is in {target}")
         for advice in manifest.advice:
             warn(f"penstock: {advice}")
     _warn_of(manifest.missing, "the deep storage lacks files of segments that the metadata names")
@@ -175,7 +178,8 @@ def _restore(options: Options, folder: Path, *, as_json: bool) -> None:
         print_json({"id": report.manifest.id, "parts": _rows(report.parts), "absent": absent})
     else:
         print_rows(_rows(report.parts), as_json=False)
-        say(f"\n{data_dir} holds the Penstock of {report.manifest.created}")
+        say()
+        say(f"{data_dir} holds the Penstock of {report.manifest.created}")
     if report.options_aside:
         warn(
             "penstock: the options of the backup are in penstock.toml.of-the-backup: check their"
@@ -289,21 +293,25 @@ def _progress() -> Iterator[BackupProgress]:
     if not sys.stderr.isatty():
         yield _Lines()
         return
-    from rich.console import Console  # noqa: PLC0415 - slow to import
-    from rich.progress import Progress, TaskID  # noqa: PLC0415 - slow to import, not for every command
+    with progress_bars() as bars:
+        yield _Bars(bars)
 
-    class Bars:
-        task: TaskID | None = None
 
-        def stage(self, name: str, files: int) -> None:
-            self.task = bars.add_task(name, total=files)
+class _Bars:
+    """Progress as bars, one for each stage."""
 
-        def copied(self, _size: int) -> None:
-            if self.task is not None:
-                bars.advance(self.task)
+    def __init__(self, bars: Bars) -> None:
+        self._bars = bars
+        self._bar: TaskID | None = None
 
-    with Progress(console=Console(stderr=True), transient=True) as bars:
-        yield Bars()
+    def stage(self, name: str, files: int) -> None:
+        """Show what is copied now."""
+        self._bar = self._bars.add(name, files)
+
+    def copied(self, _size: int) -> None:
+        """Count a file."""
+        if self._bar is not None:
+            self._bars.advance(self._bar)
 
 
 class _Lines:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated
@@ -17,7 +16,7 @@ import typer
 
 from penstock.core.errors import InvalidRequest, PenstockError, counted
 from penstock.services.cli.context import GIVEN
-from penstock.services.cli.output import warn
+from penstock.services.cli.output import warn, write_bodies
 from penstock.services.httpclient import JsonClient
 
 Topic = Annotated[str, typer.Argument(help="Name of the topic.")]
@@ -94,8 +93,7 @@ async def _consume(
             messages = await consumer.take(left)
             if not messages:
                 return
-            sys.stdout.buffer.writelines(message.body + b"\n" for message in messages)
-            sys.stdout.buffer.flush()
+            write_bodies(message.body for message in messages)
             written[0] += len(messages)
             if limit:
                 # Before the answers make room: what came beyond the last would have to go back.

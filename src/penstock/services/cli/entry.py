@@ -36,7 +36,7 @@ from penstock.services.cli.indexing import (
     tasks,
     workers,
 )
-from penstock.services.cli.output import warn
+from penstock.services.cli.output import say, warn_lines
 from penstock.services.cli.processor import commands as processor_commands
 
 EVERYWHERE = (
@@ -59,7 +59,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"penstock {penstock.__version__}")
+        say(f"penstock {penstock.__version__}")
         raise typer.Exit
 
 
@@ -180,8 +180,8 @@ def hoisted(arguments: list[str]) -> list[str]:
 
 def _failed(error: Exception) -> int:
     if GIVEN.debug:
-        traceback.print_exception(error)
-    warn(f"penstock: {error}")
+        warn_lines("".join(traceback.format_exception(error)).rstrip())
+    warn_lines(f"penstock: {error}")
     if isinstance(error, NotReachable):
         return exitcodes.NOT_REACHABLE
     return exitcodes.USAGE if isinstance(error, InvalidRequest) else exitcodes.FAILED

@@ -1,6 +1,9 @@
 """How commands print, tables for people and JSON for programs, and how they read files.
 
-Owns the forms and nothing of what is printed.
+Every command prints through this module and `tables`, and nothing else writes to the standard
+streams (`tests/services/test_cli_output.py` looks): here control characters in data are escaped,
+and here and in `tables` text is never read as markup of Rich. Bytes that a program asked for, such
+as the messages of `penstock sub`, pass as they are unless a terminal would show them.
 """
 
 from __future__ import annotations
@@ -9,32 +12,128 @@ import contextlib
 import json
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
 
 import typer
 
 from penstock.core.errors import InvalidRequest, counted
+from penstock.core.printable import escaped, escaped_json, escaped_lines
 from penstock.services.answers import objects, whole
 from penstock.services.cli import exitcodes
 from penstock.services.cli.tables import print_table
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 Row = Mapping[str, object]
 
 
 def print_json(content: object) -> None:
     """Print JSON, indented."""
-    typer.echo(json.dumps(content, indent=2, ensure_ascii=False))
+    typer.echo(escaped_json(json.dumps(content, indent=2, ensure_ascii=False)))
 
 
-def say(text: str) -> None:
+def say(text: str = "") -> None:
     """Print a line."""
-    typer.echo(text)
+    typer.echo(escaped(text))
+
+
+def say_lines(text: str, *, end: bool = True) -> None:
+    """Print a text of several lines; its tabs stay, too."""
+    typer.echo(escaped_lines(text), nl=end)
 
 
 def warn(text: str) -> None:
     """Print a line on standard error."""
-    typer.echo(text, err=True)
+    typer.echo(escaped(text), err=True)
+
+
+def warn_lines(text: str) -> None:
+    """Print a text of several lines, such as an error, on standard error."""
+    typer.echo(escaped_lines(text), err=True)
+
+
+def print_result(text: str, *, is_json: bool) -> None:
+    """Print a result for programs: as it is, but escaped where a terminal would show it.
+
+    JSON means the same with escapes, so it always has them.
+    """
+    if is_json:
+        text = escaped_json(text)
+    elif sys.stdout.isatty():
+        text = escaped_lines(text)
+    # Not by Typer, which leaves out what looks like a colour.
+    sys.stdout.write(f"{text}\n")
+
+
+def write_bodies(bodies: Iterable[bytes]) -> None:
+    """Write messages, each with the end of a line; a terminal is shown them escaped."""
+    if sys.stdout.isatty():
+        for body in bodies:
+            say_lines(body.decode("utf-8", "backslashreplace"))
+        return
+    sys.stdout.buffer.writelines(body + b"\n" for body in bodies)
+    sys.stdout.buffer.flush()
+
+
+def byte_output() -> BinaryIO:
+    """Return standard output for a file of bytes, such as an export to `-`.
+
+    Raises:
+        InvalidRequest: A terminal would show the bytes.
+    """
+    if sys.stdout.isatty():
+        raise InvalidRequest(
+            "a terminal cannot show the bytes of the export: redirect the output, or name a file"
+        )
+    return sys.stdout.buffer
+
+
+@contextlib.contextmanager
+def progress_bars(*, with_rest: bool = True) -> Iterator[Bars]:
+    """Show bars of progress on standard error, which is a terminal, until the block ends.
+
+    Args:
+        with_rest: Whether a bar has its percentage and the time that is left, or the time passed.
+    """
+    # Here, because most commands show no bar and start sooner without it.
+    from rich import progress  # noqa: PLC0415 - slow to import, not for every command
+    from rich.console import Console  # noqa: PLC0415 - slow to import, not for every command
+
+    columns: list[progress.ProgressColumn] = [
+        progress.TextColumn("{task.description}", markup=False),
+        progress.BarColumn(),
+    ]
+    if with_rest:
+        columns += [progress.TaskProgressColumn(), progress.TimeRemainingColumn()]
+    else:
+        columns.append(progress.TimeElapsedColumn())
+    with progress.Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+        yield Bars(shown)
+
+
+class Bars:
+    """Bars of progress, each with a text that is data."""
+
+    def __init__(self, shown: Progress) -> None:
+        self._shown = shown
+
+    def add(self, text: str, total: int | None) -> TaskID:
+        """Show one bar more."""
+        return self._shown.add_task(escaped(text), total=total)
+
+    def advance(self, bar: TaskID) -> None:
+        """Count one step."""
+        self._shown.advance(bar)
+
+    def update(
+        self, bar: TaskID, done: int, total: int | None = None, *, text: str | None = None
+    ) -> None:
+        """Show how much is done; of how much, and what, only if that is given."""
+        shown = None if text is None else escaped(text)
+        self._shown.update(bar, completed=done, total=total, description=shown)
 
 
 def confirm(question: str, *, yes: bool, loss: str = "this cannot be undone") -> None:
@@ -48,7 +147,7 @@ def confirm(question: str, *, yes: bool, loss: str = "this cannot be undone") ->
     if not sys.stdin.isatty():
         raise InvalidRequest(f"{loss}; say --yes")
     try:
-        answer = input(f"{question} [y/N] ")
+        answer = input(escaped(f"{question} [y/N] "))
     except EOFError:
         answer = ""
     if answer.strip().lower() not in ("y", "yes"):
@@ -103,8 +202,8 @@ def cell(value: object) -> str:
     if isinstance(value, float):
         return f"{value:,.3f}".rstrip("0").rstrip(".")
     if isinstance(value, Mapping | list):
-        return json.dumps(value, ensure_ascii=False)
-    return str(value)
+        return escaped_json(json.dumps(value, ensure_ascii=False))
+    return escaped(str(value))
 
 
 def without_empty(rows: Sequence[Row], *names: str) -> list[Row]:

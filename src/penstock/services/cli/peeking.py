@@ -6,7 +6,6 @@ import base64
 import contextlib
 import json
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,14 +13,15 @@ import typer
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.instants import format_time
+from penstock.core.printable import HIDDEN
 from penstock.services.cli.context import GIVEN
-from penstock.services.cli.output import print_json, print_rows
+from penstock.services.cli.output import print_json, print_rows, say_lines
 
 if TYPE_CHECKING:
     from penstock.broker.client import BrokerClient, PartitionOffsets
 
 _COUNT_MAX = 1_000  # of one look
-_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_CONTROL = re.compile(f"(?![\t\n\r])[{HIDDEN}]")
 _LINE_END = re.compile(r"\s*[\r\n]\s*")
 
 
@@ -70,7 +70,7 @@ def peek(
             first = None if offset is None else _clipped(offset, part)
             for message in _messages(broker, (name, channel, state), part.partition, first, limit):
                 if channel is None and not as_json:
-                    sys.stdout.write(_line(message) + "\n")
+                    say_lines(_line(message))
                 else:
                     rows.append(_row(message, as_json=as_json))
     if as_json:

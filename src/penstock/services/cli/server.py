@@ -17,7 +17,14 @@ from penstock.core.errors import NotReachable, PenstockError
 from penstock.services.answers import objects
 from penstock.services.cli import exitcodes
 from penstock.services.cli.context import GIVEN
-from penstock.services.cli.output import first_line, print_json, print_rows, say, wait_lines
+from penstock.services.cli.output import (
+    first_line,
+    print_json,
+    print_rows,
+    say,
+    say_lines,
+    wait_lines,
+)
 from penstock.services.cli.serveroptions import Config, DataDir, takes_options
 from penstock.services.config import CONFIG_VARIABLE, Options
 from penstock.services.host.datafolder import DataFolder
@@ -73,7 +80,7 @@ def up(given: Mapping[str, str | None], config: Config = None) -> None:
     # Here, because no other command needs the launcher.
     from penstock.services.host.up import up as run_up  # noqa: PLC0415
 
-    run_up(_resolve(config, given), os.environ, SystemClock(), say)
+    run_up(_resolve(config, given), os.environ, SystemClock(), say_lines)
 
 
 @takes_options(but=OF_LOCAL_SPARK)

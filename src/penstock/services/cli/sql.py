@@ -17,7 +17,15 @@ from penstock.core.errors import InvalidRequest, PenstockError
 from penstock.services.answers import part
 from penstock.services.cli.context import GIVEN, QUERY_TIMEOUT_S
 from penstock.services.cli.indexing.forms import follow
-from penstock.services.cli.output import cell, read_text, say, terminal_width, warn
+from penstock.services.cli.output import (
+    cell,
+    print_result,
+    read_text,
+    say,
+    terminal_width,
+    warn,
+    warn_lines,
+)
 from penstock.services.cli.tables import print_table
 from penstock.services.httpclient import JsonClient, error_of_answer
 from penstock.services.sqlclient import ask
@@ -49,6 +57,7 @@ class _Wanted:
 
 # Whether a statement becomes a task is for the server to say; this spares queries a question.
 _WRITES = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*(?:INSERT|REPLACE)\b", re.IGNORECASE | re.DOTALL)
+_EXPLAINS = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*EXPLAIN\b", re.IGNORECASE | re.DOTALL)
 
 _RESULT_FORMATS = {Format.CSV: "csv", Format.JSON: "object", Format.JSONL: "objectLines"}
 
@@ -136,7 +145,9 @@ def _query(api: JsonClient, statement: str, wanted: _Wanted) -> None:
             and any(row[at] is not None for row in found.rows)
             for at in range(len(found.names))
         ]
-        cells = [[_cell(value) for value in row] for row in found.rows]
+        # A plan is a text of many lines; other values stand in one line each.
+        write = str if _EXPLAINS.match(statement) else _cell
+        cells = [[write(value) for value in row] for row in found.rows]
         print_table(found.names, cells, numeric, width=terminal_width())
         say(f"{len(found.rows):,} {'row' if len(found.rows) == 1 else 'rows'}")
         return
@@ -149,7 +160,7 @@ def _query(api: JsonClient, statement: str, wanted: _Wanted) -> None:
     status, _, content = api.exchange("POST", "/druid/v2/sql", json.dumps(body).encode())
     if status != 200:
         raise error_of_answer(status, content, "the query")
-    sys.stdout.write(content.decode().rstrip("\n") + "\n")
+    print_result(content.decode().rstrip("\n"), is_json=output is not Format.CSV)
 
 
 def _write(
@@ -221,7 +232,7 @@ def _attempt(
     try:
         work(api, text, wanted)
     except PenstockError as error:
-        warn(f"penstock: {error}")
+        warn_lines(f"penstock: {error}")
     except KeyboardInterrupt:
         pass  # What it means for a statement is said; nothing else changes anything.
 
@@ -237,4 +248,5 @@ def _command(api: JsonClient, line: str, wanted: _Wanted) -> None:
         return
     found = api.get(DATASOURCES)
     names = [str(one) for one in found] if isinstance(found, list) else []
-    say("\n".join(names) or "no datasources with data in them yet")
+    for one in names or ["no datasources with data in them yet"]:
+        say(one)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from penstock.core.printable import escaped, escaped_lines
+
 _GAP: Final = 3
 """Columns of the terminal between two of a table."""
 
@@ -88,7 +90,9 @@ def print_table(
         width: In characters.
         may_cut: As for `fitted`.
     """
-    shown = [list(row) for row in cells] if width is None else fitted(names, cells, width, may_cut)
+    names = [escaped(name) for name in names]
+    cells = [[escaped_lines(text) for text in row] for row in cells]
+    shown = cells if width is None else fitted(names, cells, width, may_cut)
     # Here, because commands that print no table start sooner without it.
     from rich import box  # noqa: PLC0415 - slow to import, not for every command
     from rich.console import Console  # noqa: PLC0415 - slow to import, not for every command

@@ -22,6 +22,7 @@ from rich.text import Text
 
 from penstock.core.clock import Clock, SystemClock
 from penstock.core.errors import PenstockError, Unavailable, counted
+from penstock.core.printable import escaped
 from penstock.services.answers import objects, whole
 from penstock.services.demo.chaos import kill_one
 from penstock.services.demo.feeding import FOLDER_VARIABLE, REJECTED, TOPIC, Feeding
@@ -321,7 +322,7 @@ def _mark(good: bool) -> str:
 
 
 def _shown(cell: object) -> str:
-    return f"{cell:,}" if isinstance(cell, int | float) else str(cell)
+    return f"{cell:,}" if isinstance(cell, int | float) else escaped(str(cell))
 
 
 def run_demo(options: DemoOptions) -> bool:

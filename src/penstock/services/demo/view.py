@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.core.errors import counted
+from penstock.core.printable import escaped
 
 LINE_EVERY_S: Final = 5.0
 STILL_S: Final = 3.0
@@ -102,7 +103,7 @@ class View:
 
     def say(self, text: str) -> None:
         """Print a line that stays."""
-        self._console.print(Text(text), soft_wrap=True)
+        self._console.print(Text(escaped(text)), soft_wrap=True)
 
     def refresh(self, elapsed_s: float) -> None:
         """Show the progress."""
@@ -134,4 +135,8 @@ class View:
             f"{now.queryable / now.total:4.0%} in SQL, {now.index_rate:,.0f} rows/s,"
             f" lag {now.lag:,}",
         )
-        return Group(row, Text(f"          {now.waits}", style="dim")) if now.waits else Group(row)
+        return (
+            Group(row, Text(escaped(f"          {now.waits}"), style="dim"))
+            if now.waits
+            else Group(row)
+        )

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import penstock
 from penstock.core.clock import Clock
+from penstock.core.logformat import LogFormatter
 from penstock.services.config import Options
 from penstock.services.host.datafolder import FolderLock, about_process, broker_addresses
 from penstock.services.host.launcher import Launcher
@@ -23,7 +24,6 @@ from penstock.storage.hold import clear_expired
 
 logger = logging.getLogger(__name__)
 
-LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 LOG_BYTES_MAX = 10 << 20
 LOG_FILES_KEPT = 3
 
@@ -36,7 +36,7 @@ def log_to_file(path: Path) -> None:
     handler = logging.handlers.RotatingFileHandler(
         path, maxBytes=LOG_BYTES_MAX, backupCount=LOG_FILES_KEPT
     )
-    handler.setFormatter(logging.Formatter(LOG_FORMAT))
+    handler.setFormatter(LogFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
 
 

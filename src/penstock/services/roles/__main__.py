@@ -15,6 +15,7 @@ from pathlib import Path
 from penstock.broker.process.collecting import lasting_objects
 from penstock.core.clock import SystemClock
 from penstock.core.errors import InvalidRequest, PenstockError
+from penstock.core.printable import escaped_lines
 from penstock.services import config
 from penstock.services.host.datafolder import DataFolder
 from penstock.services.host.permissions import use_umask
@@ -55,7 +56,7 @@ def main(arguments: list[str]) -> int:
         )
     except PenstockError as error:
         logging.getLogger(__name__).exception("%s ends", given.role)
-        sys.stderr.write(f"{error}\n")
+        sys.stderr.write(f"{escaped_lines(str(error))}\n")
         return MEND_IT if isinstance(error, InvalidRequest) else 1
     return 0
 

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.clock import Clock, SystemClock
 from penstock.core.errors import InvalidRequest, PenstockError
+from penstock.core.logformat import log_to_stream
 from penstock.core.threads import DEATHS, OwnedThread, start_job
 from penstock.indexing.actions import UpdateLocation
 from penstock.indexing.batch.kinds import batch_kinds
@@ -58,7 +59,6 @@ from penstock.services.host.process import (
     name_process,
 )
 from penstock.services.host.signals import STOP_SIGNALS, SignalPipe
-from penstock.services.host.up import LOG_FORMAT
 from penstock.services.httpclient import JsonClient
 from penstock.services.httpserver import HttpServer, api_guard
 from penstock.services.roles.peonevents import PeonEvents, task_dimensions
@@ -394,7 +394,7 @@ def main(arguments: list[str]) -> int:
     end_on_thread_death()
     name_process(PEON_NAME)
     # Its output is the task's log.
-    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, stream=sys.stdout)
+    log_to_stream(sys.stdout)
     options = config.from_json(given.options.read_text())
     use_umask(options)
     say = _sayer(words)

@@ -24,6 +24,7 @@ import penstock
 from penstock.broker.httpserver.guard import HttpGuard
 from penstock.broker.process.limits import raise_descriptor_limit
 from penstock.core.clock import Clock
+from penstock.core.logformat import log_to_stream
 from penstock.core.metrics import Sample
 from penstock.core.threads import DEATHS, Death
 from penstock.core.waits import DependencyWait
@@ -175,9 +176,7 @@ def run_alone(
     name: str, options: Options, clock: Clock, compose: Callable[[RoleContext], Lifecycle]
 ) -> None:
     """Run a role without a launcher. Raises as `run_role`."""
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    log_to_stream()
     options = dataclasses.replace(options, data_dir=options.data_dir.absolute())
     folder = private_data_folder(options)
     if name != "broker" and options.metadata_url is None:

@@ -21,7 +21,7 @@ from penstock.services.cli.flow.asking import (
     ask_object,
     end_with,
 )
-from penstock.services.cli.output import print_json, say
+from penstock.services.cli.output import print_json, say, say_lines
 from penstock.services.cli.serveroptions import FlowModulesOption as Modules
 
 File = Annotated[Path, typer.Argument(help="The flow, YAML or JSON; - is standard input.")]
@@ -141,7 +141,7 @@ def export(
         from penstock.flow.graph.yamlreading import read_flow  # noqa: PLC0415
 
         text = to_json(read_flow(text).flow)
-    say(text.rstrip("\n"))
+    say_lines(text.rstrip("\n"))
 
 
 def _put(file: FlowDocument, *, revision: int | None, dry_run: bool, as_json: bool) -> Object:

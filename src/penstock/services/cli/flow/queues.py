@@ -81,7 +81,8 @@ def count(
     print_rows(rows, as_json=False, empty="the queue is empty")
     more = whole(answer, "values") - len(rows)
     if more > 0:
-        say(f"\nand {counted(more, 'more value')}; --max shows up to 1,000")
+        say()
+        say(f"and {counted(more, 'more value')}; --max shows up to 1,000")
 
 
 @queue_app.command()
@@ -141,4 +142,5 @@ def _list(answer: Object, as_json: bool) -> None:
     ]
     print_rows(rows, as_json=False, empty="no such FlowFiles", may_cut=("attributes",))
     if rows:
-        say(f"\n{len(rows):,} shown of {whole(answer, 'queued'):,} queued")
+        say()
+        say(f"{len(rows):,} shown of {whole(answer, 'queued'):,} queued")

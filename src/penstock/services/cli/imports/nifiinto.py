@@ -260,7 +260,9 @@ def _show(outcome: _Outcome, name: str, connection: str, *, as_json: bool) -> No
         return
     print_rows(outcome.rows, as_json=False)
     if contents:
-        say("\nleft out, because their content cannot be had:\n")
+        say()
+        say("left out, because their content cannot be had:")
+        say()
         print_rows(contents, as_json=False)
     for damage in outcome.damage:
         warn(f"penstock: {damage}")
@@ -269,4 +271,5 @@ def _show(outcome: _Outcome, name: str, connection: str, *, as_json: bool) -> No
     said += [f"{before:,} were there before"] if before else []
     said += [f"{left_out:,} left out"] if left_out else []
     said += [f"{missing:,} lost to damage" for missing in [outcome.total("missing")] if missing]
-    say("\n" + ", ".join(said))
+    say()
+    say(", ".join(said))

@@ -5,9 +5,8 @@ Owns the command, listing and exporting. Does not own importing (`nifiinto`).
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO
 
@@ -18,7 +17,7 @@ from penstock.core.errors import CorruptData, InvalidRequest, counted
 from penstock.core.instants import format_time
 from penstock.services.cli import exitcodes
 from penstock.services.cli.imports.nifiinto import Into, import_into
-from penstock.services.cli.output import Row, print_rows, reading, say, warn
+from penstock.services.cli.output import Row, byte_output, print_rows, reading, say, warn
 
 if TYPE_CHECKING:
     from penstock.flow.flowfile import FlowFile
@@ -95,7 +94,8 @@ def nifi_swap(
     if not as_json and export != "-":
         missing = sum(int(str(row["missing"] or 0)) for row in rows)
         read = sum(int(str(row["flowfiles"])) for row in rows)
-        say(f"\n{counted(read, 'FlowFile')} in {counted(len(rows), 'file')}, {missing:,} missing")
+        say()
+        say(f"{counted(read, 'FlowFile')} in {counted(len(rows), 'file')}, {missing:,} missing")
     if damaged:
         raise typer.Exit(exitcodes.FAILED)
 
@@ -151,8 +151,7 @@ def _output(export: str | None) -> Iterator[BinaryIO | None]:
         yield None
         return
     if export == "-":
-        with nullcontext(sys.stdout.buffer) as out:
-            yield out
+        yield byte_output()
         return
     path = Path(export)
     if path.exists():

@@ -13,12 +13,14 @@ import typer
 
 from penstock.core.errors import NotFound, counted
 from penstock.services.cli.context import GIVEN
-from penstock.services.cli.output import Row, print_json, print_rows, say, warn
+from penstock.services.cli.output import Row, print_json, print_rows, progress_bars, say, warn
 from penstock.services.host.datafolder import FolderLock
 from penstock.services.host.permissions import private_data_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from rich.progress import TaskID
 
     from penstock.broker.nsqimport import FileReport, ImportedTopic, NsqImport, QueueReport
 
@@ -97,7 +99,9 @@ def _print(topics: Sequence[ImportedTopic], run: NsqImport, *, doubtful: bool) -
         (queue, report) for queue, report in run.reports.items() if report.lost or report.doubtful
     )
     if damaged:
-        say("\nfiles of damaged queues:\n")
+        say()
+        say("files of damaged queues:")
+        say()
         print_rows(damaged, as_json=False)
     totals = _Totals.of(topics, run)
     left_out = ""
@@ -105,7 +109,8 @@ def _print(topics: Sequence[ImportedTopic], run: NsqImport, *, doubtful: bool) -
         left_out = f", {totals.doubtful:,} doubtful left out"
         warn("penstock: --doubtful takes the messages whose length is damaged, too")
     imported = counted(totals.messages, "message")
-    say(f"\n{imported} imported{left_out}, {totals.lost:,} lost to damage")
+    say()
+    say(f"{imported} imported{left_out}, {totals.lost:,} lost to damage")
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,15 +187,12 @@ def _progress() -> Iterator[Callable[[str, int, int], None]]:
     if not sys.stderr.isatty():
         yield lambda _topic, _done, _total: None
         return
-    from rich.console import Console  # noqa: PLC0415 - slow to import
-    from rich.progress import Progress, TaskID  # noqa: PLC0415
-
-    with Progress(console=Console(stderr=True), transient=True) as bars:
+    with progress_bars() as bars:
         known: dict[str, TaskID] = {}
 
         def advance(topic: str, done: int, total: int) -> None:
             if topic not in known:
-                known[topic] = bars.add_task(topic, total=total)
-            bars.update(known[topic], completed=done)
+                known[topic] = bars.add(topic, total)
+            bars.update(known[topic], done)
 
         yield advance

@@ -19,7 +19,7 @@ from penstock.core.instants import format_time, parse_time
 from penstock.services.answers import objects, part, whole
 from penstock.services.cli import exitcodes
 from penstock.services.cli.context import GIVEN
-from penstock.services.cli.output import first_line, print_json, say, warn
+from penstock.services.cli.output import first_line, print_json, progress_bars, say, warn
 
 if TYPE_CHECKING:
     from penstock.services.httpclient import JsonClient
@@ -238,16 +238,11 @@ class _WaitLines:
 
 
 def _wait_with_bar(api: JsonClient, task_id: str) -> dict[str, object]:
-    # Here, because most commands show no bar and without it start sooner.
-    from rich.console import Console  # noqa: PLC0415
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-        bar = bars.add_task("waits", total=None)
+    with progress_bars(with_rest=False) as bars:
+        bar = bars.add("waits", None)
 
         def show(text: str, done: int, total: int) -> None:
-            bars.update(bar, description=text[:100], completed=done, total=total or None)
+            bars.update(bar, done, total or None, text=text[:100])
 
         return _wait(api, task_id, show)
 

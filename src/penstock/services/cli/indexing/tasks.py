@@ -29,6 +29,7 @@ from penstock.services.cli.output import (
     print_rows,
     read_text,
     say,
+    say_lines,
     wait_lines,
 )
 
@@ -173,7 +174,7 @@ def log(
     path = f"{_TASK}/{named(task)}/log"
     while True:
         answer = api.fetch(path, {"offset": offset})
-        typer.echo(answer.content.decode(errors="replace"), nl=False)
+        say_lines(answer.content.decode(errors="replace"), end=False)
         offset = int(answer.headers.get(LOG_OFFSET, 0)) + len(answer.content)
         # A large log comes in several answers.
         if not answer.content or offset >= int(answer.headers.get(LOG_SIZE, 0)):

@@ -14,7 +14,7 @@ import typer
 
 from penstock.core.errors import Conflict, InvalidRequest, PenstockError
 from penstock.services.cli.context import GIVEN
-from penstock.services.cli.output import print_json, print_rows, say, warn
+from penstock.services.cli.output import print_json, print_rows, say, say_lines, warn_lines
 from penstock.services.cli.serveroptions import FlowModulesOption as Modules
 
 processor_app = typer.Typer(
@@ -48,7 +48,7 @@ def list_processors(
     from penstock.services.processors import registry_for  # noqa: PLC0415 - slow to import, not for every command
 
     if markdown:
-        say(reference_page().rstrip("\n"))
+        say_lines(reference_page().rstrip("\n"))
         return
     registry = registry_for(GIVEN.options(flow_modules=flow_modules).flow_modules)
     rows = []
@@ -56,7 +56,7 @@ def list_processors(
         try:
             facts = describe(registry.find(name))
         except PenstockError as error:  # one that cannot be imported hides no other
-            warn(f"penstock: {error}")
+            warn_lines(f"penstock: {error}")
             continue
         text = " ".join((name, *facts.tags, facts.about)).lower()
         if word is None or word.lower() in text:
