@@ -314,3 +314,18 @@ def test_dots_in_names_and_relationships_part_where_a_component_is_named() -> No
     assert problems(text.replace("R.unmatched]", "R.un.matched]"))[-1].endswith(
         "Route has no relationship 'un.matched'; did you mean 'unmatched'?"
     )
+
+
+def test_names_are_compared_in_normal_form() -> None:
+    nfc, nfd = "Caf\u00e9", "Cafe\u0301"
+    # What looks the same is the same, however it is spelt where it is named.
+    renamed = HEAD.replace("Put: {", f"{nfc}: {{").replace("to: Put", f"to: {nfd}")
+    assert problems(renamed) == []
+    assert problems(HEAD.replace("  Put: {", f"  {nfd}: {{").replace("to: Put", f"to: {nfc}")) == []
+    double = HEAD.replace(
+        "connections:", f"  {nfc}: {{type: Put}}\n  {nfd}: {{type: Put}}\nconnections:"
+    )
+    assert any("has this name, too" in one for one in problems(double))
+    groups = f"{HEAD}groups:\n  {nfc}: {{}}\n  {nfd}: {{}}\n"
+    (problem,) = problems(groups)
+    assert problem.endswith(f"another group is named {nfd!r}, too: give each of a group its own")

@@ -121,13 +121,16 @@ def test_the_last_dot_parts_the_relationship_and_relationships_say_it_otherwise(
     ]
 
 
+NAMES = "use up to 200 characters of letters, digits, spaces inside and signs such as . _ -"
 BAD = {
     "": "f.yaml:1:1: the file is empty: write a flow, beginning with name:",
     "- a": "f.yaml:1:1: must be a mapping",
     "version: 1": "f.yaml:1:1: 'name' is missing: give it",
     "name: [x]": "f.yaml:1:7: name: must be a text",
-    "name: a/b": "f.yaml:1:7: name: 'a/b' is no name: a slash parts a group from what is in it",
-    "name: ' a'": "f.yaml:1:7: name: ' a' is no name: no blanks around it, no control characters",
+    "name: a/b": "f.yaml:1:7: name: 'a/b' is not a valid name: it has '/', and a slash separates a "
+    f"group from its components; {NAMES}",
+    "name: ' a'": "f.yaml:1:7: name: ' a' is not a valid name: it starts or ends with a space; "
+    f"{NAMES}",
     "name: x\nnaem: y": "f.yaml:2:1: naem: there is no field 'naem' here; did you mean 'name'?",
     "name: x\nformat: 2": (
         "f.yaml:1:1: format 2 is not known: this version of Penstock reads format 1"

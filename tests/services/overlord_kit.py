@@ -188,6 +188,7 @@ class Api:
     """A blocking client of an application in this process."""
 
     def __init__(self, app: Starlette) -> None:
+        self.app = app
         self._portal_context = start_blocking_portal()
         self._portal: BlockingPortal = self._portal_context.__enter__()
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)

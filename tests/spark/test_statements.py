@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.errors import InvalidRequest
-from penstock.spark.sql.statement import read_statement
+from penstock.spark.sql.statement import read_statement, with_stored_names
 from penstock.spark.sqlwall import without_paths
 
 
@@ -130,3 +130,20 @@ def test_an_explanation_has_no_paths_and_a_long_one_is_searched_once() -> None:
     assert without_paths("s3a://bucket/x y") == "… y"
     long = "a." * 450_000
     assert without_paths(long) == long
+
+
+def test_names_of_datasources_are_spelt_as_they_are_stored() -> None:
+    nfc, nfd = "Caf\u00e9", "Cafe\u0301"
+    known = {nfc, "web"}
+    for sql, spelt in (
+        (f'SELECT 1 FROM "{nfd}"', f'SELECT 1 FROM "{nfc}"'),
+        (f"SELECT `{nfd}`.x FROM `{nfd}`", f"SELECT `{nfc}`.x FROM `{nfc}`"),
+        (f'SELECT 1 FROM web JOIN "{nfd}" USING (x)', f'SELECT 1 FROM web JOIN "{nfc}" USING (x)'),
+        (f'DESCRIBE "{nfd}"', f'DESCRIBE "{nfc}"'),
+        # Columns and texts are compared as they are.
+        (f"SELECT \"{nfd}\", '{nfd}' FROM web", f"SELECT \"{nfd}\", '{nfd}' FROM web"),
+        (f'SELECT 1 FROM "{nfd}x"', f'SELECT 1 FROM "{nfd}x"'),
+    ):
+        assert with_stored_names(sql, known) == spelt
+    old = f'SELECT 1 FROM "{nfd}"'
+    assert with_stored_names(old, {nfc, nfd}) == old

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from penstock.broker.http.exchange import EMPTY, ApiError, Request, Response
 from penstock.broker.names import is_valid_name
+from penstock.core.printable import quoted
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
@@ -44,7 +45,7 @@ class TopicRoutes:
         """Let no channel have what none was given; with ``purge`` delete all messages."""
         name = request.required("topic")
         if not is_valid_name(name):
-            raise ApiError(400, "INVALID_TOPIC", f"{name!r} is no name of a topic")
+            raise ApiError(400, "INVALID_TOPIC", f"{quoted(name)} is no name of a topic")
         topic = self._topic(request)
         if request.flag("purge"):
             await self._broker.changes.purge(topic)

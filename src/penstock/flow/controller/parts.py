@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import Conflict, NotFound, counted
+from penstock.core.names import normalised
 from penstock.flow.controller.junction import OUT, Junction
 from penstock.flow.controller.queueing import Ring
 from penstock.flow.controller.status import ComponentStatus, ConnectionStatus
@@ -107,7 +108,7 @@ class Parts:
             return tuple(known.components)
         if target in known.components:
             return (target,)
-        found = known.names.get(target.strip("/"))
+        found = known.names.get(normalised(target.strip("/")))
         if found is None:
             raise NotFound(f"there is no {target!r} in the flow{nearest(target, known.names)}")
         return found
@@ -301,9 +302,9 @@ def _known(index: FlowIndex) -> _Known:
     names: dict[str, tuple[str, ...]] = {}
     for group in index.groups:
         inside = tuple(one.id for one in index.components if group.id in one.group.ids)
-        names["/".join(group.names)] = inside
+        names[normalised("/".join(group.names))] = inside
     for component in index.components:
-        names[str(component)] = (component.id,)
+        names[normalised(str(component))] = (component.id,)
     connection_names: dict[str, str] = {}
     for connection in index.connections:
         connection_names.setdefault(_plain(str(connection)), connection.id)
@@ -317,4 +318,4 @@ def _known(index: FlowIndex) -> _Known:
 
 def _plain(name: str) -> str:
     """Return a connection's name as it is compared: an arrow may be written `->`."""
-    return "→".join(part.strip() for part in name.replace("->", "→").split("→"))
+    return "→".join(part.strip() for part in normalised(name).replace("->", "→").split("→"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from penstock.core.names import normalised
 from penstock.flow.graph.checking import Checking
 from penstock.flow.graph.index import Kind, PlacedComponent, PlacedConnection, PlacedGroup
 from penstock.flow.graph.model import Processor
@@ -90,8 +91,8 @@ def _wrong_port(group: PlacedGroup, port: PlacedComponent, field: str) -> str:
 def _nothing(check: Checking, placed: PlacedConnection, name: str, *, is_source: bool) -> str:
     """Return what is wrong where an end of a connection names nothing."""
     group = placed.group
-    if name in group.children:
-        child = group.children[name].group
+    if (meant := group.children.get(normalised(name))) is not None:
+        child = meant.group
         ports = child.output_ports if is_source else child.input_ports
         return (
             f"{name!r} is a process group: name its port "

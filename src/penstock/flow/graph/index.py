@@ -21,6 +21,7 @@ from enum import StrEnum
 from typing import Final, Self
 
 from penstock.core.errors import NotFound
+from penstock.core.names import normalised
 from penstock.flow.graph.model import Connection, Flow, Funnel, Port, ProcessGroup, Processor
 from penstock.flow.graph.places import Path, nearest
 
@@ -48,8 +49,9 @@ class PlacedGroup:
         path: Fields on the way to it.
         group: The group itself.
         parent: The group around it; None for the root group.
-        members: What a connection of this group may name, by name: processors, funnels and ports.
-        children: Groups in it by name.
+        members: What a connection of this group may name, by its name in normal form: processors,
+            funnels and ports.
+        children: Groups in it, by name in normal form.
     """
 
     id: str
@@ -196,7 +198,7 @@ class FlowIndex:
 
 
 def _spelt(name: str) -> str:
-    return "→".join(part.strip() for part in name.replace("->", "→").split("→"))
+    return "→".join(part.strip() for part in normalised(name).replace("->", "→").split("→"))
 
 
 def arrow(connection: Connection) -> str:
@@ -219,15 +221,19 @@ def _groups(flow: Flow) -> Iterator[PlacedGroup]:
     while waiting:
         placed = waiting.pop()
         yield placed
-        for name, group in placed.group.groups.items():
-            placed.children[name] = PlacedGroup(
+        children = [
+            PlacedGroup(
                 group.id or _derived(placed.id, Kind.GROUP, name),
                 (*placed.names, name),
                 (*placed.path, "groups", name),
                 group,
                 placed,
             )
-        waiting.extend(reversed(placed.children.values()))
+            for name, group in placed.group.groups.items()
+        ]
+        for child in children:
+            placed.children.setdefault(normalised(child.names[-1]), child)
+        waiting.extend(reversed(children))
 
 
 def _members(placed: PlacedGroup) -> Iterator[PlacedComponent]:
@@ -249,7 +255,7 @@ def _members(placed: PlacedGroup) -> Iterator[PlacedComponent]:
                 component,
                 placed,
             )
-            placed.members.setdefault(name, member)
+            placed.members.setdefault(normalised(name), member)
             yield member
 
 
@@ -294,9 +300,9 @@ def find(placed: PlacedGroup, name: str) -> PlacedComponent | None:
 
     Whether it may be an end of a connection is not asked here.
     """
-    first, slash, rest = name.partition("/")
+    first, slash, rest = normalised(name).partition("/")
     if not slash:
-        return placed.members.get(name)
+        return placed.members.get(first)
     child = placed.children.get(first)
     found = child.members.get(rest) if child is not None else None
     return found if found is not None and isinstance(found.component, Port) else None

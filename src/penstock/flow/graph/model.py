@@ -23,9 +23,11 @@ from typing import Annotated, Final, Self
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from penstock.core.errors import InvalidRequest
+from penstock.core.names import COMPONENT, check_stored_name
+
 FORMAT_NUMBER: Final = 1
 
-MAX_NAME_CHARACTERS: Final = 200
 MAX_TEXT_CHARACTERS: Final = 1 << 20
 MAX_CONCURRENT_TASKS: Final = 1_000
 
@@ -39,13 +41,11 @@ def _mistake(message: str) -> PydanticCustomError:
 
 
 def _check_name(name: str) -> str:
-    if not name or len(name) > MAX_NAME_CHARACTERS:
-        raise _mistake(f"a name has 1 to {MAX_NAME_CHARACTERS} characters, not {len(name)}")
-    if name != name.strip() or not name.isprintable():
-        raise _mistake(f"{name!r} is no name: no blanks around it, no control characters")
-    if "/" in name:
-        raise _mistake(f"{name!r} is no name: a slash parts a group from what is in it")
-    return name
+    try:
+        check_stored_name(name, COMPONENT)
+    except InvalidRequest as error:
+        raise _mistake(str(error)) from None
+    return name  # Ids follow from names as they are spelt; `index` compares them in normal form.
 
 
 def _check_parameter_name(name: str) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from penstock.core.names import normalised
 from penstock.flow.graph.checking import Checking, PrioritizerCheck
 from penstock.flow.graph.connectionchecks import connection_problems
 from penstock.flow.graph.declarations import ProcessorTypes
@@ -97,7 +98,7 @@ def _context_cycles(check: Checking) -> Iterator[Problem]:
 
 def _name_problems(check: Checking) -> Iterator[Problem]:
     for placed in check.index.components:
-        first = placed.group.members[placed.name]
+        first = placed.group.members[normalised(placed.name)]
         if first is not placed:
             yield check.problem(
                 placed.path,
@@ -105,6 +106,14 @@ def _name_problems(check: Checking) -> Iterator[Problem]:
                 key=True,
             )
     for group in check.index.groups:
+        if group.parent is not None:
+            name = group.names[-1]
+            if group.parent.children[normalised(name)] is not group:
+                yield check.problem(
+                    group.path,
+                    f"another group is named {name!r}, too: give each of a group its own",
+                    key=True,
+                )
         for name, child in group.children.items():
             if name in group.members:
                 yield check.problem(

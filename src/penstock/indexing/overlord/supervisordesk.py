@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.core.errors import NotFound
+from penstock.core.names import spelling
 from penstock.indexing.overlord.supervising.compaction import compaction_summary
 from penstock.indexing.overlord.taskindex import RunnerState
 from penstock.indexing.overlord.waiting.explaining import waits_of
@@ -87,7 +88,8 @@ class SupervisorDesk:
         Raises:
             SpecError: The spec has mistakes; all are listed.
         """
-        spec = parse_supervisor(raw)
+        is_stored = self._ports.metadata.is_stored_name
+        spec = parse_supervisor(raw, lambda name: spelling(name, is_stored))
 
         def put() -> Submitted:
             term = self._full()

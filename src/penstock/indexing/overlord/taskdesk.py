@@ -15,6 +15,7 @@ from pydantic import JsonValue
 
 from penstock.core.errors import Conflict, NotFound
 from penstock.core.instants import format_time
+from penstock.core.names import spelling
 from penstock.indexing.overlord.errors import NotLeading
 from penstock.indexing.overlord.intake import Intake
 from penstock.indexing.overlord.runner.workerconfig import (
@@ -94,7 +95,8 @@ class TaskDesk:
             Conflict: The id is taken.
             QueueFull: There are as many tasks as there may be.
         """
-        task = parse_batch_task(raw)
+        is_stored = self._ports.metadata.is_stored_name
+        task = parse_batch_task(raw, lambda name: spelling(name, is_stored))
         if not task.id:
             now = format_time(self._ports.clock.now_ms())
             name = f"{task.type}_{task.datasource}_{self._ports.new_token()}_{now}"

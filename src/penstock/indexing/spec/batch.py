@@ -9,10 +9,10 @@ Owns what a user may ask of a task and which contradictions are refused; what a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, ClassVar, Final, Literal, Self, get_args
 
-from pydantic import AfterValidator, Field, JsonValue, model_validator
+from pydantic import AfterValidator, Field, JsonValue, ValidationInfo, model_validator
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import ETERNITY, Granularity, Interval, condensed
@@ -65,8 +65,8 @@ _NO_SEGMENT: Final = "does not name a segment: write its id, or the whole segmen
 _RESOURCE: Final = {"resource": "its availability group follows from its id"}
 
 
-def _check_id(name: str) -> str:
-    return check_task_id(name) if name else name
+def _check_id(name: str, info: ValidationInfo) -> str:
+    return check_task_id(name, info) if name else name
 
 
 class _BatchTask(SpecModel):
@@ -741,8 +741,10 @@ _REFUSED_TYPES: Final[Mapping[str, str]] = {
 }
 
 
-def parse_batch_task(raw: bytes | str | Mapping[str, JsonValue]) -> BatchTaskSpec:
-    """Read the spec of a batch task of any kind.
+def parse_batch_task(
+    raw: bytes | str | Mapping[str, JsonValue], names: Callable[[str], str] | None = None
+) -> BatchTaskSpec:
+    """Read the spec of a batch task of any kind; for `names` see `read_model`.
 
     Raises:
         SpecError: An `InvalidRequest` that lists every mistake with its place.
@@ -763,7 +765,7 @@ def parse_batch_task(raw: bytes | str | Mapping[str, JsonValue]) -> BatchTaskSpe
         given, name = (repr(kind), kind) if isinstance(kind, str) else (shown(kind), "")
         text = f"{given} is no kind of batch task{did_you_mean(name, list(_TYPES))}"
         raise SpecError((Mistake("type", text),))
-    return read_model(_TYPES[kind], value)
+    return read_model(_TYPES[kind], value, names)
 
 
 def aligned(interval: Interval, granularity: Granularity) -> Interval:

@@ -6,7 +6,7 @@ which intervals need one is the overlord's matter.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import ClassVar, Final, Literal
 
 from pydantic import Field, JsonValue
@@ -174,13 +174,15 @@ class ClusterCompaction(SpecModel):
         return value
 
 
-def parse_compaction(raw: bytes | str | Mapping[str, JsonValue]) -> CompactionConfig:
-    """Read a datasource's configuration.
+def parse_compaction(
+    raw: bytes | str | Mapping[str, JsonValue], names: Callable[[str], str] | None = None
+) -> CompactionConfig:
+    """Read a datasource's configuration; for `names` see `read_model`.
 
     Raises:
         SpecError: An `InvalidRequest` that lists every mistake with its place.
     """
-    return read_model(CompactionConfig, raw)
+    return read_model(CompactionConfig, raw, names)
 
 
 def parse_cluster_compaction(raw: bytes | str | Mapping[str, JsonValue]) -> ClusterCompaction:

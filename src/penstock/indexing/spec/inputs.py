@@ -26,7 +26,7 @@ from penstock.indexing.masking import (
 )
 from penstock.indexing.spec.filters import Filter
 from penstock.indexing.spec.model import Found, Ignored, SpecModel, mistake, mistakes, refusing
-from penstock.indexing.spec.scalars import OWN_PREFIX, Count, Flag, IntervalText
+from penstock.indexing.spec.scalars import OWN_PREFIX, Count, DatasourceName, Flag, IntervalText
 from penstock.indexing.spec.sources.databases import DatabaseInput
 from penstock.indexing.spec.sources.secretvalues import EnvironmentSecret, Secret
 
@@ -194,7 +194,7 @@ class DruidInput(SpecModel):
     """
 
     type: Literal["druid"] = "druid"
-    data_source: str = Field(min_length=1)
+    data_source: DatasourceName
     interval: IntervalText | None = None
     segments: tuple[str, ...] = ()
     dimensions: tuple[str, ...] | None = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, TypeVar
 
 import orjson
@@ -18,6 +18,7 @@ from pydantic import JsonValue, ValidationError
 
 from penstock.indexing.spec.errors import Mistake, SpecError, spec_error
 from penstock.indexing.spec.model import SpecModel
+from penstock.indexing.spec.scalars import SUBMITTED
 from penstock.indexing.spec.text.yamltext import read_yaml
 
 _Model = TypeVar("_Model", bound=SpecModel)
@@ -48,8 +49,17 @@ class _Object(dict[str, object]):
     twice: tuple[str, ...]
 
 
-def read_model(model: type[_Model], raw: bytes | str | Mapping[str, object]) -> _Model:
+def read_model(
+    model: type[_Model],
+    raw: bytes | str | Mapping[str, object],
+    names: Callable[[str], str] | None = None,
+) -> _Model:
     """Return the model that a text, or an object that was read already, describes.
+
+    Args:
+        model: The model.
+        raw: The text or the object.
+        names: Returns the spelling of a name, of a spec that is submitted; None: names stay.
 
     Raises:
         SpecError: An `InvalidRequest` that lists every mistake with its place.
@@ -60,7 +70,9 @@ def read_model(model: type[_Model], raw: bytes | str | Mapping[str, object]) -> 
     _check_depth(value)
     try:
         # Snake case is for our own code only.
-        return model.model_validate(value, by_alias=True, by_name=False)
+        return model.model_validate(
+            value, by_alias=True, by_name=False, context={SUBMITTED: names} if names else None
+        )
     except ValidationError as error:
         raise spec_error(error, model) from None
 

@@ -7,14 +7,29 @@ models that hold them.
 from __future__ import annotations
 
 import re
-import unicodedata
+from collections.abc import Callable
 from typing import Annotated, Final
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, Strict
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    Strict,
+    ValidationInfo,
+)
 
 from penstock.core.durations import MAX_DURATION_MS, parse_duration, parse_period
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Granularity, Interval, parse_time
+from penstock.core.names import (
+    DATASOURCE,
+    SUPERVISOR,
+    TASK,
+    NameRule,
+    check_name,
+    check_stored_name,
+)
 from penstock.indexing.spec.druidexpr import as_spark_sql
 from penstock.indexing.spec.model import as_mistake, mistake
 
@@ -29,9 +44,8 @@ _ANSWER_MS_MAX: Final = 300_000
 _DAYS_DIGITS_MAX: Final = 6  # of 2,700 years
 # What a JSON reader in any language, and a column of any database, can hold.
 _MAX_COUNT: Final = 2**63 - 1
-# The names of task folders are some 60 bytes longer, and escaped ones up to three times as long.
-_MAX_NAME_LENGTH: Final = 64
-_MAX_TASK_ID_LENGTH: Final = 180
+SUBMITTED: Final = "submitted"
+"""Key of a validation's context: the function that returns the spelling of a submitted name."""
 
 
 def _duration(value: object) -> object:
@@ -151,34 +165,37 @@ def _in_seconds(ms: int) -> str:
     return f"PT{ms // 1000}S" if ms % 1000 == 0 else f"PT{ms // 1000}.{ms % 1000:03}S"
 
 
-def check_datasource_name(name: str) -> str:
-    """Return the name if it may become a folder and a table; the rules are Druid's.
+def check_datasource_name(name: str, info: ValidationInfo) -> str:
+    """Return the spelling of a datasource's name.
 
     Raises:
-        PydanticCustomError: It may not; a `ValueError`, for use in validators.
+        PydanticCustomError: It may not be one; a `ValueError`, for use in validators.
     """
-    return _check_folder_name(name, _MAX_NAME_LENGTH)
+    return _name(name, DATASOURCE, info)
 
 
-def check_task_id(name: str) -> str:
-    """Return the name if it may be a task's. Raises as `check_datasource_name`."""
-    return _check_folder_name(name, _MAX_TASK_ID_LENGTH)
+def check_supervisor_id(name: str, info: ValidationInfo) -> str:
+    """Return the spelling of a supervisor's id. Raises as `check_datasource_name`."""
+    return _name(name, SUPERVISOR, info)
 
 
-def _check_folder_name(name: str, bytes_max: int) -> str:
-    if not name:
-        raise mistake("must not be empty")
-    if len(name.encode("utf-8", "replace")) > bytes_max:
-        raise mistake(f"must not be longer than {bytes_max} bytes: it becomes a folder")
-    if name.startswith("."):
-        raise mistake(f"{name!r} must not start with a dot: it becomes a folder")
-    if "/" in name or "\\" in name:
-        raise mistake(f"{name!r} must not contain a slash: it becomes a folder")
-    for char in name:
-        if (char.isspace() and char != " ") or unicodedata.category(char) in {"Cc", "Cf", "Cs"}:
-            raise mistake(f"{name!r} must not contain white space but spaces, nor control signs")
-    if name != name.strip():
-        raise mistake(f"{name!r} must not start or end with a space")
+def check_task_id(name: str, info: ValidationInfo) -> str:
+    """Return the spelling of a task's id. Raises as `check_datasource_name`."""
+    return _name(name, TASK, info)
+
+
+def _name(name: str, rule: NameRule, info: ValidationInfo) -> str:
+    """Return a name; that of a spec which is submitted as `SUBMITTED` has it spelt.
+
+    Other specs were stored or are made by Penstock: their names stay as they are.
+    """
+    spelt: Callable[[str], str] | None = (info.context or {}).get(SUBMITTED)
+    with as_mistake():
+        if spelt is not None:
+            name = spelt(name)
+            check_name(name, rule)
+        else:
+            check_stored_name(name, rule)
     return name
 
 
@@ -228,6 +245,7 @@ OffsetText = Annotated[str, AfterValidator(_offset)]
 """A period that may be none at all, as `PT0S`."""
 ExpressionText = Annotated[str, Field(min_length=1), AfterValidator(_expression)]
 DatasourceName = Annotated[str, AfterValidator(check_datasource_name)]
+SupervisorId = Annotated[str, AfterValidator(check_supervisor_id)]
 ColumnName = Annotated[str, AfterValidator(_check_column_name)]
 ComputedName = Annotated[str, AfterValidator(_check_computed_name)]
 """As `ColumnName`, or the time column."""

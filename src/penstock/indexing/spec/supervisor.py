@@ -5,7 +5,7 @@ Most read a stream; those of type `autocompact` compact, and their spec is `comp
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import ClassVar, Final, get_args
 
 from pydantic import Field, JsonValue, model_validator
@@ -21,7 +21,7 @@ from penstock.indexing.spec.context import (
 )
 from penstock.indexing.spec.jsontext import read_model, read_object
 from penstock.indexing.spec.model import Found, SpecModel, mistakes
-from penstock.indexing.spec.scalars import DatasourceName, Flag
+from penstock.indexing.spec.scalars import Flag, SupervisorId
 from penstock.indexing.spec.schema import DataSchema
 from penstock.indexing.spec.text.twins import without_twins
 
@@ -93,7 +93,7 @@ class SupervisorSpec(SpecModel):
     """One supervisor: it feeds one topic into one datasource."""
 
     type: StreamType = "penstock"
-    id: DatasourceName | None = None
+    id: SupervisorId | None = None
     spec: IngestionSpec
     context: Context = Field(default_factory=dict)
     suspended: Flag = False
@@ -192,16 +192,18 @@ AnySupervisorSpec = SupervisorSpec | CompactionSupervisorSpec
 """The spec of a supervisor of either kind."""
 
 
-def parse_supervisor(raw: bytes | str | Mapping[str, JsonValue]) -> AnySupervisorSpec:
-    """Read the spec of a supervisor that reads a stream, or of one that compacts.
+def parse_supervisor(
+    raw: bytes | str | Mapping[str, JsonValue], names: Callable[[str], str] | None = None
+) -> AnySupervisorSpec:
+    """Read the spec of a supervisor of either kind; for `names` see `read_model`.
 
     Raises:
         SpecError: An `InvalidRequest` that lists every mistake with its place.
     """
     value = read_object(raw) if isinstance(raw, bytes | str) else raw
     if isinstance(value, dict) and value.get("type") == AUTOCOMPACT:
-        return read_model(CompactionSupervisorSpec, value)
-    return read_model(SupervisorSpec, value)
+        return read_model(CompactionSupervisorSpec, value, names)
+    return read_model(SupervisorSpec, value, names)
 
 
 def parse_supervisor_spec(raw: bytes | str | dict[str, JsonValue]) -> SupervisorSpec:

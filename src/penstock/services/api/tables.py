@@ -11,6 +11,7 @@ from starlette.routing import BaseRoute, Route
 
 from penstock.core.errors import NotFound
 from penstock.services.api.asgi import JsonResponse
+from penstock.services.api.indexer.reading import datasource_of
 from penstock.spark.tables import TableSource, why_empty
 
 PATH = "/penstock/v1/datasources/{datasource:path}/files"
@@ -28,8 +29,8 @@ class TableRoutes:
 
     def files(self, request: Request) -> Response:
         """List the visible segments' files and the announced ones, as of one revision."""
-        name = request.path_params["datasource"]
         tables = self._source.tables()
+        name = datasource_of(request, lambda name: name in tables.files)
         if not tables.files.get(name) and (why := why_empty(self._source, name)):
             raise NotFound(why)
         files = [file.to_json() for file in tables.of(name)]

@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 
 from penstock.core.errors import InvalidRequest, PenstockError, counted
 from penstock.core.intervals import Interval, parse_time
+from penstock.core.names import DATASOURCE, check_stored_name
 from penstock.segments.deepstore import LOAD_SPEC_TYPE, DeepStore
 from penstock.segments.layout import FILE_NAME, is_attempt_file
 from penstock.segments.model import Segment, SegmentId
@@ -131,7 +132,10 @@ def rebuild_metadata(
 
 
 def named_file(relative: str, modified_ms: int) -> NamedFile | None:
-    """Return what the path of a pushed file tells; None if it is not one."""
+    """Return what the path of a pushed file tells; None if it is not one.
+
+    Penstock pushes no file of a datasource whose name breaks the rule of names.
+    """
     parts = relative.split("/")
     if len(parts) != 6 or parts[5] != FILE_NAME or not parts[3].isdecimal():
         return None
@@ -143,8 +147,13 @@ def named_file(relative: str, modified_ms: int) -> NamedFile | None:
         interval = Interval(parse_time(":".join(times[:3])), parse_time(":".join(times[3:])))
     except (InvalidRequest, ValueError):
         return None
+    datasource = decoded(parts[0])
+    try:
+        check_stored_name(datasource, DATASOURCE)
+    except InvalidRequest:
+        return None
     version = _TIME_VERSION.sub(r"\1:\2:\3", decoded(parts[2]))
-    return NamedFile(*(relative, decoded(parts[0]), interval, version, int(parts[3])), modified_ms)
+    return NamedFile(*(relative, datasource, interval, version, int(parts[3])), modified_ms)
 
 
 def decoded(element: str) -> str:

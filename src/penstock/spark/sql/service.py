@@ -49,7 +49,7 @@ from penstock.spark.connect.session import (
 from penstock.spark.projections.choosing import NO_WISH, Choice, Projections, ProjectionWish
 from penstock.spark.sql.dialect import in_spark
 from penstock.spark.sql.exactness import QuerySessions, TwinTables
-from penstock.spark.sql.statement import Statement, read_statement
+from penstock.spark.sql.statement import Statement, read_statement, with_stored_names
 from penstock.spark.sql.suspects import Suspects
 from penstock.spark.sqlwall import (
     check_understood,
@@ -311,13 +311,17 @@ class SqlService:
             running.check()
             tables = self._source.tables()
             files = _told_apart(tables.files)
-            text = query.sql.lower()
+            spelt = with_stored_names(query.sql, files)
+            asked = replace(query, sql=spelt)
+            if spelt != query.sql:
+                statement = read_statement(spelt)
+            text = spelt.lower()
             # A command may list all of them.
             every = not statement.query
             named = [name for name in files if every or mentions(text, name)]
             self._known.keep(files.keys())
             twins = TwinTables(files, named, self._known)
-            return self._run_in(_Asked(query, statement, running, tables, files, named), twins)
+            return self._run_in(_Asked(asked, statement, running, tables, files, named), twins)
         except PenstockError as error:
             if isinstance(error, EngineLost) and not query.is_probe:
                 self._suspect(query, began_s)

@@ -11,10 +11,12 @@ whatever follows. WITH may lead to an INSERT, so what follows its definitions is
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
 from penstock.core.errors import InvalidRequest
+from penstock.core.names import normalised
 from penstock.core.sqlsizes import check_sizes, check_text
 from penstock.core.sqltext import (
     Token,
@@ -28,6 +30,7 @@ from penstock.core.sqltext import (
 
 _QUERY_STARTS: Final = frozenset({"SELECT", "VALUES", "TABLE", "("})
 _DESCRIBE: Final = frozenset({"DESCRIBE", "DESC"})
+_BEFORE_TABLES: Final = _DESCRIBE | {"FROM", "JOIN", "TABLE"}
 _COMMAND_STARTS: Final = _DESCRIBE | {"SHOW"}
 _SHOWN: Final = frozenset(
     {"TABLES", "VIEWS", "COLUMNS", "FUNCTIONS", "DATABASES", "SCHEMAS", "NAMESPACES", "CATALOGS"}
@@ -104,6 +107,29 @@ def read_statement(sql: str) -> Statement:
         return Statement(query=query)
     mode = found[1].text.lower() if first == 2 else "simple"
     return Statement(query=query, explain="extended" if mode == "logical" else mode)
+
+
+def with_stored_names(sql: str, datasources: Collection[str]) -> str:
+    """Return a statement in which names of datasources are spelt as they are stored.
+
+    Names of columns stay, as they are compared exactly: changed are the names behind FROM, JOIN,
+    TABLE and DESCRIBE, and those before a dot.
+    """
+    if sql.isascii():
+        return sql
+    found = tokens(sql)
+    parts, end = [], 0
+    for at, token in enumerate(found):
+        before = found[at - 1].text if at else ""
+        after = found[at + 1].text if at + 1 < len(found) else ""
+        if before not in _BEFORE_TABLES and after != ".":
+            continue
+        name = normalised(token.name)
+        if name != token.name and token.name not in datasources and name in datasources:
+            # In normal form, quotes and what doubles them stay as they are.
+            parts += [sql[end : token.position], normalised(token.raw)]
+            end = token.position + len(token.raw)
+    return "".join([*parts, sql[end:]])
 
 
 def _query(sql: str, begin: int, end: int) -> str:

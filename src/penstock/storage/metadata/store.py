@@ -250,6 +250,10 @@ class MetadataStore:
         """
         return self._database.read(lambda c: read_snapshot(c, datasource, known))
 
+    def is_stored_name(self, name: str) -> bool:
+        """Tell whether anything is stored under exactly this name; see `Overview.has_name`."""
+        return self.survey.look(lambda overview: overview.has_name(name))
+
     def revision(self) -> int:
         """Return the revision of what is visible; it grows with every change. One short query."""
         return self._database.read(lambda c: read_revision(c)[0])

@@ -8,6 +8,7 @@ lies across the end of the time that was asked for.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from sqlalchemy import JSON, BigInteger, ColumnElement, Connection, cast, func, select, type_coerce
@@ -38,6 +39,7 @@ STRETCH_SEGMENTS: Final = 5_000
 
 # The database hands out so many rows at a time.
 _ROWS_AT_ONCE: Final = 1_000
+_HALF: Final = re.compile("[\ud800-\udfff]")
 
 
 class Survey:
@@ -83,6 +85,26 @@ class Overview:
         some = (
             select(segments.c.id).where(segments.c.used, segments.c.datasource == datasource),
             select(announced.c.path).where(announced.c.datasource == datasource),
+        )
+        return any(self._connection.execute(one.limit(1)).first() is not None for one in some)
+
+    def has_name(self, name: str) -> bool:
+        """Tell whether anything is stored under exactly this name of a datasource or a supervisor.
+
+        Segments, announced files, retention rules, specs, offsets and active tasks count.
+        """
+        is_postgres = self._connection.dialect.name == "postgresql"
+        if (is_postgres and "\0" in name) or _HALF.search(name):
+            return False  # The database cannot hold such a text, nor be asked for it.
+        tasks = schema.tasks
+        some = (
+            select(schema.segments.c.id).where(schema.segments.c.datasource == name),
+            select(schema.announced.c.path).where(schema.announced.c.datasource == name),
+            select(schema.rules.c.datasource).where(schema.rules.c.datasource == name),
+            select(schema.supervisors.c.id).where(schema.supervisors.c.id == name),
+            select(schema.offsets.c.supervisor_id).where(schema.offsets.c.supervisor_id == name),
+            select(tasks.c.id).where(tasks.c.active, tasks.c.datasource == name),
+            select(tasks.c.id).where(tasks.c.id == name),
         )
         return any(self._connection.execute(one.limit(1)).first() is not None for one in some)
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import orjson
-from pydantic import TypeAdapter, ValidationError
 
 from penstock.core.errors import Conflict, InvalidRequest
+from penstock.core.names import TASK, check_stored_name
 from penstock.indexing.spec.batch import CompactSpec
 from penstock.indexing.spec.context import with_defaults
 from penstock.indexing.spec.model import SpecModel
-from penstock.indexing.spec.scalars import TaskId
 from penstock.storage.metadata import TaskRow
 
 if TYPE_CHECKING:
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
 
     from penstock.indexing.taskspec import TaskSpec
 
-_TASK_ID: Final = TypeAdapter[str](TaskId)
-
 
 def new_row(task: TaskSpec, now_ms: int, *, payload_bytes_max: int) -> TaskRow:
     """Return what is stored of a new task.
@@ -31,7 +28,7 @@ def new_row(task: TaskSpec, now_ms: int, *, payload_bytes_max: int) -> TaskRow:
         InvalidRequest: Its id cannot name a folder, it is too large, or its context does not give
             it the locks that it needs.
     """
-    _require_id(task.id)
+    check_stored_name(task.id, TASK, place="id")
     if isinstance(task, CompactSpec):
         task.require_locks()
     payload = task.to_json()
@@ -65,11 +62,3 @@ def with_context(task: TaskSpec, context: Mapping[str, JsonValue]) -> TaskSpec:
 def taken(task_id: str) -> Conflict:
     """Return the error of a task whose id another one has."""
     return Conflict(f"task {task_id!r} exists already: give the new one another id")
-
-
-def _require_id(task_id: str) -> None:
-    try:
-        _TASK_ID.validate_python(task_id)
-    except ValidationError as error:
-        reason = error.errors(include_url=False)[0]["msg"]
-        raise InvalidRequest(f"{reason}: give the task another id", place="id") from None

@@ -19,7 +19,12 @@ from penstock.segments.catalogue import Catalogue
 from penstock.services.api.asgi import JsonResponse
 from penstock.services.api.coordinator.loaded import TIER, all_whole, loaded_names, whole
 from penstock.services.api.coordinator.rules import COORDINATOR
-from penstock.services.api.indexer.reading import query_count, query_flag, query_interval
+from penstock.services.api.indexer.reading import (
+    datasource_of,
+    query_count,
+    query_flag,
+    query_interval,
+)
 
 if TYPE_CHECKING:
     from penstock.segments.catalogue import CatalogueView, VisiblePiece
@@ -67,7 +72,7 @@ class DatasourceRoutes:
         snapshot = self._snapshot(request)
         return JsonResponse(
             {
-                **whole(request.path_params["datasource"], snapshot.segments),
+                **whole(datasource_of(request, self._store.is_stored_name), snapshot.segments),
                 "announcedRows": sum(row.file.rows for row in snapshot.announced),
             }
         )
@@ -87,7 +92,7 @@ class DatasourceRoutes:
         """
         found = self._store.segments.unused(
             changed_before_ms=ETERNITY.end_ms,
-            datasource=request.path_params["datasource"],
+            datasource=datasource_of(request, self._store.is_stored_name),
             interval=query_interval(request),
             limit=query_count(request, "limit", default=1000),
         )
@@ -95,7 +100,10 @@ class DatasourceRoutes:
 
     def segment(self, request: Request) -> Response:
         """Show a segment, used or not."""
-        name, wanted = request.path_params["datasource"], request.path_params["segment"]
+        name, wanted = (
+            datasource_of(request, self._store.is_stored_name),
+            request.path_params["segment"],
+        )
         for row in self._store.segments.by_ids([wanted]):
             if row.datasource == name:
                 return JsonResponse({"metadata": dict(row.payload), "used": row.used})
@@ -103,7 +111,7 @@ class DatasourceRoutes:
 
     def timeline(self, request: Request) -> Response:
         """List the visible pieces of time of a datasource, in order, with what is in them."""
-        name = request.path_params["datasource"]
+        name = datasource_of(request, self._store.is_stored_name)
         interval = query_interval(request)
         view = self._view()
         if name not in view.datasources():
@@ -128,13 +136,13 @@ class DatasourceRoutes:
             return self._catalogue.view(self._store.snapshot())
 
     def _require(self, request: Request) -> str:
-        name: str = request.path_params["datasource"]
+        name = datasource_of(request, self._store.is_stored_name)
         if not self._store.survey.look(lambda overview: overview.has(name)):
             raise _missing(name)
         return name
 
     def _snapshot(self, request: Request) -> Snapshot:
-        name = request.path_params["datasource"]
+        name = datasource_of(request, self._store.is_stored_name)
         snapshot = self._store.snapshot(name)
         if not snapshot.segments and not snapshot.announced:
             raise _missing(name)

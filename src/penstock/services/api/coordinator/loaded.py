@@ -17,7 +17,7 @@ from penstock.core.instants import format_time
 from penstock.core.intervals import Interval
 from penstock.services.api.asgi import JsonResponse
 from penstock.services.api.coordinator.rules import COORDINATOR
-from penstock.services.api.indexer.reading import interval_of, query_flag
+from penstock.services.api.indexer.reading import datasource_of, interval_of, query_flag
 
 if TYPE_CHECKING:
     from penstock.storage.metadata import MetadataStore, SegmentRow, SegmentTotals
@@ -78,7 +78,7 @@ class LoadedRoutes:
 
     def datasource(self, request: Request) -> Response:
         """Show how much of a datasource there is; with `full` its segments."""
-        name = _name(request)
+        name = self._name(request)
         if query_flag(request, "full"):
             rows = self._rows(name)
             return JsonResponse(whole(name, rows)) if rows else _nothing()
@@ -89,9 +89,10 @@ class LoadedRoutes:
         """List the times of a datasource's segments, the newest first."""
         if _says_more(request):
             return self._by_time(request, None)
+        name = self._name(request)
         chunks = self._store.survey.look(
             lambda overview: [
-                (start_ms, end_ms) for _, start_ms, end_ms in overview.time_chunks([_name(request)])
+                (start_ms, end_ms) for _, start_ms, end_ms in overview.time_chunks([name])
             ]
         )
         newest_first = sorted(chunks, reverse=True)
@@ -104,12 +105,13 @@ class LoadedRoutes:
         within = interval_of(request.path_params["interval"], "interval")
         if _says_more(request):
             return self._by_time(request, within)
-        ids = self._store.survey.look(lambda overview: overview.ids(_name(request), within))
+        name = self._name(request)
+        ids = self._store.survey.look(lambda overview: overview.ids(name, within))
         return JsonResponse(sorted(ids, reverse=True)) if ids else _nothing()
 
     def segments(self, request: Request) -> Response:
         """List the segments of a datasource: ids, or with `full` everything."""
-        name = _name(request)
+        name = self._name(request)
         if query_flag(request, "full"):
             found: list[object] = [dict(row.payload) for row in self._rows(name)]
         else:
@@ -118,11 +120,14 @@ class LoadedRoutes:
 
     def segment(self, request: Request) -> Response:
         """Show a segment that is used."""
-        name, wanted = request.path_params["datasource"], request.path_params["segment"]
+        name, wanted = self._name(request), request.path_params["segment"]
         for row in self._store.segments.by_ids([wanted]):
             if row.datasource == name and row.used:
                 return JsonResponse(_placed(row))
         return _nothing()
+
+    def _name(self, request: Request) -> str:
+        return datasource_of(request, self._store.is_stored_name)
 
     def _rows(self, name: str, within: Interval | None = None) -> Sequence[SegmentRow]:
         rows = self._store.segments.used(name, within)
@@ -130,7 +135,7 @@ class LoadedRoutes:
 
     def _by_time(self, request: Request, within: Interval | None) -> Response:
         """Answer by the times of segments: their sizes, or with `full` the segments."""
-        name = _name(request)
+        name = self._name(request)
         if not query_flag(request, "full"):
             totals = self._store.survey.look(lambda o: o.totals_by_time(name, within))
             sizes = {str(one.interval): {"size": one.bytes, "count": one.count} for one in totals}
@@ -143,10 +148,6 @@ class LoadedRoutes:
             for time in sorted(found, reverse=True)
         }
         return JsonResponse(shown) if shown else _nothing()
-
-
-def _name(request: Request) -> str:
-    return str(request.path_params["datasource"])
 
 
 def _nothing() -> Response:

@@ -5,7 +5,7 @@ Owns Druid's paths and shapes; the overlord's retention duty applies them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from starlette.concurrency import run_in_threadpool
@@ -13,11 +13,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from penstock.core.names import DATASOURCE, TIER, check_name
 from penstock.indexing.spec.rules import parse_rules, rules_to_json
 from penstock.services.api.asgi import JsonResponse, bounded_body
 from penstock.services.api.indexer.answers import audit_to_json
 from penstock.services.api.indexer.reading import (
     author_and_comment,
+    datasource_of,
     query_count,
     query_flag,
     query_interval,
@@ -56,20 +58,27 @@ class RuleRoutes:
         """Show the rules of a datasource; with `full` those of all datasources behind them."""
         stored = self._stored()
         default = stored.get(DEFAULT_RULES, _load_all())
-        name = request.path_params["datasource"]
+        name = datasource_of(request, self._store.is_stored_name)
         if name == DEFAULT_RULES:
             return JsonResponse(default)
         own = stored.get(name, [])
         return JsonResponse([*own, *default] if query_flag(request, "full") else own)
 
     async def put(self, request: Request) -> Response:
-        """Set the rules of a datasource, in order; an empty list leaves it to those of all."""
+        """Set the rules of a datasource, in order; an empty list leaves it to those of all.
+
+        Rules of a name that an earlier release took and that breaks the rule of names can only be
+        removed.
+        """
         rules = rules_to_json(parse_rules(await bounded_body(request)))
         author, comment = author_and_comment(request)
-        name = request.path_params["datasource"]
 
         def store() -> Response:
             given = [rule for rule in rules if isinstance(rule, dict)]
+            name = datasource_of(request, self._store.is_stored_name)
+            if given:
+                check_name(name, DATASOURCE, place="datasource")
+                _check_tiers(given)
             self._store.rules.put(name, given, author=author, comment=comment)
             return JsonResponse(given)
 
@@ -81,7 +90,7 @@ class RuleRoutes:
 
     def history(self, request: Request) -> Response:
         """List changes of the rules of a datasource, the newest first."""
-        return self._history(request, request.path_params["datasource"])
+        return self._history(request, datasource_of(request, self._store.is_stored_name))
 
     def _history(self, request: Request, name: str | None) -> Response:
         rows = self._store.audit.list(
@@ -104,6 +113,18 @@ class RuleRoutes:
 
     def _stored(self) -> dict[str, Sequence[object]]:
         return {name: list(row.rules) for name, row in self._store.rules.every().items()}
+
+
+def _check_tiers(rules: Sequence[Mapping[str, object]]) -> None:
+    """Check the names of the tiers that rules of Druid name; all data is in one tier here.
+
+    Raises:
+        InvalidRequest: A tier has a name that no tier may have.
+    """
+    for number, rule in enumerate(rules):
+        tiers = rule.get("tieredReplicants")
+        for tier in tiers if isinstance(tiers, Mapping) else ():
+            check_name(str(tier), TIER, place=f"[{number}].tieredReplicants")
 
 
 def _load_all() -> Sequence[object]:

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from penstock.core.errors import InvalidRequest, NotFound
+from penstock.core.names import spelling
 from penstock.indexing.overlord import Overlord
 from penstock.indexing.overlord.duties.compaction import AuditOf, CompactionConfigs
 from penstock.indexing.overlord.duties.compactionplan import CompactionPlan, Tally
@@ -30,6 +31,7 @@ from penstock.services.api.indexer.answers import audit_to_json
 from penstock.services.api.indexer.paths import PREFIX
 from penstock.services.api.indexer.reading import (
     author_and_comment,
+    datasource_of,
     query_count,
     query_interval,
 )
@@ -100,25 +102,27 @@ class CompactionRoutes:
 
     def config(self, request: Request) -> Response:
         """Show the configuration of a datasource."""
-        return JsonResponse(_of(self._read(), _datasource(request)).to_json())
+        return JsonResponse(_of(self._read(), self._datasource(request)).to_json())
 
     async def set_config(self, request: Request) -> Response:
         """Set the configuration of a datasource."""
-        config = parse_compaction(await bounded_body(request))
-        named = _datasource(request)
+        body = await bounded_body(request)
+        return await run_in_threadpool(self._set_config, request, body)
+
+    def _set_config(self, request: Request, body: bytes) -> Response:
+        config = parse_compaction(body, lambda name: spelling(name, self._is_stored))
+        named = self._datasource(request)
         if config.data_source != named:
             raise InvalidRequest(
                 f"is {config.data_source!r}, but the path says {named!r}", place="dataSource"
             )
-        return await run_in_threadpool(self._set_config, config, *author_and_comment(request))
-
-    def _set_config(self, config: CompactionConfig, author: str, comment: str) -> Response:
+        author, comment = author_and_comment(request)
         settled(self._desk.configure(config, _entry(config.data_source, author, comment)))
         return JsonResponse(_DONE)
 
     def delete_config(self, request: Request) -> Response:
         """Compact a datasource no more."""
-        name = _datasource(request)
+        name = self._datasource(request)
         _of(self._read(), name)
         settled(self._desk.end(name, _entry(name, *author_and_comment(request))))
         return JsonResponse(_DONE)
@@ -126,7 +130,7 @@ class CompactionRoutes:
     def history(self, request: Request) -> Response:
         """List the configurations that a datasource had, the newest first."""
         rows = self._upkeep.metadata.audit.list(
-            _datasource(request),
+            self._datasource(request),
             type=AUDIT_TYPE,
             interval=query_interval(request),
             limit=query_count(request, "count", default=_HISTORY_MAX, most=_HISTORY_MAX),
@@ -142,7 +146,7 @@ class CompactionRoutes:
 
     def status(self, request: Request) -> Response:
         """Show how far a datasource is."""
-        return JsonResponse(compaction_progress(self._upkeep, _datasource(request)))
+        return JsonResponse(compaction_progress(self._upkeep, self._datasource(request)))
 
     async def simulate(self, request: Request) -> Response:
         """List what would be compacted, the newest first, under another cluster configuration."""
@@ -154,6 +158,12 @@ class CompactionRoutes:
         rows = [[name, str(interval)] for name, plan in plans.items() for interval in plan.due]
         table = {"columnNames": ["dataSource", "interval"], "rows": rows}
         return JsonResponse({"compactionStates": {"PENDING": table}})
+
+    def _datasource(self, request: Request) -> str:
+        return datasource_of(request, self._is_stored)
+
+    def _is_stored(self, name: str) -> bool:
+        return name in self._read().datasources or self._upkeep.metadata.is_stored_name(name)
 
     def _read(self) -> CompactionConfigs:
         return CompactionConfigs.read(self._upkeep.metadata)
@@ -171,10 +181,6 @@ def _entry(key: str, author: str, comment: str) -> AuditOf:
         return AuditRow(key, AUDIT_TYPE, author, comment, payload)
 
     return of
-
-
-def _datasource(request: Request) -> str:
-    return str(request.path_params["datasource"])
 
 
 def _of(configs: CompactionConfigs, name: str) -> CompactionConfig:

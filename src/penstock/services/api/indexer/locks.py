@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 from starlette.concurrency import run_in_threadpool
@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from penstock.core.errors import InvalidRequest
+from penstock.core.names import DATASOURCE, IsStored, known_name
 from penstock.indexing.lockbox.model import HeldLock, LockPolicy, LockType, TaskLock
 from penstock.indexing.overlord import Overlord
 from penstock.indexing.spec.context import uses_concurrent_locks
@@ -39,10 +40,10 @@ class LockRoutes:
 
     async def intervals(self, request: Request) -> Response:
         """Show the times that are locked for who asks: for each datasource, of a priority."""
-        policies = _policies(await bounded_json(request))
-        return await run_in_threadpool(self._intervals, policies)
+        return await run_in_threadpool(self._intervals, await bounded_json(request))
 
-    def _intervals(self, policies: Sequence[LockPolicy]) -> Response:
+    def _intervals(self, body: object) -> Response:
+        policies = _policies(body, self._is_stored)
         found = settled(self._upkeep.locked_intervals(policies))
         return JsonResponse(
             {name: [str(one) for one in times] for name, times in found.items() if times}
@@ -50,15 +51,18 @@ class LockRoutes:
 
     async def locks(self, request: Request) -> Response:
         """Show the locks themselves, with the tasks that hold them."""
-        policies = _policies(await bounded_json(request))
-        return await run_in_threadpool(self._locks, policies)
+        return await run_in_threadpool(self._locks, await bounded_json(request))
 
-    def _locks(self, policies: Sequence[LockPolicy]) -> Response:
+    def _locks(self, body: object) -> Response:
+        policies = _policies(body, self._is_stored)
         asked = [self._upkeep.locks(policy.datasource) for policy in policies]
         found: dict[str, list[dict[str, object]]] = {}
         for policy, held in zip(policies, asked, strict=True):
             found[policy.datasource] = _shown(policy, settled(held))
         return JsonResponse({"datasourceToLocks": {k: v for k, v in found.items() if v}})
+
+    def _is_stored(self, name: str) -> bool:
+        return self._upkeep.metadata.is_stored_name(name)
 
 
 def _shown(policy: LockPolicy, held: list[HeldLock]) -> list[dict[str, object]]:
@@ -72,7 +76,7 @@ def _shown(policy: LockPolicy, held: list[HeldLock]) -> list[dict[str, object]]:
     return [lock_to_json(lock, sorted(tasks)) for lock, tasks in holders.items()]
 
 
-def _policies(body: object) -> list[LockPolicy]:
+def _policies(body: object, is_stored: IsStored) -> list[LockPolicy]:
     if not isinstance(body, list) or not body:
         raise InvalidRequest(
             'the body must be a list such as [{"datasource": "name", "priority": 0}]'
@@ -81,7 +85,7 @@ def _policies(body: object) -> list[LockPolicy]:
         raise InvalidRequest(f"has {len(body)} entries: ask for {POLICIES_MAX} at once at most")
     found: dict[str, LockPolicy] = {}
     for number, one in enumerate(body):
-        policy = _policy(one, f"[{number}]")
+        policy = _policy(one, f"[{number}]", is_stored)
         if policy.datasource in found:
             raise InvalidRequest(
                 f"{policy.datasource} stands in the list twice", place=f"[{number}].datasource"
@@ -90,13 +94,14 @@ def _policies(body: object) -> list[LockPolicy]:
     return list(found.values())
 
 
-def _policy(value: object, place: str) -> LockPolicy:
+def _policy(value: object, place: str, is_stored: IsStored) -> LockPolicy:
     if not isinstance(value, dict):
         raise InvalidRequest("must be an object with datasource and priority", place=place)
     # Druid's own clients have written both.
     datasource = value.get("datasource", value.get("dataSource"))
     if not isinstance(datasource, str) or not datasource:
         raise InvalidRequest("must name a datasource", place=f"{place}.datasource")
+    datasource = known_name(datasource, DATASOURCE, is_stored, place=f"{place}.datasource")
     priority = value.get("priority")
     if priority is None:
         priority = -_PRIORITY_LIMIT

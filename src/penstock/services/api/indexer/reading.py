@@ -12,6 +12,7 @@ from starlette.requests import Request
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Interval
+from penstock.core.names import DATASOURCE, LOOKED_UP, IsStored, known_name
 from penstock.services.api.asgi import integer
 
 AUTHOR_HEADER: Final = "X-Druid-Author"
@@ -40,6 +41,26 @@ def texts(value: object, place: str, *, most: int = NAMES_MAX) -> list[str]:
         if not isinstance(one, str):
             raise InvalidRequest("must be a text", place=f"{place}[{number}]")
     return list(dict.fromkeys(value))
+
+
+def datasource_of(request: Request, is_stored: IsStored) -> str:
+    """Return the spelling of the datasource that the path names. May ask the database.
+
+    Args:
+        request: The request.
+        is_stored: Tells whether something has exactly this name, valid or not.
+
+    Raises:
+        InvalidRequest: It is not the name of a datasource, and nothing is stored under it.
+    """
+    name: str = request.path_params["datasource"]
+    return known_name(name, DATASOURCE, is_stored, place="datasource")
+
+
+def looked_up(request: Request, parameter: str, is_stored: IsStored) -> str:
+    """Return the spelling of another name in the path, as `datasource_of` does."""
+    name: str = request.path_params[parameter]
+    return known_name(name, LOOKED_UP, is_stored, place=parameter)
 
 
 def interval_of(text: object, place: str = "interval") -> Interval:

@@ -20,6 +20,7 @@ from penstock.indexing.overlord import Overlord
 from penstock.services.api.asgi import JsonResponse, bounded_body, json_object
 from penstock.services.api.indexer.paths import PREFIX
 from penstock.services.api.indexer.reading import (
+    datasource_of,
     interval_of,
     query_interval,
     texts,
@@ -64,34 +65,35 @@ class SegmentRoutes:
     async def use_all(self, request: Request) -> Response:
         """Bring back all of a datasource."""
         await _require_all(request, "markUsed")
-        return await run_in_threadpool(self._mark, _datasource(request), _Chosen(), used=True)
+        return await run_in_threadpool(self._mark, request, _Chosen(), used=True)
 
     async def disuse_all(self, request: Request) -> Response:
         """Take all of a datasource out of use."""
         await _require_all(request, "markUnused")
-        return await run_in_threadpool(self._mark, _datasource(request), _Chosen(), used=False)
+        return await run_in_threadpool(self._mark, request, _Chosen(), used=False)
 
     def use_one(self, request: Request) -> Response:
         """Bring one segment back."""
         chosen = _Chosen(ids=[request.path_params["segment"]])
-        return self._mark(_datasource(request), chosen, used=True)
+        return self._mark(request, chosen, used=True)
 
     def disuse_one(self, request: Request) -> Response:
         """Take one segment out of use."""
         chosen = _Chosen(ids=[request.path_params["segment"]])
-        return self._mark(_datasource(request), chosen, used=False)
+        return self._mark(request, chosen, used=False)
 
     async def mark_used(self, request: Request) -> Response:
         """Bring segments back, by id or by time."""
         chosen = _chosen(await json_object(request))
-        return await run_in_threadpool(self._mark, _datasource(request), chosen, used=True)
+        return await run_in_threadpool(self._mark, request, chosen, used=True)
 
     async def mark_unused(self, request: Request) -> Response:
         """Take segments out of use, by id or by time."""
         chosen = _chosen(await json_object(request))
-        return await run_in_threadpool(self._mark, _datasource(request), chosen, used=False)
+        return await run_in_threadpool(self._mark, request, chosen, used=False)
 
-    def _mark(self, datasource: str, chosen: _Chosen, *, used: bool) -> Response:
+    def _mark(self, request: Request, chosen: _Chosen, *, used: bool) -> Response:
+        datasource = datasource_of(request, self._upkeep.metadata.is_stored_name)
         segments = self._upkeep.metadata.segments
         if chosen.ids is not None:
             ids = _known(segments, datasource, chosen.ids)
@@ -108,7 +110,7 @@ class SegmentRoutes:
 
     def delete_pending(self, request: Request) -> Response:
         """Free places that were allocated within a time and that nobody will publish in."""
-        datasource = _datasource(request)
+        datasource = datasource_of(request, self._upkeep.metadata.is_stored_name)
         interval = query_interval(request)
         if interval is None:
             raise InvalidRequest(
@@ -117,10 +119,6 @@ class SegmentRoutes:
                 place="interval",
             )
         return JsonResponse({"numDeleted": self._upkeep.free_places(datasource, interval)})
-
-
-def _datasource(request: Request) -> str:
-    return str(request.path_params["datasource"])
 
 
 async def _require_all(request: Request, some: str) -> None:

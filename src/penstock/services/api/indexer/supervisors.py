@@ -23,12 +23,14 @@ from penstock.services.api.futures import settled
 from penstock.services.api.indexer.compaction import compaction_progress
 from penstock.services.api.indexer.paths import PREFIX
 from penstock.services.api.indexer.reading import (
+    looked_up,
     query_count,
     query_flag,
 )
 
 if TYPE_CHECKING:
     from penstock.indexing.overlord.supervisordesk import SupervisorDesk, SupervisorView
+    from penstock.indexing.overlord.upkeep import Upkeep
     from penstock.storage.metadata import SupervisorRow
 
 HISTORY_MAX: Final = 1_000
@@ -44,7 +46,7 @@ class SupervisorRoutes:
         self._desk = overlord.supervisor_desk
         self._compaction = overlord.compaction_desk
         self._upkeep = overlord.upkeep
-        self._commands = _Commands(self._desk)
+        self._commands = _Commands(self._desk, self._upkeep)
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes."""
@@ -91,21 +93,21 @@ class SupervisorRoutes:
 
     def spec(self, request: Request) -> Response:
         """Show a spec."""
-        return JsonResponse(masked(settled(self._desk.spec(_id(request))).to_json()))
+        return JsonResponse(masked(settled(self._desk.spec(_id(request, self._upkeep))).to_json()))
 
     def status(self, request: Request) -> Response:
         """Show how a supervisor stands."""
-        compacts = self._compaction.spec(_id(request))
+        compacts = self._compaction.spec(_id(request, self._upkeep))
         if compacts is not None:
             progress = compaction_progress(self._upkeep, compacts.spec.data_source)
             return JsonResponse(self._compaction.status(compacts, progress))
-        return JsonResponse(settled(self._desk.status(_id(request))))
+        return JsonResponse(settled(self._desk.status(_id(request, self._upkeep))))
 
     def health(self, request: Request) -> Response:
         """Say whether a supervisor does what it should; one that compacts always does."""
-        if self._compaction.spec(_id(request)) is not None:
+        if self._compaction.spec(_id(request, self._upkeep)) is not None:
             return JsonResponse({"healthy": True})
-        status = settled(self._desk.status(_id(request)))
+        status = settled(self._desk.status(_id(request, self._upkeep)))
         payload = status.get("payload")
         healthy = part(payload, "healthy") is True
         # One that is well may still leave no slots for others.
@@ -115,11 +117,11 @@ class SupervisorRoutes:
 
     def stats(self, request: Request) -> Response:
         """Show what a supervisor's tasks have counted."""
-        return JsonResponse(settled(self._desk.stats(_id(request))))
+        return JsonResponse(settled(self._desk.stats(_id(request, self._upkeep))))
 
     def parse_errors(self, request: Request) -> Response:
         """Show samples of what a supervisor's tasks could not parse."""
-        return JsonResponse(settled(self._desk.parse_errors(_id(request))))
+        return JsonResponse(settled(self._desk.parse_errors(_id(request, self._upkeep))))
 
     def histories(self, _request: Request) -> Response:
         """List the versions of all specs, by supervisor, the newest first."""
@@ -129,7 +131,9 @@ class SupervisorRoutes:
     def history(self, request: Request) -> Response:
         """List the versions of a spec, the newest first."""
         count = query_count(request, "count", default=HISTORY_MAX, most=HISTORY_MAX)
-        return JsonResponse([_version(row) for row in self._desk.history(_id(request))[:count]])
+        return JsonResponse(
+            [_version(row) for row in self._desk.history(_id(request, self._upkeep))[:count]]
+        )
 
     def _suspend_all(self) -> None:
         settled(self._desk.suspend_all(suspended=True))
@@ -152,8 +156,9 @@ class SupervisorRoutes:
 class _Commands:
     """The routes that tell one supervisor what to do."""
 
-    def __init__(self, desk: SupervisorDesk) -> None:
+    def __init__(self, desk: SupervisorDesk, upkeep: Upkeep) -> None:
         self._desk = desk
+        self._upkeep = upkeep
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes."""
@@ -171,30 +176,35 @@ class _Commands:
 
     def suspend(self, request: Request) -> Response:
         """Suspend a supervisor."""
-        return JsonResponse(masked(settled(self._desk.suspend(_id(request))).to_json()))
+        return JsonResponse(
+            masked(settled(self._desk.suspend(_id(request, self._upkeep))).to_json())
+        )
 
     def resume(self, request: Request) -> Response:
         """Resume a supervisor."""
-        return JsonResponse(masked(settled(self._desk.resume(_id(request))).to_json()))
+        return JsonResponse(
+            masked(settled(self._desk.resume(_id(request, self._upkeep))).to_json())
+        )
 
     def terminate(self, request: Request) -> Response:
         """Terminate a supervisor."""
-        settled(self._desk.terminate(_id(request)))
-        return JsonResponse({"id": _id(request)})
+        settled(self._desk.terminate(_id(request, self._upkeep)))
+        return JsonResponse({"id": _id(request, self._upkeep)})
 
     def reset(self, request: Request) -> Response:
         """Forget how far a supervisor has read."""
-        settled(self._desk.reset(_id(request)))
-        return JsonResponse({"id": _id(request)})
+        settled(self._desk.reset(_id(request, self._upkeep)))
+        return JsonResponse({"id": _id(request, self._upkeep)})
 
     async def reset_offsets(self, request: Request) -> Response:
         """Set how far a supervisor has read."""
         wanted = (await json_object(request)).get("partitions")
         if not isinstance(wanted, dict):
             raise InvalidRequest("must hold stream and partitionOffsetMap", place="partitions")
-        return await run_in_threadpool(self._reset_offsets, _id(request), wanted)
+        return await run_in_threadpool(self._reset_offsets, request, wanted)
 
-    def _reset_offsets(self, supervisor_id: str, wanted: dict[str, object]) -> Response:
+    def _reset_offsets(self, request: Request, wanted: dict[str, object]) -> Response:
+        supervisor_id = _id(request, self._upkeep)
         place = "partitions.partitionOffsetMap"
         try:
             offsets = offsets_from_json(wanted.get("partitionOffsetMap"))
@@ -215,8 +225,8 @@ class _Commands:
         count = integer(request, "backfillTaskCount")
         if count is not None and count < 1:
             raise InvalidRequest(f"{count} is below 1", place="backfillTaskCount")
-        other = settled(self._desk.backfill(_id(request), task_count=count))
-        return JsonResponse({"id": _id(request), "backfillSupervisorId": other})
+        other = settled(self._desk.backfill(_id(request, self._upkeep), task_count=count))
+        return JsonResponse({"id": _id(request, self._upkeep), "backfillSupervisorId": other})
 
     async def hand_off(self, request: Request) -> Response:
         """Have task groups publish what they have read."""
@@ -225,12 +235,17 @@ class _Commands:
             raise InvalidRequest("must list task groups, one at least", place="taskGroupIds")
         if len(groups) > _GROUPS_MAX or not all(type(group) is int for group in groups):
             raise InvalidRequest("must be whole numbers", place="taskGroupIds")
-        await run_in_threadpool(lambda: settled(self._desk.hand_off(_id(request), groups)))
+        await run_in_threadpool(
+            lambda: settled(self._desk.hand_off(_id(request, self._upkeep), groups))
+        )
         return JsonResponse({}, 202)
 
 
-def _id(request: Request) -> str:
-    return str(request.path_params["supervisor_id"])
+def _id(request: Request, upkeep: Upkeep) -> str:
+    def is_stored(name: str) -> bool:
+        return upkeep.metadata.is_stored_name(name)
+
+    return looked_up(request, "supervisor_id", is_stored)
 
 
 def _as_system(one: SupervisorView) -> dict[str, object]:

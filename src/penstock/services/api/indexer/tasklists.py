@@ -20,6 +20,7 @@ from starlette.routing import BaseRoute, Route
 from penstock.core.clock import Clock
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Interval
+from penstock.core.names import DATASOURCE, known_name
 from penstock.indexing.overlord import Overlord
 from penstock.indexing.overlord.taskindex import ActiveTask, RunnerState
 from penstock.services.api.asgi import JsonResponse, bounded_json
@@ -78,6 +79,7 @@ class TaskListRoutes:
 
     def __init__(self, overlord: Overlord, clock: Clock) -> None:
         self._desk = overlord.desk
+        self._upkeep = overlord.upkeep
         self._clock = clock
 
     def routes(self) -> list[BaseRoute]:
@@ -103,9 +105,12 @@ class TaskListRoutes:
 
     def _list(self, state: RunnerState | None, request: Request) -> Response:
         query = request.query_params
+        named = query.get("datasource")
+        if named is not None:
+            named = known_name(named, DATASOURCE, self._is_stored, place="datasource")
         wanted = _Wanted(
             state=state,
-            datasource=query.get("datasource"),
+            datasource=named,
             type=query.get("type"),
             created=query_interval(request, "createdTimeInterval"),
             most=query_count(request, "max", "n", default=LIST_MAX),
@@ -116,6 +121,9 @@ class TaskListRoutes:
             ended = {one.id for one in complete}
             listed = [one for one in listed if one.id not in ended] + complete
         return _answer(listed)
+
+    def _is_stored(self, name: str) -> bool:
+        return self._upkeep.metadata.is_stored_name(name)
 
     def _active(self, wanted: _Wanted) -> list[TaskStatus]:
         index = self._desk.index

@@ -24,6 +24,7 @@ from penstock.services.api.clients import LOG_OFFSET_HEADER, LOG_SIZE_HEADER
 from penstock.services.api.futures import settled
 from penstock.services.api.indexer.answers import task_to_json, typed_error
 from penstock.services.api.indexer.paths import ACTION_BYTES_MAX, PREFIX
+from penstock.services.api.indexer.reading import datasource_of, looked_up
 from penstock.services.api.indexer.taskfiles import TaskFiles
 
 
@@ -90,12 +91,12 @@ class TaskRoutes:
 
     def payload(self, request: Request) -> Response:
         """Show what a task is."""
-        row = self._overlord.task(_id(request)).row
+        row = self._overlord.task(self._id(request)).row
         return JsonResponse({"task": row.id, "payload": masked(row.payload)})
 
     def status(self, request: Request) -> Response:
         """Show how a task stands."""
-        task_id = _id(request)
+        task_id = self._id(request)
         try:
             view = self._overlord.task(task_id)
         except NotFound as error:
@@ -104,7 +105,7 @@ class TaskRoutes:
 
     def why(self, request: Request) -> Response:
         """Say what a task waits for: nothing, if it just runs or has ended."""
-        view = self._overlord.task(_id(request))
+        view = self._overlord.task(self._id(request))
         waits: list[Wait] = []
         if view.row.active:
             try:
@@ -129,25 +130,31 @@ class TaskRoutes:
     def log(self, request: Request) -> Response:
         """Show a task's log, or what follows an offset; headers say where that is in all of it."""
         offset = integer(request, "offset", 0) or 0
-        found = self._files.log(_id(request), offset)
+        found = self._files.log(self._id(request), offset)
         headers = {LOG_OFFSET_HEADER: str(found.offset), LOG_SIZE_HEADER: str(found.size)}
         return StreamingResponse(found.parts, headers=headers, media_type="text/plain")
 
     def reports(self, request: Request) -> Response:
         """Show a task's report."""
-        return JsonResponse(self._files.report(_id(request)))
+        return JsonResponse(self._files.report(self._id(request)))
 
     def shutdown(self, request: Request) -> Response:
         """End a task; that it has ended already, or never was, is fine."""
-        settled(self._desk.shutdown(_id(request)))
-        return JsonResponse({"task": _id(request)})
+        settled(self._desk.shutdown(self._id(request)))
+        return JsonResponse({"task": self._id(request)})
 
     def shutdown_all(self, request: Request) -> Response:
         """End all tasks of a datasource."""
-        datasource = request.path_params["datasource"]
+        datasource = datasource_of(request, self._is_stored)
         if not settled(self._desk.shutdown_all(datasource)):
             raise NotFound(f"{datasource} has no active task")
         return JsonResponse({"dataSource": datasource})
+
+    def _id(self, request: Request) -> str:
+        return looked_up(request, "task_id", self._is_stored)
+
+    def _is_stored(self, name: str) -> bool:
+        return self._overlord.upkeep.metadata.is_stored_name(name)
 
 
 def _retry_of(report: object) -> Wait | None:
@@ -163,7 +170,3 @@ def _retry_of(report: object) -> Wait | None:
         f"its next try of {part(payload, 'failedWork')}, at {next_try}: {tries} failed{end};"
         f" at last: {part(payload, 'lastFailure')}",
     )
-
-
-def _id(request: Request) -> str:
-    return str(request.path_params["task_id"])

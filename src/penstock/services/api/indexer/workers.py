@@ -19,6 +19,7 @@ from penstock.services.api.indexer.answers import audit_to_json, worker_to_json
 from penstock.services.api.indexer.paths import PREFIX
 from penstock.services.api.indexer.reading import (
     author_and_comment,
+    looked_up,
     query_count,
     query_interval,
 )
@@ -123,8 +124,9 @@ class WorkerAdminRoutes:
         return JsonResponse({worker.host: "disabled"})
 
     def _find(self, request: Request) -> WorkerHandle:
-        named = request.path_params["host"]
         workers = list(self._workers.workers())
+        known_names = {text for one in workers for text in (one.host, one.name)}
+        named = looked_up(request, "host", known_names.__contains__)
         for one in workers:
             if named in (one.host, one.name):
                 return one

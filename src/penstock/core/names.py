@@ -1,0 +1,170 @@
+"""Names: what a datasource, a supervisor, a task, a tier or a part of a flow may be called.
+
+One rule for each kind of name and the one function that checks a name by its rule. A name is
+compared and stored in Unicode's normal form C, so that text that looks the same is the same name.
+Names of topics and channels follow NSQ's own rule (`penstock.broker.names`), which is ASCII.
+
+Names that an earlier release stored are not changed: see `spelling` and `known_name`.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.core.errors import InvalidRequest
+from penstock.core.printable import quoted
+
+# Controls, formats such as the overrides of the reading direction, and surrogates. Separators of
+# lines and paragraphs are white space.
+_REFUSED_CATEGORIES: Final = frozenset({"Cc", "Cf", "Cs"})
+_REPLACEMENT: Final = "\ufffd"
+
+IsStored = Callable[[str], bool]
+"""Tells whether a name is stored exactly as it is given."""
+
+
+@dataclass(frozen=True, slots=True)
+class NameRule:
+    """The rule of one kind of name.
+
+    Attributes:
+        what: The kind, for messages.
+        bytes_max: Length in UTF-8; 0: `characters_max` bounds it.
+        characters_max: Length in characters; 0: `bytes_max` bounds it.
+        is_folder: Whether it becomes a folder: it must not start with a dot then.
+        reserved: Characters with a meaning, and what they mean.
+    """
+
+    what: str
+    bytes_max: int = 0
+    characters_max: int = 0
+    is_folder: bool = False
+    reserved: tuple[str, str] = ("", "")
+
+
+_PATH: Final = ("/\\", "the name becomes a folder")
+
+# Names of task folders are some 60 bytes longer, and escaped ones up to three times as long.
+DATASOURCE: Final = NameRule("datasource", bytes_max=64, is_folder=True, reserved=_PATH)
+SUPERVISOR: Final = NameRule("supervisor", bytes_max=64, is_folder=True, reserved=_PATH)
+TASK: Final = NameRule("task id", bytes_max=180, is_folder=True, reserved=_PATH)
+TIER: Final = NameRule("tier", bytes_max=64, is_folder=True, reserved=_PATH)
+LOOKED_UP: Final = NameRule("name", bytes_max=255, is_folder=True, reserved=_PATH)
+"""A name that a request looks up: of a task, a supervisor or a worker, whoever made it."""
+COMPONENT: Final = NameRule(
+    "name", characters_max=200, reserved=("/", "a slash separates a group from its components")
+)
+
+
+def check_name(name: str, rule: NameRule, *, place: str = "") -> str:
+    """Return a name in normal form C if it may be the name of something new.
+
+    Args:
+        name: The name as it was given.
+        rule: The rule of its kind.
+        place: Where it stands in the input, for the message.
+
+    Raises:
+        InvalidRequest: The name breaks the rule; the message shows it escaped.
+    """
+    name = check_stored_name(name, rule, place=place)
+    if _REPLACEMENT in name:
+        raise _refused(
+            name, rule, place, "it has U+FFFD, which stands for bytes that are not valid UTF-8"
+        )
+    return name
+
+
+def check_stored_name(name: str, rule: NameRule, *, place: str = "") -> str:
+    """Return a name in normal form C if an earlier release stored such. Raises as `check_name`."""
+    name = normalised(name)
+    if not name:
+        raise InvalidRequest("must not be empty", place=place)
+    size = len(name.encode("utf-8", "replace"))
+    if rule.bytes_max and size > rule.bytes_max:
+        raise _refused(
+            name, rule, place, f"it has {size:,} bytes in UTF-8, more than {rule.bytes_max}"
+        )
+    if rule.characters_max and len(name) > rule.characters_max:
+        raise _refused(
+            name, rule, place, f"it has {len(name):,} characters, more than {rule.characters_max}"
+        )
+    if rule.is_folder and name.startswith("."):
+        raise _refused(name, rule, place, "it starts with a dot, and the name becomes a folder")
+    signs, meaning = rule.reserved
+    for sign in signs:
+        if sign in name:
+            raise _refused(name, rule, place, f"it has {sign!r}, and {meaning}")
+    if not name.isascii() or not name.isprintable():
+        _check_characters(name, rule, place)
+    if name != name.strip():
+        raise _refused(name, rule, place, "it starts or ends with a space")
+    return name
+
+
+def is_valid_name(name: str, rule: NameRule) -> bool:
+    """Return whether a name may be the name of something new."""
+    try:
+        check_name(name, rule)
+    except InvalidRequest:
+        return False
+    return True
+
+
+def normalised(name: str) -> str:
+    """Return a name in Unicode's normal form C, in which names are compared and stored."""
+    return name if name.isascii() else unicodedata.normalize("NFC", name)
+
+
+def spelling(name: str, is_stored: IsStored) -> str:
+    """Return the spelling under which a name is stored: normal form C.
+
+    Earlier releases stored names as they were given; such a name keeps its spelling, by which its
+    segments, offsets and locks are found.
+    """
+    changed = normalised(name)
+    return name if changed != name and is_stored(name) else changed
+
+
+def known_name(name: str, rule: NameRule, is_stored: IsStored, *, place: str = "") -> str:
+    """Return the spelling of a name that is looked up.
+
+    A name that breaks the rule is accepted only if it is stored as it is, by an earlier release: it
+    can be read and removed then.
+
+    Raises:
+        InvalidRequest: The name breaks the rule and is not stored.
+    """
+    try:
+        valid = check_name(name, rule, place=place)
+    except InvalidRequest:
+        if is_stored(name):
+            return name
+        raise
+    return name if valid != name and is_stored(name) else valid
+
+
+def _check_characters(name: str, rule: NameRule, place: str) -> None:
+    for character in name:
+        if character == " ":
+            continue
+        if character.isspace() or unicodedata.category(character) in _REFUSED_CATEGORIES:
+            raise _refused(
+                *(name, rule, place),
+                f"it has U+{ord(character):04X}, which is white space, a control character or half"
+                " of a surrogate pair",
+            )
+
+
+def _refused(name: str, rule: NameRule, place: str, why: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"{quoted(name)} is not a valid {rule.what}: {why}; {_remedy(rule)}", place=place
+    )
+
+
+def _remedy(rule: NameRule) -> str:
+    most = f"{rule.bytes_max} bytes" if rule.bytes_max else f"{rule.characters_max} characters"
+    return f"use up to {most} of letters, digits, spaces inside and signs such as . _ -"
