@@ -605,6 +605,25 @@ def test_the_fattest_queue_swaps_out_when_all_together_hold_too_much(
     assert budget.used_bytes == 0
 
 
+@pytest.mark.parametrize("error", [MemoryError, OSError, RuntimeError])
+def test_a_queue_that_cannot_swap_out_fails_no_put_of_another(
+    error: type[Exception], caplog: pytest.LogCaptureFixture
+) -> None:
+    each = heap_bytes([flowfile(1)])
+    budget = HeapBudget(20 * each)
+
+    def fail() -> bool:
+        raise error
+
+    budget.join("broken", fail)
+    budget.hold("broken", 15 * each)
+    world = World(QueueOptions(1_000, 1_000), budget=budget)
+    world.put(*(flowfile(n) for n in range(16)))
+    assert "broken cannot swap out" in caplog.text
+    assert world.drain() == [*range(16)]
+    assert budget.used_bytes == 15 * each
+
+
 def test_large_attributes_count_by_their_length() -> None:
     budget = HeapBudget(1_000_000)
     world = World(QueueOptions(1_000, 1_000), budget=budget)

@@ -12,12 +12,14 @@ from typing import TypeVar
 import pytest
 
 from penstock.core.clock import SystemClock
+from penstock.core.errors import Unavailable
 from penstock.flow.scheduling.options import SchedulerOptions
 from penstock.flow.scheduling.pool import ThreadPool
 from penstock.flow.scheduling.schedulable import NOTHING_DONE, WORKED, Outcome, Run
 from penstock.flow.scheduling.scheduler import Scheduler
 from penstock.flow.scheduling.strategy import Schedule
 from penstock.mailbox import MailboxThread
+from penstock.testing.injection import Faults
 from penstock.testing.triggers import StepPool
 
 LIMIT_S = 30.0
@@ -194,6 +196,49 @@ def test_threads_are_kept_and_an_abandoned_one_ends() -> None:
     two.abandon()  # too late: the thread has long been free
     assert pool.threads == 0
     assert any(name.endswith("(terminated)") for name in names)
+
+
+@pytest.mark.parametrize("error", [RuntimeError, MemoryError, KeyboardInterrupt])
+def test_a_thread_that_cannot_start_takes_no_slot(
+    error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool, ran = ThreadPool("test pool"), threading.Event()
+
+    def refuse(_: threading.Thread) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(Unavailable if error is RuntimeError else error):
+            pool.run(lambda: pytest.fail("it was refused"))
+    assert pool.threads == 0
+    pool.run(ran.set)
+    assert ran.wait(LIMIT_S)
+    assert pool.threads == 1
+    pool.close()
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_work_that_an_idle_thread_is_not_given_takes_no_slot(after: bool) -> None:
+    """Whether or not the queue had taken it: it runs, or its caller hears that it does not."""
+    pool, faults, ran = ThreadPool("test pool"), Faults(), []
+    work = threading.Event()
+    pool.run(work.set)
+    assert work.wait(LIMIT_S)
+    while not pool._idle:  # it is soon
+        threading.Event().wait(0.001)
+    tasks = pool._tasks
+    pool._tasks = faults.port(tasks)
+    with faults.armed(MemoryError, 0, after=after):
+        pool.run(lambda: ran.append(1))
+        ran.append(0)
+    pool._tasks = tasks
+    again = threading.Event()
+    pool.run(lambda: (ran.append(2), again.set()))
+    assert again.wait(LIMIT_S)
+    assert (1 in ran) == (0 in ran)
+    assert pool.threads == 1
+    pool.close()
 
 
 def test_a_step_pool_runs_work_when_told_to() -> None:

@@ -9,12 +9,15 @@ not do, as whoever put too much shall wait until there is room.
 from __future__ import annotations
 
 import heapq
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Final
 
 from penstock.flow.flowfile import FlowFile
+
+_log = logging.getLogger(__name__)
 
 # A struct, its claim, a dict and their entries in lists, as measured; texts are added.
 FLOWFILE_BYTES: Final = 1_000
@@ -38,6 +41,15 @@ def heap_bytes(flowfiles: Sequence[FlowFile]) -> int:
     if looked_at is not flowfiles:
         characters = characters * len(flowfiles) // len(looked_at)
     return heap_bytes_of(len(flowfiles), characters)
+
+
+def _has_shed(queue: str, shed: Callable[[], bool]) -> bool:
+    """Have a queue swap out. Its failure must not fail the put of another queue."""
+    try:
+        return shed()
+    except Exception:  # noqa: BLE001 - logged; the queue has put back what it took
+        _log.exception("queue %s cannot swap out to make room for others", queue)
+        return False
 
 
 class HeapBudget:
@@ -101,7 +113,7 @@ class HeapBudget:
                 if self._total <= self.limit_bytes:
                     return
                 shed = self._sheds.get(queue)
-            if shed is not None and shed():
+            if shed is not None and _has_shed(queue, shed):
                 with self._mutex:
                     heapq.heappush(fattest, (-self._used.get(queue, 0), queue))
         with self._mutex:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 from typing import Final, Protocol
 
@@ -50,14 +51,16 @@ class TriggerPool(Protocol):
 class _Task:
     """A piece of work on its way to a thread, and then in it."""
 
-    __slots__ = ("_pool", "abandoned", "done", "thread", "work")
+    __slots__ = ("_pool", "abandoned", "begun", "done", "refused", "thread", "work")
 
     def __init__(self, pool: ThreadPool, work: Work) -> None:
         self._pool = pool
         self.work: Final = work
         self.thread: threading.Thread | None = None
         self.abandoned = False
+        self.begun = False
         self.done = False
+        self.refused = False
 
     def abandon(self) -> None:
         self._pool.abandon(self)
@@ -95,24 +98,27 @@ class ThreadPool:
         """
         task = _Task(self, work)
         with self._mutex:
-            if self._idle:
-                self._idle -= 1
-                make = False
-            else:
+            make = not self._idle
+            if make:
                 self._threads += 1
                 self._made += 1
-                make = True
+            else:
+                self._idle -= 1
             name = f"{self._name} {self._made}"
-        if make:
-            thread = OwnedThread(name, lambda: self._serve(task), may_return=True, part=self._name)
-            try:
+        try:
+            if make:
+                body = partial(self._serve, task)
+                thread = OwnedThread(name, body, may_return=True, part=self._name)
                 thread.start()
-            except RuntimeError as error:
-                with self._mutex:
-                    self._threads -= 1
-                raise Unavailable(f"no thread can be made for a run: {error}") from None
-        else:
-            self._tasks.put(task)
+            else:
+                self._tasks.put(task)
+        except BaseException as error:
+            if not self._refuse(task, is_first=make):
+                _log.warning("a run began, and then its start raised %r", error)
+                return task
+            if isinstance(error, RuntimeError):  # how Python reports that there is no thread
+                raise Unavailable(f"no thread can be started for a run: {error}") from None
+            raise
         return task
 
     def abandon(self, task: _Task) -> None:
@@ -134,8 +140,29 @@ class ThreadPool:
         for _ in range(idle):
             self._tasks.put(None)
 
+    def _refuse(self, task: _Task, *, is_first: bool) -> bool:
+        """Give back the slot of a task that no thread has taken; False if one has."""
+        with self._mutex:
+            if task.begun:
+                return False
+            task.refused = True
+            if is_first:
+                self._threads -= 1
+            else:
+                self._idle += 1
+        return True
+
+    def _begin(self, task: _Task) -> bool:
+        """Take a task; False if it was refused."""
+        with self._mutex:
+            task.begun = not task.refused
+        return task.begun
+
     def _serve(self, first: _Task) -> None:
+        if not self._begin(first):
+            return
         task: _Task | None = first
+        del first  # it is not kept while the thread waits
         while task is not None:
             task.thread = threading.current_thread()
             try:
@@ -152,5 +179,7 @@ class ThreadPool:
             # Not kept while it waits: a run holds what the component holds.
             task = None
             task = self._tasks.get()
+            while task is not None and not self._begin(task):
+                task = self._tasks.get()
         with self._mutex:
             self._threads -= 1
