@@ -198,17 +198,21 @@ class Consumer:
     # -- stopping
 
     async def _stop(self, *, drain: bool) -> None:
-        await self._fleet.start_close()
-        if self._handling is None:
+        try:
+            await self._fleet.start_close()
+            if self._handling is None:
+                self._give_back()
+            self._inbox.end(self._failure)
+            if drain:
+                await self._drain()
+            if self._handling is not None:
+                await self._handling.cancel()
             self._give_back()
-        self._inbox.end(self._failure)
-        if drain:
-            await self._drain()
-        if self._handling is not None:
-            await self._handling.cancel()
-        self._give_back()
-        await self._fleet.close()
-        self._stopped.set()
+        finally:
+            try:
+                await self._fleet.close()
+            finally:
+                self._stopped.set()
 
     async def _drain(self) -> None:
         loop = asyncio.get_running_loop()

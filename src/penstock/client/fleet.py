@@ -17,6 +17,7 @@ from penstock.client.lookup import find_servers, http_get
 from penstock.client.pacing import Pacing
 from penstock.client.subscription import Subscription
 from penstock.core.errors import InvalidRequest, PenstockError
+from penstock.core.steps import Steps
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Coroutine, Sequence
@@ -155,21 +156,23 @@ class Fleet:
 
     def lost(self, subscription: Subscription) -> None:
         """Take a connection out."""
+        steps = Steps()
         if subscription in self._joined:
             del self._joined[subscription]
             self._received += subscription.received_count
             self._too_late += subscription.too_late_count
-            self._inbound.forget(subscription)
-            self._pacing.leave(subscription)
-        self._settled.set()
+            steps.take(self._inbound.forget, subscription)
+            steps.take(self._pacing.leave, subscription)
+        steps.take(self._settled.set)
+        steps.finish()
 
     # -- connecting
 
     def _want(self, addresses: Collection[str]) -> None:
         self._wanted = set(addresses)
         for address in sorted(self._wanted - self._serving):
-            self._serving.add(address)
             self._spawn(self._serve(address))
+            self._serving.add(address)
 
     async def _serve(self, address: str) -> None:
         options, environment = self._options.connection, self._environment
@@ -183,6 +186,9 @@ class Fleet:
                     self._inbound.refused(error)
                     return
                 _logger.warning("no connection to consume on: %s", error)
+            except Exception:
+                # The top of a task: the next attempt must come.
+                _logger.exception("no connection to consume on: %s", address)
             else:
                 self._join(subscription, limit)
                 reason = await asyncio.shield(subscription.ended)
@@ -199,10 +205,14 @@ class Fleet:
 
     async def _look_up(self, fixed: frozenset[str], services: Sequence[str]) -> None:
         while True:
-            found = await find_servers(services, self._topic, http_get)
-            if found is not None:
-                # A server that is not known any more keeps its connection, but gets no new one.
-                self._want(fixed | found)
+            try:
+                found = await find_servers(services, self._topic, http_get)
+                if found is not None:
+                    # A server that is not known any more keeps its connection, but gets no new one.
+                    self._want(fixed | found)
+            except Exception:
+                # The top of a task: the next look must come.
+                _logger.exception("the servers of topic %s cannot be looked up", self._topic)
             jitter = 1.0 + _JITTER * self._environment.random()
             await self._environment.sleep(self._options.lookup_s * jitter)
 

@@ -78,7 +78,11 @@ class Handling:
             # which wakes the next when it has found something.
             if len(self._inbox):
                 self.wake()
-            await self._handle(message)
+            try:
+                await self._handle(message)
+            except Exception:
+                # The top of a task: the messages behind it have their turn.
+                _logger.exception("the answer to %r cannot be sent: it comes again", message)
 
     async def _handle(self, message: Message) -> None:
         limit = self._options.max_attempts

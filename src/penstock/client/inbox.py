@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -55,14 +56,15 @@ class Inbox:
             self._waiting.append(turn)
             try:
                 await turn
-            except asyncio.CancelledError:
+            except BaseException:
                 if turn.done() and not turn.cancelled():
                     self._wake()  # this one was chosen: let another be
                 raise
         if not self._messages and self._failure is not None:
             raise self._failure
-        count = min(limit, len(self._messages))
-        taken = [self._messages.popleft() for _ in range(count)]
+        taken = list(islice(self._messages, limit))
+        for _ in taken:
+            self._messages.popleft()
         if self._messages:
             self._wake()
         return taken

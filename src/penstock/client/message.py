@@ -67,12 +67,20 @@ class Message:
             Conflict: It was answered before.
         """
         self._answer()
-        return self._answers.finish(self.id)
+        try:
+            return self._answers.finish(self.id)
+        except BaseException:
+            self.answered = False
+            raise
 
     def requeue(self, delay_ms: int = 0) -> bool:
         """Say that it shall be delivered again, after a delay. Returns and raises as `finish`."""
         self._answer()
-        return self._answers.requeue(self.id, max(0, delay_ms))
+        try:
+            return self._answers.requeue(self.id, max(0, delay_ms))
+        except BaseException:
+            self.answered = False
+            raise
 
     def touch(self) -> bool:
         """Ask for as much time again as it had at first. Returns and raises as `finish`."""

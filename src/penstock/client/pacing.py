@@ -6,6 +6,7 @@ which connections there are (`fleet`).
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from penstock.client.ready import Pace, ReadyShares, Slowdown
@@ -13,6 +14,9 @@ from penstock.client.ready import Pace, ReadyShares, Slowdown
 if TYPE_CHECKING:
     from penstock.client.options import ConsumerOptions, Environment
     from penstock.client.subscription import Subscription
+
+
+_logger = logging.getLogger(__name__)
 
 
 class Pacing:
@@ -72,12 +76,19 @@ class Pacing:
         """Let connections that got no share have one of those that had nothing, for ever."""
         while True:
             await self._environment.sleep(self._options.rotate_s)
-            idle = {s for s, seen in self._seen.items() if s.received_count == seen}
-            idle = {subscription for subscription in idle if not subscription.in_flight}
-            self._seen = {s: s.received_count for s in self._seen}
-            trial = self._slowdown.pace is Pace.TRIAL
-            if self._slowdown.pace is not Pace.PAUSED and self._shares.rotate(idle, trial=trial):
-                self._apply()
+            try:
+                self._take_turn()
+            except Exception:
+                # The top of a task: the next turn must come.
+                _logger.exception("the shares of the connections cannot be changed")
+
+    def _take_turn(self) -> None:
+        idle = {s for s, seen in self._seen.items() if s.received_count == seen}
+        idle = {subscription for subscription in idle if not subscription.in_flight}
+        self._seen = {s: s.received_count for s in self._seen}
+        trial = self._slowdown.pace is Pace.TRIAL
+        if self._slowdown.pace is not Pace.PAUSED and self._shares.rotate(idle, trial=trial):
+            self._apply()
 
     def _apply(self) -> None:
         pace = self._slowdown.pace

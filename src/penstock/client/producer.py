@@ -24,6 +24,7 @@ from penstock.client.v2 import wire
 from penstock.client.v2.connection import Connection, open_connection
 from penstock.client.window import Window
 from penstock.core.errors import Closed, InvalidRequest, PenstockError, Unavailable, counted
+from penstock.core.steps import Steps
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -196,19 +197,20 @@ class Producer:
         if self._connection is not None and self._connection.heartbeat_count:
             self._backoff.reset()  # it lasted, though nothing was published
         self._connection = None
-        again = []
-        for publish in self._sent:
+        sent, self._sent = self._sent, deque()
+        steps = Steps()
+        for publish in sent:
             if publish.retry and not publish.answer.done():
-                again.append(publish)
+                steps.take(self._unsent.append, publish)  # behind one that was refused
             elif self._refused is None:
-                self._settle(publish, AnswerLost(f"{reason}; the message is there or not"))
+                lost = AnswerLost(f"{reason}; the message is there or not")
+                steps.take(self._settle, publish, lost)
             else:
                 text = f"not published, because of another publish: {self._refused}"
-                self._settle(publish, Unavailable(text))
-        self._sent.clear()
-        self._unsent.extend(again)  # behind one that was refused
-        self._drained.set()
-        self._ended.set()
+                steps.take(self._settle, publish, Unavailable(text))
+        steps.take(self._drained.set)
+        steps.take(self._ended.set)
+        steps.finish()
 
     # -- sending
 
@@ -216,19 +218,26 @@ class Producer:
         self._check_hope(retry=retry)
         if not self._window.try_enter(len(data)):
             await self._window.enter(len(data))
-        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        publish = _Publish(data, answer, retry=retry)
         try:
+            answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            publish = _Publish(data, answer, retry=retry)
             self._check_hope(retry=retry)  # it may have waited long
-        except PenstockError:
+            if self._connection is not None:
+                self._send_now(publish, self._connection)
+            else:
+                self._unsent.append(publish)
+        except BaseException:
             self._window.leave(len(data))
             raise
-        if self._connection is not None:
-            self._sent.append(publish)
-            self._connection.send(data)
-        else:
-            self._unsent.append(publish)
         await answer
+
+    def _send_now(self, publish: _Publish, connection: Connection) -> None:
+        self._sent.append(publish)
+        try:
+            connection.send(publish.data)
+        except BaseException:
+            self._sent.pop()  # or the next answer would be taken for its own
+            raise
 
     def _check_hope(self, *, retry: bool) -> None:
         """Refuse what would have to wait for longer than an attempt to connect takes."""
@@ -278,15 +287,20 @@ class Producer:
     async def _connect(self) -> None:
         self._refused = None
         options = self._options.connection
-        self._connection = await open_connection(self.address, options, self, self._environment)
+        connection = await open_connection(self.address, options, self, self._environment)
+        self._connection = connection
         self._ended.clear()
-        while self._unsent:
-            publish = self._unsent.popleft()
-            if publish.answer.done():  # nobody waits for it any more
-                self._settle(publish, None)
-            else:
-                self._sent.append(publish)
-                self._connection.send(publish.data)
+        try:
+            while self._unsent:
+                publish = self._unsent[0]
+                if publish.answer.done():  # nobody waits for it any more
+                    self._settle(publish, None)
+                else:
+                    self._send_now(publish, connection)
+                self._unsent.popleft()
+        except BaseException:
+            connection.abort(Unavailable(f"{self.address}: publishes cannot be sent; try again"))
+            raise
 
     async def _keep_connected(self) -> None:
         while True:
@@ -303,6 +317,10 @@ class Producer:
                 except PenstockError as error:
                     _logger.warning("no connection to publish on: %s", error)
                     reason = error
+                except Exception as error:
+                    # The top of a task: the next attempt must come.
+                    _logger.exception("no connection to publish on")
+                    reason = Unavailable(f"{self.address} cannot be reached: {error!r}; try again")
 
     def _give_up_hope(self, reason: PenstockError) -> None:
         """Fail what cannot wait until the next attempt, and what no attempt would help."""

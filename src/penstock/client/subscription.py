@@ -14,6 +14,7 @@ from penstock.client.errors import error_of
 from penstock.client.message import Message
 from penstock.client.v2 import wire
 from penstock.client.v2.connection import Connection, open_connection
+from penstock.core.steps import Steps
 
 if TYPE_CHECKING:
     from penstock.client.options import ConnectionOptions, Environment
@@ -83,10 +84,10 @@ class Subscription:
         """
         connection = await open_connection(self.address, options, self, environment)
         self._connection = connection
-        connection.send(wire.subscribe(topic, channel))
         try:
+            connection.send(wire.subscribe(topic, channel))
             await self._subscribed
-        except asyncio.CancelledError:
+        except BaseException:
             connection.close()
             raise
         return connection.features.max_ready_count
@@ -94,20 +95,22 @@ class Subscription:
     def set_ready(self, count: int) -> None:
         """Say how many messages may be in flight."""
         if count != self._ready and self._connection is not None and not self._closing:
-            self._ready = count
             self._connection.send(wire.ready(count))
+            self._ready = count
 
     def start_close(self) -> None:
         """Ask for no more messages; `quiet` says when the server sends none any more."""
         if self._connection is not None and not self._closing:
-            self._closing = True
             self._connection.send(wire.START_CLOSE)
+            self._closing = True
 
     def close(self) -> None:
         """Send what is to be sent, and end the connection."""
         if self._connection is not None:
-            self._flush()
-            self._connection.close()
+            try:
+                self._flush()
+            finally:
+                self._connection.close()
 
     @property
     def is_open(self) -> bool:
@@ -120,18 +123,18 @@ class Subscription:
         """Send that a message is done with."""
         if self._connection is None:
             return False
-        self.in_flight -= 1
         if not self._finished:
             self._loop.call_soon(self._flush)
         self._finished.append(message_id)
+        self.in_flight -= 1
         return True
 
     def requeue(self, message_id: bytes, delay_ms: int) -> bool:
         """Send that a message shall come again."""
         if self._connection is None:
             return False
-        self.in_flight -= 1
         self._connection.send(wire.requeue(message_id, delay_ms))
+        self.in_flight -= 1
         self._receiver.answered()
         return True
 
@@ -172,11 +175,13 @@ class Subscription:
         self._connection = None
         self.in_flight = 0
         reason = self._refused or reason
+        steps = Steps()
         if not self._subscribed.done():
-            self._subscribed.set_exception(reason)
+            steps.take(self._subscribed.set_exception, reason)
         if not self.ended.done():
-            self.ended.set_result(reason)
-        self._receiver.lost(self)
+            steps.take(self.ended.set_result, reason)
+        steps.take(self._receiver.lost, self)
+        steps.finish()
 
     def _take_error(self, text: bytes) -> None:
         if text.startswith(_TOO_LATE):

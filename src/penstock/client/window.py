@@ -41,7 +41,7 @@ class Window:
         self._waiting.append((size, turn))
         try:
             await turn
-        except asyncio.CancelledError:
+        except BaseException:
             if turn.done() and not turn.cancelled():
                 self.leave(size)
             else:

@@ -109,10 +109,11 @@ class Connection(asyncio.Protocol):
 
     def send(self, data: bytes) -> None:
         """Send bytes, together with what else is sent in this turn of the loop."""
-        self._output.append(data)
         if not self._output_scheduled:
-            self._output_scheduled = True
+            # First: if it raises, the caller knows that nothing is sent.
             self._loop.call_soon(self._flush)
+            self._output_scheduled = True
+        self._output.append(data)
 
     def close(self) -> None:
         """Send what is to be sent, and end the connection."""
@@ -193,6 +194,9 @@ class Connection(asyncio.Protocol):
             text = f"{self.address}: no TLS: {error}; check the certificate and the address"
             self.abort(InvalidRequest(text))
             return
+        except Exception as error:  # noqa: BLE001 - the top of a task
+            self.abort(Unavailable(f"{self.address}: TLS failed: {error!r}; try again"))
+            return
         if upgraded is None:
             self.abort(Unavailable(f"{self.address} ended the connection during TLS; try again"))
             return
@@ -213,10 +217,13 @@ class Connection(asyncio.Protocol):
         output, self._output = self._output, []
         if self._transport is None or not output:
             return
-        if self._codec is None:
-            self._transport.writelines(output)
-        else:
-            self._transport.write(self._codec.compress(b"".join(output)))
+        try:
+            if self._codec is None:
+                self._transport.writelines(output)
+            else:
+                self._transport.write(self._codec.compress(b"".join(output)))
+        except Exception as error:  # noqa: BLE001 - bytes are missing in the stream: it ends here
+            self.abort(Unavailable(f"{self.address}: nothing can be sent: {error!r}; try again"))
 
     def _end(self, reason: PenstockError) -> None:
         if self._reason is None:
@@ -225,13 +232,17 @@ class Connection(asyncio.Protocol):
     async def _watch_peer(self, environment: Environment) -> None:
         """End a connection on which nothing comes, not even heartbeats."""
         silence_s = 2 * self._options.heartbeat_ms / _MS
-        while True:
-            await environment.sleep(silence_s)
-            if not self._heard:
-                text = f"{self.address}: nothing came for {silence_s:g} s: the server is gone"
-                self.abort(Unavailable(text))
-                return
-            self._heard = False
+        try:
+            while True:
+                self._heard = False
+                await environment.sleep(silence_s)
+                if not self._heard:
+                    break
+        except Exception as error:  # noqa: BLE001 - the top of a task
+            text = f"{self.address}: the watch over the connection failed: {error!r}; try again"
+        else:
+            text = f"{self.address}: nothing came for {silence_s:g} s: the server is gone"
+        self.abort(Unavailable(text))
 
 
 def _codec(features: handshake.Features) -> Codec:
@@ -266,7 +277,7 @@ async def open_connection(
         raise reason from error
     except OSError as error:
         raise Unavailable(f"{address} cannot be reached: {error}; is the server up?") from error
-    except asyncio.CancelledError:
-        connection.abort(Closed(f"connecting to {address} was cancelled"))
+    except BaseException:
+        connection.abort(Closed(f"connecting to {address} was given up"))
         raise
     return connection
