@@ -259,7 +259,7 @@ class MailboxProcessor:
                 mail.action()
                 if self._suspended or (until_resumed and controller.suspension is None):
                     return
-        except Exception as error:
+        except BaseException as error:
             _tell_which(self.mailbox, mail, error)
             raise
         self._start_probe()
@@ -284,7 +284,7 @@ class MailboxProcessor:
         self.metrics.mails_run += 1
         try:
             mail.action()
-        except Exception as error:
+        except BaseException as error:
             _tell_which(self.mailbox, mail, error)
             raise
 
@@ -313,7 +313,7 @@ class MailboxProcessor:
             self._probe.start()
 
 
-def _tell_which(mailbox: TaskMailbox, mail: Mail | None, error: Exception) -> None:
+def _tell_which(mailbox: TaskMailbox, mail: Mail | None, error: BaseException) -> None:
     if mail is not None:
         error.add_note(f"in mailbox {mailbox.name}, {mail!r}")
 

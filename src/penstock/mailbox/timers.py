@@ -252,9 +252,13 @@ class MailboxTimers:
         """Post what is due; the mailbox calls this on its thread."""
         now_s = self._clock.monotonic_s() + HAIR_S
         while self._heap and (self._heap[0].due_s <= now_s or self._heap[0].timer.cancelled):
-            timer = heapq.heappop(self._heap).timer
-            if not timer.cancelled:
-                self._post(timer)
+            entry = heapq.heappop(self._heap)
+            if not entry.timer.cancelled:
+                try:
+                    self._post(entry.timer)
+                except BaseException:
+                    heapq.heappush(self._heap, entry)  # it is posted at the next look
+                    raise
         self._mailbox.alarm.set(self._heap[0].due_s if self._heap else math.inf, self._ring)
 
     def _post(self, timer: Timer) -> None:
