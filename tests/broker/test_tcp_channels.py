@@ -149,6 +149,48 @@ def test_identify_negotiates(connect: Callable[[], V2]) -> None:
     assert connect().identify() == b"OK"
 
 
+@pytest.mark.parametrize("first", [{}, {"feature_negotiation": True}], ids=["plain", "negotiated"])
+@pytest.mark.parametrize(
+    "second",
+    [
+        b"{}",
+        b'{"feature_negotiation":true,"tls_v1":true}',
+        b'{"feature_negotiation":true,"snappy":true}',
+        b'{"feature_negotiation":true,"deflate":true}',
+        b'{"client_id":7}',
+        b"no JSON",
+        b"",
+    ],
+)
+def test_a_second_identify_is_refused(
+    connect: Callable[[], V2], first: dict[str, object], second: bytes
+) -> None:
+    client = connect()
+    client.identify(**first)
+    client.send(b"IDENTIFY\n", sized(second))
+    assert client.error() == "E_INVALID cannot IDENTIFY in current state"
+    assert client.closed()
+
+
+@pytest.mark.parametrize("kind", ["snappy", "deflate", "tls_v1"])
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b'{"feature_negotiation":true,"%s":"yes"}', "E_BAD_BODY"),
+        (b'{"feature_negotiation":true,"%s":true,"sample_rate":100}', "E_BAD_BODY"),
+        (b'{"feature_negotiation":true,"%s":true', "E_BAD_BODY"),
+        (b'{"feature_negotiation":true,"%s":true,"deflate":true,"snappy":true}', "E_IDENTIFY_"),
+    ],
+)
+def test_an_identify_that_is_refused_upgrades_nothing(
+    connect: Callable[[], V2], kind: str, body: bytes, code: str
+) -> None:
+    client = connect()
+    client.send(b"IDENTIFY\n", sized(body % kind.encode()))
+    assert client.error().startswith(code)
+    assert client.closed()
+
+
 def test_heartbeats_come_and_silence_ends_the_connection(connect: Callable[[], V2]) -> None:
     client = connect()
     client.identify(heartbeat_interval=1000)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.broker.tcp.handler import CommandHandler
 
 MAGIC = b"  V2"
-WHO = b"IDENTIFY\n" + sized(b"{}")  # answered at once
+WHO = b"PUB u\n" + sized(b"who")  # answered at once
 
 
 class Wire(asyncio.Transport):
@@ -107,7 +107,6 @@ FLOODS = {
     "PUB to two topics": b"PUB t\n" + sized(b"x") + b"PUB u\n" + sized(b"x"),
     "PUB": b"PUB t\n" + sized(b"x"),
     "DPUB": b"DPUB t 50000\n" + sized(b"x"),
-    "IDENTIFY": WHO,
 }
 
 

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from penstock.broker.broker import Broker
-    from penstock.broker.protocol.negotiation import NegotiationLimits
+    from penstock.broker.protocol.compression import Codec
+    from penstock.broker.protocol.negotiation import Negotiated, NegotiationLimits
     from penstock.broker.tcp.connection import Connection
     from penstock.broker.tcp.gate import Gate
 
@@ -127,7 +128,10 @@ class CommandHandler:
             negotiated.message_timeout_ms,
             negotiated.sample_rate,
         )
-        channel.subscribe(connection.consumer)
+        try:
+            channel.subscribe(connection.consumer)
+        except PenstockError as error:
+            raise c.Refused("E_SUB_FAILED", f"SUB failed {error}") from error
         connection.output.send(frames.OK)
 
     def _ready(self, connection: Connection, command: c.Command) -> None:
@@ -161,33 +165,33 @@ class CommandHandler:
 
     def _identify(self, connection: Connection, command: c.Command) -> Awaitable[None] | None:
         assert isinstance(command, c.Identify)
-        if connection.consumer is not None:
+        session = connection.session
+        # A second one could not be carried out: the connection is upgraded, or is not, by then.
+        if connection.consumer is not None or session.identified:
             raise c.Refused("E_INVALID", "cannot IDENTIFY in current state")
         negotiated = negotiate(command.body, self._limits)
-        session = connection.session
-        if not session.identified:
-            session.negotiated = negotiated
-            session.identified = True
-            connection.restart_heartbeat()
+        codec = _codec(negotiated)  # before the answer promises it
+        session.negotiated = negotiated
+        session.identified = True
+        connection.restart_heartbeat()
         if negotiated.answer is None:
             connection.output.send(frames.OK)
             return None
         connection.output.send(frames.response(negotiated.answer))
-        if negotiated.tls or negotiated.snappy or negotiated.deflate:
-            return self._upgrade(connection)
+        if negotiated.tls or codec is not None:
+            return self._upgrade(connection, codec)
         return None
 
-    async def _upgrade(self, connection: Connection) -> None:
+    async def _upgrade(self, connection: Connection, codec: Codec | None) -> None:
         """Change to TLS, then to compression; each begins with an OK of its own."""
         session = connection.session
-        negotiated = session.negotiated
-        if negotiated.tls:
+        if session.negotiated.tls:
             assert self._tls is not None
             await connection.start_tls(self._tls)
             connection.output.send(frames.OK)
-        if negotiated.snappy or negotiated.deflate:
+        if codec is not None:
             connection.output.flush()
-            session.codec = Snappy() if negotiated.snappy else Deflate(negotiated.deflate_level)
+            session.codec = codec
             connection.output.send(frames.OK)
 
     def _authenticate(self, connection: Connection, command: c.Command) -> Awaitable[None] | None:
@@ -198,9 +202,16 @@ class CommandHandler:
         assert isinstance(command, c.Malformed)
         # NSQ looks at the state before the parameters.
         misplaced = _OF_NO_CONSUMER if connection.consumer is not None else _OF_CONSUMERS
-        if command.name in misplaced:
+        is_second = command.name == "IDENTIFY" and connection.session.identified
+        if is_second or command.name in misplaced:
             raise c.Refused("E_INVALID", f"cannot {command.name} in current state")
         raise c.Refused(command.code, command.text)
+
+
+def _codec(negotiated: Negotiated) -> Codec | None:
+    if negotiated.snappy:
+        return Snappy()
+    return Deflate(negotiated.deflate_level) if negotiated.deflate else None
 
 
 def _require_plain(command: c.Command) -> None:
