@@ -23,14 +23,16 @@ class Alarm:
 
     def set(self, wanted_ms: int | None, now_ms: int) -> None:
         """Ring at a wall time, or earlier if it was set so before; None: not at all."""
-        if self._timer is not None:
-            if wanted_ms is not None and now_ms < self._timer_ms <= wanted_ms:
-                return  # whoever it calls looks again by itself then
+        if wanted_ms is None:
             self.cancel()
-        if wanted_ms is not None:
-            delay_s = max(1, wanted_ms - now_ms) / 1000
-            self._timer_ms = wanted_ms
-            self._timer = asyncio.get_running_loop().call_later(delay_s, self._on_time)
+            return
+        if self._timer is not None and now_ms < self._timer_ms <= wanted_ms:
+            return  # the callback sets the next alarm
+        delay_s = max(1, wanted_ms - now_ms) / 1000
+        # The earlier one stays until there is another, should the loop raise.
+        timer = asyncio.get_running_loop().call_later(delay_s, self._on_time)
+        self.cancel()
+        self._timer, self._timer_ms = timer, wanted_ms
 
     def cancel(self) -> None:
         """Do not ring."""

@@ -5,12 +5,16 @@ event loop, and the channel's end. Does not own what consumers get next (`servin
 message is in (`state`) nor what is not delivered any more (`giveup`).
 
 Invariants: used on the broker's event loop only. Whoever changes what could be given out asks for a
-turn of the pump (`Channel.schedule`), and has it once however often it asks.
+turn of the pump (`Channel.schedule`), and has it once however often it asks. A turn that raises is
+tried again after a second. If an exception ended a change of the state half way, the channel
+refuses all work, and the exception goes to the event loop's exception handler: a restart restores
+the state from the journal.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.channel.alarm import Alarm
@@ -19,6 +23,9 @@ from penstock.broker.channel.giveup import GiveUp
 from penstock.broker.channel.serving import Serving
 from penstock.broker.channel.walltime import WallTime
 from penstock.broker.names import is_ephemeral
+from penstock.core.errors import Unavailable
+from penstock.core.loopthreads import report
+from penstock.core.steps import Steps
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +42,10 @@ if TYPE_CHECKING:
     from penstock.broker.memory.ledger import MemoryLedger
     from penstock.core.clock import Clock
 
+_logger = logging.getLogger(__name__)
+
 _TURN_BATCHES: Final = 8
+_RETRY_MS: Final = 1_000
 
 
 class Channel:
@@ -78,18 +88,28 @@ class Channel:
         self._memory = memory
         self._time = WallTime(clock, state)
         self._alarm = Alarm(self.schedule)
-        self._given_up = GiveUp(state, dead_letters, clock, self.schedule)
+        self._given_up = GiveUp(state, dead_letters, self.schedule)
         self.counters = self._given_up.counters
         self._takers = Takers(state.in_flight)
         self._serving = Serving(topic, state, self._takers, self._given_up, memory, self.schedule)
         self._counted_from = sum(progress.next for progress in state.progress)
         self._scheduled = False
         self._closed = False
+        self._failed = False
 
     # -- consumers
 
     def subscribe(self, subscriber: Subscriber) -> None:
-        """Add a consumer."""
+        """Add a consumer.
+
+        Raises:
+            Unavailable: The channel refuses all work after an exception.
+        """
+        if self._failed:
+            raise Unavailable(
+                f"channel {self.name} stopped after an unexpected exception: the broker's log has"
+                " it; the channel is whole again after a restart of the broker"
+            )
         self.subscribers[subscriber.number] = subscriber
         self.wake(subscriber)
 
@@ -159,7 +179,7 @@ class Channel:
         for partition, (start, end) in enumerate(zip(starts, ends, strict=True)):
             progress = self.state.progress[partition]
             if max(start, progress.next) < end:
-                progress.skip(start, end)
+                self.state.skip(partition, max(start, progress.next), end)
         self.schedule()
 
     def shed_below(self, partition: int, offset: int) -> None:
@@ -196,23 +216,27 @@ class Channel:
     def close(self) -> None:
         """Stop; consumers are closed. The state stays as it is on disk."""
         self._closed = True
-        self._memory.hold(self, 0)
-        self._alarm.cancel()
+        steps = Steps()
         for subscriber in tuple(self.subscribers.values()):
-            subscriber.evict()
-        self._given_up.close()
+            steps.take(subscriber.evict)
+        steps.take(self._given_up.close)
+        steps.take(self._alarm.cancel)
+        steps.take(self._memory.hold, self, 0)
+        steps.finish()
 
     async def shut(self) -> None:
         """Stop, and let go of the files, when all is written."""
-        self.close()
-        if self._keeper is not None:
-            await self._keeper.close()
+        try:
+            self.close()
+        finally:
+            if self._keeper is not None:
+                await self._keeper.close()
 
     def schedule(self) -> None:
         """Look, in the next turn of the loop, whether there is something to give out."""
         if not self._scheduled and not self._closed:
-            self._scheduled = True
             asyncio.get_running_loop().call_soon(self._pump)
+            self._scheduled = True  # behind it: if it raises, the next one asks again
 
     # -- the pump
 
@@ -220,19 +244,44 @@ class Channel:
         self._scheduled = False
         if self._closed:
             return
+        try:
+            self._take_turn()
+        except Exception as error:  # noqa: BLE001 - the top of a callback
+            self._turn_failed(error)
+
+    def _take_turn(self) -> None:
+        if not self.state.is_whole:
+            raise RuntimeError("a change of the channel's state was ended half way")
         now_ms = self._time.now_ms()
-        for number in self.state.expire(now_ms):
-            if number in self.subscribers:
-                self._takers.look(self.subscribers[number])
-        if not self.paused:
-            for _ in range(_TURN_BATCHES):
-                if not self._serving.serve(self.options, now_ms):
-                    break
+        try:
+            for number in self.state.expire(now_ms):
+                if number in self.subscribers:
+                    self._takers.look(self.subscribers[number])
+            if not self.paused:
+                for _ in range(_TURN_BATCHES):
+                    if not self._serving.serve(self.options, now_ms):
+                        break
+                else:
+                    self.schedule()
+        finally:
+            if self._keeper is None:
+                self._given_up.shed(self._topic.position(), self.options.max_backlog)
             else:
-                self.schedule()
-        if self._keeper is None:
-            self._given_up.shed(self._topic.position(), self.options.max_backlog)
-        else:
-            self._keeper.note()
+                self._keeper.note()
         self._memory.hold(self, self.state.memory_bytes)
         self._alarm.set(self.state.next_event_ms(), now_ms)
+
+    def _turn_failed(self, error: Exception) -> None:
+        if self.state.is_whole:
+            _logger.error(
+                "channel %s: a turn failed, and is tried again", self.name, exc_info=error
+            )
+            now_ms = self._time.last_ms
+            self._alarm.set(now_ms + _RETRY_MS, now_ms)
+            return
+        self._failed = True
+        text = f"channel {self.name}: an exception left its state half changed, so it stops"
+        try:
+            self.close()
+        finally:
+            report(text, error)

@@ -16,6 +16,7 @@ import logging
 from bisect import bisect_right
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
@@ -25,6 +26,7 @@ from penstock.broker.memory.ledger import MemoryLedger
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Closed, PenstockError
 from penstock.core.looptasks import start_job
+from penstock.core.loopthreads import call_each, run_on_thread
 from penstock.core.sparselog import SparseLog
 from penstock.storage.logfiles import OffsetsDeleted
 
@@ -184,7 +186,22 @@ class Feed:
     def appended(
         self, start: int, messages: pa.BinaryArray, time_ms: int, size_bytes: int, due_ms: int = 0
     ) -> None:
-        """Take note of a batch that was appended just now."""
+        """Take note of a batch that was appended just now.
+
+        Raises nothing but what ends the program: the batch stands, and what cannot be kept here is
+        read from the disk.
+        """
+        try:
+            self._keep(start, messages, time_ms, size_bytes, due_ms)
+        except BaseException as error:
+            self.forget()
+            if not isinstance(error, Exception):
+                raise
+            self._trouble.warning("what was published is not kept in memory: %r", error)
+
+    def _keep(
+        self, start: int, messages: pa.BinaryArray, time_ms: int, size_bytes: int, due_ms: int
+    ) -> None:
         if self._newest and self._newest[-1].end != start:
             self.forget()
         if not self._keep_messages:
@@ -244,9 +261,9 @@ class Feed:
 
     def when_read(self, offset: int, callback: Callable[[], None]) -> None:
         """Read the place of an offset from the disk, and call back when it is in memory."""
-        self._waiting[callback] = None
         if self._reading is None:
             self._reading = start_job("channel read", self._read(offset))
+        self._waiting[callback] = None
 
     def close(self) -> None:
         """Wake nobody any more."""
@@ -282,25 +299,36 @@ class Feed:
 
     async def _read(self, offset: int) -> None:
         try:
-            piece = await asyncio.to_thread(self._read_piece, offset)
-            self._pieces[offset] = piece
+            try:
+                piece = await run_on_thread(partial(self._read_piece, offset))
+                self._keep_piece(offset, piece)
+            except Closed:
+                self._waiting.clear()  # the topic is gone
+            except PenstockError as error:
+                self._trouble.warning("offset %d cannot be read, tried again: %s", offset, error)
+                await asyncio.sleep(_RETRY_S)
+            except Exception as error:  # noqa: BLE001 - the top of a task
+                self._trouble.warning("offset %d cannot be read, tried again: %r", offset, error)
+                await asyncio.sleep(_RETRY_S)
+        finally:
+            # Whatever happened: channels that wait look again, and ask again.
+            self._reading = None
+            waiting, self._waiting = self._waiting, {}
+            call_each(waiting)
+
+    def _keep_piece(self, offset: int, piece: list[Slice]) -> None:
+        try:
             self._piece_bytes[offset] = sum(map(_size_bytes, piece))
+            self._pieces[offset] = piece
             while len(self._pieces) > 1 and (
                 len(self._pieces) > _PIECES or sum(self._piece_bytes.values()) > self._keep_bytes
             ):
                 gone, _ = self._pieces.popitem(last=False)
                 del self._piece_bytes[gone]
             self._tell_ledger()
-        except Closed:
-            return
-        except PenstockError as error:
-            self._trouble.warning("offset %d cannot be read, tried again: %s", offset, error)
-            await asyncio.sleep(_RETRY_S)
-        finally:
-            self._reading = None
-        waiting, self._waiting = self._waiting, {}
-        for callback in waiting:
-            callback()
+        except BaseException:
+            self.forget()  # both tables name the same pieces
+            raise
 
     def _read_piece(self, offset: int) -> list[Slice]:
         latest = self._source.latest

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from penstock.broker.channel.feed import Slice
     from penstock.broker.channel.options import ChannelOptions
     from penstock.broker.channel.state.state import ChannelState, Retry
-    from penstock.core.clock import Clock
 
 _logger = logging.getLogger(__name__)
 
@@ -74,7 +73,6 @@ class GiveUp:
     Args:
         state: What the channel knows of its messages.
         dead_letters: Takes what was tried too often.
-        clock: For the time until it is tried again.
         go_on: Called when there may be something to do again.
     """
 
@@ -82,13 +80,11 @@ class GiveUp:
         self,
         state: ChannelState,
         dead_letters: DeadLetters,
-        clock: Clock,
         go_on: Callable[[], None],
     ) -> None:
         self.counters = ChannelCounters()
         self._state = state
         self._dead_letters = dead_letters
-        self._clock = clock
         self._go_on = go_on
         self._closed = False
         self._puts: set[asyncio.Task[None]] = set()
@@ -119,7 +115,7 @@ class GiveUp:
                 over = progress.fresh(end) - max_backlog
             if over > 0:
                 # It was not over before, so that these are behind all that went so far.
-                progress.skip(end - over, end)
+                self._state.skip(partition, max(end - over, progress.next), end)
                 self.counters.shed += over
 
     def bury(
@@ -138,27 +134,38 @@ class GiveUp:
         retries = [retry for retry, _ in dead]
         topic = options.dead_letter_topic
         if topic is None:
-            self.counters.given_up += len(dead)
             self._state.drop(retries)
+            self.counters.given_up += len(dead)
         elif self._put_messages >= _PUT_MESSAGES_MAX or self._put_bytes >= _PUT_BYTES_MAX:
             return alive, 0
         else:
-            self._state.redeliver(retries, _CLIENT, now_ms, _TIMEOUT_MS)
             messages = pa.concat_arrays([place.messages for _, place in dead])
+            putting = self._put(topic, retries, messages, now_ms + _RETRY_MS)
+            # It begins in a later turn of the loop, when the messages are in flight for it.
+            task = start_job("dead letters", putting)
+            try:
+                self._state.redeliver(retries, _CLIENT, now_ms, _TIMEOUT_MS)
+            except BaseException:
+                task.cancel()
+                raise
+            self._puts.add(task)
             self._put_messages += len(messages)
             self._put_bytes += messages.nbytes
-            task = start_job("dead letters", self._put(topic, retries, messages))
-            self._puts.add(task)
             task.add_done_callback(self._puts.discard)
         return alive, len(dead)
 
-    async def _put(self, topic: str, retries: list[Retry], messages: pa.BinaryArray) -> None:
+    async def _put(
+        self, topic: str, retries: list[Retry], messages: pa.BinaryArray, again_ms: int
+    ) -> None:
         done = False
         try:
             await self._dead_letters.put(topic, messages)
             done = True
         except PenstockError as error:
             _logger.warning("messages cannot be put into topic %s, tried again: %s", topic, error)
+        except Exception:
+            # The top of a task. The messages come again, as after any other failure.
+            _logger.exception("messages cannot be put into topic %s, tried again", topic)
         finally:
             self._put_messages -= len(messages)
             self._put_bytes -= messages.nbytes
@@ -167,9 +174,8 @@ class GiveUp:
                 self._state.finish(_CLIENT, ids)
                 self.counters.dead_lettered += len(retries)
             elif not self._closed:
-                due_ms = self._clock.now_ms() + _RETRY_MS
                 for retry in retries:
-                    self._state.requeue(_CLIENT, retry.id, due_ms)
+                    self._state.requeue(_CLIENT, retry.id, again_ms)
             self._go_on()
 
 

@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.channel.state.journalled import snapshot
 from penstock.core.clock import SystemClock
 from penstock.core.errors import PenstockError, Unavailable
-from penstock.core.looptasks import keep_running, start_awaited, start_job
+from penstock.core.looptasks import start_awaited, start_job
+from penstock.core.loopthreads import run_on_thread
 from penstock.core.sparselog import SparseLog
 
 if TYPE_CHECKING:
@@ -79,16 +81,25 @@ class JournalSyncs:
 
     def _begin(self) -> None:
         self._timer = None
-        # What it took from those that wait would never be fsynced.
-        self._round = keep_running("journal syncs", self._sync_all, may_return=True)
+        try:
+            self._round = start_job("journal syncs", self._sync_all())
+        except Exception:
+            # The top of a callback: the round is planned again.
+            _logger.exception("a round of fsyncs of the channels' journals cannot begin")
+            self._plan()
 
     async def _sync_all(self) -> None:
-        keepers, self._waiting = iter(tuple(self._waiting)), {}
+        keepers: Iterator[ChannelKeeper] = iter(())
         try:
+            keepers, self._waiting = iter(tuple(self._waiting)), {}
             await asyncio.gather(*(self._sync_some(keepers) for _ in range(_SYNCS_AT_ONCE)))
+        except Exception:
+            # The top of a task: the next round is for those that had no turn, too.
+            _logger.exception("a round of fsyncs of the channels' journals failed")
         finally:
             self._round = None
-        self._plan()
+            self._waiting.update(dict.fromkeys(keepers))
+            self._plan()
 
     async def _sync_some(self, keepers: Iterator[ChannelKeeper]) -> None:
         for keeper in keepers:
@@ -97,6 +108,7 @@ class JournalSyncs:
             except Exception:
                 # The top of a task: a bug in one journal must not keep the others from the disk.
                 _logger.exception("a channel's journal cannot be synced")
+                self._waiting[keeper] = None  # the next round tries again
 
 
 class ChannelKeeper:
@@ -127,35 +139,39 @@ class ChannelKeeper:
         if self._timer is not None:
             if not urgent or self._urgent:
                 return
-            self._timer.cancel()
         elif not (urgent or self._state.recorder.changed):
             return
-        self._urgent = urgent
         self._set_timer(0.0 if urgent else _LAZY_S)
+        self._urgent = urgent
 
     def flush(self) -> bool:
-        """Write the records that wait; False when the disk would not take them."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._urgent = False
+        """Write the records that wait; False when the disk would not take them.
+
+        Any exception but one that ends the program counts as the disk's: the records stay, and are
+        written when the disk takes them.
+        """
         if self._closed:
             return False  # its files may be gone
         if self._compacting:
             return False  # the new journal begins with a snapshot; what came later goes behind it
-        records = self._state.recorder.pending()
-        if records:
-            try:
+        try:
+            records = self._state.recorder.pending()
+            if records:
+                self._want_sync()  # before there is something to sync: nothing may fail behind it
                 self._journal.append([records])
-            except PenstockError as error:
-                self._log_failure("written", error)
-                # However urgent it is: what comes meanwhile is merged with what waits.
-                self._urgent = True
-                self._set_timer(_RETRY_S)
-                return False
+        except Exception as error:  # noqa: BLE001 - as documented
+            self._log_failure("written", error)
+            # However urgent it is: what comes meanwhile is merged with what waits.
+            self._set_timer(_RETRY_S)
+            self._urgent = True
+            return False
+        if records:
             self._failing = False
             self._state.recorder.clear()
-            self._want_sync()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._urgent = False
         if self._beside is None and self._journal.size_bytes > self._compact_above:
             self._begin_compaction()
         return True
@@ -194,17 +210,19 @@ class ChannelKeeper:
 
     async def close(self) -> None:
         """Write what waits, durably where the disk lets it, and let go of the journal."""
-        await self._at_rest()
-        self.flush()
-        await self._at_rest()  # from what the flush may have begun
-        if self._sync_wanted:
-            await self.sync()
+        try:
             await self._at_rest()
-        self._closed = True
-        self._syncs.remove(self)
-        if self._timer is not None:
-            self._timer.cancel()
-        self._journal.close()
+            self.flush()
+            await self._at_rest()  # from what the flush may have begun
+            if self._sync_wanted:
+                await self.sync()
+                await self._at_rest()
+        finally:
+            self._closed = True
+            self._syncs.remove(self)
+            if self._timer is not None:
+                self._timer.cancel()
+            self._journal.close()
 
     # -- beside the loop
 
@@ -214,21 +232,24 @@ class ChannelKeeper:
 
     def _want_sync(self) -> None:
         if not self._sync_wanted:
-            self._sync_wanted = True
             self._syncs.add(self)
+            self._sync_wanted = True
 
     def _begin_sync(self) -> asyncio.Task[bool]:
         self._beside = start_awaited(self._sync())
         return self._beside
 
     async def _sync(self) -> bool:
-        """Fsync what was appended before it begins; appends go on meanwhile."""
+        """Fsync what was appended before it begins; appends go on meanwhile.
+
+        Any exception but one that ends the program counts as the disk's, and is tried again.
+        """
         self._sync_wanted = False
         try:
-            await asyncio.to_thread(self._journal.begin_sync())
+            await run_on_thread(self._journal.begin_sync())
             # A hundred thousand channels that rest must take no file descriptors.
             self._journal.park()
-        except PenstockError as error:
+        except Exception as error:  # noqa: BLE001 - as documented
             self._log_failure("synced", error)
             self._want_sync()
             return False
@@ -239,37 +260,54 @@ class ChannelKeeper:
         return True
 
     def _begin_compaction(self) -> None:
-        """Begin it when nothing waits: where it fails, the old journal must tell all."""
-        base = snapshot(self._state)
-        self._compacting = True
-        self._beside = start_job("journal compaction", self._compact(base))
+        """Begin it when nothing waits: where it fails, the old journal must tell all.
+
+        What was flushed is written, so a compaction that cannot begin is no failure of the flush.
+        """
+        try:
+            base = snapshot(self._state)
+            self._beside = start_job("journal compaction", self._compact(base))
+        except Exception as error:  # noqa: BLE001 - the journal grows on, as after a failure
+            self._compaction_failed(error)
+        else:
+            self._compacting = True  # the task begins in a later turn of the loop
 
     async def _compact(self, base: bytes) -> bool:
         """Let the journal begin with a snapshot, durably; False when the disk would not take it."""
         done = False
         try:
-            await asyncio.to_thread(self._journal.compact, base)
+            await run_on_thread(partial(self._journal.compact, base))
             self._compact_above = max(_COMPACT_BYTES, _GROWTH * len(base))
             done = True
-        except PenstockError as error:
-            # The old journal is still good, and grows on.
-            self._syncs.trouble.warning("a channel's journal cannot be compacted: %s", error)
-            self._compact_above = self._journal.size_bytes + _COMPACT_BYTES
+        except Exception as error:  # noqa: BLE001 - the top of a task
+            self._compaction_failed(error)
         finally:
             self._beside, self._compacting = None, False
         self.flush()
         return done
 
-    def _log_failure(self, what: str, error: PenstockError) -> None:
+    def _compaction_failed(self, error: Exception) -> None:
+        """Let the journal grow on: the old one is still good."""
+        self._compact_above = self._journal.size_bytes + _COMPACT_BYTES
+        self._syncs.trouble.warning("a channel's journal cannot be compacted: %s", _reason(error))
+
+    def _log_failure(self, what: str, error: Exception) -> None:
         if not self._failing:
             self._syncs.trouble.warning(
-                "a channel's journal cannot be %s, tried again: %s", what, error
+                "a channel's journal cannot be %s, tried again: %s", what, _reason(error)
             )
         self._failing = True
 
     def _set_timer(self, delay_s: float) -> None:
-        self._timer = asyncio.get_running_loop().call_later(delay_s, self._on_time)
+        timer = asyncio.get_running_loop().call_later(delay_s, self._on_time)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = timer
 
     def _on_time(self) -> None:
         self._timer = None
         self.flush()
+
+
+def _reason(error: Exception) -> str:
+    return str(error) if isinstance(error, PenstockError) else repr(error)

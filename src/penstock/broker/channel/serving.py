@@ -13,6 +13,7 @@ none can keep the others back.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from penstock.broker.channel.options import ChannelOptions
     from penstock.broker.channel.state.state import ChannelState, Retry
     from penstock.broker.memory.ledger import MemoryLedger
+
+_logger = logging.getLogger(__name__)
 
 _BATCH_MESSAGES: Final = 2_500
 _STUBBORN_ATTEMPTS: Final = 2
@@ -126,9 +129,8 @@ class Serving:
         options: ChannelOptions,
         now_ms: int,
     ) -> None:
-        progress = self._state.progress[partition]
         if found.messages is None:
-            progress.skip(found.start, found.end)
+            self._state.skip(partition, found.start, found.end)
             self._given_up.count_missing(found)
             return
         if found.due_ms > now_ms:
@@ -136,7 +138,7 @@ class Serving:
             return
         expired = too_old(found, options.message_ttl_ms, now_ms)
         if expired:
-            progress.skip(found.start, found.start + expired)
+            self._state.skip(partition, found.start, found.start + expired)
             self._given_up.counters.expired += expired
             return
         start = found.start
@@ -146,11 +148,12 @@ class Serving:
             part = found.part(start, end)
             if end == start or part.messages is None:
                 break
-            timeout_ms = subscriber.message_timeout_ms
-            self._state.deliver(partition, start, end, subscriber.number, now_ms, timeout_ms)
             first = messageid.of(partition, start)
             ids = np.arange(first, first + end - start, dtype=np.int64)
-            self._send(subscriber, Delivery(part.messages, ids, 1, part.times_ns))
+            delivery = Delivery(part.messages, ids, 1, part.times_ns)
+            timeout_ms = subscriber.message_timeout_ms
+            self._state.deliver(partition, start, end, subscriber.number, now_ms, timeout_ms)
+            self._send(subscriber, delivery)
             start = end
 
     def _serve_retries(
@@ -162,6 +165,7 @@ class Serving:
     ) -> bool:
         found: list[tuple[Retry, Slice]] = []
         gone: list[Retry] = []
+        missing: list[Slice] = []
         size = 0
         for retry in retries:
             if size > _RETRIES_BYTES:
@@ -174,16 +178,18 @@ class Serving:
                 feed.when_read(offset, self._go_on)
                 break
             if place.messages is None:
-                self._given_up.count_missing(place)
+                missing.append(place)
                 gone.append(retry)
             elif too_old(place, options.message_ttl_ms, now_ms):
-                self._given_up.counters.expired += 1
                 gone.append(retry)
             else:
                 found.append((retry, place))
                 size += place.messages.nbytes
         if gone:
             self._state.drop(gone)
+            self._given_up.counters.expired += len(gone) - len(missing)
+            for place in missing:
+                self._given_up.count_missing(place)
         found, buried = self._given_up.bury(found, options, now_ms)
         start = 0
         share = -(-len(found) // len(takers))
@@ -193,28 +199,34 @@ class Serving:
                 break
             start += len(part)
             again = [retry for retry, _ in part]
+            attempts = [min(retry.attempts + 1, ATTEMPTS_MAX) for retry in again]
+            delivery = Delivery(
+                pa.concat_arrays([place.messages for _, place in part]),
+                np.array([retry.id for retry in again], np.int64),
+                np.array(attempts, np.uint16),
+                np.array([_time_ns(place) for _, place in part], np.int64),
+            )
             timeout_ms = subscriber.message_timeout_ms
             self._state.redeliver(again, subscriber.number, now_ms, timeout_ms)
-            attempts = [min(retry.attempts + 1, ATTEMPTS_MAX) for retry in again]
-            self._send(
-                subscriber,
-                Delivery(
-                    pa.concat_arrays([place.messages for _, place in part]),
-                    np.array([retry.id for retry in again], np.int64),
-                    np.array(attempts, np.uint16),
-                    np.array([_time_ns(place) for _, place in part], np.int64),
-                ),
-            )
+            self._send(subscriber, delivery)
         return bool(start or gone or buried)
 
     def _send(self, subscriber: Subscriber, batch: Delivery) -> None:
-        if subscriber.sample_rate:
-            draws = self._random.integers(0, 100, len(batch.ids))
-            wanted = draws <= subscriber.sample_rate
-            self._state.finish(subscriber.number, batch.ids[~wanted])
-            batch = batch.masked(wanted)
-        if len(batch.ids):
-            subscriber.deliver(batch)
+        try:
+            if subscriber.sample_rate:
+                draws = self._random.integers(0, 100, len(batch.ids))
+                wanted = draws <= subscriber.sample_rate
+                self._state.finish(subscriber.number, batch.ids[~wanted])
+                batch = batch.masked(wanted)
+            if len(batch.ids):
+                subscriber.deliver(batch)
+        except Exception:
+            # Nobody knows whether the messages are on their way. They are in flight, and come again
+            # when the connection is gone, or when their time is over.
+            _logger.exception("messages cannot be sent to a consumer, which is disconnected")
+            self._takers.remove(subscriber)
+            subscriber.evict()
+            return
         self._takers.served(subscriber)
 
 

@@ -39,7 +39,8 @@ class Batches:
     Attributes:
         mutex: Around all that follows.
         kept: The batches, oldest first; a list that is added to, or replaced, but never cut, so
-            that it may be walked through without the mutex where none is added meanwhile.
+            that it may be walked through without the mutex where none is added meanwhile. An append
+            that raises takes its own batch back.
         latest: The offset that the next message gets.
         size_bytes: What all of them take.
     """
@@ -62,6 +63,12 @@ class Batches:
         self.kept.append(batch)
         self.size_bytes += batch.size_bytes
         self.latest += len(batch.messages)
+
+    def take_back(self, base: int) -> None:
+        """Let the newest batch not have been added, if it begins at this offset."""
+        if self.kept and self.kept[-1].base == base:
+            self.size_bytes -= self.kept.pop().size_bytes
+            self.latest = base
 
     def keep(self, batches: list[Batch]) -> None:
         """Let go of all others."""

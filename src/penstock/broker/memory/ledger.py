@@ -20,6 +20,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, Protocol
 
+from penstock.core.loopthreads import call_each
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
@@ -97,8 +99,8 @@ class MemoryLedger:
             self.has_room or self.held_bytes < self._modest_consumers_bytes <= total_before
         ):
             waiting, self._waiting = self._waiting, {}
-            for callback in waiting:
-                callback()
+            # They belong to others than the owner: what one raises must not fail the owner's work.
+            call_each(waiting)
 
     def cache(self, cache: Cache, size_bytes: int) -> None:
         """Take note of how much a cache holds now, which was just used; 0: nothing any more."""

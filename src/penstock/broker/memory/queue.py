@@ -222,9 +222,13 @@ class MemoryQueue:
                 time_ms = self._last_time_ms = max(self._clock.now_ms(), self._last_time_ms)
                 size_bytes = batch.nbytes + _BATCH_BYTES
                 batches.add(Batch(start, batch, time_ms, due_ms, size_bytes))
-            if producer is not None:
-                self._producers.put(*producer, start)
-            return OffsetRange(start, batches.latest)
+            try:
+                if producer is not None:
+                    self._producers.put(*producer, start)
+                return OffsetRange(start, batches.latest)
+            except BaseException:
+                batches.take_back(start)
+                raise
 
     def last_sequence(self, producer: int) -> int | None:
         """Return the last sequence number of a producer; None when it is not remembered."""

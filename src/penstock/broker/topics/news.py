@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.core.loopthreads import call_each
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -33,5 +35,5 @@ class News:
 
     def tell(self) -> None:
         """Call everybody: something was appended, deleted, or the topic ends."""
-        for callback in tuple(self._waiting.values()):
-            callback()
+        if self._waiting:
+            call_each(tuple(self._waiting.values()))

@@ -88,23 +88,28 @@ class Retries:
     def ripen(self, now_ms: int) -> None:
         """Find what is due now."""
         while self._later and self._later[0][0] <= now_ms:
-            entry = heapq.heappop(self._later)
+            entry = self._later[0]
             if self._stands(entry):
-                heapq.heappush(self._ready, entry)
+                # An entry leaves one heap when it is in the other: none is lost by an exception.
                 self._ready_ids.add(entry[1])
+                heapq.heappush(self._ready, entry)
+            heapq.heappop(self._later)
 
     def first(self, limit: int) -> list[Retry]:
         """Return the first of what was found due; it stays until it is removed."""
-        for entry in self._offered:
+        offered = self._offered
+        while offered:
+            entry = offered[-1]
             if self._stands(entry) and entry[1] in self._ready_ids:
                 heapq.heappush(self._ready, entry)
-        self._offered = []
+            offered.pop()
         found: list[Retry] = []
         while self._ready and len(found) < limit:
-            entry = heapq.heappop(self._ready)
+            entry = self._ready[0]
             if self._stands(entry) and entry[1] in self._ready_ids:
                 found.append(Retry(entry[1], self._known[entry[1]][1]))
-                self._offered.append(entry)
+                offered.append(entry)
+            heapq.heappop(self._ready)
         return found
 
     def remove(self, numbers: Iterable[int]) -> None:

@@ -77,6 +77,7 @@ class ChannelState:
     def __init__(self, starts: Sequence[int]) -> None:
         self.requeued_count = 0
         self.timed_out_count = 0
+        self._begun = self._done = 0  # changes
         self.recorder = Recorder()
         self.progress = [
             Progress(partition, start, self.recorder) for partition, start in enumerate(starts)
@@ -85,6 +86,15 @@ class ChannelState:
         self.retries = Retries()
         self._stale = StaleDeliveries()
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether no change was ended half way by an exception, such as a `MemoryError`.
+
+        A state that is not whole stays so, and nothing may be served from it. The journal only says
+        what is done, so a restart restores a whole state from it.
+        """
+        return self._begun == self._done
+
     # -- fresh messages
 
     def deliver(
@@ -92,15 +102,25 @@ class ChannelState:
     ) -> None:
         """Give a client the fresh messages [start, end), which begin at `next`."""
         first = messageid.of(partition, start)
+        self._begun += 1
         self.in_flight.put_range(first, first + end - start, client, now_ms, timeout_ms)
         self.progress[partition].advance(end)
+        self._done += 1
 
     def defer(self, partition: int, start: int, end: int, due_ms: int) -> None:
         """Let the fresh messages [start, end), which begin at `next`, wait until they are due."""
+        self._begun += 1
         for number in range(messageid.of(partition, start), messageid.of(partition, end)):
             self._wait(number, due_ms, 0)
         self.progress[partition].advance(end)
         self.recorder.urgent = True
+        self._done += 1
+
+    def skip(self, partition: int, start: int, end: int) -> None:
+        """Be done with the fresh messages [start, end), at `next` or ahead of it."""
+        self._begun += 1
+        self.progress[partition].skip(start, end)
+        self._done += 1
 
     # -- messages that wait
 
@@ -113,27 +133,33 @@ class ChannelState:
         self, retries: Sequence[Retry], client: int, now_ms: int, timeout_ms: int
     ) -> None:
         """Give a client messages that are due."""
+        self._begun += 1
         self.retries.remove(retry.id for retry in retries)
         for retry in retries:
             attempts = min(retry.attempts + 1, ATTEMPTS_MAX)
             self.in_flight.put(retry.id, attempts, client, now_ms, timeout_ms)
             # After a crash it is due at once.
             self.recorder.waits(retry.id, 0, attempts)
+        self._done += 1
 
     def drop(self, retries: Sequence[Retry]) -> None:
         """Be done with messages that wait."""
+        self._begun += 1
         self.retries.remove(retry.id for retry in retries)
         for retry in retries:
             partition, offset = messageid.split(retry.id)
             self.progress[partition].finish(offset, offset + 1)
+        self._done += 1
 
     # -- what clients say
 
     def finish(self, client: int, ids: Ids) -> npt.NDArray[np.bool_]:
         """Be done with messages of a client; says of each whether the client had it."""
+        self._begun += 1
         taken = self._take(client, ids)
         done = ids if taken.all() else ids[taken]
         if not len(done):
+            self._done += 1
             return taken
         breaks = np.flatnonzero(done[1:] != done[:-1] + 1) + 1
         if len(breaks) > 8:
@@ -143,19 +169,22 @@ class ChannelState:
         for first, last in itertools.pairwise(borders):
             partition, start = messageid.split(int(done[first]))
             self.progress[partition].finish(start, start + last - first)
+        self._done += 1
         return taken
 
     def requeue(self, client: int, number: int, due_ms: int) -> bool:
         """Let a message of a client wait until it is due; False if the client has it not."""
         if self.in_flight.of(client) == 0:
             return False
-        attempts = self.in_flight.attempts_of(number)
-        if not self._take(client, np.array([number], np.int64))[0]:
-            return False
-        self._wait(number, due_ms, attempts)
-        self.requeued_count += 1
-        self.recorder.urgent = True
-        return True
+        attempts, ids = self.in_flight.attempts_of(number), np.array([number], np.int64)
+        self._begun += 1
+        taken = bool(self._take(client, ids)[0])
+        if taken:
+            self._wait(number, due_ms, attempts)
+            self.requeued_count += 1
+            self.recorder.urgent = True
+        self._done += 1
+        return taken
 
     # -- time, and consumers that leave
 
@@ -163,11 +192,14 @@ class ChannelState:
         """Let what was held too long wait, due at once; says how many each client lost."""
         self.retries.ripen(now_ms)
         self._stale.expire(now_ms)
+        self._begun += 1
         held = self.in_flight.expire(now_ms)
         if not len(held.ids):
+            self._done += 1
             return {}
         self.timed_out_count += len(held.ids)
         self._take_back(held, now_ms)
+        self._done += 1
         self.retries.ripen(now_ms)
         owners, counts = np.unique(held.owners, return_counts=True)
         return dict(zip(owners.tolist(), counts.tolist(), strict=True))
@@ -175,8 +207,10 @@ class ChannelState:
     def release(self, client: int, now_ms: int) -> int:
         """Let all messages of a client wait, due at once; says how many."""
         self._stale.release(client)
+        self._begun += 1
         held = self.in_flight.release(client)
         self._take_back(held, now_ms)
+        self._done += 1
         return len(held.ids)
 
     def next_event_ms(self) -> int | None:
@@ -191,8 +225,10 @@ class ChannelState:
 
         What clients still say of messages that were in flight counts for nothing.
         """
+        self._begun += 1
         self.recorder.sought(partition, offset)
         self._stale.put(self.forget(partition, offset), messageid.of(partition, offset))
+        self._done += 1
 
     def forget(self, partition: int, offset: int) -> Held:
         """As `seek`, but neither the journal is told nor who had what; returns what they had."""
@@ -209,7 +245,7 @@ class ChannelState:
         progress = self.progress[partition]
         fresh = progress.fresh(offset)
         if progress.next < offset:
-            progress.skip(progress.next, offset)
+            self.skip(partition, progress.next, offset)
         return len(waiting) + fresh
 
     @property

@@ -1,0 +1,166 @@
+"""Parts of the broker whose ports raise what nobody expects, one by one."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from stepped_loop import run_stepped
+
+from penstock.broker.channel.feed import Feed
+from penstock.broker.channel.keeping import ChannelKeeper, JournalSyncs
+from penstock.broker.channel.state.journalled import restore, snapshot
+from penstock.broker.channel.state.state import ChannelState
+from penstock.broker.memory.ledger import MemoryLedger
+from penstock.broker.tcp.heartbeats import Heartbeats
+from penstock.storage.blocks import Block
+from penstock.storage.journal import Journal
+from penstock.testing.clock import VirtualClock
+from penstock.testing.crashable import CrashableFileSystem
+from penstock.testing.injection import FAULTS, Faults
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+ERRORS = [error for error in FAULTS if issubclass(error, Exception)]
+
+
+class Source:
+    """A queue whose first read raises."""
+
+    latest = 3
+
+    def __init__(self, error: type[BaseException]) -> None:
+        self._errors = [error]
+
+    def read(self, offset: int, max_bytes: int) -> list[Block]:
+        del max_bytes
+        if self._errors:
+            raise self._errors.pop()
+        batch = pa.array([b"a", b"b", b"c"], pa.binary())
+        return [Block(offset, 3, 0, batch, memoryview(b""), 0)]
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_channels_that_wait_for_a_read_are_called_when_it_raises(error: type[Exception]) -> None:
+    async def live() -> int:
+        feed, tries = Feed(Source(error), 0, 1 << 20), 0
+        while feed.slice(0, 3) is None:
+            tries += 1
+            called = asyncio.Event()
+            feed.when_read(0, called.set)
+            await called.wait()
+        return tries
+
+    assert run_stepped(VirtualClock(), live()) == 2
+
+
+def test_a_callback_that_raises_keeps_no_other_from_hearing_of_room() -> None:
+    ledger, called = MemoryLedger(1_000), []
+
+    def fail() -> None:
+        raise MemoryError
+
+    ledger.hold("owner", 900)
+    ledger.when_room(fail)
+    ledger.when_room(lambda: called.append(1))
+    ledger.hold("owner", 0)  # the owner's own work does not fail, either
+    assert called == [1]
+
+
+class Beating:
+    beat_slot = 0
+
+    def __init__(self, plan: Heartbeats, error: type[BaseException] | None = None) -> None:
+        self.beats = 0
+        self._plan = plan
+        self._error = error
+
+    def beat(self, now_s: float) -> None:
+        del now_s
+        self.beats += 1
+        if self._error is not None:
+            raise self._error
+        self._plan.plan(self, 1.0)
+
+
+def test_a_heartbeat_that_raises_stops_no_other() -> None:
+    async def live() -> list[int]:
+        plan = Heartbeats()
+        beating = [Beating(plan), Beating(plan, MemoryError), Beating(plan)]
+        for one in beating:
+            plan.plan(one, 1.0)
+        await asyncio.sleep(5.5)
+        return [one.beats for one in beating]
+
+    assert run_stepped(VirtualClock(), live()) == [5, 1, 5]
+
+
+def kept(
+    story: Callable[[ChannelKeeper, ChannelState, Faults], Coroutine[None, None, None]],
+) -> tuple[ChannelState, ChannelState]:
+    """Return a state after a story, and the one that its journal tells of after a kill."""
+    clock, disk, faults = VirtualClock(), CrashableFileSystem(), Faults()
+    state = ChannelState([0])
+
+    async def live() -> None:
+        fs = faults.port(disk, results=("create", "open_append", "open_read"))
+        journal = Journal.open("/j", fs=fs, clock=clock)
+        journal.compact(snapshot(state))
+        keeper = ChannelKeeper(journal, state, JournalSyncs(clock=clock))
+        state.deliver(0, 0, 8, 1, 0, 60_000)
+        await story(keeper, state, faults)
+        await asyncio.sleep(5)
+        await keeper.close()
+
+    run_stepped(clock, live())
+    after = Journal.open("/j", fs=disk.kill_process(), clock=clock)
+    return state, restore(after.snapshot, after.records, [0], [8])[0]
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("error", ERRORS)
+def test_records_that_a_journal_did_not_take_are_written_later(
+    error: type[Exception], after: bool
+) -> None:
+    async def story(keeper: ChannelKeeper, state: ChannelState, faults: Faults) -> None:
+        state.finish(1, np.arange(4))
+        keeper.note()
+        with faults.armed(error, 0, after=after):
+            await asyncio.sleep(0.2)
+        assert faults.raised
+
+    state, found = kept(story)
+    assert found.progress[0].done.floor == state.progress[0].done.floor == 4
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_a_compaction_that_fails_is_tried_again(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.broker.channel.keeping._COMPACT_BYTES", 10)
+
+    async def story(keeper: ChannelKeeper, state: ChannelState, faults: Faults) -> None:
+        keeper._compact_above = 10
+        for number in range(6):
+            state.finish(1, np.arange(number, number + 1))
+            keeper.note()
+            with faults.armed(error, number):
+                await asyncio.sleep(0.2)
+
+    state, found = kept(story)
+    assert found.progress[0].done.floor == state.progress[0].done.floor == 6
+
+
+def test_a_change_that_ends_half_way_makes_a_state_unusable() -> None:
+    state = ChannelState([0])
+    faults = Faults()
+    state.in_flight = cast("object", faults.port(state.in_flight))  # type: ignore[assignment]
+    with faults.armed(MemoryError, 0, after=True):
+        state.deliver(0, 0, 2, 1, 0, 1_000)
+    assert not state.is_whole
+    state.release(1, 0)
+    assert not state.is_whole
