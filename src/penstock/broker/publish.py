@@ -20,7 +20,7 @@ from penstock.broker.topics.placement import ANYWHERE, Placement, require_partit
 from penstock.core.errors import Full, Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Sequence
+    from collections.abc import Awaitable, Iterator, Sequence
 
     import pyarrow as pa
 
@@ -141,8 +141,10 @@ class Publisher:
         appended: asyncio.Future[None] = loop.create_future()
         gathered = self._gathered.get((topic, partition))
         if gathered is None:
-            gathered = self._gathered[topic, partition] = []
+            gathered = []
+            # First: were there a list without it, publishes would gather there for ever.
             loop.call_soon(self._append_gathered, topic, partition)
+            self._gathered[topic, partition] = gathered
         gathered.append((message, appended))
         await appended
         return Receipt(partition)
@@ -161,20 +163,32 @@ class Publisher:
         await asyncio.wrap_future(topic.queue(receipt.partition).request_sync())
 
     def _append_gathered(self, topic: Topic, partition: int) -> None:
-        gathered = self._gathered.pop((topic, partition))
-        messages = [message for message, _ in gathered]
-        failure: Exception | None = None
+        gathered = self._gathered.pop((topic, partition), [])
+        failure: BaseException | None = None
         try:
+            messages = [message for message, _ in gathered]
             self.append_batch(topic, messages, sum(map(len, messages)), Placement(partition))
-        except Exception as error:  # noqa: BLE001 - the top of a callback: each publisher raises it
+        except BaseException as error:  # noqa: BLE001 - each publisher raises it
             failure = error
-        for _, appended in gathered:
-            if appended.done():
-                continue
-            if failure is None:
-                appended.set_result(None)
-            else:
-                appended.set_exception(failure)
+        left = iter(gathered)
+        try:
+            _settle(left, failure)
+        finally:
+            _settle(left, failure)  # the others, should the loop raise at one
+        if failure is not None and not isinstance(failure, Exception):
+            raise failure
+
+
+def _settle(
+    gathered: Iterator[tuple[bytes, asyncio.Future[None]]], failure: BaseException | None
+) -> None:
+    for _, appended in gathered:
+        if appended.done():
+            continue  # the publisher left
+        if failure is None:
+            appended.set_result(None)
+        else:
+            appended.set_exception(failure)
 
 
 class DeadLetterTopics:

@@ -6,11 +6,12 @@ to any more would stay as the kill left them.
 
 from __future__ import annotations
 
-import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import Closed, PenstockError
+from penstock.core.loopthreads import run_on_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +28,7 @@ async def sync_leftovers(topics: Topics, going_on: Callable[[], bool]) -> None:
         topics: The topics, which know whether the last broker was killed.
         going_on: Says whether to go on; otherwise the next start begins anew.
     """
-    if not topics.left_unsynced or not await asyncio.to_thread(_sync_queues, topics, going_on):
+    if not topics.left_unsynced or not await run_on_thread(partial(_sync_queues, topics, going_on)):
         return
     for topic in topics:
         for channel in tuple(topic.channels.values()):

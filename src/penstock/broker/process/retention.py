@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import PenstockError
+from penstock.core.loopthreads import run_on_thread
 from penstock.core.sparselog import SparseLog
 
 if TYPE_CHECKING:
@@ -47,12 +49,12 @@ async def retain_now_and_then(topics: Iterable[Topic], interval_ms: int, clock: 
 
 async def _retain(topic: Topic, clock: Clock, trouble: SparseLog) -> None:
     for partition, queue in enumerate(topic.queues):
-        retention = queue.retention
-        if not retention.has_work:
-            continue
-        held, consumed = topic.held_back(partition)
         try:
-            await asyncio.to_thread(retention.retain, clock.now_ms(), held=held, consumed=consumed)
+            if not queue.retention.has_work:
+                continue
+            held, consumed = topic.held_back(partition)
+            retain = queue.retention.retain
+            await run_on_thread(partial(retain, clock.now_ms(), held=held, consumed=consumed))
         except PenstockError as error:
             if not topic.closed:
                 trouble.warning("%s: old log files were not looked at: %s", topic.folder, error)

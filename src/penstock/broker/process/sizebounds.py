@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
 from penstock.broker.topics.options import WhenFull
 from penstock.core.errors import Closed, PenstockError, Unavailable
 from penstock.core.looptasks import start_job
+from penstock.core.loopthreads import call_each, run_on_thread
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -100,8 +102,8 @@ class SizeBounds:
 
     async def _pass(self, topic: Topic, partition: int) -> None:
         key = (topic, partition)
-        before = topic.queues[partition].size_bytes
         try:
+            before = topic.queues[partition].size_bytes
             await _free(topic, partition, self._clock)
             waits = topic.options.when_full is not WhenFull.DROP_OLDEST
             if waits and topic.queues[partition].size_bytes >= before:
@@ -112,6 +114,10 @@ class SizeBounds:
         except PenstockError as error:
             self._pause(topic, partition)
             _logger.warning("topic %s: no room can be made: %s", topic.name, error)
+        except Exception:
+            # The top of a task: the next publish begins another pass.
+            self._pause(topic, partition)
+            _logger.exception("topic %s: no room can be made", topic.name)
         finally:
             del self._passes[key]
 
@@ -125,14 +131,18 @@ async def _free(topic: Topic, partition: int, clock: Clock) -> None:
     # Only what is synced can go.
     await asyncio.wrap_future(queue.request_sync())
     held, consumed = topic.held_back(partition)
-    await asyncio.to_thread(queue.retention.retain, clock.now_ms(), held=held, consumed=consumed)
+    retain = partial(queue.retention.retain, clock.now_ms(), held=held, consumed=consumed)
+    await run_on_thread(retain)
     share = topic.options.share_bytes(len(topic.queues))
     if not share or topic.options.when_full is not WhenFull.DROP_OLDEST:
         return
     # One more than where the next pass begins.
-    dropped = await asyncio.to_thread(
-        queue.retention.drop_oldest, share - 2 * queue.options.max_bytes_per_file
-    )
-    if dropped:
-        for channel in tuple(topic.channels.values()):
-            channel.shed_below(partition, queue.earliest)
+    most_bytes = share - 2 * queue.options.max_bytes_per_file
+    if await run_on_thread(partial(queue.retention.drop_oldest, most_bytes)):
+        earliest = queue.earliest
+        call_each(
+            [
+                partial(channel.shed_below, partition, earliest)
+                for channel in topic.channels.values()
+            ]
+        )

@@ -4,7 +4,8 @@ Owns the thread that such changes run on, one after the other: each takes fsyncs
 another topic must not wait for them. Does not own what a change does (`folder`).
 
 Invariants: `Topics` is changed on this thread alone; a topic's state in memory on the event loop
-alone; what a cancelled request began is finished.
+alone; what a cancelled request began is finished. Whatever is raised, memory follows the disk: what
+``topic.json`` says of pauses and channels is so in memory when a change ends.
 """
 
 from __future__ import annotations
@@ -14,14 +15,17 @@ import contextlib
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from penstock.broker.names import is_ephemeral
-from penstock.core.errors import NotFound, PenstockError, Unavailable
+from penstock.core.errors import NotFound, Unavailable
+from penstock.core.loopthreads import call_each, run_on_thread
 from penstock.core.looptasks import start_awaited
+from penstock.core.steps import Steps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Coroutine, Mapping
 
     from penstock.broker.channel.channel import Channel
     from penstock.broker.topics.folder import Topics
@@ -71,12 +75,16 @@ class TopicChanges:
 
     async def set_paused(self, name: str, *, paused: bool) -> None:
         """Pause or unpause a topic durably. Raises as `Topics`."""
-        topic = self._topics.get(name)
+        await _to_its_end(self._set_paused(self._topics.get(name), paused=paused))
+
+    async def _set_paused(self, topic: Topic, *, paused: bool) -> None:
         held = topic.position() if paused or not topic.channels else None
-        await self._run(
-            lambda: self._topics.change(topic, replace(topic.file, paused=paused, held=held))
-        )
-        topic.set_paused(paused=paused)
+        try:
+            await self._run(
+                lambda: self._topics.change(topic, replace(topic.file, paused=paused, held=held))
+            )
+        finally:
+            topic.set_paused(paused=topic.file.paused)
 
     async def configure(self, topic: Topic, texts: Mapping[str, str]) -> None:
         """Tell a topic something else, durably; its channels obey at once.
@@ -89,8 +97,13 @@ class TopicChanges:
             InvalidRequest: There is no such option, or a value cannot be.
             Unavailable: The disk is full, or the topic was deleted meanwhile.
         """
-        await self._run(lambda: self._topics.configure(topic, texts))
-        self._topics.parts.obey(topic)
+        await _to_its_end(self._configure(topic, texts))
+
+    async def _configure(self, topic: Topic, texts: Mapping[str, str]) -> None:
+        try:
+            await self._run(lambda: self._topics.configure(topic, texts))
+        finally:
+            self._topics.parts.obey(topic)
 
     async def empty(self, topic: Topic) -> None:
         """Let no channel have what none was given yet, for good; readers by offset keep it.
@@ -117,20 +130,27 @@ class TopicChanges:
         Raises:
             Unavailable: Disk full or I/O error; some may be deleted.
         """
+        await _to_its_end(self._purge(topic))
+
+    async def _purge(self, topic: Topic) -> None:
         topic.forgo()
         for channel in tuple(topic.channels.values()):
             channel.clear()
             await channel.keep()
-        for queue in topic.queues:
-            # It waits for an fsync, and deletes files.
-            await asyncio.to_thread(queue.retention.clear)
-        for feed in topic.feeds:
-            feed.forget()
-        # What came meanwhile is deleted, too.
-        ends = tuple(queue.earliest for queue in topic.queues)
-        for channel in tuple(topic.channels.values()):
-            channel.pass_over((0,) * len(ends), ends)
-        topic.news.tell()
+        try:
+            for queue in topic.queues:
+                # It waits for an fsync, and deletes files.
+                await run_on_thread(queue.retention.clear)
+        finally:
+            steps = Steps()
+            for feed in topic.feeds:
+                steps.take(feed.forget)
+            # What came meanwhile is deleted, too.
+            ends = tuple(queue.earliest for queue in topic.queues)
+            for channel in tuple(topic.channels.values()):
+                steps.take(channel.pass_over, (0,) * len(ends), ends)
+            steps.take(topic.news.tell)
+            steps.finish()
 
     async def find_or_create_channel(
         self, topic: Topic, name: str, starts: tuple[int, ...] | None = None
@@ -154,8 +174,8 @@ class TopicChanges:
         making = self._making.get((topic, name))
         if making is None:
             making = start_awaited(self._make_channel(topic, name, starts))
+            making.add_done_callback(partial(_forget, self._making, (topic, name)))
             self._making[topic, name] = making
-            making.add_done_callback(lambda _: self._making.pop((topic, name), None))
         return await asyncio.shield(making)
 
     async def delete_channel(self, topic: Topic, name: str) -> None:
@@ -168,24 +188,26 @@ class TopicChanges:
             Unavailable: The disk is full; the channel is still there.
         """
         channel = topic.channel(name)
+        # The task begins in a later turn of the loop, when the channel is detached.
+        dropping = start_awaited(self._drop_channel(topic, channel))
+        dropping.add_done_callback(partial(_forget, self._dropping, (topic, name)))
+        self._dropping[topic, name] = dropping
         # Closed before its files go, so that nothing is written into them any more.
         topic.detach(name)
         self._tell(topic.name)
-        dropping = start_awaited(self._drop_channel(topic, channel))
-        self._dropping[topic, name] = dropping
-        dropping.add_done_callback(lambda _: self._dropping.pop((topic, name), None))
         await asyncio.shield(dropping)
         await self._delete_unused(topic)
 
     async def _drop_channel(self, topic: Topic, channel: Channel) -> None:
         name = channel.name
-        await channel.shut()
-        # As it is now: other channels may have come or gone meanwhile.
-        held = topic.held
         try:
+            await channel.shut()
+            # As it is now: other channels may have come or gone meanwhile.
+            held = topic.held
             await self._run(lambda: self._topics.channels.drop(topic, name, held))
-        except PenstockError:
+        except BaseException:
             if name in topic.file.channels and not topic.closed:
+                # Its files are still named; what was in flight or not written comes again.
                 topic.attach(await self._run(lambda: self._topics.channels.load(topic, name)))
                 self._tell(topic.name)
             raise
@@ -204,9 +226,17 @@ class TopicChanges:
             NotFound: There is none of this name.
             Unavailable: The disk is full.
         """
-        channel = topic.channel(name)
-        await self._run(lambda: self._topics.channels.set_paused(topic, name, paused=paused))
-        channel.set_paused(paused=paused)
+        await _to_its_end(self._set_channel_paused(topic, topic.channel(name), paused=paused))
+
+    async def _set_channel_paused(self, topic: Topic, channel: Channel, *, paused: bool) -> None:
+        name = channel.name
+        try:
+            await self._run(lambda: self._topics.channels.set_paused(topic, name, paused=paused))
+        except BaseException:
+            paused = topic.file.channels.get(name, channel.paused)
+            raise
+        finally:
+            channel.set_paused(paused=paused)
 
     async def delete(self, name: str) -> None:
         """Delete a topic: gone for good at once; returns when its files are, too.
@@ -215,20 +245,23 @@ class TopicChanges:
             NotFound: There is none of this name.
             Unavailable: The disk is full; the topic is still there.
         """
-        loop = asyncio.get_running_loop()
+        await _to_its_end(self._delete(name))
 
-        def retire() -> Topic:
-            topic = self._topics.retire(name)
-            loop.call_soon_threadsafe(self._tell, name)
-            return topic
-
-        topic = await self._run(retire)
-        topic.end()
+    async def _delete(self, name: str) -> None:
+        topic = await self._run(lambda: self._topics.retire(name))
+        # It is gone for good: whatever is raised from here on, each of its parts ends.
+        steps = Steps()
+        steps.take(self._tell, name)
+        steps.take(topic.end)
         # Some go by themselves, with the last of the consumers that are closed here.
         for channel in tuple(topic.channels.values()):
-            await channel.shut()
+            try:
+                await channel.shut()
+            except Exception:
+                _logger.exception("topic %s: a channel of the deleted topic cannot be shut", name)
         # Not on the one thread: it may take long, and nobody else can use the name meanwhile.
-        await asyncio.to_thread(self._remove, topic)
+        await run_on_thread(partial(self._remove, topic))
+        steps.finish()
 
     def close(self) -> None:
         """Wait for the change that runs."""
@@ -245,7 +278,10 @@ class TopicChanges:
             topic = self._topics.create(name, partitions)
             if found is None:
                 # From here, because the request may have been given up meanwhile.
-                loop.call_soon_threadsafe(self._tell_created, topic)
+                try:
+                    loop.call_soon_threadsafe(self._tell_created, topic)
+                except Exception:  # the topic is there, and works
+                    _logger.exception("topic %s: its creation cannot be announced", name)
             return topic
 
         return await self._run(create)
@@ -260,29 +296,36 @@ class TopicChanges:
             if name in topic.channels:
                 return topic.channels[name]  # they would not go
         begin = topic.position() if starts is None else starts
-        channel = await self._run(lambda: self._topics.channels.create(topic, name, begin))
+        try:
+            channel = await self._run(lambda: self._topics.channels.create(topic, name, begin))
+        except BaseException:
+            if name in topic.file.channels and not topic.closed:
+                loaded = await self._run(lambda: self._topics.channels.load(topic, name))
+                self._attach(topic, loaded)
+            raise
         if topic.closed:
             await channel.shut()
             raise Unavailable(f"topic {topic.name} was deleted meanwhile: try again")
+        self._attach(topic, channel)
+        return channel
+
+    def _attach(self, topic: Topic, channel: Channel) -> None:
         topic.attach(channel)
         self._topics.parts.obey(topic)  # it may have been told something else meanwhile
         self._tell(topic.name)
-        return channel
 
     def _tell_created(self, topic: Topic) -> None:
-        for watcher in self.watchers:
-            watcher.created(topic)
+        call_each([partial(watcher.created, topic) for watcher in self.watchers])
         self._tell(topic.name)
 
     def _tell(self, name: str) -> None:
-        for watcher in self.watchers:
-            watcher.changed(name)
+        call_each([partial(watcher.changed, name) for watcher in self.watchers])
 
     def _remove(self, topic: Topic) -> None:
-        topic.close()
         try:
+            topic.close()
             self._topics.purge(topic.name)
-        except PenstockError:
+        except Exception:
             _logger.exception(
                 "topic %s is deleted, but not all its files went: the next start tries again, and "
                 "its name is taken until then",
@@ -292,4 +335,24 @@ class TopicChanges:
             self._topics.forget(topic.name)
 
     async def _run(self, change: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, change)
+        return await run_on_thread(change, self._thread)
+
+
+async def _to_its_end(change: Coroutine[None, None, T]) -> T:
+    """Return when a change has ended; one whose request is given up goes on."""
+    task = start_awaited(change)
+    task.add_done_callback(_read_exception)
+    return await asyncio.shield(task)
+
+
+def _forget(
+    tasks: dict[tuple[Topic, str], asyncio.Task[T]], key: tuple[Topic, str], task: asyncio.Task[T]
+) -> None:
+    tasks.pop(key, None)
+    _read_exception(task)
+
+
+def _read_exception(task: asyncio.Task[T]) -> None:
+    """Take note of an exception that nobody may be left to raise."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _logger.debug("a change of a topic failed: %r", error)

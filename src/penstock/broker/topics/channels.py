@@ -10,6 +10,7 @@ an ephemeral one is never named.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from penstock.broker.channel.store import ChannelStore
     from penstock.broker.topics.file import TopicFile
     from penstock.broker.topics.topic import Topic
+
+
+_logger = logging.getLogger(__name__)
 
 
 class TopicChannels:
@@ -42,11 +46,16 @@ class TopicChannels:
     def create(self, topic: Topic, name: str, starts: tuple[int, ...]) -> Channel:
         """Make a channel that begins at these offsets; it still has to be attached.
 
+        One that ``topic.json`` names already, because an exception kept it from being attached, is
+        loaded instead: it has its place in the topic.
+
         Raises:
             InvalidRequest: The name cannot be.
             Unavailable: The disk is full, or the topic was deleted meanwhile.
         """
         require_name(name, "channel")
+        if name in topic.file.channels:
+            return self.load(topic, name)
         channel = self._required().create(topic, name, starts)
         if not is_ephemeral(name):
             held = topic.file.held if topic.file.paused else None
@@ -86,7 +95,7 @@ class TopicChannels:
             self._change(topic, replace(topic.file, channels=channels))
 
     def drop(self, topic: Topic, name: str, held: tuple[int, ...] | None) -> None:
-        """Forget a channel durably, and remove its files.
+        """Forget a channel durably, and remove its files; what cannot be removed is logged.
 
         Args:
             topic: The topic.
@@ -99,8 +108,11 @@ class TopicChannels:
         if name in topic.file.channels:
             left = {other: p for other, p in topic.file.channels.items() if other != name}
             self._change(topic, replace(topic.file, held=held, channels=left))
-            if self._store is not None:
-                self._store.remove(topic, name)
+            try:
+                if self._store is not None:
+                    self._store.remove(topic, name)
+            except Exception:  # it is deleted, and the next start removes what is left of it
+                _logger.exception("topic %s: files of channel %s are left", topic.name, name)
 
     def _required(self) -> ChannelStore:
         if self._store is None:

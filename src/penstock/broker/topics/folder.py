@@ -35,6 +35,7 @@ from penstock.core.errors import (
     PenstockError,
     Unavailable,
 )
+from penstock.core.steps import Steps
 from penstock.storage.diskqueue import DiskQueueOptions
 from penstock.storage.filesystem import OsFileSystem
 
@@ -173,7 +174,7 @@ class Topics:
         file = TopicFile(partitions, self._store.new_id(), held=(0,) * partitions)
         if not is_ephemeral(name):
             self._require_free(name)
-            self._store.create(name, file)
+            return self._make(name, file)
         return self._open(name, file)
 
     def prepare(self, name: str, partitions: int) -> Topic:
@@ -208,12 +209,18 @@ class Topics:
         """Keep something else of a topic, durably.
 
         Raises:
-            Unavailable: The disk is full, or the topic was deleted meanwhile.
+            Unavailable: The disk is full, or the topic was deleted meanwhile. `Topic.file` is what
+                the disk says: it may have taken the change, and only the last fsync failed.
         """
         if self._topics.get(topic.name) is not topic:
             raise Unavailable(f"topic {topic.name} was deleted meanwhile: try again")
         if not is_ephemeral(topic.name):
-            self._store.save(topic.name, file)
+            try:
+                self._store.save(topic.name, file)
+            except BaseException:
+                if self._says(topic.name, file):
+                    topic.file = file
+                raise
         topic.file = file
 
     def configure(self, topic: Topic, texts: Mapping[str, str]) -> None:
@@ -239,16 +246,17 @@ class Topics:
             Unavailable: The disk is full; the topic is still there.
         """
         topic = self.get(name)
+        deleted = replace(topic.file, deleted=True)
         try:
             if not is_ephemeral(name):
-                self._store.save(name, replace(topic.file, deleted=True))
-        except Unavailable:
+                self._store.save(name, deleted)
+        except BaseException:
             # Where only the last fsync failed, the next start deletes the topic all the same: what
             # it took from now on would be lost.
-            if not self._store.read(name).deleted:
+            if not self._says(name, deleted):
                 raise
-        del self._topics[name]
         self._leaving.add(name)
+        del self._topics[name]
         return topic
 
     def purge(self, name: str) -> None:
@@ -266,15 +274,27 @@ class Topics:
 
     def close(self) -> None:
         """Sync and close every topic, give the folder back. Closing twice is fine."""
+        steps = Steps()
         for topic in self:
-            topic.close()
-        self.parts.close()
+            steps.take(topic.close)
+        steps.take(self.parts.close)
         if self._lock is not None:
+            lock, self._lock = self._lock, None
             if not self.left_unsynced:
-                with suppress(PenstockError):
-                    self._store.fs.unlink(f"{self._store.folder}/{_RUNNING}")
-            self._lock.release()
-            self._lock = None
+                steps.take(self._unmark_running)
+            steps.take(lock.release)
+        steps.finish()
+
+    def _unmark_running(self) -> None:
+        with suppress(PenstockError):
+            self._store.fs.unlink(f"{self._store.folder}/{_RUNNING}")
+
+    def _says(self, name: str, file: TopicFile) -> bool:
+        """Say whether the disk has this of a topic; False if that cannot be read."""
+        try:
+            return self._store.read(name) == file
+        except (PenstockError, ValueError):
+            return False
 
     def _require_free(self, name: str) -> None:
         if name in self._leaving:
@@ -297,6 +317,17 @@ class Topics:
     def _open(self, name: str, file: TopicFile) -> Topic:
         topic = self._topics[name] = self.parts.open(name, self._store.path(name), file)
         return topic
+
+    def _make(self, name: str, file: TopicFile) -> Topic:
+        """Write and open a new topic; if that raises, no start finds a topic."""
+        try:
+            self._store.create(name, file)
+            return self._open(name, file)
+        except BaseException:
+            if self._says(name, file):
+                with suppress(PenstockError):
+                    self._store.save(name, replace(file, deleted=True))
+            raise
 
     def _cut_held(self, topic: Topic) -> None:
         """Forget that messages were served which a power loss took: others get their offsets."""

@@ -12,6 +12,7 @@ from penstock.broker.channel.feed import FeedOptions
 from penstock.broker.memory.queue import MemoryQueue
 from penstock.broker.names import is_ephemeral
 from penstock.broker.topics.topic import Topic
+from penstock.core.steps import Steps
 from penstock.storage.diskqueue import DiskQueue
 from penstock.storage.syncthreads import SyncThreads
 
@@ -115,7 +116,9 @@ class TopicParts:
                 )
                 queues.append(queue)
         except BaseException:
+            steps = Steps()
             for queue in queues:
-                queue.close()
+                steps.take(queue.close)
+            steps.finish()
             raise
         return queues

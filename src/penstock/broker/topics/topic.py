@@ -19,6 +19,8 @@ from penstock.broker.memory.room import admitted
 from penstock.broker.topics.news import News
 from penstock.broker.topics.placement import Turns, require_partition
 from penstock.core.errors import NotFound, PenstockError, Unavailable
+from penstock.core.loopthreads import call_each, report
+from penstock.core.steps import Steps
 from penstock.storage.blocks import as_messages
 
 if TYPE_CHECKING:
@@ -128,6 +130,10 @@ class Topic:
                 # One that stands still must not fill the disk.
                 offset = max(offset, self.fed(partition) - channel.options.max_backlog)
             held[f"channel {name}"] = offset
+        for name in self.file.channels:
+            if name not in self.channels:
+                # It is being deleted, or could not be loaded again; where it stands is not known.
+                held[f"channel {name}"] = self.queues[partition].earliest
         if (
             not held
             and self.options.keeps_unread
@@ -238,14 +244,24 @@ class Topic:
                 most = self._kept.keep_messages - (queue.latest - self.fed(partition))
             is_wanted = partial(self._is_wanted, partition)
             batch = admitted(queue, batch, self._kept.ledger, most, is_wanted)
-        written = queue.append(batch, producer=mark, due_ms=due_ms, wait=False)
+        try:
+            written = queue.append(batch, producer=mark, due_ms=due_ms, wait=False)
+        except BaseException:
+            if isinstance(queue, MemoryQueue):
+                self._kept.ledger.hold(queue, queue.size_bytes)
+            raise
+        # The batch stands: an exception from here on must not have the publisher repeat it.
         self.message_count += count
         self.message_bytes += size_bytes
-        if self.channels and len(batch):
-            feed = self.feeds[partition]
-            feed.appended(written.start, batch, queue.last_append_ms, size_bytes, due_ms)
-            for channel in self.channels.values():
-                channel.schedule()
+        try:
+            if self.channels and len(batch):
+                feed = self.feeds[partition]
+                feed.appended(written.start, batch, queue.last_append_ms, size_bytes, due_ms)
+                for channel in self.channels.values():
+                    channel.schedule()
+        except Exception as error:  # noqa: BLE001 - the exception handler has it
+            report(f"topic {self.name}: a channel was not told of new messages", error)
+            call_each([channel.schedule for channel in self.channels.values()])
         self.news.tell()
         return True
 
@@ -259,21 +275,28 @@ class Topic:
         """Take no more messages, and tell who waits for news."""
         if not self.closed:
             self.closed = True
+            steps = Steps()
             for channel in self.channels.values():
-                channel.close()
+                steps.take(channel.close)
             for feed in self.feeds:
-                feed.close()
+                steps.take(feed.close)
             for queue in self.queues:
                 if isinstance(queue, MemoryQueue):
-                    self._kept.ledger.hold(queue, 0)
-            self.news.tell()
+                    steps.take(self._kept.ledger.hold, queue, 0)
+            steps.take(self.news.tell)
+            steps.finish()
 
     def close(self) -> None:
         """End, then sync and close the stream partitions; slow. Closing twice is fine."""
-        self.end()
+        steps = Steps()
+        steps.take(self.end)
         for queue in self.queues:
-            try:
-                queue.close()
-            except PenstockError as error:
-                # The others must still be closed; and what was acknowledged is with the system.
-                _logger.error("topic %s: the last sync failed: %s", self.name, error)  # noqa: TRY400
+            steps.take(self._close_queue, queue)
+        steps.finish()
+
+    def _close_queue(self, queue: MessageQueue) -> None:
+        try:
+            queue.close()
+        except PenstockError as error:
+            # The others must still be closed; and what was acknowledged is with the system.
+            _logger.error("topic %s: the last sync failed: %s", self.name, error)  # noqa: TRY400
