@@ -138,19 +138,27 @@ class BrokerServer:
             InvalidRequest: The address cannot be bound, or the folder cannot be used.
             Unavailable: The port is taken.
         """
-        fronts = _Fronts(self.options, self._clock, self._listener, self._tcp_listener)
+        self._fronts = fronts = _Fronts(
+            self.options, self._clock, self._listener, self._tcp_listener
+        )
         try:
-            self._broker = self._compose()
-            await fronts.start(self._broker)
+            self._broker = broker = self._compose()
+            await fronts.start(broker)
+            self._begin_rounds(broker)
         except BaseException:
-            await fronts.stop()
-            if self._broker is not None:
-                self._broker.changes.close()
-                self._broker.topics.close()
-                self._broker = None
+            if self._broker is None:
+                await fronts.stop()
+            else:
+                await self.stop()
             raise
-        self._fronts = fronts
-        broker = self._broker
+        host = self.options.host
+        _logger.info("broker serves http://%s:%d", host, self.http_port)
+        if self._broker.tcp_port > 0:
+            _logger.info("broker serves NSQ's TCP protocol at %s:%d", host, self._broker.tcp_port)
+        if self._broker.https_port:
+            _logger.info("broker serves https://%s:%d", host, self._broker.https_port)
+
+    def _begin_rounds(self, broker: Broker) -> None:
         self._ticker = LoopTicker(broker.loop_stalls, asyncio.get_running_loop())
         self._ticker.start()
         self._syncing = keep_running(
@@ -165,40 +173,32 @@ class BrokerServer:
             ),
             on_death=OnDeath.RESTART,
         )
-        host = self.options.host
-        _logger.info("broker serves http://%s:%d", host, self.http_port)
-        if self._broker.tcp_port > 0:
-            _logger.info("broker serves NSQ's TCP protocol at %s:%d", host, self._broker.tcp_port)
-        if self._broker.https_port:
-            _logger.info("broker serves https://%s:%d", host, self._broker.https_port)
 
     async def stop(self) -> None:
-        """Stop accepting, answer what runs, sync and close the topics. Stopping twice is fine."""
+        """Stop accepting, answer what runs, sync and close the topics. Stopping twice is fine.
+
+        Each step is taken, whatever an earlier one raises, which is raised at the end.
+        """
         broker, self._broker = self._broker, None
         if broker is None:
             return
         broker.closing = True
-        if self._ticker is not None:
-            self._ticker.stop()
-        for topic in broker.topics:
-            topic.news.tell()
-        if self._syncing is not None:
-            await self._syncing
-        if self._retention is not None:
-            self._retention.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._retention
-        try:
-            if self._fronts is not None:
-                await self._fronts.stop()
-            for topic in broker.topics:
-                for channel in tuple(topic.channels.values()):
-                    await channel.shut()
+        async with contextlib.AsyncExitStack() as steps:  # the last one first
+            steps.callback(broker.topics.close)
+            steps.callback(broker.changes.close)
             if self._bounds is not None:
-                await self._bounds.stop()
-        finally:
-            broker.changes.close()
-            broker.topics.close()
+                steps.push_async_callback(self._bounds.stop)
+            steps.push_async_callback(_shut_channels, broker.topics)
+            if self._fronts is not None:
+                steps.push_async_callback(self._fronts.stop)
+            if self._retention is not None:
+                self._retention.cancel()
+                steps.push_async_callback(asyncio.wait, [self._retention])
+            if self._syncing is not None:
+                steps.push_async_callback(_end_of, self._syncing)
+            steps.callback(_end_polls, broker.topics)
+            if self._ticker is not None:
+                steps.callback(self._ticker.stop)
         _logger.info("broker stopped")
 
     def _compose(self) -> Broker:
@@ -223,6 +223,20 @@ class BrokerServer:
             fs=self._fs,
             clock=self._clock,
         )
+        try:
+            return self._compose_around(topics, memory, dead_letters, inflight_bytes)
+        except BaseException:
+            topics.close()
+            raise
+
+    def _compose_around(
+        self,
+        topics: Topics,
+        memory: MemoryLedger,
+        dead_letters: DeadLetterTopics,
+        inflight_bytes: int,
+    ) -> Broker:
+        options = self.options
         headroom = Headroom(
             options.folder,
             self._free_bytes,
@@ -246,6 +260,27 @@ class BrokerServer:
             started_ms=self._clock.now_ms(),
             guard=HttpGuard(_host_policy(options), self._clock),
         )
+
+
+def _end_polls(topics: Topics) -> None:
+    for topic in topics:
+        topic.news.tell()
+
+
+async def _shut_channels(topics: Topics) -> None:
+    for topic in topics:
+        for channel in tuple(topic.channels.values()):
+            try:
+                await channel.shut()
+            except Exception:  # the others must be written, too
+                _logger.exception("topic %s: channel %s cannot be shut", topic.name, channel.name)
+
+
+async def _end_of(task: asyncio.Task[None]) -> None:
+    """Return when a task has ended; what it raised is logged."""
+    await asyncio.wait([task])
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _logger.error("a task of the broker failed", exc_info=error)
 
 
 def _host_policy(options: BrokerOptions) -> HostPolicy:

@@ -6,14 +6,15 @@ Owns the bounds of a look (messages and bytes) and its JSON. Does not own what s
 
 from __future__ import annotations
 
-import asyncio
 import base64
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker import messageid
 from penstock.broker.channel.looking import MessageState, look, offsets_in
 from penstock.broker.http.exchange import ApiError, Request, Response, json_response
+from penstock.core.loopthreads import run_on_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -74,7 +75,7 @@ class PeekRoutes:
         kind = request.query.get("state")
         if kind is not None:
             offsets = await _of_state(request, channel, kind, (partition, start, count))
-        found = await asyncio.to_thread(_read, queue, list(offsets), max_bytes)
+        found = await run_on_thread(partial(_read, queue, list(offsets), max_bytes))
         return json_response(
             {
                 "topic": topic.name,

@@ -5,11 +5,12 @@ Owns the words and what they mean in offsets. Does not own the move (`penstock.b
 
 from __future__ import annotations
 
-import asyncio
+from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.broker.http.exchange import ApiError
 from penstock.broker.topics.placement import require_partition
+from penstock.core.loopthreads import run_on_thread
 
 if TYPE_CHECKING:
     from penstock.broker.http.exchange import Request
@@ -39,7 +40,7 @@ async def wanted_offsets(request: Request, topic: Topic) -> list[int | None]:
                 wanted[partition] = queue.latest
             case "timestamp":
                 time_ms = request.integer("timestamp")
-                wanted[partition] = await asyncio.to_thread(queue.offset_at, time_ms)
+                wanted[partition] = await run_on_thread(partial(queue.offset_at, time_ms))
             case "offset":
                 if len(partitions) > 1:
                     raise ApiError(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
+from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.broker.http.exchange import (
@@ -23,6 +24,7 @@ from penstock.broker.http.exchange import (
 )
 from penstock.broker.names import require_name
 from penstock.core.looptasks import start_job
+from penstock.core.loopthreads import run_on_thread
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
@@ -66,7 +68,7 @@ class ReadRoutes:
                 "folder": f"{topic.folder}/{number}" if topic.folder else "",
             }
             if timestamp is not None:
-                entry["offset"] = await asyncio.to_thread(queue.offset_at, timestamp)
+                entry["offset"] = await run_on_thread(partial(queue.offset_at, timestamp))
             partitions.append(entry)
         return json_response(
             {
@@ -91,7 +93,7 @@ class ReadRoutes:
                 "OFFSET_NOT_FOUND",
                 f"offset {offset} is not kept: there are {queue.earliest} to {queue.latest}",
             )
-        blocks = await asyncio.to_thread(queue.read, offset, max_bytes)
+        blocks = await run_on_thread(partial(queue.read, offset, max_bytes))
         following = blocks[-1].base_offset + blocks[-1].count if blocks else offset
         headers = (
             (b"x-penstock-next-offset", b"%d" % following),
@@ -109,7 +111,7 @@ class ReadRoutes:
             raise ApiError(
                 400, "INVALID_OFFSET", f"offset {offset} is beyond the end, {queue.latest}"
             )
-        await asyncio.to_thread(lambda: queue.cursor(name, start=offset).seek(offset))
+        await run_on_thread(lambda: queue.cursor(name, start=offset).seek(offset))
         return EMPTY
 
     async def delete_cursor(self, request: Request) -> Response:
@@ -117,7 +119,7 @@ class ReadRoutes:
         queue = self._queue(request)
         name = require_name(request.required("name"), "name")
         if name in queue.statistics().cursors:
-            await asyncio.to_thread(lambda: queue.cursor(name).delete())
+            await run_on_thread(lambda: queue.cursor(name).delete())
         return EMPTY
 
     def _topic(self, request: Request) -> Topic:
@@ -140,11 +142,11 @@ class ReadRoutes:
                 503, "TOO_MANY_READERS", f"{broker.waiting_readers} wait already: ask later"
             )
         news = asyncio.Event()
-        unwatch = topic.news.watch(news.set)
         gone = start_job("reader watch", request.wait_disconnected())
-        gone.add_done_callback(lambda _: news.set())
+        unwatch = topic.news.watch(news.set)
         broker.waiting_readers += 1
         try:
+            gone.add_done_callback(lambda _: news.set())
             async with asyncio.timeout(timeout_s):
                 while not (_has_passed(topic, after) or topic.closed or broker.closing):
                     if gone.done():

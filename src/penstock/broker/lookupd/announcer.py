@@ -144,8 +144,8 @@ class _Peer:
         """Tell of a topic, together with what else changes in this turn of the loop."""
         self.registration.changed(topic)
         if not self._pushing:
-            self._pushing = True
             asyncio.get_running_loop().call_soon(self._push)
+            self._pushing = True
 
     async def stop(self) -> None:
         """Close the connection."""
@@ -181,6 +181,10 @@ class _Peer:
             return "cannot be reached: it does not answer", False
         except (OSError, UnicodeError) as error:  # the latter of what can be no host's name
             return f"cannot be reached: {error}", False
+        except Exception as error:
+            # The top of a task: the next attempt must come.
+            _logger.exception("nsqlookupd %s: the connection failed", self._address)
+            return f"cannot be reached: {error!r}", False
         finally:
             self._link = None
             link.close()

@@ -101,8 +101,12 @@ class ChannelInheritance:
     async def _inherit_all(self) -> None:
         while self._new:
             topic = self._new.popleft()
-            if not topic.closed:
-                await self._inherit(topic)
+            try:
+                if not topic.closed:
+                    await self._inherit(topic)
+            except Exception:
+                # The top of a task: the other topics have their turn.
+                _logger.exception("topic %s: its channels cannot be made", topic.name)
 
     async def _inherit(self, topic: Topic) -> None:
         addresses = self._announcer.http_addresses()

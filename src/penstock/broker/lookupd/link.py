@@ -46,6 +46,8 @@ class Link(asyncio.Protocol):
             self._registration.heard(data, self._loop.time())
         except PenstockError as error:
             self._end(error)
+        except Exception as error:  # noqa: BLE001 - a part of the answers may be lost
+            self._end(Unavailable(f"its answer cannot be taken: {error!r}"))
         else:
             self.identified = self.identified or self._registration.identified
             self.push()
@@ -55,18 +57,22 @@ class Link(asyncio.Protocol):
         self._end(Unavailable(f"the connection was lost: {exc or 'closed by the other side'}"))
 
     def push(self) -> None:
-        """Send what is to be sent now."""
+        """Send what is to be sent now; if that raises, the link ends, and a new one begins anew."""
         if self._transport is None:
             return
-        now_s = self._loop.time()
         try:
-            self._registration.require_answers(now_s)
+            self._push(self._transport)
         except PenstockError as error:
             self._end(error)
-            return
+        except Exception as error:  # noqa: BLE001 - the top of a callback
+            self._end(Unavailable(f"cannot be told: {error!r}"))
+
+    def _push(self, transport: asyncio.Transport) -> None:
+        now_s = self._loop.time()
+        self._registration.require_answers(now_s)
         output = self._registration.take_output(now_s)
         if output:
-            self._transport.write(output)
+            transport.write(output)
         if self._timer is not None:
             self._timer.cancel()
         wait_s = max(0.01, self._registration.next_look_s(now_s))

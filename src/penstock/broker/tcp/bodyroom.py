@@ -9,6 +9,7 @@ Invariant: room and time are of one body: of those that come without a pause eac
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.core.errors import PenstockError
@@ -16,6 +17,8 @@ from penstock.core.looptasks import start_job
 
 if TYPE_CHECKING:
     from penstock.broker.admission import ByteBudget
+
+_logger = logging.getLogger(__name__)
 
 _LARGE_BYTES: Final = 1 << 16  # smaller ones are bounded by the number of connections
 
@@ -67,8 +70,9 @@ class BodyRoom:
             self.close()
             changed = True
         if self._holding is None and wanted_bytes > _LARGE_BYTES:
-            self.is_awaited = changed = True
+            # The task begins in a later turn of the loop.
             self._holding = start_job("body room", self._hold(reader, wanted_bytes))
+            self.is_awaited = changed = True
         return changed
 
     def close(self) -> None:
@@ -87,3 +91,7 @@ class BodyRoom:
             reader.fail("E_BAD_BODY", f"body did not arrive within {self._timeout_ms} ms")
         except PenstockError as error:
             reader.fail("E_PUB_FAILED", f"PUB failed {error}")
+        except Exception:
+            # The top of a task: its connection must not wait for room that nobody asks for.
+            _logger.exception("a large body cannot have its room")
+            reader.fail("E_PUB_FAILED", "PUB failed internal error")

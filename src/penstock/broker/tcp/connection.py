@@ -27,6 +27,7 @@ from penstock.broker.tcp.output import Output
 from penstock.broker.tcp.session import Session
 from penstock.core.errors import PenstockError
 from penstock.core.looptasks import start_awaited
+from penstock.core.steps import Steps
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -117,23 +118,29 @@ class Connection(asyncio.Protocol):
         """Begin."""
         # uvloop's transports have the methods and not the base class.
         self._transport = cast("asyncio.Transport", transport)
-        self.output.begin(self._transport)
-        self.session.met(transport)
-        self._heard_s = asyncio.get_running_loop().time()
-        self._front.connected(self)
-        self.restart_heartbeat()
+        try:
+            self.output.begin(self._transport)
+            self.session.met(transport)
+            self._heard_s = asyncio.get_running_loop().time()
+            self._front.connected(self)
+            self.restart_heartbeat()
+        except BaseException:
+            self._transport.abort()  # else it would serve a connection that nobody knows
+            raise
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Leave the channel, and stop."""
         del exc
         self._transport = None
-        self.output.end()
-        self._intake.end()
-        self._body_room.close()
-        self._front.heartbeats.forget(self)
+        steps = Steps()
+        steps.take(self.output.end)
+        steps.take(self._intake.end)
+        steps.take(self._body_room.close)
+        steps.take(self._front.heartbeats.forget, self)
         if self._busy is not None:
-            self._busy.cancel()
-        self._front.disconnected(self)
+            steps.take(self._busy.cancel)
+        steps.take(self._front.disconnected, self)
+        steps.finish()
 
     def data_received(self, data: bytes) -> None:
         """Carry out the commands that are complete now."""
@@ -155,14 +162,19 @@ class Connection(asyncio.Protocol):
     def _take(self, data: bytes) -> None:
         """Carry out a slice of what came."""
         try:
-            is_another = self._intake.take(data)
+            self._take_slice(data)
         except c.Refused as refused:
             self.fail(refused.code, refused.text)
-            return
         except PenstockError as error:
             _logger.info("%s: %s", self.session.address, error)
             self.close()
-            return
+        except Exception:
+            # The top, whoever called: of what came a part may be lost.
+            _logger.exception("%s: input cannot be taken", self.session.address)
+            self.output.abort()
+
+    def _take_slice(self, data: bytes) -> None:
+        is_another = self._intake.take(data)
         if is_another:
             # A command counts as life and not its bytes, else who sends slowly is never too slow.
             self._heard_s = asyncio.get_running_loop().time()
@@ -181,8 +193,8 @@ class Connection(asyncio.Protocol):
     def _go_on_later(self) -> None:
         """Go on with what came, or with reading, when others had their turn."""
         if self._intake.waits_for_turn and not self._going_on:
-            self._going_on = True
             asyncio.get_running_loop().call_soon(self._go_on)
+            self._going_on = True
 
     def _go_on(self) -> None:
         self._going_on = False
@@ -224,6 +236,8 @@ class Connection(asyncio.Protocol):
             command = commands.popleft()
             try:
                 waiting = self._front.handler.carry_out(self, command)
+                if waiting is not None:
+                    self._busy = start_awaited(self._finish(waiting))
             except c.Refused as refused:
                 self.fail(refused.code, refused.text)
                 return
@@ -232,8 +246,6 @@ class Connection(asyncio.Protocol):
                 _logger.exception("%s: a command failed", self.session.address)
                 self.close()
                 return
-            if waiting is not None:
-                self._busy = start_awaited(self._finish(waiting))
         self._intake.tell_ledger()
         self._pace_input()
 
@@ -251,9 +263,14 @@ class Connection(asyncio.Protocol):
             self.close()
             return
         self._busy = None
-        self._heard_s = asyncio.get_running_loop().time()  # it may have waited for its answer
-        self._carry_out()
-        self._go_on_later()
+        try:
+            self._heard_s = asyncio.get_running_loop().time()  # it may have waited for its answer
+            self._carry_out()
+            self._go_on_later()
+        except Exception:
+            # The top of a task, as above.
+            _logger.exception("%s: a command failed", self.session.address)
+            self.output.abort()
 
     # -- the end, and TLS
 
@@ -264,8 +281,10 @@ class Connection(asyncio.Protocol):
 
     def fail(self, code: str, text: str) -> None:
         """Say what is wrong, and close."""
-        self.output.send(frames.error(code, self._front.broker.for_clients(text)))
-        self.close()
+        try:
+            self.output.send(frames.error(code, self._front.broker.for_clients(text)))
+        finally:
+            self.close()
 
     async def start_tls(self, context: ssl.SSLContext) -> None:
         """Go on under TLS.
@@ -290,17 +309,19 @@ class Connection(asyncio.Protocol):
                 ssl_handshake_timeout=_HANDSHAKE_S,
                 ssl_shutdown_timeout=_FAREWELL_S,
             )
-        except OSError as error:  # those of ssl are of this kind, too
+            assert secure is not None
+            self._transport = secure
+            self.output.begin(secure)
+            self.session.encrypted(secure)
+        except BaseException as error:
             self._transport = None
             self.output.end()  # nothing plain after what may be half a handshake
             plain.abort()
-            raise c.Refused("E_IDENTIFY_FAILED", f"IDENTIFY failed {error}") from error
+            if isinstance(error, OSError):  # those of ssl are of this kind, too
+                raise c.Refused("E_IDENTIFY_FAILED", f"IDENTIFY failed {error}") from error
+            raise
         finally:
             self.session.upgrading = False
-        assert secure is not None
-        self._transport = secure
-        self.output.begin(secure)
-        self.session.encrypted(secure)
 
     # -- heartbeats
 
@@ -314,6 +335,13 @@ class Connection(asyncio.Protocol):
 
     def beat(self, now_s: float) -> None:
         """Send a heartbeat; end the connection whose other side does nothing any more."""
+        try:
+            self._beat(now_s)
+        except BaseException:
+            self.output.abort()  # it has no next beat that would end it
+            raise
+
+    def _beat(self, now_s: float) -> None:
         interval_s = self.session.negotiated.heartbeat_ms / 1000
         waits = self._busy is not None or self._body_room.is_awaited
         silent = now_s - self._heard_s >= 2 * interval_s - 0.001 and not waits

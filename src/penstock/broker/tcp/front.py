@@ -21,6 +21,7 @@ from penstock.broker.tcp.heartbeats import Heartbeats
 from penstock.broker.tcp.listeners import BACKLOG
 from penstock.core.errors import NotFound, PenstockError
 from penstock.core.looptasks import start_job
+from penstock.core.loopthreads import call_each
 
 if TYPE_CHECKING:
     import ssl
@@ -86,13 +87,10 @@ class TcpFront:
 
     async def stop(self) -> None:
         """Stop listening and close the connections."""
-        for server in self._servers:
-            server.close()
-        for connection in tuple(self.connections.values()):
-            connection.close()
+        call_each([server.close for server in self._servers])
+        call_each([connection.close for connection in self.connections.values()])
         if not await self._are_gone(self.broker.options.stop_timeout_ms / 1000):
-            for connection in tuple(self.connections.values()):
-                connection.output.abort()
+            call_each([connection.output.abort for connection in self.connections.values()])
             await self._are_gone(1.0)
         for task in tuple(self._leaving):
             await asyncio.wait([task])
@@ -123,12 +121,14 @@ class TcpFront:
         consumer = connection.consumer
         if consumer is None:
             return
-        consumer.leave()
-        channel = consumer.channel
-        if channel.ephemeral and not channel.subscribers and not self.broker.closing:
-            task = start_job("ephemeral channel", self._drop_channel(consumer))
-            self._leaving.add(task)
-            task.add_done_callback(self._leaving.discard)
+        try:
+            consumer.leave()
+        finally:
+            channel = consumer.channel
+            if channel.ephemeral and not channel.subscribers and not self.broker.closing:
+                task = start_job("ephemeral channel", self._drop_channel(consumer))
+                self._leaving.add(task)
+                task.add_done_callback(self._leaving.discard)
 
     async def _are_gone(self, timeout_s: float) -> bool:
         try:
@@ -148,3 +148,6 @@ class TcpFront:
             pass
         except PenstockError as error:
             _logger.warning("channel %s cannot be deleted: %s", channel.name, error)
+        except Exception:
+            # The top of a task.
+            _logger.exception("channel %s cannot be deleted", channel.name)

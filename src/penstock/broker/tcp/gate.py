@@ -10,9 +10,9 @@ refused and never why a server could not be asked.
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import orjson
@@ -23,6 +23,7 @@ from penstock.broker.security.authority import Question
 from penstock.broker.security.patterns import Pattern
 from penstock.broker.security.permissions import Grant, Permissions
 from penstock.core.errors import PenstockError
+from penstock.core.loopthreads import run_on_thread
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -135,7 +136,7 @@ def _let_in(connection: Connection, permissions: Permissions) -> None:
 
 async def _require_beside(permissions: Permissions, command: str, topic: str, channel: str) -> None:
     # The client's next command waits for this one, so one thread at a time uses its permissions.
-    await asyncio.to_thread(permissions.allows, topic, channel)
+    await run_on_thread(partial(permissions.allows, topic, channel))
     _require(permissions, command, topic, channel)
 
 

@@ -12,8 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import logging
 import math
 from typing import Final, Protocol
+
+_logger = logging.getLogger(__name__)
 
 _SLOT_S: Final = 0.1
 _STEPS: Final = 30
@@ -48,13 +51,14 @@ class Heartbeats:
         step = max(1, int(delay_s / _SLOT_S) // _STEPS)
         slot = math.ceil((loop.time() + delay_s) / _SLOT_S / step) * step
         waiting = self._slots.get(slot)
+        is_new = waiting is None
         if waiting is None:
-            waiting = self._slots[slot] = set()
             heapq.heappush(self._order, slot)
-            if self._timer is None or self._order[0] == slot:
-                self._set_timer(loop)
+            waiting = self._slots[slot] = set()
         waiting.add(connection)
         connection.beat_slot = slot
+        if self._timer is None or (is_new and self._order[0] == slot):
+            self._set_timer(loop)
 
     def forget(self, connection: Beating) -> None:
         """Let a connection beat no more."""
@@ -64,20 +68,30 @@ class Heartbeats:
             connection.beat_slot = 0
 
     def _set_timer(self, loop: asyncio.AbstractEventLoop) -> None:
+        timer = loop.call_at(self._order[0] * _SLOT_S, self._beat) if self._order else None
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = loop.call_at(self._order[0] * _SLOT_S, self._beat) if self._order else None
+        self._timer = timer
 
     def _beat(self) -> None:
         self._timer = None
         loop = asyncio.get_running_loop()
-        now_s = loop.time()
-        while self._order and self._order[0] * _SLOT_S <= now_s:
-            slot = heapq.heappop(self._order)
-            for connection in self._slots.pop(slot):
-                if connection.beat_slot == slot:  # else one before it has ended or moved it
-                    connection.beat_slot = 0
-                    connection.beat(now_s)
-        # A beat plans the next one, which may have set the timer already.
-        if self._timer is None:
-            self._set_timer(loop)
+        try:
+            now_s = loop.time()
+            while self._order and self._order[0] * _SLOT_S <= now_s:
+                slot = heapq.heappop(self._order)
+                for connection in self._slots.pop(slot, ()):
+                    if connection.beat_slot == slot:  # else one before it has ended or moved it
+                        connection.beat_slot = 0
+                        self._beat_one(connection, now_s)
+        finally:
+            # A beat plans the next one, which may have set the timer already.
+            if self._timer is None:
+                self._set_timer(loop)
+
+    def _beat_one(self, connection: Beating, now_s: float) -> None:
+        try:
+            connection.beat(now_s)
+        except Exception:
+            # One connection must not keep the others from beating; it has ended itself.
+            _logger.exception("a heartbeat failed")

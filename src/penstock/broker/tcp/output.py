@@ -11,6 +11,7 @@ given before.
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
     from penstock.broker.memory.ledger import MemoryLedger
     from penstock.broker.tcp.session import Session
+
+_logger = logging.getLogger(__name__)
 
 _WAITING_BYTES_MAX: Final = 1 << 20  # of deliveries in one turn of the loop
 _TOLD_BYTES: Final = 1 << 12  # of one piece that the ledger hears of before it leaves
@@ -98,8 +101,8 @@ class Output:
             # At once: many channels may give out much in one turn, before any of it can leave.
             self._tell_ledger()
         if not self._scheduled:
-            self._scheduled = True
             asyncio.get_running_loop().call_soon(self.flush)
+            self._scheduled = True
 
     def send_now(self, data: bytes) -> None:
         """Send bytes, and what waits, without another turn of the loop."""
@@ -107,7 +110,19 @@ class Output:
         self.flush()
 
     def flush(self) -> None:
-        """Send now what waits to be sent."""
+        """Send now what waits to be sent.
+
+        If that raises, bytes are missing in the middle of the stream: the connection is aborted,
+        and its messages come again.
+        """
+        try:
+            self._flush()
+        except Exception:
+            # The top of a callback, and it ends this connection only.
+            _logger.exception("%s: output cannot be sent", self._session.address)
+            self.abort()
+
+    def _flush(self) -> None:
         self._scheduled = False
         waiting, self._waiting = self._waiting, []
         was_full, self._waiting_bytes = self._waiting_bytes >= _WAITING_BYTES_MAX, 0
@@ -140,9 +155,11 @@ class Output:
     def close(self) -> None:
         """Send what is to be sent, and close."""
         self.closed = True
-        self.flush()
-        if self._transport is not None:
-            self._transport.close()
+        try:
+            self.flush()
+        finally:
+            if self._transport is not None:
+                self._transport.close()
 
     def abort(self) -> None:
         """Close, whatever is still to be sent."""
