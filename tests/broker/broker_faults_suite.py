@@ -1,0 +1,354 @@
+"""Cases for the fault injector over a broker: one fault, or two, in one operation.
+
+`run_case` is a plain function of a case's number, for soaks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import functools
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from fault_world import Client, FaultyLoop, World, turns
+
+from penstock.broker.topics.placement import ANYWHERE
+from penstock.testing.injection import FAULTS
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+Operation = Callable[[World], Awaitable[None]]
+
+_NEVER: Final = 1 << 40
+
+
+# -- operations of a topic
+
+
+async def publish(world: World) -> None:
+    await world.publish("PUB t", world.body())
+
+
+async def publish_many(world: World) -> None:
+    await world.publish("MPUB", world.body(), world.body(), world.body())
+
+
+async def publish_deferred(world: World) -> None:
+    await world.publish("DPUB t 5000", world.body())
+
+
+async def publish_gathered(world: World) -> None:
+    """Two publishes of one turn of the loop, as over HTTP."""
+    publisher, bodies = world.broker.publisher, (world.body(), world.body())
+    topic = world.broker.topics.get("t")
+    both = (publisher.append_one(topic, body, ANYWHERE) for body in bodies)
+    outcomes = await asyncio.gather(*both, return_exceptions=True)
+    world.sure.update(
+        body
+        for body, outcome in zip(bodies, outcomes, strict=True)
+        if not isinstance(outcome, BaseException)
+    )
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
+            raise outcome
+
+
+async def create_channel(world: World) -> None:
+    world.gone.add("c")
+    await world.broker.changes.find_or_create_channel(world.broker.topics.get("t"), "c")
+
+
+async def delete_channel(world: World) -> None:
+    await world.broker.changes.delete_channel(world.broker.topics.get("t"), "b")
+
+
+async def pause_topic(world: World) -> None:
+    await world.broker.changes.set_paused("t", paused=True)
+
+
+async def unpause_topic(world: World) -> None:
+    await world.broker.changes.set_paused("t", paused=True)
+    await world.broker.changes.set_paused("t", paused=False)
+
+
+async def pause_channel(world: World) -> None:
+    topic = world.broker.topics.get("t")
+    await world.broker.changes.set_channel_paused(topic, "a", paused=True)
+
+
+async def configure(world: World) -> None:
+    topic = world.broker.topics.get("t")
+    await world.broker.changes.configure(topic, {"max_attempts": "100"})
+
+
+async def purge(world: World) -> None:
+    world.gone.update("ab")
+    await world.broker.changes.purge(world.broker.topics.get("t"))
+
+
+async def delete_topic(world: World) -> None:
+    world.gone.update(("a", "b", "topic"))
+    await world.broker.changes.delete("t")
+
+
+async def create_topic(world: World) -> None:
+    await world.broker.changes.create("other", 2)
+
+
+# -- operations of a channel
+
+
+async def take(world: World) -> None:
+    for client in world.clients:
+        client.send(b"RDY 20\n")
+    await turns()
+
+
+async def take_from_disk(world: World) -> None:
+    for feed in world.broker.topics.get("t").feeds:
+        feed.forget()
+    await take(world)
+
+
+async def finish(world: World) -> None:
+    client = world.clients[1]
+    await world.finish(client, *client.held)
+
+
+async def requeue(world: World) -> None:
+    client = world.clients[1]
+    for number in tuple(client.held):
+        del client.held[number]
+        client.send(b"REQ %s 1000\n" % number)
+    await turns()
+
+
+async def touch(world: World) -> None:
+    client = world.clients[1]
+    for number in client.held:
+        client.send(b"TOUCH %s\n" % number)
+    await turns()
+
+
+async def time_out(world: World) -> None:
+    await asyncio.sleep(70)
+
+
+async def time_passes(world: World) -> None:
+    await asyncio.sleep(2.5)
+
+
+async def clear(world: World) -> None:
+    world.gone.add("a")
+    world.channel("a").clear()
+    await world.channel("a").keep()
+
+
+async def seek(world: World) -> None:
+    world.finished.pop("a", None)
+    world.channel("a").seek([0])
+    await world.channel("a").keep(durable=True)
+
+
+async def dead_letters(world: World) -> None:
+    world.gone.update("ab")
+    topic = world.broker.topics.get("t")
+    texts = {"max_attempts": "1", "dead_letter_topic": "dead"}
+    await world.broker.changes.configure(topic, texts)
+    await requeue(world)
+    await asyncio.sleep(5)
+
+
+# -- operations of a connection
+
+
+async def connect(world: World) -> None:
+    client = Client(world, "a")
+    world.clients.append(client)
+    await turns()
+
+
+async def identify(world: World) -> None:
+    client = Client(world)
+    client.is_packed = True
+    body = b'{"feature_negotiation":true,"snappy":true,"heartbeat_interval":1000}'
+    client.send(b"IDENTIFY\n" + len(body).to_bytes(4, "big") + body)
+    await turns()
+    client.wire.close()
+    await turns()
+
+
+async def disconnect(world: World) -> None:
+    for client in world.clients:
+        client.wire.close()
+    await turns()
+
+
+async def close_consumer(world: World) -> None:
+    world.clients[0].send(b"CLS\n")
+    await turns()
+
+
+async def heartbeat(world: World) -> None:
+    await asyncio.sleep(31)
+
+
+async def many_commands(world: World) -> None:
+    world.clients[0].send(b"NOP\n" * 300)
+    await turns()
+    world.clients[0].send(b"RDY 3\n")
+    await turns()
+
+
+OPERATIONS: Final[tuple[Operation, ...]] = (
+    *(publish, publish_many, publish_deferred, publish_gathered),
+    *(create_channel, delete_channel, pause_topic, unpause_topic, pause_channel, configure),
+    *(purge, delete_topic, create_topic),
+    *(take, take_from_disk, finish, requeue, touch, time_out, time_passes, clear, seek),
+    *(dead_letters, connect, identify, disconnect, close_consumer, heartbeat, many_commands),
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    operation: Operation
+    error: type[BaseException]
+    at: int
+    after: bool = False
+    then: tuple[type[BaseException], int] | None = None
+
+    def __str__(self) -> str:
+        second = f", then {self.then[0].__name__} {self.then[1]} later" if self.then else ""
+        when = "after" if self.after else "before"
+        name = getattr(self.operation, "__name__", "")
+        return f"{name}: {self.error.__name__} {when} call {self.at}{second}"
+
+
+def play(case: Case) -> tuple[str, list[str]]:
+    """Return the port at which a fault was raised, and the problems that it left."""
+    world = World()
+    loop = FaultyLoop(world.clock, world.faults)
+    if _run(loop, _live(world, case, loop.unhandled)):
+        return world.faults.raised, world.problems
+    # The loop's exception handler, or Ctrl-C, ended the process: the next one finds everything.
+    after = World(
+        clock=world.clock,
+        disk=copy.deepcopy(world.disk).kill_process(),
+        sure=world.sure,
+        maybe=world.maybe,
+        gone=world.gone,
+        number=world.number,
+    )
+    for finished in (world.finished, world.maybe_finished):
+        for name, bodies in finished.items():
+            after.seen.setdefault(name, Counter()).update(bodies)
+    loop = FaultyLoop(after.clock, after.faults)
+    if not _run(loop, _go_on(after, "after a restart", restarted=True)):
+        after.problems.append(f"the restarted broker failed: {loop.unhandled}")
+    return world.faults.raised, [*world.problems, *after.problems]
+
+
+async def _live(world: World, case: Case, unhandled: list[dict[str, object]]) -> bool:
+    world.open()
+    await world.fill()
+    with world.faults.armed(case.error, case.at, after=case.after, then=case.then):
+        try:
+            await case.operation(world)
+            await turns()
+        except Exception:
+            if not world.faults.raised:
+                raise
+    await turns()
+    if unhandled:
+        return False
+    await _go_on(world, "in the same process")
+    return not unhandled
+
+
+async def _go_on(world: World, where: str, *, restarted: bool = False) -> bool:
+    if restarted:
+        world.open()
+        world.clients = []
+    await asyncio.sleep(3)  # what failed is tried again within seconds, and journals are written
+    world.check_whole(where)
+    _compare(world, where)
+    await world.drain()
+    world.check_whole(f"{where}, at the end")
+    world.check_all_came(where)
+    world.check_nothing_leaked(where)
+    _compare(world, f"{where}, at the end")
+    await world.server.stop()
+    reopened = World(clock=world.clock, disk=world.disk)
+    reopened.open()
+    await reopened.server.stop()
+    return True
+
+
+def _compare(world: World, where: str) -> None:
+    """Check that a restart finds what memory has."""
+    other = World(clock=world.clock, disk=copy.deepcopy(world.disk).kill_process())
+    other.open()
+    found, wanted = other.summary(), world.summary()
+    if found != wanted:
+        world.problems.append(f"a restart finds {found}, not {wanted}, {where}")
+    other.broker.topics.close()
+
+
+def _run(loop: FaultyLoop, work: Coroutine[object, object, bool]) -> bool:
+    """Run a life to its end; False if it was ended."""
+    try:
+        return loop.run_until_complete(work)
+    except KeyboardInterrupt:
+        return False
+    finally:
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.wait(left))
+            for task in left:
+                _ = task.cancelled() or task.exception()
+        loop.close()
+
+
+@functools.cache
+def call_count(operation: Operation) -> int:
+    """Return how many calls of ports an operation makes."""
+    world = World()
+
+    async def count() -> bool:
+        world.open()
+        await world.fill()
+        with world.faults.armed(RuntimeError, _NEVER):
+            await operation(world)
+            await turns()
+            world.number = _NEVER - world.faults._left
+        return True
+
+    assert _run(FaultyLoop(world.clock, world.faults), count())
+    return world.number
+
+
+def case_of(number: int) -> Case:
+    """Return the case of a number: half of them are pairs."""
+    rng = random.Random(number)
+    operation = OPERATIONS[number % len(OPERATIONS)]
+    count = call_count(operation)
+    then = None
+    if rng.random() < 0.5:
+        then = (rng.choice(FAULTS), rng.randrange(6))
+    return Case(
+        operation, rng.choice(FAULTS), rng.randrange(count), after=rng.random() < 0.5, then=then
+    )
+
+
+def run_case(number: int) -> str:
+    """Return what is wrong after the case of a number; empty if nothing is."""
+    case = case_of(number)
+    raised, problems = play(case)
+    return f"case {number}, {case}, at {raised}: {'; '.join(problems)}" if problems else ""

@@ -1,0 +1,26 @@
+"""The broker under exceptions that nobody expects, at the calls of its ports."""
+
+from __future__ import annotations
+
+import pytest
+from broker_faults_suite import OPERATIONS, Case, Operation, call_count, play, run_case
+
+from penstock.testing.injection import FAULTS
+
+SAMPLE = 300
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: one.__name__)
+def test_a_fault_at_any_call_of_an_operation_loses_and_stops_nothing(operation: Operation) -> None:
+    failed = []
+    for at in range(call_count(operation)):
+        case = Case(operation, FAULTS[at % len(FAULTS)], at, after=bool(at % 2))
+        raised, problems = play(case)
+        if problems:
+            failed.append(f"{case}, at {raised}: {'; '.join(problems)}")
+    assert not failed, "\n".join(failed)
+
+
+def test_a_sample_of_faults_and_pairs_of_faults() -> None:
+    failed = [failure for number in range(SAMPLE) if (failure := run_case(number))]
+    assert not failed, "\n".join(failed)
