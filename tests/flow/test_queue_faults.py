@@ -1,10 +1,16 @@
-"""The queue under exceptions that nobody expects: each kind at each call of each of its ports."""
+"""The queue under exceptions that nobody expects: each kind at each call of each of its ports.
+
+And a MemoryError at each call of its own functions, which finds what lies between calls of ports.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import pytest
+from faultcases import FaultCase, FaultCases
 from queue_world import World, flowfile, ids
 
 from penstock.flow.prioritizers import FirstInFirstOut, NewestFlowFileFirst
@@ -16,15 +22,22 @@ from penstock.testing.injection import FAULTS
 
 COUNT, MORE, PENALIZED = 24, 6, 90
 OPTIONS = QueueOptions(swap_threshold=8, swap_batch=4, expiration_ms=50_000)
+# Of the calls of functions of the queue, how many are passed over between two faults.
+EVERY = int(os.environ.get("PENSTOCK_FAULTS_EVERY", "11"))
 Jobs = list[Callable[[], None]]
 Operation = Callable[[World, Jobs], Polled | None]
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columnar, "PAGE_ROWS", 3)
-    monkeypatch.setattr(windows, "WINDOW_ROWS_MIN", 1)
-    monkeypatch.setattr(windows, "WINDOW_ROWS_MAX", 4)
+    small(monkeypatch)
+
+
+def small(patch: pytest.MonkeyPatch) -> None:
+    """Let pages and windows be so small that a few FlowFiles need several."""
+    patch.setattr(columnar, "PAGE_ROWS", 3)
+    patch.setattr(windows, "WINDOW_ROWS_MIN", 1)
+    patch.setattr(windows, "WINDOW_ROWS_MAX", 4)
 
 
 def poll(world: World, _jobs: Jobs) -> Polled:
@@ -109,37 +122,79 @@ def filled() -> tuple[World, Jobs, set[int]]:
     return world, jobs, gone
 
 
+Arm = Callable[[World], AbstractContextManager[object]]
+
+
+def check(operation: Operation, arm: Arm) -> World:
+    """Call it under faults; all FlowFiles come once afterwards, and nothing waits for ever."""
+    world, jobs, gone = filled()
+    home, queue = world.home, world.queue
+    polled = None
+    with arm(world):
+        polled = operation(world, jobs)
+    where = world.faults.raised
+    is_put = operation is put and not where.endswith(".put_many")  # which has not begun then
+    inside = {PENALIZED, *range(COUNT + MORE * is_put)}
+    if polled is not None:
+        gone |= {*ids(polled.flowfiles), *ids(polled.expired)}
+    world.clock.advance(ms=2_000)
+    run_jobs(world, jobs)
+    found: list[int] = []
+    while (left := queue.poll_many(1_000)).flowfiles or left.expired:
+        found += [*ids(left.flowfiles), *ids(left.expired)]
+    assert len(found) == len(set(found)), where
+    assert not gone & set(found), where
+    everything = gone | set(found) | set(home.swept) | set(home.removed)
+    assert everything == inside, where
+    size = queue.size
+    assert size.count == size.unacknowledged_count, where
+    assert size.size_bytes == size.unacknowledged_bytes, where
+    assert not home.damages, where
+    return world
+
+
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: one.__name__)
 @pytest.mark.parametrize("error", FAULTS)
 def test_no_exception_at_any_call_of_a_port_loses_a_flowfile(
     operation: Operation, error: type[BaseException]
 ) -> None:
-    """Whatever is raised where, all FlowFiles come once afterwards, and nothing waits for ever."""
-    at, raised = 0, True
+    at, raised = 0, "a port"
     while raised:
-        world, jobs, gone = filled()
-        home, queue = world.home, world.queue
-        inside = {PENALIZED, *range(COUNT + (MORE if operation is put else 0))}
-        polled = None
-        with world.faults.armed(error, at):
-            polled = operation(world, jobs)
-        raised = bool(world.faults.raised)
-        where = f"{error.__name__} at call {at}, {world.faults.raised}"
-        if polled is not None:
-            gone |= {*ids(polled.flowfiles), *ids(polled.expired)}
-        world.clock.advance(ms=2_000)
-        run_jobs(world, jobs)
-        found: list[int] = []
-        while (left := queue.poll_many(1_000)).flowfiles or left.expired:
-            found += [*ids(left.flowfiles), *ids(left.expired)]
-        assert len(found) == len(set(found)), where
-        assert not gone & set(found), where
-        everything = gone | set(found) | set(home.swept) | set(home.removed)
-        assert everything == inside, where
-        assert queue.size.count == queue.size.unacknowledged_count, where
-        assert not home.damages, where
+        raised = check(operation, lambda world: world.faults.armed(error, at)).faults.raised  # noqa: B023
         at += 1
     assert at > 1
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: one.__name__)
+def test_no_memory_error_at_any_call_of_its_functions_loses_a_flowfile(
+    operation: Operation,
+) -> None:
+    at, raised = 0, "a function"
+    while raised:
+        raised = check(
+            operation,
+            lambda world: world.faults.armed_inside(["penstock.flow.queue"], MemoryError, at),  # noqa: B023
+        ).faults.raised
+        at += EVERY
+    assert at > 1
+
+
+def check_pair(case: FaultCase) -> bool:
+    operation = next(one for one in OPERATIONS if one.__name__ == case.operation)
+    with pytest.MonkeyPatch.context() as patch:
+        small(patch)
+        world = check(operation, lambda world: case.armed(world.faults))
+    return ", then " in world.faults.raised
+
+
+# A home that took the FlowFiles and raises has not kept its word, so no fault comes after a call.
+PAIRS = FaultCases([one.__name__ for one in OPERATIONS], check_pair, after=[False])
+
+
+def test_no_pair_of_exceptions_loses_a_flowfile() -> None:
+    failures, reached = PAIRS.run(range(300))
+    assert not failures, failures[0]
+    assert reached > 20
 
 
 def test_after_a_memory_error_at_swap_in_every_flowfile_comes() -> None:

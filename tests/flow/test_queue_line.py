@@ -29,14 +29,19 @@ def test_gives_what_a_sorted_list_gives(steps: list[tuple[str, int, int | None]]
         elif what == "take":
             before = None if other is None else (other,)
             fit = [one for key, one in model if before is None or key < before][:number]
-            assert line.take(number, before) == fit
+            found: list[FlowFile] = []
+            line.take(found, number, before)
+            assert found == fit
             del model[: len(fit)]
         elif what == "last":
-            assert line.take_last(number) == model[-number:]
+            last = line.last(number)
+            assert last == model[-number:]
+            line.drop_last(len(last))
             del model[-number:]
         elif other is not None:
             ids = set(range(number, number + other))
-            gone = line.remove(ids)
+            gone: list[FlowFile] = []
+            line.remove(ids, gone)
             assert sorted(one.id for one in gone) == [one.id for _, one in model if one.id in ids]
             model = [entry for entry in model if entry[1].id not in ids]
         assert len(line) == len(model)

@@ -16,8 +16,10 @@ it handles the first, for example while it puts back what it took.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Final, TypeVar, cast
 
 from penstock.core.errors import PenstockError, Unavailable
@@ -78,6 +80,45 @@ class Faults:
                 raise
         finally:
             self._error = self._then = None
+
+    @contextmanager
+    def armed_inside(
+        self, modules: Collection[str], error: type[BaseException], at: int
+    ) -> Iterator[None]:
+        """Raise an error at one of the calls of Python functions in the block, and suppress it.
+
+        Memory can run out at any call. Ports are called less often than the functions of the part
+        itself, so this finds places between two calls of ports at which state is half changed.
+
+        Args:
+            modules: Names of the modules and packages whose functions count.
+            error: The exception to raise.
+            at: Number of calls, by this thread, before the fault; with fewer nothing is raised.
+        """
+        self.raised = ""
+        names, left = tuple(modules), at
+
+        def trace(frame: FrameType, event: str, argument: object) -> None:
+            nonlocal left
+            del event, argument
+            name = str(frame.f_globals.get("__name__"))
+            if not name.startswith(names):
+                return
+            if left:
+                left -= 1
+                return
+            self.raised = f"{name}.{frame.f_code.co_qualname}"
+            raise error(f"fault at {self.raised}")  # which ends the tracing, too
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            yield
+        except error:
+            if not self.raised:
+                raise
+        finally:
+            sys.settrace(before)
 
     def port(self, target: T, results: Collection[str] = ()) -> T:
         """Return a port whose calls are counted.

@@ -8,8 +8,9 @@ Invariants:
 - Everything here is read and changed with `mutex` held, but for methods that say otherwise.
 - `is_full` follows every change of a count, so that it may be read without the mutex.
 - Who waits on `mutex` waits for a write or a sweep of one swap file to end; these end for sure.
-- No FlowFile is dropped because a call of a port raised: those whose keys could not be made are
-  `returned`, counted like the others, and enter their store with the next call.
+- No FlowFile is dropped because a call raised, of a port or for want of memory: those whose keys
+  could not be made are `returned`, counted like the others, and enter their store with the next
+  call; and so ends a write to a swap file that an exception left unfinished.
 
 There is a mutex, and not mail, as sessions on many threads put and poll, each a few microseconds.
 """
@@ -18,7 +19,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
 from math import ceil
 
 import numpy as np
@@ -65,6 +65,8 @@ class Contents:
         self.shown = Tally()
         self.returned: list[FlowFile] = []
         self.lost_count = 0
+        self.is_writing = False
+        self.is_unsettled = False
         self.is_full = False
         self._last_ms, self._last_s = clock.now_ms(), clock.monotonic_s()
         self._longest_ms = _LONG_PENALTY_MS  # of the penalties that were seen
@@ -121,8 +123,16 @@ class Contents:
 
     def wait_until_written(self) -> None:
         """Wait until nothing is being written: all is in a heap or in a run then."""
-        while any(store.memory.is_writing for store in self.stores):
+        while self.is_writing:
             self.mutex.wait()
+        self.settle()
+
+    def settle(self) -> None:
+        """Make a run of what was written, or take it back; the next call does if this raises."""
+        if self.is_unsettled:
+            for store in self.stores:
+                store.end_writing()
+            self.is_unsettled = False
 
     def in_memory_count(self) -> int:
         """Return the FlowFiles in both that could be swapped out."""
@@ -132,16 +142,14 @@ class Contents:
         """Return about how much memory they take, with rows read ahead."""
         return self.main.used_bytes() + self.penalized.used_bytes()
 
-    def put(self, flowfiles: Sequence[FlowFile]) -> None:
-        """Add FlowFiles to the store where each belongs now; whatever is raised, they are here."""
-        self.returned += flowfiles
-        self.sort_returned()
-
     def sort_returned(self) -> None:
-        """Add what was returned to the store where each belongs now; all of it or nothing."""
-        flowfiles: Sequence[FlowFile] = self.returned
+        """Add what was returned to the store where each belongs now; it stays if this raises."""
+        if self.is_unsettled:
+            self.settle()
+        flowfiles = self.returned
         if not flowfiles:
             return
+        nothing: list[FlowFile] = []
         now_ms = self._now_ms()
         penalized = [one for one in flowfiles if one.penalty_until_ms > now_ms]
         if penalized:
@@ -151,8 +159,9 @@ class Contents:
         penalized_keys = self.penalized.keys_of(penalized)
         keys = self.main.keys_of(flowfiles)
         self.penalized.put(penalized_keys, penalized)
+        self.returned = flowfiles
         self.main.put(keys, flowfiles)
-        self.returned = []
+        self.returned = nothing
 
     def admit_due(self) -> None:
         """Move those whose penalty is over to the others."""
@@ -170,8 +179,7 @@ class Contents:
                 continue
             if self._frees_all or self._is_all_due(run, now_ms):
                 run.let_go()
-                self.main.runs.adopt(run)
-                penalized.runs.release(run)
+                self.main.runs.adopt(run, penalized.runs)
         before = None if self._frees_all else (now_ms + 1,)
         is_more = True
         while is_more:
@@ -274,7 +282,7 @@ class Contents:
             if size_bytes is None:
                 run.lose(rows)
             else:
-                run.leave(rows, size_bytes)
+                run.leave(run.leaving(rows, size_bytes))
             store.runs.changed(run)
 
     def report_damages(self) -> None:

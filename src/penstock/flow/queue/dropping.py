@@ -124,12 +124,13 @@ class DropRequest:
             seen = [one for store in contents.stores for one in store.memory.flowfiles()]
         # The predicate is foreign code, so it runs without the mutex; what went meanwhile is gone.
         ids = {one.id for one in seen if predicate is None or predicate(one.attributes)}
-        with contents.mutex:
-            gone = [one for store in contents.stores for one in store.memory.remove(ids)]
-        if not gone:
-            return
+        gone: list[FlowFile] = []
         try:
-            contents.home.remove(gone)
+            with contents.mutex:
+                for store in contents.stores:
+                    store.memory.remove(ids, gone)
+            if gone:
+                contents.home.remove(gone)
         except BaseException:
             with contents.mutex:
                 contents.returned += gone

@@ -45,11 +45,15 @@ class Expiring:
             flowfiles = [one for one in flowfiles if one.entry_ms >= oldest_ms]
         return flowfiles, expired
 
-    def expire_in_memory(self) -> list[FlowFile]:
-        """Take what is expired out of memory. Takes the mutex itself."""
+    def expire_in_memory(self, expired: list[FlowFile]) -> None:
+        """Take what is expired out of memory. Takes the mutex itself.
+
+        Args:
+            expired: Gets it, and holds it whatever is raised.
+        """
         oldest_ms = self._oldest_ms()
         if oldest_ms is None:
-            return []
+            return
         contents = self._contents
         with contents.mutex:
             contents.sort_returned()
@@ -59,7 +63,8 @@ class Expiring:
                 for one in store.memory.flowfiles()
                 if one.entry_ms < oldest_ms
             }
-            return [one for store in contents.stores for one in store.memory.remove(ids)]
+            for store in contents.stores:
+                store.memory.remove(ids, expired)
 
     def expire_rows(self, *, at_once: bool = False) -> list[SweptRows]:
         """Let expired rows of swap files go. Takes the mutex itself.

@@ -9,6 +9,8 @@ Invariants:
   costs no sorting until it is written, or until its least key is the least of all.
 - What is set apart to be written is still here, in order, and nobody takes it: either it becomes a
   run, or it comes back.
+- A FlowFile leaves when the caller's list has it. What only adds, or only sets apart, does so
+  wholly or not at all, whatever it raises.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ class Memory:
     """FlowFiles in memory, in one order. The queue's mutex is held around every call.
 
     Attributes:
+        line: Those that are in order.
         size_bytes: Their content.
         used_bytes: About what they take of the memory.
     """
@@ -40,18 +43,18 @@ class Memory:
     def __init__(self) -> None:
         self.size_bytes = 0
         self.used_bytes = 0
-        self._line = Line()
+        self.line = Line()
         self._overflow: list[Entry] = []
         self._overflow_head: Key | None = None
         self._writing: list[Entry] = []
 
     def __len__(self) -> int:
-        return len(self._line) + len(self._overflow) + len(self._writing)
+        return len(self.line) + len(self._overflow) + len(self._writing)
 
     @property
     def movable_count(self) -> int:
         """Return how many are not being written already."""
-        return len(self._line) + len(self._overflow)
+        return len(self.line) + len(self._overflow)
 
     @property
     def is_writing(self) -> bool:
@@ -65,16 +68,16 @@ class Memory:
 
     def head(self) -> Key | None:
         """Return the least key; None: nothing is here."""
-        head = least(self._line.head(), self._overflow_head)
+        head = least(self.line.head(), self._overflow_head)
         return least(head, self._writing[0][0]) if self._writing else head
 
     def flowfiles(self) -> list[FlowFile]:
         """Return all, in no order."""
-        return [one for _, one in chain(self._line, self._overflow, self._writing)]
+        return [one for _, one in chain(self.line, self._overflow, self._writing)]
 
     def in_order(self) -> list[Entry]:
         """Return all with their keys, sorted."""
-        return sorted(chain(self._line, self._overflow, self._writing))
+        return sorted(chain(self.line, self._overflow, self._writing))
 
     def put(self, keys: list[Key], flowfiles: Sequence[FlowFile], *, is_much: bool) -> None:
         """Add FlowFiles.
@@ -86,16 +89,23 @@ class Memory:
                 taken.
         """
         entries = list(zip(keys, flowfiles, strict=True))
+        size_bytes = self.size_bytes + sum([one.size for one in flowfiles])
+        used_bytes = self.used_bytes + heap_bytes(flowfiles)
         if len(keys) > 1 and (is_much or self._overflow):
+            head = least(self._overflow_head, min(keys))
             self._overflow += entries
-            self._overflow_head = least(self._overflow_head, min(keys))
+            self._overflow_head = head
         else:
-            self._line.put(entries)
-        self.size_bytes += sum([one.size for one in flowfiles])
-        self.used_bytes += heap_bytes(flowfiles)
+            self.line.put(entries)
+        self.size_bytes, self.used_bytes = size_bytes, used_bytes
 
     def take(self, found: list[FlowFile], limit: int, before: Key | None) -> int:
         """Take the first ones with keys less than one given, until `found` has so many.
+
+        Args:
+            found: Gets what is taken, and holds it whatever is raised.
+            limit: How many it may hold in the end.
+            before: The key; None: any.
 
         Returns:
             How many were taken.
@@ -104,71 +114,96 @@ class Memory:
             self._take_overflow_in()
         before = least(before, self._overflow_head)
         before = least(before, self._writing[0][0] if self._writing else None)
-        taken = self._line.take(limit - len(found), before)
-        self._forget(len(taken), sum([one.size for one in taken]))
-        found += taken
-        return len(taken)
+        there = len(found)
+        try:
+            self.line.take(found, limit, before)
+            self._forget(found[there:])
+        except BaseException:
+            self._recount()
+            raise
+        return len(found) - there
 
-    def remove(self, ids: set[int]) -> list[FlowFile]:
-        """Take FlowFiles of these ids out, but for those that are being written."""
-        self._take_overflow_in()
-        gone = self._line.remove(ids)
-        self._forget(len(gone), sum([one.size for one in gone]))
-        return gone
+    def remove(self, ids: set[int], gone: list[FlowFile]) -> None:
+        """Take FlowFiles of these ids out, but for those that are being written.
 
-    def reorder(self, keys: KeyMaker) -> None:
-        """Order everything anew; nothing is being written. If a key cannot be made, all stays."""
+        Args:
+            ids: Theirs.
+            gone: Gets what is taken, and holds it whatever is raised.
+        """
         self._take_overflow_in()
-        flowfiles = [one for _, one in self._line]
+        there = len(gone)
+        try:
+            self.line.remove(ids, gone)
+            self._forget(gone[there:])
+        except BaseException:
+            self._recount()
+            raise
+
+    def in_other_order(self, keys: KeyMaker) -> Line:
+        """Return a line of all in another order; nothing is being written."""
+        self._take_overflow_in()
+        flowfiles = [one for _, one in self.line]
         line = Line()
         if flowfiles:
             line.put(list(zip(keys(flowfiles), flowfiles, strict=True)))
-        self._line = line
+        return line
 
     # -- swapping out: `cut`, then the write without the mutex, then one of the other two
 
     def cut(self, count: int) -> list[FlowFile]:
         """Set FlowFiles apart to be written, the last ones of the overflow or of all."""
-        entries = self._overflow
-        if len(entries) < count:
+        overflow = self._overflow
+        if len(overflow) < count:
             self._take_overflow_in()
-            self._writing = self._line.take_last(count)
+            entries = self.line.last(count)
+            flowfiles = [one for _, one in entries]
+            self.line.drop_last(len(entries))
         else:
-            entries.sort(key=_KEY)
-            self._writing = entries[-count:]
-            del entries[-count:]
-            if not entries:
+            overflow.sort(key=_KEY)
+            entries = overflow[-count:]
+            flowfiles = [one for _, one in entries]
+            self._overflow = overflow[:-count]
+            if not self._overflow:
                 self._overflow_head = None
-        try:
-            return [one for _, one in self._writing]
-        except BaseException:
-            self.not_written()
-            raise
+        self._writing = entries
+        return flowfiles
 
-    def written(self, summary: SwapSummary) -> tuple[Entry, Entry]:
-        """Forget what was set apart, it is in a file; return the first and the last of it."""
-        ends = self._writing[0], self._writing[-1]
-        self._writing = []
-        self._forget(summary.count, summary.size_bytes)
-        return ends
+    def ends(self) -> tuple[Entry, Entry]:
+        """Return the first and the last of what was set apart."""
+        return self._writing[0], self._writing[-1]
+
+    def written(self, summary: SwapSummary) -> None:
+        """Forget what was set apart, which is in a file now."""
+        used_bytes = self.used_bytes - self.used_bytes * summary.count // len(self)
+        self._writing, self.size_bytes = [], self.size_bytes - summary.size_bytes
+        self.used_bytes = used_bytes
 
     def not_written(self) -> None:
         """Take back what was set apart."""
+        nothing: list[Entry] = []
         if self._writing:
-            self._line.put(self._writing)
-        self._writing = []
+            self.line.put(self._writing)
+        self._writing = nothing
 
-    def _forget(self, count: int, size_bytes: int) -> None:
+    def _forget(self, flowfiles: list[FlowFile]) -> None:
         """Count FlowFiles as gone; they took as much memory as one does on average."""
-        if count:
-            self.size_bytes -= size_bytes
+        if count := len(flowfiles):
+            size_bytes = self.size_bytes - sum([one.size for one in flowfiles])
             self.used_bytes -= self.used_bytes * count // (len(self) + count)
+            self.size_bytes = size_bytes
+
+    def _recount(self) -> None:
+        """Count all that is here, after an exception between a change and its count."""
+        flowfiles = self.flowfiles()
+        size_bytes = sum([one.size for one in flowfiles])
+        self.size_bytes, self.used_bytes = size_bytes, heap_bytes(flowfiles)
 
     def _take_overflow_in(self) -> None:
         """Put the overflow into the line, which may be more than its share then."""
         if self._overflow:
-            self._line.put(self._overflow)
-        self._overflow = []
+            nothing: list[Entry] = []
+            self.line.put(self._overflow)
+            self._overflow = nothing
         self._overflow_head = None
 
 

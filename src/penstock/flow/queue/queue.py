@@ -130,8 +130,9 @@ class FlowFileQueue:
             return
         steps = Steps()
         with self._mutex:
-            steps.take(self._contents.put, flowfiles)
-            self._contents.check_full()
+            self._contents.returned += flowfiles  # they are here now, whatever is raised
+            steps.take(self._contents.sort_returned)
+            steps.take(self._contents.check_full)
         steps.take(self._swapping.after_put)
         if self.listener is not None:
             steps.take(self.listener.on_work, self._contents.queue_id)
@@ -148,7 +149,11 @@ class FlowFileQueue:
         Whatever this raises, nothing was taken then.
         """
         polled = self._taking.take(limit)
-        self._end_taking(polled)
+        try:
+            self._end_taking()
+        except BaseException:
+            self._taking.give_back(polled)  # the caller gets nothing
+            raise
         return polled
 
     def poll_where(self, accept: Callable[[FlowFile], Verdict]) -> Polled:
@@ -164,7 +169,11 @@ class FlowFileQueue:
         try:
             polled = self._taking.take_where(accept)
         finally:
-            self._end_taking(polled)
+            try:
+                self._end_taking()
+            except BaseException:
+                self._taking.give_back(polled)
+                raise
         return polled
 
     def acknowledge(self, count: int, size_bytes: int) -> None:
@@ -227,14 +236,15 @@ class FlowFileQueue:
         Polls do so for what they meet, and for swap files now and then; this is for queues that
         nobody polls.
         """
-        polled = Polled([], self._expiring.expire_in_memory())
+        polled = Polled([])
         try:
-            swept = self._expiring.expire_rows(at_once=True)
+            self._expiring.expire_in_memory(polled.expired)
+            polled.expired_rows.extend(self._expiring.expire_rows(at_once=True))
+            self._end_taking()
         except BaseException:
             self._taking.give_back(polled)
             raise
-        self._end_taking(polled)
-        return Polled([], polled.expired, swept)
+        return polled
 
     def set_prioritizers(self, prioritizers: Sequence[Prioritizer]) -> None:
         """Order everything anew, swapped FlowFiles too: their keys are read, no file is written."""
@@ -269,9 +279,16 @@ class FlowFileQueue:
         request = DropRequest(self._contents, predicate)
 
         def run() -> None:
-            request.run()
-            self._swapping.report_use()
-            self._tell_of_space()
+            steps = Steps()
+            steps.take(request.run)
+            if self._contents.returned:
+                steps.take(self._taking.sort_returned)
+                if self.listener is not None:
+                    # A poll that found the queue empty meanwhile does not come again by itself.
+                    steps.take(self.listener.on_work, self._contents.queue_id)
+            steps.take(self._swapping.report_use)
+            steps.take(self._tell_of_space)
+            steps.finish()
 
         if self._background is None:
             run()
@@ -289,19 +306,15 @@ class FlowFileQueue:
             self._contents.lost_count,
         )
 
-    def _end_taking(self, polled: Polled) -> None:
-        """Do what follows a poll; if that raises, the caller gets nothing, so it goes back."""
+    def _end_taking(self) -> None:
+        """Do what follows a poll."""
         steps = Steps()
         steps.take(self._taking.sort_returned)
         steps.take(self._contents.report_damages)
         steps.take(self._swapping.report_use)
         steps.take(self._read_ahead.after_taking)
         steps.take(self._tell_of_space)
-        try:
-            steps.finish()
-        except BaseException:
-            self._taking.give_back(polled)
-            raise
+        steps.finish()
 
     def _tell_of_space(self) -> None:
         if not self._contents.is_full:

@@ -8,6 +8,7 @@ Invariants:
 - A FlowFile that leaves a run is told to the home under the queue's mutex, so that nobody can
   remove it before the home knows where it is.
 - What is being written, or swept, stops the merge at its head: it is next, and not to be had yet.
+- `put` and `reorder` change all or nothing, whatever they raise.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class Store:
         runs: Those in swap files.
         windows: What is read of these.
         is_blocked: The last `take` stopped at what is being written or swept.
+        written: The swap file that has what was set apart in memory, until `end_writing`.
     """
 
     def __init__(
@@ -51,7 +53,9 @@ class Store:
         self.windows = Windows(keys, home)
         self.runs = Runs(order, self.windows, clock)
         self.is_blocked = False
+        self.written: SwapFile | None = None
         self._keys = keys
+        self._unranked: tuple[SwapFile, Key, int] | None = None
         self._bound_windows()
 
     @property
@@ -80,13 +84,23 @@ class Store:
         """Add FlowFiles with the keys that `keys_of` made."""
         if flowfiles:
             is_much = bool(len(self.runs)) or len(self.memory) >= self.threshold
+            rows = self._rows_of_windows(len(flowfiles))
             self.memory.put(keys, flowfiles, is_much=is_much)
-            self._bound_windows()
+            self.windows.rows = rows
 
-    def written(self, file: SwapFile) -> None:
-        """What was set apart in memory is in a swap file now."""
-        first, last = self.memory.written(file.summary)
-        self.runs.add_written(file, first[0], last[1].penalty_until_ms)
+    def end_writing(self) -> None:
+        """Make a run of what was written, or take it back; call it again if it raises."""
+        if self.memory.is_writing:
+            if self.written is None:
+                self.memory.not_written()
+            else:
+                first, last = self.memory.ends()
+                self._unranked = self.written, first[0], last[1].penalty_until_ms
+                self.memory.written(self.written.summary)
+        self.written = None
+        if self._unranked is not None:
+            self.runs.add_written(*self._unranked)
+            self._unranked = None
         self._bound_windows()
 
     def take(self, found: list[FlowFile], limit: int, before: Key | None = None) -> None:
@@ -122,10 +136,10 @@ class Store:
 
     def reorder(self, keys: KeyMaker, order: str) -> None:
         """Order everything anew; runs are sorted when they are read next."""
-        self.memory.reorder(keys)  # first, as it alone may fail
-        self._keys, self.order = keys, order
-        self.windows.keys = keys
+        line = self.memory.in_other_order(keys)
         self.runs.reorder(order)
+        self._keys, self.order, self.windows.keys = keys, order, keys
+        self.memory.line = line
 
     def in_order(self) -> Iterator[FlowFile]:
         """Yield all in order, changing nothing; all heads must be known (`Runs.resolve_one`)."""
@@ -140,5 +154,9 @@ class Store:
         return run is not None and (memory is None or not memory < run)
 
     def _bound_windows(self) -> None:
-        rest = self.threshold - self.memory.movable_count
-        self.windows.rows = max(rest, self.threshold // 4)
+        self.windows.rows = self._rows_of_windows(0)
+
+    def _rows_of_windows(self, more: int) -> int:
+        """Return how many rows windows may hold, with so many FlowFiles more in memory."""
+        rest = self.threshold - self.memory.movable_count - more
+        return max(rest, self.threshold // 4)

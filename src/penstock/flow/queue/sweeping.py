@@ -19,7 +19,7 @@ import numpy.typing as npt
 from penstock.flow.queue.contents import Contents
 from penstock.flow.queue.home import SwapFile
 from penstock.flow.queue.store import Store
-from penstock.flow.queue.swapped.run import Run
+from penstock.flow.queue.swapped.run import Leaving, Run
 from penstock.flow.swap.columnar import Page
 from penstock.storage.content.claims import ResourceClaim
 
@@ -73,30 +73,36 @@ def sweep(contents: Contents, store: Store, run: Run, select: Select | None) -> 
             contents.mutex.wait()
         if not run.left or run not in store.runs:
             return None
-        run.is_busy = True
         left = run.remaining()
         left_bytes = run.left_bytes
-    found: _Found | None = None
+        run.is_busy = True
+    leaving: Leaving | None = None
     try:
         if select is None:
-            contents.home.discard(run.file)
             found = _Found(left.nonzero()[0], left_bytes, Counter(), None)
         else:
-            seen = _find(contents, run, left, select)
-            if len(seen.rows):
-                contents.home.drop_rows(run.file, seen.rows.tolist(), seen.claims)
-            found = seen
+            found = _find(contents, run, left, select)
+        count = len(found.rows)
+        going = run.leaving(found.rows, found.size_bytes)  # nobody else changes it while it is busy
+        swept = SweptRows(run.file, count, found.size_bytes, found.claims) if count else None
+        if select is None:
+            contents.home.discard(run.file)
+        elif count:
+            contents.home.drop_rows(run.file, found.rows.tolist(), found.claims)
+        leaving = going
     finally:
         with contents.mutex:
             run.is_busy = False
             contents.mutex.notify_all()  # they wait for the mutex, which is held until the end
-            if found is not None:
-                run.leave(found.rows, found.size_bytes)
+            if leaving is not None:
+                try:
+                    run.leave(leaving)
+                except BaseException:
+                    run.leave(leaving)  # the home has recorded it, and that cannot be undone
+                    raise
                 run.min_entry_ms = found.min_entry_ms or run.min_entry_ms
             store.runs.changed(run)
-    if not len(found.rows):
-        return None
-    return SweptRows(run.file, len(found.rows), found.size_bytes, found.claims)
+    return swept
 
 
 def _find(contents: Contents, run: Run, left: Mask, select: Select) -> _Found:

@@ -3,7 +3,7 @@
 Owns waiting for what is just being written or swept, setting expired ones apart, and showing
 FlowFiles to a filter without the mutex. Does not own what is told to others afterwards (`queue`).
 
-Invariant: what was taken for a filter is handed out, or goes back, whatever the filter raises.
+Invariant: what was taken is handed out, or goes back, whatever is raised.
 """
 
 from __future__ import annotations
@@ -73,19 +73,19 @@ class Taking:
 
     def take(self, limit: int) -> Polled:
         """Take up to so many, in order. Takes the mutex itself."""
-        swept = self._expiring.expire_rows()
+        polled = Polled([], [], self._expiring.expire_rows())
         with self._mutex:
             self._wait_for_filter()
-            flowfiles, expired = self._take(limit)
-            self._contents.unacknowledged.add(*_count(flowfiles))
-        return Polled(flowfiles, expired, swept)
+            self._take(limit, polled.flowfiles, polled.expired, self._contents.unacknowledged)
+        return polled
 
     def give_back(self, polled: Polled) -> None:
         """Take back what was polled, because nobody got it. Takes the mutex itself."""
         with self._mutex:
+            self._contents.returned += polled.flowfiles
+            self._contents.returned += polled.expired
             count, size_bytes = _count(polled.flowfiles)
             self._contents.unacknowledged.add(-count, -size_bytes)
-            self._contents.returned += polled.flowfiles + polled.expired
 
     def sort_returned(self) -> None:
         """Bring what a filter left into order. Takes the mutex itself."""
@@ -99,39 +99,53 @@ class Taking:
         Raises:
             Conflict: The filter polls the queue that it is asked for.
         """
-        swept = self._expiring.expire_rows()
+        contents = self._contents
+        polled = Polled([], [], self._expiring.expire_rows())
+        kept: list[FlowFile] = []
+        is_whole = False
         with self._mutex:
             self._wait_for_filter()
             self._filtering_thread = threading.get_ident()
-        accepted: list[FlowFile] = []
-        kept: list[FlowFile] = []
-        expired: list[FlowFile] = []
         try:
-            self._show(accept, accepted, kept, expired)
-        except BaseException:
-            kept += accepted + expired
-            accepted, expired = [], []
-            raise
+            self._show(accept, polled.flowfiles, kept, polled.expired)
+            count = _count(polled.flowfiles)
+            with self._mutex:
+                contents.unacknowledged.add(*count)
+                is_whole = True
         finally:
             with self._mutex:
-                self._contents.shown = Tally()
-                self._contents.returned += kept
-                self._contents.unacknowledged.add(*_count(accepted))
                 self._filtering_thread = None
+                contents.shown.count = contents.shown.size_bytes = 0
                 self._mutex.notify_all()
-        return Polled(accepted, expired, swept)
+                contents.returned += kept
+                if not is_whole:
+                    contents.returned += polled.flowfiles
+                    contents.returned += polled.expired
+        return polled
 
-    def _take(self, limit: int) -> tuple[list[FlowFile], list[FlowFile]]:
-        """Take up to so many that are not expired; the others come second. The mutex is held."""
-        kept: list[FlowFile] = []
-        expired: list[FlowFile] = []
+    def _take(
+        self, limit: int, kept: list[FlowFile], expired: list[FlowFile], tally: Tally
+    ) -> None:
+        """Take up to so many that are not expired; nothing if it raises. The mutex is held.
+
+        Args:
+            limit: How many.
+            kept: Empty; gets those that are not expired.
+            expired: Gets the others.
+            tally: Counts those that are not.
+        """
         found: list[FlowFile] = []
+        there = len(expired)
         try:
             self._take_into(kept, expired, found, limit)
+            tally.add(*_count(kept))
         except BaseException:
-            self._contents.returned += kept + expired + found
+            # One that was just moved from one list to another is in both.
+            taken = {one.id: one for one in (*kept, *expired[there:], *found)}
+            self._contents.returned += taken.values()
+            kept.clear()
+            del expired[there:]
             raise
-        return kept, expired
 
     def _take_into(
         self,
@@ -169,10 +183,9 @@ class Taking:
     ) -> None:
         """Show FlowFiles to a filter; what was taken is in one of the lists, whatever it raises."""
         while len(kept) < self._contents.options.swap_threshold:
+            batch: list[FlowFile] = []
             with self._mutex:
-                batch, old = self._take(_SHOWN_AT_ONCE)
-                self._contents.shown.add(*_count(batch))
-            expired += old
+                self._take(_SHOWN_AT_ONCE, batch, expired, self._contents.shown)
             if not batch:
                 return
             seen = 0

@@ -9,7 +9,8 @@ Invariants:
   taken; None: nothing is known yet.
 - Rows before the first of the window, in the run's order, were taken; `gone` has those that left in
   another way. Letting the window go therefore loses nothing and writes nothing.
-- `tally` moves with what is left, and with the window.
+- `tally` moves with what is left, and with the window, once a store has the run.
+- What changes a run changes all of it or nothing, whatever it raises: what may raise comes first.
 """
 
 from __future__ import annotations
@@ -65,6 +66,24 @@ class Plan(NamedTuple):
     generation: int
 
 
+class Leaving(NamedTuple):
+    """Rows that are about to leave a run in another way than by `take`; see `Run.leaving`."""
+
+    gone: npt.NDArray[np.bool_]
+    rows: int
+    size_bytes: int
+    window: Window
+    key: Key | None
+
+
+class Reordered(NamedTuple):
+    """A run in another order; see `Run.reordered`."""
+
+    is_sorted: bool
+    gone: npt.NDArray[np.bool_] | None
+    window: Window
+
+
 class Run:
     """One swap file, read in order. The queue's mutex is held around every call but `read`.
 
@@ -93,7 +112,6 @@ class Run:
         self._gone: npt.NDArray[np.bool_] | None = None
         self._position = 0
         self._reader: SwapReader | None = None
-        tally.add(self.left, self.left_bytes)
 
     @property
     def is_begun(self) -> bool:
@@ -133,41 +151,61 @@ class Run:
 
     def attach(self, plan: Plan, found: Rows, keys: Sequence[Key]) -> None:
         """Add what was read behind the window; what was lost is told to `lose` before."""
-        self.generation += 1
         places = plan.places
         if len(found.lost):
             places = places[~np.isin(plan.rows, found.lost)]
-        self.window.add(keys, found.flowfiles, places.tolist())
-        self._position = plan.end
-        self.tally.window_bytes += self.window.weigh()
-        if self.window:
-            self.key = self.window.key
+        window = self.window.with_more(keys, found.flowfiles, places.tolist())
+        key = window.key if window else self.key
+        self.generation += 1
+        self._position, self.key = plan.end, key
+        self.tally.window_bytes += window.used_bytes - self.window.used_bytes
+        self.window = window
 
     def take(
-        self, limit: int, before: Key | None, loaded: Callable[[list[FlowFile], list[int]], None]
-    ) -> list[FlowFile]:
-        """Take from the window what comes before a key.
+        self,
+        found: list[FlowFile],
+        limit: int,
+        before: Key | None,
+        loaded: Callable[[list[FlowFile], list[int]], None],
+    ) -> int:
+        """Take from the window what comes before a key; return how many.
 
         Args:
+            found: Gets what is taken.
             limit: How many at most.
             before: The key; None: any.
             loaded: Told of the FlowFiles and their rows; if it raises, nothing was taken.
         """
-        taken, places, key = self.window.first(limit, before)
+        taken, places, key, rest = self.window.first(limit, before)
+        count = len(taken)
+        # Whatever was estimated on the way is corrected with the last one.
+        last = count == self.left
+        size_bytes = self.left_bytes if last else sum([one.size for one in taken])
+        there = len(found)
         if taken:
-            loaded(taken, places if self._order is None else self._order[places].tolist())
-        self.window.drop_first(len(taken))
-        self.key = key
-        if not self.window:
-            self._clear_window()
-        self._leave(len(taken), sum([one.size for one in taken]))
-        return taken
+            found += taken
+            try:
+                loaded(taken, places if self._order is None else self._order[places].tolist())
+            except BaseException:
+                del found[there:]
+                raise
+        self.tally.window_bytes += rest.used_bytes - self.window.used_bytes
+        self.window, self.key = rest, key
+        self.left -= count
+        self.left_bytes -= size_bytes
+        self.tally.count -= count
+        self.tally.size_bytes -= size_bytes
+        return count
 
     def let_go(self) -> None:
         """Forget the window; it will be read again."""
+        key, position = self.key, self._position
         if self.window:
-            self.key, self._position = self.window.key, self.window.place
-        self._clear_window()
+            key, position = self.window.key, self.window.place
+        nothing = Window()
+        self.key, self._position = key, position
+        self.tally.window_bytes -= self.window.used_bytes
+        self.window = nothing
         self.generation += 1
         self.close()
 
@@ -180,24 +218,40 @@ class Run:
             left &= ~self._gone
         return left
 
-    def leave(self, rows: RowNumbers, size_bytes: int) -> None:
-        """Count rows as gone that are left: expired, dropped, or done with before a restart."""
-        self.generation += 1
-        self._mark(rows)
-        self._leave(len(rows), size_bytes)
-        if self.window:
-            places = np.array(self.window.places, np.int64)
+    def leaving(self, rows: RowNumbers, size_bytes: int) -> Leaving:
+        """Return what `leave` changes when rows are gone that are left, and changes nothing yet.
+
+        The run must be busy in between, so that the home can record it.
+        """
+        count = self.file.summary.count
+        gone = np.zeros(count, np.bool_) if self._gone is None else self._gone.copy()
+        gone[rows] = True
+        window, key = self.window, self.key
+        if window:
+            places = np.array(window.places, np.int64)
             ahead = places if self._order is None else self._order[places].astype(np.int64)
-            self.window.keep((~np.isin(ahead, rows)).tolist())
-            self.tally.window_bytes += self.window.weigh()
-            if self.window:
-                self.key = self.window.key
+            window = window.only((~np.isin(ahead, rows)).tolist())
+            key = window.key if window else key
+        if len(rows) == self.left:
+            size_bytes, window = self.left_bytes, Window()
+        return Leaving(gone, len(rows), size_bytes, window, key)
+
+    def leave(self, leaving: Leaving) -> None:
+        """Count rows as gone: expired, dropped, or done with before a restart; raises nothing."""
+        self.generation += 1
+        self._gone, self.key = leaving.gone, leaving.key
+        self.left -= leaving.rows
+        self.left_bytes -= leaving.size_bytes
+        tally, window = self.tally, leaving.window
+        tally.count -= leaving.rows
+        tally.size_bytes -= leaving.size_bytes
+        tally.window_bytes += window.used_bytes - self.window.used_bytes
+        self.window = window
 
     def lose(self, rows: RowNumbers) -> None:
         """Count rows as gone that cannot be read; what they held of the bytes is not known."""
-        self._mark(rows)
         share = self.left_bytes * len(rows) // self.left if self.left else 0
-        self._leave(len(rows), share)
+        self.leave(self.leaving(rows, share))
 
     def resort(self, rows: RowNumbers, keys: Sequence[Key]) -> None:
         """Read in another order from now on.
@@ -209,47 +263,36 @@ class Run:
         ranked = sorted(range(len(keys)), key=keys.__getitem__)
         left = np.zeros(self.file.summary.count, np.bool_)
         left[rows] = True
-        self._gone = ~left
+        gone = ~left
         # What is gone goes to the front, as if it were taken.
-        order = np.concatenate((np.flatnonzero(self._gone), rows[ranked]))
-        self._order = order.astype(np.int32)
+        order = np.concatenate((np.flatnonzero(gone), rows[ranked])).astype(np.int32)
+        nothing = Window()
+        self._gone, self._order = gone, order
         self._position = len(order) - len(rows)
-        self._clear_window()
+        self.tally.window_bytes -= self.window.used_bytes
+        self.window = nothing
         self.generation += 1
         self.is_sorted = True
         self.key = keys[ranked[0]] if ranked else None
 
-    def order_anew(self, order: str) -> None:
+    def reordered(self, order: str) -> Reordered:
+        """Return what `reorder` changes for another order, and change nothing yet."""
+        left = self.remaining()
+        gone = None if left.all() else ~left
+        return Reordered(self.file.summary.order == order, gone, Window())
+
+    def reorder(self, reordered: Reordered) -> None:
         """Read in another order: as the file is sorted, or in one that `resort` brings.
 
-        What was taken is remembered row by row.
+        What was taken is remembered row by row. Raises nothing.
         """
-        self.is_sorted = self.file.summary.order == order
-        left = self.remaining()
-        self._gone = None if left.all() else ~left
+        self.is_sorted, self._gone, nothing = reordered
         self._order = None
         self._position = 0
-        self._clear_window()
+        self.tally.window_bytes -= self.window.used_bytes
+        self.window = nothing
         self.generation += 1
         self.key = None
-
-    def _mark(self, rows: RowNumbers) -> None:
-        if self._gone is None:
-            self._gone = np.zeros(self.file.summary.count, np.bool_)
-        self._gone[rows] = True
-
-    def _leave(self, count: int, size_bytes: int) -> None:
-        if count == self.left:
-            size_bytes = self.left_bytes  # whatever was estimated on the way is made good here
-        self.left -= count
-        self.left_bytes -= size_bytes
-        self.tally.add(-count, -size_bytes)
-        if not self.left:
-            self._clear_window()
-
-    def _clear_window(self) -> None:
-        self.window.clear()
-        self.tally.window_bytes += self.window.weigh()
 
 
 def rank(run: Run) -> Rank:

@@ -85,6 +85,8 @@ class Runs:
         run = self._new(file)
         run.is_sorted = file.summary.order == self._order
         self._unread.append(run)
+        self.swapped.count += run.left
+        self.swapped.size_bytes += run.left_bytes
         return run
 
     def add_written(self, file: SwapFile, key: Key, last_due_ms: int) -> None:
@@ -93,49 +95,69 @@ class Runs:
         run.key = key
         run.last_due_ms = last_due_ms
         self._rank(run)
+        self.swapped.count += run.left
+        self.swapped.size_bytes += run.left_bytes
 
-    def adopt(self, run: Run) -> None:
-        """Take a run over from another store, whose order was another."""
-        run.order_anew(self._order)  # first, as it alone may fail
+    def adopt(self, run: Run, other: Runs) -> None:
+        """Take a run that is ranked over from another store, whose order is another."""
+        reordered = run.reordered(self._order)
+        rest = other._ranked_but(run)
+        self._unread.append(run)
+        other._ranked = rest
+        left, tally = run.left, other.swapped
+        tally.count -= left
+        tally.size_bytes -= run.left_bytes
+        tally.window_bytes -= run.window.used_bytes
+        run.tally = tally = self.swapped
+        tally.count += left
+        tally.size_bytes += run.left_bytes
+        tally.window_bytes += run.window.used_bytes
         self._number += 1
         run.number = self._number
-        run.tally.add(-run.left, -run.left_bytes)
-        run.tally = self.swapped
-        run.tally.add(run.left, run.left_bytes)
-        self._unread.append(run)
-
-    def release(self, run: Run) -> None:
-        """Forget a run that goes to another store."""
-        self._ranked = [ranked for ranked in self._ranked if ranked[-1] is not run]
-        heapq.heapify(self._ranked)
+        run.reorder(reordered)
 
     def changed(self, run: Run) -> None:
         """Rank a run anew after rows of it went, or forget it when none are left."""
-        if not run.left:
-            for runs in (self._unread, self._resting):
-                with suppress(ValueError):
-                    runs.remove(run)
-        if run not in self._unread and run not in self._resting:
-            self.release(run)
+        if run in self._unread or run in self._resting:
+            if not run.left:
+                for runs in (self._unread, self._resting):
+                    with suppress(ValueError):
+                        runs.remove(run)
+        else:
+            ranked = self._ranked_but(run)
             if run.left:
-                self._rank(run)
+                heapq.heappush(ranked, _ranked(run))
+            self._ranked = ranked
         if not run.left:
             run.close()
 
     def reorder(self, order: str) -> None:
         """Order everything anew; runs are sorted when they are read next."""
-        self._order = order
-        self._unread += self.ranked()
-        self._ranked = []
-        for run in (*self._unread, *self._resting):
-            run.order_anew(order)
+        unread = [*self._unread, *self.ranked()]
+        reordered = [(run, run.reordered(order)) for run in (*unread, *self._resting)]
+        self._order, self._unread, self._ranked = order, unread, []
+        for run, how in reordered:
+            run.reorder(how)
 
     def _new(self, file: SwapFile) -> Run:
         self._number += 1
         return Run(file, self._number, self.swapped)
 
     def _rank(self, run: Run) -> None:
-        heapq.heappush(self._ranked, _ranked(run))
+        """Rank a run that is not ranked; if a comparison raises, it is not."""
+        entry = _ranked(run)
+        try:
+            heapq.heappush(self._ranked, entry)
+        except BaseException:
+            self._ranked = [one for one in self._ranked if one is not entry]
+            heapq.heapify(self._ranked)
+            raise
+
+    def _ranked_but(self, run: Run) -> list[_Ranked]:
+        """Return a heap of the runs whose head is known, but for one."""
+        ranked = [one for one in self._ranked if one[-1] is not run]
+        heapq.heapify(ranked)
+        return ranked
 
     # -- out
 
@@ -165,14 +187,14 @@ class Runs:
         run = self.first()
         stops = [ranked[0][0] for ranked in self._ranked[1:3]]
         stops += [] if before is None else [before]
-        taken = self._windows.take(run, limit, min(stops, default=None))
-        found += taken
+        count = self._windows.take(run, found, limit, min(stops, default=None))
+        # If this raises, its old rank is too early, and it is read and ranked anew.
         if run.left:
             heapq.heapreplace(self._ranked, _ranked(run))
         else:
             heapq.heappop(self._ranked)
             run.close()
-        return len(taken)
+        return count
 
     # -- reading
 
@@ -180,11 +202,11 @@ class Runs:
         """Read the head of one run that is not known; False when all are that can be."""
         if self._resting:
             now_s = self._clock.monotonic_s()
+            resting = [run for run in self._resting if run.retry_at_s > now_s]
             self._unread += [run for run in self._resting if run.retry_at_s <= now_s]
-            self._resting = [run for run in self._resting if run.retry_at_s > now_s]
+            self._resting = resting
         for run in self._unread:
             if not run.is_busy:
-                self._unread.remove(run)
                 self._read(run)
                 if run.left and self._unread:
                     run.let_go()  # its head is known now; most of many are not wanted soon
@@ -196,27 +218,24 @@ class Runs:
         run = self.first()
         if run.window or run.is_busy or run.is_read_ahead:
             return False
+        self._unread.append(run)
         heapq.heappop(self._ranked)
         self._read(run)
         return True
 
     def _read(self, run: Run) -> None:
-        """Read a window and rank the run; or it ends, or rests if it cannot be read.
+        """Read a window of an unread run and rank it; or it ends, or rests if it cannot be read.
 
-        Whatever else is raised passes through, and the run is unread again.
+        Whatever else is raised passes through, and the run stays unread.
         """
-        is_placed = False
         try:
             self._windows.read(run, self.ranked())
-            if run.left:
-                self._rank(run)
-                is_placed = True
         except PenstockError:
             run.retry_at_s = self._clock.monotonic_s() + RETRY_S
             self._resting.append(run)
-            is_placed = True
-        finally:
-            if run.left and not is_placed:
-                self._unread.append(run)
+        else:
+            if run.left:
+                self._rank(run)
+        self._unread.remove(run)
         if not run.left:
             run.close()

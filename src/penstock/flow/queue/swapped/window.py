@@ -28,24 +28,40 @@ class FromWindow(NamedTuple):
         flowfiles: In order.
         places: Theirs, in the run's order.
         key: Of the first one behind them; where there is none, of the last of them.
+        rest: The window without them.
     """
 
     flowfiles: list[FlowFile]
     places: list[int]
     key: Key
+    rest: Window
 
 
 class Window:
-    """FlowFiles in order; its length is how many are left of them."""
+    """FlowFiles in order; its length is how many are left of them. It never changes.
 
-    __slots__ = ("_at", "_bytes", "_flowfiles", "_keys", "_places")
+    Args:
+        keys: The keys.
+        flowfiles: The FlowFiles.
+        places: Their places in the run's order.
 
-    def __init__(self) -> None:
-        self._keys: list[Key] = []
-        self._flowfiles: list[FlowFile] = []
-        self._places: list[int] = []
+    Attributes:
+        used_bytes: About what it takes of the memory.
+    """
+
+    __slots__ = ("_at", "_flowfiles", "_keys", "_places", "used_bytes")
+
+    def __init__(
+        self,
+        keys: Sequence[Key] = (),
+        flowfiles: Sequence[FlowFile] = (),
+        places: Sequence[int] = (),
+    ) -> None:
+        self._keys = keys
+        self._flowfiles = flowfiles
+        self._places = places
         self._at = 0  # those before it were taken
-        self._bytes = 0
+        self.used_bytes = heap_bytes(flowfiles) if flowfiles else 0
 
     def __len__(self) -> int:
         return len(self._keys) - self._at
@@ -61,7 +77,7 @@ class Window:
         return self._places[self._at]
 
     @property
-    def places(self) -> list[int]:
+    def places(self) -> Sequence[int]:
         """Return the places of all."""
         return self._places[self._at :]
 
@@ -69,16 +85,16 @@ class Window:
         """Return all with their keys."""
         return list(zip(self._keys[self._at :], self._flowfiles[self._at :], strict=True))
 
-    def add(
+    def with_more(
         self, keys: Iterable[Key], flowfiles: Iterable[FlowFile], places: Iterable[int]
-    ) -> None:
-        """Add what comes behind."""
-        if self._at:
-            del self._keys[: self._at], self._flowfiles[: self._at], self._places[: self._at]
-            self._at = 0
-        self._keys += keys
-        self._flowfiles += flowfiles
-        self._places += places
+    ) -> Window:
+        """Return a window of these and of what comes behind them."""
+        at = self._at
+        return Window(
+            [*self._keys[at:], *keys],
+            [*self._flowfiles[at:], *flowfiles],
+            [*self._places[at:], *places],
+        )
 
     def first(self, limit: int, before: Key | None) -> FromWindow:
         """Return up to `limit` from the front, all with keys less than `before`; there is one."""
@@ -86,25 +102,18 @@ class Window:
         end = len(keys) if before is None else bisect_left(keys, before, start)
         end = min(end, start + limit)
         key = keys[min(end, len(keys) - 1)]
-        return FromWindow(self._flowfiles[start:end], self._places[start:end], key)
+        rest = Window()
+        if end < len(keys):
+            rest._keys, rest._flowfiles, rest._places = keys, self._flowfiles, self._places
+            rest._at, rest.used_bytes = end, self.used_bytes
+        taken = list(self._flowfiles[start:end])
+        return FromWindow(taken, list(self._places[start:end]), key, rest)
 
-    def drop_first(self, count: int) -> None:
-        """Remove `count` from the front."""
-        self._at += count
-
-    def keep(self, kept: Sequence[bool]) -> None:
-        """Let go of some in between: of each, whether it stays."""
+    def only(self, kept: Sequence[bool]) -> Window:
+        """Return a window of some of them: of each, whether it stays."""
         at = self._at
-        self._keys = list(compress(self._keys[at:], kept))
-        self._flowfiles = list(compress(self._flowfiles[at:], kept))
-        self._places = list(compress(self._places[at:], kept))
-        self._at = 0
-
-    def clear(self) -> None:
-        """Let go of all."""
-        self._keys, self._flowfiles, self._places, self._at = [], [], [], 0
-
-    def weigh(self) -> int:
-        """Return by how many bytes it takes more memory, about, than when it was last weighed."""
-        before, self._bytes = self._bytes, heap_bytes(self._flowfiles)
-        return self._bytes - before
+        return Window(
+            list(compress(self._keys[at:], kept)),
+            list(compress(self._flowfiles[at:], kept)),
+            list(compress(self._places[at:], kept)),
+        )

@@ -80,13 +80,13 @@ class Windows:
             run.let_go()
             raise
 
-    def take(self, run: Run, limit: int, before: Key | None) -> list[FlowFile]:
-        """Take from the window of a run what comes before a key."""
+    def take(self, run: Run, found: list[FlowFile], limit: int, before: Key | None) -> int:
+        """Take from the window of a run what comes before a key; return how many."""
 
         def loaded(taken: list[FlowFile], rows: list[int]) -> None:
             self._home.loaded(run.file, rows, [one.id for one in taken])
 
-        return run.take(limit, before, loaded)
+        return run.take(found, limit, before, loaded)
 
     def next_plan(self, run: Run, ranked: Sequence[Run]) -> Plan | None:
         """Return what to read of a run behind its window, if it is time to read ahead."""
@@ -124,14 +124,19 @@ class Windows:
 
     def _lose(self, run: Run, rows: RowNumbers) -> None:
         if len(rows):
-            self.damages.append(Damage(run.file, rows, "pages do not verify"))
-            run.lose(rows)
+            self._lose_for(run, rows, "pages do not verify")
 
     def _lose_rest(self, run: Run, reason: str) -> None:
-        rows = run.remaining().nonzero()[0]
-        self.damages.append(Damage(run.file, rows, reason))
-        run.lose(rows)
+        self._lose_for(run, run.remaining().nonzero()[0], reason)
         run.let_go()
+
+    def _lose_for(self, run: Run, rows: RowNumbers, reason: str) -> None:
+        self.damages.append(Damage(run.file, rows, reason))
+        try:
+            run.lose(rows)
+        except BaseException:
+            self.damages.pop()
+            raise
 
     def _size(self, others: Iterable[Run]) -> int:
         """Return how many rows to read at once, so that all windows keep within their bound."""

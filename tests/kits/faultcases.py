@@ -1,0 +1,104 @@
+"""Numbered cases of two faults: `make soak ARGS="faults"` runs all, `make test` a sample.
+
+A module of tests has the cases of its part, `PAIRS = FaultCases(OPERATIONS, check)`, runs a sample,
+and is listed in `soak/faults_suite.py`.
+"""
+
+from __future__ import annotations
+
+import math
+import traceback
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.testing.injection import FAULTS, Faults
+
+# Neighbouring numbers are different cases of all kinds, so that any range of numbers is a sample.
+_STRIDE: Final = 1_000_003
+
+
+@dataclass(frozen=True)
+class FaultCase:
+    """One operation, and two faults at calls of its ports.
+
+    Attributes:
+        operation: What is called.
+        first: The first exception.
+        at: Number of calls before it.
+        after: Raise it when the call has taken effect.
+        then: The second exception.
+        gap: Number of calls between the two.
+    """
+
+    operation: str
+    first: type[BaseException]
+    at: int
+    after: bool
+    then: type[BaseException]
+    gap: int
+
+    def armed(self, faults: Faults) -> AbstractContextManager[None]:
+        """Return the context in which both are raised."""
+        return faults.armed(self.first, self.at, after=self.after, then=(self.then, self.gap))
+
+    def __str__(self) -> str:
+        when = "after" if self.after else "before"
+        return (
+            f"{self.operation}: {self.first.__name__} {when} call {self.at}, then "
+            f"{self.then.__name__} {self.gap} calls later"
+        )
+
+
+class FaultCases:
+    """All pairs of faults of one part.
+
+    Args:
+        operations: Their names.
+        check: Carries a case out and asserts the invariants; says whether both were raised.
+        calls: More calls of ports than any operation makes before it ends.
+        gaps: More calls than any operation makes after the first fault.
+        after: Whether the first fault comes after its call took effect, too.
+    """
+
+    def __init__(
+        self,
+        operations: Collection[str],
+        check: Callable[[FaultCase], bool],
+        *,
+        calls: int = 48,
+        gaps: int = 12,
+        after: Sequence[bool] = (False, True),
+    ) -> None:
+        self._operations = sorted(operations)
+        self._check = check
+        self._sizes = (len(self._operations), len(FAULTS), calls, len(after), len(FAULTS), gaps)
+        self._after = after
+        self.total = math.prod(self._sizes)
+        assert math.gcd(self.total, _STRIDE) == 1
+
+    def case(self, number: int) -> FaultCase:
+        """Return the case of a number below `total`."""
+        rest = number * _STRIDE % self.total
+        places = []
+        for size in self._sizes:
+            rest, place = divmod(rest, size)
+            places.append(place)
+        operation, first, at, after, then, gap = places
+        return FaultCase(
+            *(self._operations[operation], FAULTS[first], at),
+            *(self._after[after], FAULTS[then], gap),
+        )
+
+    def run(self, numbers: Collection[int]) -> tuple[list[str], int]:
+        """Carry cases out; return what failed, and in how many both faults were raised."""
+        failures, reached = [], 0
+        for number in numbers:
+            case = self.case(number)
+            try:
+                reached += self._check(case)
+            except BaseException as error:  # noqa: BLE001 - the faults are of every kind
+                text = "".join(traceback.format_exception(error, limit=-3))
+                failures.append(f"case {number}, {case}: {text}")
+        return failures, reached
