@@ -87,6 +87,7 @@ class Journal:
         self._writer: LogWriter | None = None
         self._durable = 0
         self._old: list[int] = []  # files that go when the newest one's name is durable
+        self._leftover: str | None = None  # a new beginning that may be there and does not count
         self._unsynced_name = False
 
     @classmethod
@@ -133,6 +134,8 @@ class Journal:
         if self._base is None:
             self.compact(b"")
         assert not self.damage.lost_bytes, "compact first: nothing is written behind damage"
+        if self._leftover is not None:
+            self._remove_leftover()
         writer = self._open_writer()
         batch = [_DURABLE.pack(self._durable), *records]
         buffers, length = encode_records(batch, self._next, self._clock.now_ms(), self._tag)
@@ -143,7 +146,11 @@ class Journal:
     @property
     def unsynced(self) -> bool:
         """Say whether something in it is not known to be durable, whoever wrote it."""
-        return self._durable < self._next or self._unsynced_name
+        return self._durable < self._next or self._unsynced_name or self._is_uncut
+
+    @property
+    def _is_uncut(self) -> bool:
+        return self._writer is not None and self._writer.is_uncut
 
     def sync(self) -> None:
         """Make durable what was appended.
@@ -163,10 +170,12 @@ class Journal:
             Unavailable: The file cannot be opened.
         """
         target = self._next
+        if self._leftover is not None:
+            self._remove_leftover()
         # Also what was there when it was opened: whoever wrote it may have been killed.
-        writer = self._open_writer() if self._durable < target else None
+        writer = self._open_writer() if self._durable < target or self._is_uncut else None
         if writer is not None:
-            writer.unpark()
+            writer.prepare_sync()
 
         def finish_sync() -> None:
             if writer is not None:
@@ -189,6 +198,8 @@ class Journal:
             Unavailable: Full disk or I/O error. The journal goes on, with the old beginning or with
                 the new one, which is not durable yet.
         """
+        if self._leftover is not None:
+            self._remove_leftover()
         if self.damage.lost_bytes and self._base is not None:
             damaged = self._path(self._base)
             self._fs.write_atomically(f"{damaged}.bad", self._fs.read_bytes(damaged))
@@ -205,26 +216,32 @@ class Journal:
                 file.sync()
             finally:
                 file.close()
+            # A start must not find it behind what comes next, unless all that follows succeeds.
+            self._leftover = path
             self._fs.rename(path + _TEMPORARY, path)
         except BaseException:
             with suppress(PenstockError):  # a full disk needs the room
                 self._fs.unlink(path + _TEMPORARY)
-            if self._fs.exists(path):
-                # Raised when it had its name; a start must not find it behind what comes now.
-                self._unsynced_name = True
-                self._fs.unlink(path)
+            self._remove_leftover()
             raise
-        # From here on it is the newest of its folder, so that records belong behind it.
+        old = self._old if self._base is None else [*self._old, self._base]
+        damage, following = JournalDamage(), base + len(batch)
         self.close()
-        self._writer = None
-        if self._base is not None:
-            self._old.append(self._base)
-        self.damage = JournalDamage()
+        # It is the newest of its folder, so that records belong behind it.
+        self._writer, self._leftover, self._old = None, None, old
+        self.damage = damage
         self._base, self._tag, self._torn = base, tag, False
-        self._next = self._durable = base + len(batch)
+        self._next = self._durable = following
         self._end = FILE_HEADER_BYTES + length
         self._unsynced_name = True
         self._sync_name()
+
+    def _remove_leftover(self) -> None:
+        """Delete a new beginning whose `compact` raised; it stays to be deleted if this raises."""
+        if self._leftover is not None and self._fs.exists(self._leftover):
+            self._unsynced_name = True
+            self._fs.unlink(self._leftover)
+        self._leftover = None
 
     def close(self) -> None:
         """Let go of the file, without syncing. Closing twice is fine, and so is going on."""

@@ -95,7 +95,7 @@ class LogWriter:
     queue that rests takes no file descriptor: a machine has fewer of them than topics.
 
     Not thread-safe but for this: `sync` may run beside `append`, and covers what was appended
-    before it began; the file must be `unpark`ed before.
+    before it began; `prepare_sync` comes before, when nobody appends.
 
     Args:
         fs: The file system.
@@ -205,6 +205,22 @@ class LogWriter:
                 )
             self._file = file
         return self._file
+
+    @property
+    def is_uncut(self) -> bool:
+        """Say whether the file may have a block whose append raised."""
+        return self._uncut
+
+    def prepare_sync(self) -> None:
+        """Open the file if it has to be fsynced, and cut off what does not count.
+
+        Raises:
+            Unavailable: That is not possible now.
+        """
+        if self._uncut:
+            self._cut(self.unpark())
+        elif not self.durable:
+            self.unpark()
 
     def park(self) -> None:
         """Let go of the file until it is needed, if all of it is durable."""
