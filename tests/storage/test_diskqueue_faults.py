@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import pytest
+from faultcases import FaultCases
 
 from penstock.core.errors import Unavailable
 from penstock.storage.diskqueue import DiskQueue, DiskQueueOptions
@@ -46,29 +48,69 @@ def messages(fs: CrashableFileSystem, end: int) -> list[bytes]:
 def test_what_was_synced_is_read_after_a_power_loss_whatever_was_raised_before(
     operation: Callable[[DiskQueue], None], error: type[BaseException], after: bool
 ) -> None:
-    at, raised = 0, True
+    at, raised = 0, "a port"
     while raised:
-        fs, faults = CrashableFileSystem(), Faults()
-        port = faults.port(fs, results=PORTS)
-        queue = DiskQueue.open(FOLDER, OPTIONS, fs=port, clock=VirtualClock())
-        queue.append([b"a", b"b"], durable=True)
-        queue.append([b"c"])
-        before = queue.latest
-        with faults.armed(error, at, after=after):
-            try:
-                operation(queue)
-            except Unavailable:
-                assert faults.raised
-        raised = bool(faults.raised)
-        where = f"{error.__name__} at call {at}, {faults.raised}"
-        more = queue.latest - before
-        queue.append([b"d"])
-        queue.sync()
-        expected = [b"a", b"b", b"c", *[b"x" * 100] * more, b"d"]
-        assert messages(fs, len(expected)) == expected, where
-        assert messages(fs.crash(at), len(expected)) == expected, where
+        raised = check(operation, lambda faults: faults.armed(error, at, after=after), at)  # noqa: B023
         at += 1
     assert at > 1
+
+
+def check(
+    operation: Callable[[DiskQueue], None],
+    arm: Callable[[Faults], AbstractContextManager[None]],
+    seed: int,
+) -> str:
+    """Do it under faults; what is synced afterwards is what a power loss leaves."""
+    fs, faults = CrashableFileSystem(), Faults()
+    port = faults.port(fs, results=PORTS)
+    queue = DiskQueue.open(FOLDER, OPTIONS, fs=port, clock=VirtualClock())
+    queue.append([b"a", b"b"], durable=True)
+    queue.append([b"c"])
+    before = queue.latest
+    with arm(faults):
+        try:
+            operation(queue)
+        except Unavailable:
+            assert faults.raised
+    where = faults.raised
+    more = queue.latest - before
+    queue.append([b"d"])
+    queue.sync()
+    expected = [b"a", b"b", b"c", *[b"x" * 100] * more, b"d"]
+    assert messages(fs, len(expected)) == expected, where
+    assert messages(fs.crash(seed), len(expected)) == expected, where
+    return where
+
+
+OPERATIONS = {one.__name__: one for one in (append, append_durably, append_much, sync)}
+INSIDE = ["penstock.storage"]
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_what_was_synced_is_read_after_a_memory_error(name: str) -> None:
+    at, raised = 0, "a function"
+    while raised:
+        raised = check(
+            OPERATIONS[name],
+            lambda faults: faults.armed_inside(INSIDE, MemoryError, at),  # noqa: B023
+            at,
+        )
+        at += 1
+    assert at > 1
+
+
+PAIRS = FaultCases(
+    OPERATIONS,
+    lambda case: ", then " in check(OPERATIONS[case.operation], case.armed, case.at),
+    calls=30,
+    gaps=6,
+)
+
+
+def test_what_was_synced_is_read_after_a_pair_of_exceptions() -> None:
+    failures, reached = PAIRS.run(range(1_500))
+    assert not failures, failures[0]
+    assert reached > 20
 
 
 @pytest.mark.parametrize("error", FAULTS)

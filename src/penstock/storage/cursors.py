@@ -119,8 +119,8 @@ class CursorStore:
                     return
             self._write(name, min(position, durable))
             with self._mutex:
-                self._positions[name] = position
                 self._saved[name] = min(position, durable)
+                self._positions[name] = position  # last: each of these has been saved
 
     def position(self, name: str) -> int:
         """Return where a cursor stands.

@@ -58,10 +58,23 @@ class ProducerTable:
         """Return a producer's last sequence number; None when it is not remembered."""
         return self._sequences.get(producer)
 
+    def entry(self, producer: int) -> Mark | None:
+        """Return a producer's last sequence number and its offset, for `put_back`."""
+        sequence = self._sequences.get(producer)
+        return None if sequence is None else (sequence, self._offsets[producer])
+
+    def put_back(self, producer: int, entry: Mark | None) -> None:
+        """Remember of a producer what was known before a publish that failed."""
+        if entry is None:
+            self._sequences.pop(producer, None)
+            self._offsets.pop(producer, None)
+        else:
+            self._sequences[producer], self._offsets[producer] = entry
+
     def put(self, producer: int, sequence: int, offset: int) -> None:
         """Remember a publish, whose first message has this offset; numbers never go back."""
-        self._sequences[producer] = max(sequence, self._sequences.pop(producer, sequence))
         self._offsets[producer] = offset
+        self._sequences[producer] = max(sequence, self._sequences.pop(producer, sequence))
         if len(self._sequences) > self._limit:
             oldest = next(iter(self._sequences))
             del self._sequences[oldest], self._offsets[oldest]

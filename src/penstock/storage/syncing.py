@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import Closed, PenstockError, counted
 from penstock.core.sparselog import SparseLog
+from penstock.core.steps import Steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -234,10 +235,10 @@ class Syncer:
 
     def _serve(self) -> None:
         with self._pass_mutex:
+            nobody: list[Future[int]] = []
             with self._mutex:
-                # A future that its owner cancelled takes no result.
-                waiters = [one for one in self._waiters if one.set_running_or_notify_cancel()]
-                self._waiters.clear()
+                began_s = self._clock.monotonic_s()
+                waiters, self._waiters = self._waiters, nobody
                 if not waiters and (self._closing or self._dirty_since_s is None):
                     return  # another pass has served whoever asked
                 taken, self.unsynced_messages = self.unsynced_messages, 0
@@ -246,33 +247,45 @@ class Syncer:
                 self.passes += 1
             try:
                 durable = self._run_pass()
+                self._not_before_s = self._clock.monotonic_s() + self._pause_s
             except BaseException as error:
                 with self._mutex:
                     self._oldest_s = self._oldest_s if oldest_s is None else oldest_s
-                self._failed(error, taken, waiters)
+                self._failed(error, taken, waiters, began_s)
                 if not isinstance(error, Exception):
                     raise  # an interrupt of the caller
             else:
-                self._not_before_s = self._clock.monotonic_s() + self._pause_s
-                if self._unsynced is not None:
-                    with self._mutex:
-                        self._unsynced.synced(self, self._oldest_s)
+                steps = Steps()
+                steps.take(self._note_synced)
                 for waiter in waiters:
-                    waiter.set_result(durable)
+                    # A future that its owner cancelled takes no result.
+                    if steps.take(waiter.set_running_or_notify_cancel):
+                        steps.take(waiter.set_result, durable)
+                steps.finish()
 
-    def _failed(self, error: BaseException, taken: int, waiters: list[Future[int]]) -> None:
+    def _note_synced(self) -> None:
+        if self._unsynced is not None:
+            with self._mutex:
+                self._unsynced.synced(self, self._oldest_s)
+
+    def _failed(
+        self, error: BaseException, taken: int, waiters: list[Future[int]], began_s: float
+    ) -> None:
+        steps = Steps()
         with self._mutex:
             self.failures += 1
-            self._dirty_since_s = self._clock.monotonic_s()
-            # Or a failing disk would be asked again and again.
-            self._not_before_s = self._dirty_since_s + self._interval_s
-        try:
-            if isinstance(error, PenstockError):
-                self._trouble.warning(
-                    "%s: %s could not be synced: %s", self._name, counted(taken, "message"), error
-                )
-            else:
-                _logger.error("%s: syncing failed", self._name, exc_info=error)
-        finally:
-            for waiter in waiters:
-                waiter.set_exception(error)
+            # Not at once, or a failing disk would be asked again and again.
+            self._dirty_since_s, self._not_before_s = began_s, began_s + self._interval_s
+            now_s = steps.take(self._clock.monotonic_s)
+            if now_s is not None:
+                self._dirty_since_s, self._not_before_s = now_s, now_s + self._interval_s
+        for waiter in waiters:
+            if steps.take(waiter.set_running_or_notify_cancel):
+                steps.take(waiter.set_exception, error)
+        if isinstance(error, PenstockError):
+            self._trouble.warning(
+                "%s: %s could not be synced: %s", self._name, counted(taken, "message"), error
+            )
+        else:
+            _logger.error("%s: syncing failed", self._name, exc_info=error)
+        steps.finish()

@@ -103,7 +103,7 @@ class SyncThreads:
             try:
                 # What the work raises is its own to handle: nobody looks at the future.
                 self._workers.submit(begin)
-            except Exception:
+            except BaseException:
                 # The pool may have queued it for a running thread. The first `pop` decides.
                 with suppress(IndexError):
                     given.pop()

@@ -198,13 +198,25 @@ class QueueLog:
                     buffers, _ = self._encode(batch, said, active, now_ms, options.max_block_bytes)
                 elif size > _OVERFULL * limit:
                     return None
-            active.append(buffers)
+            written = OffsetRange(base, base + len(batch))
+            if producer is None:
+                active.append(buffers)
+            else:
+                self._append_of(producer, active, buffers)
             self._changed = True
-            self.latest = base + len(batch)
+            self.latest = written.end
             self.last_append_ms = now_ms
-            if producer is not None:
-                self.producers.put(*producer, base)
-            return OffsetRange(base, self.latest)
+            return written
+
+    def _append_of(self, producer: Mark, active: LogWriter, buffers: Sequence[Buffer]) -> None:
+        before = self.producers.entry(producer[0])
+        try:
+            # First: once the block is written, nothing may raise.
+            self.producers.put(*producer, self.latest)
+            active.append(buffers)
+        except BaseException:
+            self.producers.put_back(producer[0], before)
+            raise
 
     def roll(self) -> None:
         """Go on in a new log file; the mutex is held.

@@ -106,12 +106,18 @@ class LogSequence:
         """
         tag = make_tag(self._folder, base, now_ms)
         writer = LogWriter.create(self._fs, self._folder, FileHeader(base, now_ms, max_bytes, tag))
-        if self.unsynced:
-            old = self.active
-            self._sizes[old.base_offset] = old.size
-            self.full_bytes += old.size
-        self._sizes[base] = writer.size
-        self.unsynced.append(writer)
+        try:
+            sizes, full_bytes = dict(self._sizes), self.full_bytes
+            if self.unsynced:
+                old = self.active
+                sizes[old.base_offset] = old.size
+                full_bytes += old.size
+            sizes[base] = writer.size
+            self.unsynced.append(writer)
+        except BaseException:
+            writer.close()
+            raise
+        self._sizes, self.full_bytes = sizes, full_bytes
 
     def adopt(self, bases: Sequence[int], active: LogWriter) -> None:
         """Take the log files that are there, of which the last one was recovered."""
@@ -158,8 +164,7 @@ class LogSequence:
     def begin_sync(self) -> list[LogWriter]:
         """Return what has to be fsynced, ready for it."""
         for writer in self.unsynced:
-            if not writer.durable:
-                writer.unpark()
+            writer.prepare_sync()
         return list(self.unsynced)
 
     def sync_names(self, changes: int) -> None:
