@@ -98,13 +98,20 @@ class WrittenFiles:
             self.abort(resource)
             raise
         with self._mutex:
+            is_counted = False
             try:
                 self._dirty[resource.claim] = resource
                 self._references.wrote(resource.claim)
-                self.claims_written += 1
-                self.bytes_written += claim.length
-            finally:
+                is_counted = True
                 self._give_back(resource)
+            except BaseException:
+                if is_counted:  # the caller gets no claim to release
+                    self._references.adjust({resource.claim: -1})
+                else:
+                    self._give_back(resource)
+                raise
+            self.claims_written += 1
+            self.bytes_written += claim.length
         return claim
 
     def abort(self, resource: Resource) -> None:
@@ -112,6 +119,9 @@ class WrittenFiles:
         wasted = 0
         try:
             wasted = resource.cut()
+        except BaseException:
+            resource.sealed = True  # or the next claim would begin before what is still there
+            raise
         finally:
             with self._mutex:
                 self.bytes_wasted += wasted
@@ -183,9 +193,13 @@ class WrittenFiles:
             self._sections.add(section)
         claim = ResourceClaim(resource_name(self._stamp_ms, number), CONTAINER, section)
         resource = Resource(self._fs, self._folder, claim)
-        with self._mutex:
-            self._references.begin(claim)
-            self._new_names[section] = max(number, self._new_names.get(section, 0))
+        try:
+            with self._mutex:
+                self._new_names[section] = max(number, self._new_names.get(section, 0))
+                self._references.begin(claim)
+        except BaseException:
+            resource.close()  # the file is an orphan of the next start
+            raise
         return resource
 
     def _give_back(self, resource: Resource) -> None:
@@ -193,7 +207,12 @@ class WrittenFiles:
         full = resource.end >= self._options.resource_bytes
         is_last = resource.sealed or self._sealing or self._closed
         if not (full or is_last or len(self._free) >= self._options.open_files):
-            self._free.append(resource)
+            try:
+                self._free.append(resource)
+            except BaseException:
+                resource.sealed = True
+                self._references.end(resource.claim)
+                raise
             return
         resource.sealed = True
         claim = resource.claim
