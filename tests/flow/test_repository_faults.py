@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import pytest
+from faultcases import FaultCase, FaultCases
 from repository_kit import Opened
 
 from penstock.core.errors import Unavailable
@@ -163,22 +164,72 @@ def test_flowfiles_are_in_the_queues_that_the_call_reported(
         done = attempt(world, operation, error, at, after=after)
         raised = bool(world.faults.raised)
         where = f"{error.__name__} at call {at}, {world.faults.raised}"
-        possible = [world.where, operation.after(world)]
-        if world.opened.repository._commits.is_stopped:
-            assert not issubclass(error, Exception), where
-            with pytest.raises(Unavailable, match="restart"):
-                world.opened.repository.sync()
-            assert found(world.disk.kill_process()) in possible, where
-        else:
-            reported = possible[1] if done else possible[0]
-            world.opened.repository.sync()  # deletes what was released, too
-            # All that the caller has in memory can be moved on.
-            left = [one for one in [*world.memory, *world.loaded] if reported.get(one.id) == "in"]
-            changes = Changes(puts={"on": left}, replaced=left)
-            world.opened.repository.commit(changes)
+        stops = not issubclass(error, Exception)
+        check_reported(world, operation, at, done=done, stops=stops, where=where)
+        at += 1
+    assert at > 1
+
+
+def check_reported(
+    world: World, operation: Operation, seed: int, *, done: bool, stops: bool, where: str
+) -> None:
+    """Check that FlowFiles are where the call said; or the repository has stopped, if it may."""
+    possible = [world.where, operation.after(world)]
+    if world.opened.repository._commits.is_stopped:
+        assert stops, where
+        with pytest.raises(Unavailable, match="restart"):
             world.opened.repository.sync()
-            reported = reported | {one.id: "on" for one in left}
-            assert found(world.disk.crash(at)) == reported, where
+        assert found(world.disk.kill_process()) in possible, where
+        return
+    reported = possible[1] if done else possible[0]
+    world.opened.repository.sync()  # deletes what was released, too
+    # All that the caller has in memory can be moved on.
+    left = [one for one in [*world.memory, *world.loaded] if reported.get(one.id) == "in"]
+    changes = Changes(puts={"on": left}, replaced=left)
+    world.opened.repository.commit(changes)
+    world.opened.repository.sync()
+    reported = reported | {one.id: "on" for one in left}
+    assert found(world.disk.crash(seed)) == reported, where
+
+
+def check_pair(case: FaultCase) -> bool:
+    operation, world, done = OPERATIONS[case.operation], World(), False
+    with case.armed(world.faults):
+        try:
+            operation.do(world)
+            done = True
+        except Unavailable:
+            assert world.faults.raised
+    where = world.faults.raised
+    check_reported(world, operation, case.at, done=done, stops=True, where=where)
+    return ", then " in where
+
+
+PAIRS = FaultCases(OPERATIONS, check_pair, calls=60)
+
+
+def test_after_a_pair_of_exceptions_flowfiles_are_where_the_call_reported() -> None:
+    failures, reached = PAIRS.run(range(1_000))
+    assert not failures, failures[0]
+    assert reached > 10
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_a_memory_error_inside_the_repository_leaves_flowfiles_where_the_call_reported(
+    name: str,
+) -> None:
+    operation = OPERATIONS[name]
+    at, where = 0, "a function"
+    while where:
+        world, done = World(), False
+        with world.faults.armed_inside(["penstock.flow.repository"], MemoryError, at):
+            try:
+                operation.do(world)
+                done = True
+            except Unavailable:
+                assert world.faults.raised
+        where = world.faults.raised
+        check_reported(world, operation, at, done=done, stops=True, where=where)
         at += 1
     assert at > 1
 

@@ -330,6 +330,14 @@ class FlowController:
             self._content.statistics(),
         )
 
+    def call_when_stopped(self, callback: Callable[[], None]) -> None:
+        """Call back once the FlowFile repository refuses everything until a restart.
+
+        Args:
+            callback: Has the process restart; called once, by any thread, and must not block.
+        """
+        self._repository.call_when_stopped(callback)
+
     def close(self) -> None:
         """Stop everything in order; what was running runs again at the next start. Twice is fine.
 

@@ -164,9 +164,10 @@ class QueueBoard:
             except PenstockError as error:
                 _logger.warning("connection %s: expired FlowFiles stay: %s", queue_id, error)
                 continue
-            count = sum(rows.count for rows in polled.expired_rows)
+            count = 0
             if polled.expired and self._removed(queue, polled.expired):
-                count += len(polled.expired)
+                count = len(polled.expired)
+            count += sum(rows.count for rows in polled.expired_rows)
             if count:
                 self.expired[queue_id] = self.expired.get(queue_id, 0) + count
 

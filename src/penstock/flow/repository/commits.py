@@ -12,7 +12,8 @@ Invariants:
   that did.
 - A full disk refuses a commit and changes nothing.
 - If it is not known after an exception whether a commit was made, the repository stops: it refuses
-  everything, and deletes and writes nothing, until a restart reads the journal.
+  everything, and deletes and writes nothing, until a restart reads the journal. Its process is told
+  to restart.
 """
 
 from __future__ import annotations
@@ -120,6 +121,7 @@ class Commits:
         self._waiting: list[Ticket] = []
         self._poison: str | None = None
         self._stopped: str | None = None
+        self._on_stop: Callable[[], None] | None = None
         self._closed = False
         self.durable = state.number
         self.count = self.durable_count = self.refused_count = 0
@@ -241,6 +243,13 @@ class Commits:
         with self._mutex:
             self._undo(self._state.number if number is None else number, error)
 
+    def call_when_stopped(self, callback: Callable[[], None]) -> None:
+        """Call back once everything is refused until a restart; the callback must not block."""
+        with self._mutex:
+            self._on_stop = callback
+            if self._stopped is not None:
+                callback()
+
     def stop(self, error: BaseException) -> None:
         """Refuse everything until a restart: an exception came after a commit was made."""
         with self._mutex:
@@ -295,8 +304,13 @@ class Commits:
 
     def _stop(self, error: BaseException) -> None:
         if self._stopped is None:
-            self._stopped = described(error)
-            _logger.error("the FlowFile repository stops: restart it", exc_info=error)
+            self._stopped = "an exception"  # first, as describing it may raise, too
+            try:
+                self._stopped = described(error)
+                _logger.error("the FlowFile repository stops: restart it", exc_info=error)
+            finally:
+                if self._on_stop is not None:
+                    self._on_stop()
 
     def _settle(self, number: int) -> None:
         waiting = [one for one in self._waiting if one.batch.number > number]

@@ -14,6 +14,7 @@ Invariants:
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Self
 
 from penstock.core.errors import Dependency, Unavailable, counted
@@ -28,6 +29,8 @@ from penstock.flow.repository.swapfolder import SwapFolder
 from penstock.flow.repository.swapping import SwapFiles
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock.core.clock import Clock
     from penstock.core.headroom import Headroom
     from penstock.flow.queue.home import SwapHome
@@ -62,6 +65,8 @@ class FlowFileRepository:
         self._swap_files = swap_files
         self._lock = lock
         self._headroom = headroom
+        # Sessions of all threads count, a few lines each; mail would cost more.
+        self._missing_mutex = threading.Lock()
         self._missing = 0
         self._unknown = sum(one.kind == "swap-file-unknown" for one in recovered.events)
 
@@ -158,7 +163,8 @@ class FlowFileRepository:
             lambda state, number: state.plan(changes, number), references, durable=durable
         )
         if changes.missing:
-            self._commits.read(lambda _: self._count_missing(len(changes.missing)))
+            with self._missing_mutex:
+                self._missing += len(changes.missing)
 
     def state(self, key: str) -> bytes | None:
         """Return the state that a processor committed under a key (see `Changes.states`)."""
@@ -172,6 +178,14 @@ class FlowFileRepository:
             Closed: The repository is closed.
         """
         self._committer.sync()
+
+    def call_when_stopped(self, callback: Callable[[], None]) -> None:
+        """Call back once the repository refuses everything until a restart.
+
+        Args:
+            callback: Has the process restart; called once, by any thread, and must not block.
+        """
+        self._commits.call_when_stopped(callback)
 
     def compact(self) -> None:
         """Write a snapshot, so that a start need not read the journal.
@@ -237,9 +251,6 @@ class FlowFileRepository:
             unsynced_age_s=committer.unsynced_age_s,
             unknown_swap_files=self._unknown,
         )
-
-    def _count_missing(self, count: int) -> None:
-        self._missing += count
 
 
 def _queues_of(state: State) -> dict[str, RecoveredQueue]:

@@ -64,6 +64,7 @@ class SwapFiles:
         path = self._folder.path(name)
         try:
             summary = write_swap_file(self._fs, path, queue, order, flowfiles)
+            file = SwapFile(name, summary)  # nothing may raise behind the commit
             self._committer.commit(
                 lambda state, durable: state.plan_swap_out(name, summary, flowfiles, durable),
                 {},
@@ -74,7 +75,7 @@ class SwapFiles:
                 with suppress(PenstockError):
                     self._fs.unlink(path)
             raise
-        return SwapFile(name, summary)
+        return file
 
     def open(self, file: SwapFile) -> SwapReader:
         """Open a swap file for reading; see `SwapHome.open`."""

@@ -25,6 +25,7 @@ from penstock.flow.write_guard import WRITE_GUARD
 from penstock.services.api.asgi import METRICS_TYPE, application
 from penstock.services.api.flow import FlowRoutes
 from penstock.services.config import CONFIG_VARIABLE, Options, local_path
+from penstock.services.emitting.events import AlertEvent, Severity
 from penstock.services.host.plan import spark_cache_folder
 from penstock.services.httpserver import HttpServer
 from penstock.services.lifecycle import Handler, Lifecycle, Stage
@@ -92,6 +93,7 @@ class FlowHost:
             new_uuid=RandomUuids(),
             environment=os.environ,
         )
+        controller.call_when_stopped(self._repository_stopped)
         collect_for_flows()
         # What services that were killed have left; there is no other now.
         for left in work_folder.parent.iterdir():
@@ -106,6 +108,14 @@ class FlowHost:
             controller, self._controller = self._controller, None
         if controller is not None:
             controller.close()
+
+    def _repository_stopped(self) -> None:
+        """End the process, in order: the launcher starts it anew, and it reads the journal."""
+        try:
+            text = "the FlowFile repository stopped; the process of the flow restarts"
+            self._context.emitter.emit(AlertEvent(text, Severity.SERVICE_FAILURE))
+        finally:
+            self._context.ask_stop()
 
     def controller(self) -> FlowController:
         """Return the controller.
