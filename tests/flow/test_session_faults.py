@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 
 import pytest
+from faultcases import FaultCases
 from session_world import World
 
 from penstock.core.errors import PenstockError, Unavailable
@@ -70,6 +71,7 @@ class FaultyWorld(World):
         """Roll back as a processor's thread does after an exception."""
         for transaction in self.transactions:
             transaction.rollback()
+            transaction.calls.end()
 
 
 PIECES = (b"-one", b"-two" * 40, b"-three")
@@ -119,22 +121,37 @@ class Work:
 def test_a_processor_that_an_exception_left_can_be_tried_again(
     error: type[BaseException], after: bool
 ) -> None:
-    at, raised = 0, True
+    at, raised = 0, "a port"
     while raised:
-        world = FaultyWorld()
-        with world.faults.armed(error, at, after=after):
-            try:
-                transaction = Work(world, nullcontext).transaction
-                transaction.commit()
-            except BaseException:
-                world.roll_back_all()
-                raise
-        raised = bool(world.faults.raised)
-        where = f"{error.__name__} at call {at}, {world.faults.raised}"
-        if world.queues["a"].flowfiles:
-            Work(world, nullcontext).transaction.commit()
-        assert sorted(world.contents("out")) == sorted([b"base" + b"".join(PIECES), b"made"]), where
-        world.check()
+        raised = try_again(lambda faults: faults.armed(error, at, after=after))  # noqa: B023
+        at += 1
+    assert at > 1
+
+
+def try_again(arm: Callable[[Faults], AbstractContextManager[None]]) -> str:
+    """Do the work under faults and roll it back, or not; then do it if it was not done."""
+    world = FaultyWorld()
+    with arm(world.faults):
+        try:
+            transaction = Work(world, nullcontext).transaction
+            transaction.commit()
+        except BaseException:
+            world.roll_back_all()
+            raise
+    where = world.faults.raised
+    if world.queues["a"].flowfiles:
+        Work(world, nullcontext).transaction.commit()
+    assert sorted(world.contents("out")) == sorted([b"base" + b"".join(PIECES), b"made"]), where
+    world.check()
+    return where
+
+
+def test_a_processor_that_a_memory_error_left_anywhere_can_be_tried_again() -> None:
+    at, raised = 0, "a function"
+    content = [f"penstock.storage.content.{name}" for name in ("writing", "written", "resources")]
+    modules = ["penstock.flow.session", *content]
+    while raised:
+        raised = try_again(lambda faults: faults.armed_inside(modules, MemoryError, at))  # noqa: B023
         at += 1
     assert at > 1
 
@@ -145,23 +162,44 @@ def test_what_a_session_commits_after_a_caught_exception_is_whole(
     error: type[BaseException], after: bool
 ) -> None:
     """A processor that goes on after an exception commits what did not raise, or nothing."""
-    at, raised = 0, True
+    at, raised = 0, "a port"
     while raised:
-        world = FaultyWorld()
-        with world.faults.armed(error, at, after=after):
-            work = Work(world, lambda: suppress(error, PenstockError))
-            try:
-                work.transaction.commit()
-                expected = [("out", one) for one in work.expected]
-            except (error, PenstockError):
-                expected = [("a", b"base")]
-        raised = bool(world.faults.raised)
-        where = f"{error.__name__} at call {at}, {world.faults.raised}"
-        found = [(name, one) for name in ("a", "out") for one in world.contents(name)]
-        assert sorted(found) == expected, where
-        world.check()
+        raised = go_on(lambda faults: faults.armed(error, at, after=after), error)  # noqa: B023
         at += 1
     assert at > 1
+
+
+def go_on(
+    arm: Callable[[Faults], AbstractContextManager[None]], *errors: type[BaseException]
+) -> str:
+    """Do the work, catch what a step raises, and commit what did not raise, or nothing."""
+    world = FaultyWorld()
+    with arm(world.faults):
+        work = Work(world, lambda: suppress(PenstockError, *errors))
+        try:
+            work.transaction.commit()
+            expected = [("out", one) for one in work.expected]
+        except (PenstockError, *errors):
+            expected = [("a", b"base")]
+    where = world.faults.raised
+    found = [(name, one) for name in ("a", "out") for one in world.contents(name)]
+    assert sorted(found) == expected, where
+    world.check()
+    return where
+
+
+PAIRS = FaultCases(
+    ["work"],
+    lambda case: ", then " in go_on(case.armed, case.first, case.then),
+    calls=32,
+    gaps=16,
+)
+
+
+def test_what_a_session_commits_after_a_pair_of_caught_exceptions_is_whole() -> None:
+    failures, reached = PAIRS.run(range(1_500))
+    assert not failures, failures[0]
+    assert reached > 50
 
 
 @pytest.mark.parametrize("error", FAULTS)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from penstock.flow.flowfile import FlowFile
     from penstock.flow.session.ledger import Ledger
+    from penstock.storage.content.claims import ContentClaim
     from penstock.storage.content.repository import ContentRepository, ContentWriter
 
 # Each has a file of content to itself.
@@ -97,17 +98,22 @@ class Appending:
         """
         appended = self.begun[number]
         newest = ledger.newest[number]
+        base = appended.base
+        claim: ContentClaim | None = None
+        is_entered = False
         try:
             claim = appended.writer.finish()
             if claim is not None:
                 ledger.written.append((number, claim))
+                is_entered = True
             ledger.change(with_content(newest, claim, appended.size))
         except BaseException:
             # With the writer went all that was appended, which cannot be undone alone: the session
             # cannot be committed any more.
-            base = appended.base
             self._lost = self._lost or base
             appended.writer.abort()
+            if claim is not None and not is_entered:
+                self._content.release(claim.resource)
             ledger.change(with_content(newest, base.claim, base.size, base.content_offset))
             raise
         finally:

@@ -14,6 +14,7 @@ Invariants:
 from __future__ import annotations
 
 import io
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import InvalidRequest, NotFound
@@ -118,8 +119,7 @@ class SessionContent:
         """
         self._check_not_written(flowfile)
         self._settled(flowfile)
-        claim = self._content.put(data)
-        return self._written(flowfile.id, claim, 0 if claim is None else claim.length)
+        return self._written(flowfile.id, partial(self._content.put, data))
 
     def write(self, flowfile: FlowFile) -> ContentStream:
         """Return a stream that makes new content."""
@@ -132,9 +132,13 @@ class SessionContent:
             if size is None:
                 writer.abort()
             else:
-                self._written(flowfile.id, writer.finish(), size)
+                self._written(flowfile.id, writer.finish)
 
-        return self._opened(flowfile, writer, ended)
+        try:
+            return self._opened(flowfile, writer, ended)
+        except BaseException:
+            writer.abort()
+            raise
 
     def append(self, flowfile: FlowFile) -> ContentStream:
         """Return a stream that adds to a FlowFile's content.
@@ -216,11 +220,19 @@ class SessionContent:
         self._writers[flowfile.id] = stream
         return stream
 
-    def _written(self, number: int, claim: ContentClaim | None, size: int) -> FlowFile:
-        if claim is not None:
-            self._ledger.written.append((number, claim))
+    def _written(self, number: int, finish: Callable[[], ContentClaim | None]) -> FlowFile:
+        claim: ContentClaim | None = None
+        try:
+            claim = finish()
+            size = 0 if claim is None else claim.length
+            newest = with_content(self._ledger.newest[number], claim, size)
+            if claim is not None:
+                self._ledger.written.append((number, claim))
+        except BaseException:
+            if claim is not None:
+                self._content.release(claim.resource)
+            raise
         self.written_bytes += size
-        newest = with_content(self._ledger.newest[number], claim, size)
         self._ledger.change(newest)
         return newest
 

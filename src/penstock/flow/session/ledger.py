@@ -62,20 +62,28 @@ class Ledger:
         """Enter FlowFiles that were polled from a queue.
 
         Raises:
-            SessionMisuse: One is there already; the others are entered, so that all go back.
+            SessionMisuse: One is there already; the others are entered, so that all go back. After
+                any other exception none is entered.
         """
         entered = {flowfile.id: flowfile for flowfile in flowfiles}
         known = entered.keys() & self.newest.keys()
+        size_bytes = sum([flowfile.size for flowfile in flowfiles])
         taken = self.taken.get(queue.id)
         if taken is None:
             taken = self.taken[queue.id] = Taken(queue)
-        taken.count += len(flowfiles)
-        taken.size_bytes += sum([flowfile.size for flowfile in flowfiles])
         for number in known:
             del entered[number]
-        self.newest.update(entered)
-        self.originals.update(entered)
-        self.sources.update(dict.fromkeys(entered, queue))
+        try:
+            self.newest.update(entered)
+            self.originals.update(entered)
+            self.sources.update(dict.fromkeys(entered, queue))
+        except BaseException:
+            for table in (self.newest, self.originals, self.sources):
+                for number in entered:
+                    table.pop(number, None)
+            raise
+        taken.count += len(flowfiles)
+        taken.size_bytes += size_bytes
         if known:
             flowfile = self.newest[min(known)]
             raise SessionMisuse(

@@ -11,6 +11,7 @@ queue again, and the processor rests before it meets them the next time.
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import PenstockError, counted
@@ -46,7 +47,7 @@ class Intake:
     def one(self, ledger: Ledger) -> FlowFile | None:
         """Take the first FlowFile of the input whose turn it is, or of the next that has one."""
         for queue in self._wiring.pollable():
-            taken = self._enter(ledger, queue, queue.poll())
+            taken = self._enter(ledger, queue, queue.poll)
             if taken:
                 return taken[0]
         return None
@@ -54,7 +55,7 @@ class Intake:
     def many(self, ledger: Ledger, limit: int) -> list[FlowFile]:
         """Take up to so many of the first input that has any."""
         for queue in self._wiring.pollable():
-            taken = self._enter(ledger, queue, queue.poll_many(limit))
+            taken = self._enter(ledger, queue, partial(queue.poll_many, limit))
             if taken:
                 return taken
         return []
@@ -71,7 +72,7 @@ class Intake:
             return verdict
 
         for queue in self._wiring.pollable():
-            taken += self._enter(ledger, queue, queue.poll_where(judge))
+            taken += self._enter(ledger, queue, partial(queue.poll_where, judge))
             if stopped:
                 break
         return taken
@@ -82,35 +83,48 @@ class Intake:
         self.expired_count = self.expired_bytes = 0
         return counts
 
-    def _enter(self, ledger: Ledger, queue: SessionQueue, polled: Polled) -> list[FlowFile]:
+    def _enter(
+        self, ledger: Ledger, queue: SessionQueue, poll: Callable[[], Polled]
+    ) -> list[FlowFile]:
         steps = Steps()
-        if polled.flowfiles:
-            steps.take(ledger.take, queue, polled.flowfiles)
-            steps.take(self._wiring.took_from, queue)
-        for rows in polled.expired_rows:
-            self.expired_count += rows.count
-            self.expired_bytes += rows.size_bytes
-        if polled.expired:
-            steps.take(self._expire, queue, polled.expired)
-        steps.finish()
-        return polled.flowfiles
-
-    def _expire(self, queue: SessionQueue, expired: list[FlowFile]) -> None:
+        polled = poll()
+        flowfiles, expired = polled.flowfiles, polled.expired
         try:
-            self._repository.commit(Changes(removes=expired))
-        except PenstockError as error:
-            queue.put_many(expired)
-            self._wiring.yield_for(self._wiring.yield_ms)
-            _logger.warning(
-                "queue %s: %s could not be removed from the journal (%s); they "
-                "stay, and are tried again",
-                queue.id,
-                counted(len(expired), "expired FlowFile"),
-                error,
-            )
-            return
+            if flowfiles:
+                ledger.take(queue, flowfiles)
+                self._wiring.took_from(queue)
         except BaseException:
-            queue.put_many(expired)
+            if flowfiles[0].id not in ledger.newest:  # or they go back with all of the books
+                steps.take(queue.put_many, flowfiles)
+                size_bytes = sum([flowfile.size for flowfile in flowfiles])
+                steps.take(queue.acknowledge, len(flowfiles), size_bytes)
             raise
-        self.expired_count += len(expired)
-        self.expired_bytes += sum([flowfile.size for flowfile in expired])
+        finally:
+            for rows in polled.expired_rows:
+                self.expired_count += rows.count
+                self.expired_bytes += rows.size_bytes
+            if expired:
+                try:
+                    self._repository.commit(Changes(removes=expired))
+                except BaseException as error:  # noqa: BLE001 - raised again, below
+                    steps.take(queue.put_many, expired)
+                    self._expired_stay(queue, expired, error)
+                else:
+                    self.expired_count += len(expired)
+                    self.expired_bytes += sum([flowfile.size for flowfile in expired])
+            steps.finish()
+        return flowfiles
+
+    def _expired_stay(
+        self, queue: SessionQueue, expired: list[FlowFile], error: BaseException
+    ) -> None:
+        if not isinstance(error, PenstockError):
+            raise error
+        self._wiring.yield_for(self._wiring.yield_ms)
+        _logger.warning(
+            "queue %s: %s could not be removed from the journal (%s); they "
+            "stay, and are tried again",
+            queue.id,
+            counted(len(expired), "expired FlowFile"),
+            error,
+        )

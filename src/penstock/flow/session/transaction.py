@@ -13,6 +13,8 @@ Invariants:
   is gone.
 - What fails before the journal has the batch gives everything back. Behind it every step is taken,
   and the first exception is raised afterwards; so it is for what is given back.
+- The books stay until it is known what goes back, so that a rollback that raises for want of memory
+  is made up for by the end of the session.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.errors import InvalidRequest, PenstockError
 from penstock.core.steps import Steps
+from penstock.flow.errors import SessionMisuse
 from penstock.flow.repository.changes import Changes
 from penstock.flow.session.calls import Calls
 from penstock.flow.session.committing import Prepared, prepare
@@ -33,7 +36,7 @@ from penstock.flow.session.statistics import IDLE, SessionStatistics
 from penstock.flow.session.taking import Intake
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from penstock.flow.flowfile import FlowFile
     from penstock.flow.session.wiring import SessionServices, Wiring
@@ -137,7 +140,11 @@ class Transaction:
             self.checkpoint()
             self._durable = self._durable or durable
             if not self._batching:
-                self.flush()
+                try:
+                    self.flush()
+                except BaseException:
+                    self._roll_back(whole=True)  # of what was committed nothing is left in it
+                    raise
 
     def flush(self) -> None:
         """Commit all checkpoints; the end of a batch.
@@ -184,36 +191,43 @@ class Transaction:
                 self.ledger.move(ids, target.ledger)
 
     def _close_books(self) -> None:
-        self.state.checkpoint()
-        if self.ledger.newest:
-            counts = prepare(self.ledger, self.wiring, self.services, self._prepared)
-            self._count(counts, prepared=True)
-            self._begin()
-        counters = self.counters.take()
-        if counters:
-            self._count(SessionStatistics(counters=counters), prepared=True)
-        self._count_bytes()
-        self._prepared.callbacks += self._callbacks
-        self._callbacks = []
+        try:
+            self.state.checkpoint()
+            if self.ledger.newest:
+                counts = prepare(self.ledger, self.wiring, self.services, self._prepared)
+                self._count(counts, prepared=True)
+                self._begin()
+            counters = self.counters.take()
+            if counters:
+                self._count(SessionStatistics(counters=counters), prepared=True)
+            self._count_bytes()
+            self._prepared.callbacks += self._callbacks
+            self._callbacks = []
+        except SessionMisuse:
+            raise  # nothing was added to what is prepared
+        except BaseException:
+            self._roll_back(whole=True)
+            raise
 
     def _flush(self) -> list[Callable[[], None]]:
-        prepared, states = self._prepared, self.state.pending()
-        if prepared.ledgers or states:
-            committed = False
-            try:
+        prepared, following, steps = self._prepared, Prepared(), Steps()
+        committed = False
+        try:
+            states = self.state.pending()
+            taken_of_queues = prepared.taken()
+            if prepared.ledgers or states:
                 self.services.repository.commit(prepared.changes(states), durable=self._durable)
-                committed = True
-            finally:
-                if not committed:
-                    self._roll_back(whole=True)
-        self._prepared = Prepared()
+            committed = True
+        finally:
+            if not committed:
+                self._roll_back(whole=True)
+        self._prepared = following
         self._durable = False
-        self.state.committed()
-        self._count(prepared.statistics)
-        steps = Steps()
+        steps.take(self.state.committed)
+        steps.take(self._count, prepared.statistics)
         for queue_id, flowfiles in prepared.puts.items():
             steps.take(prepared.queues[queue_id].put_many, flowfiles)
-        for taken in prepared.taken():
+        for taken in taken_of_queues:
             steps.take(taken.queue.acknowledge, taken.count, taken.size_bytes)
         if prepared.yield_ms:
             steps.take(self.wiring.yield_for, prepared.yield_ms)
@@ -229,37 +243,42 @@ class Transaction:
     def _forget(self, *, penalize: bool, whole: bool) -> None:
         ledgers = [self.ledger]
         if whole:
-            ledgers = [*self._prepared.ledgers, self.ledger]
-            self._prepared = Prepared()
-            self._durable = False
-        self._callbacks = []
-        self.counters.take()
-        steps = Steps()
+            # The books that are being closed may be among those already.
+            before = [one for one in self._prepared.ledgers if one is not self.ledger]
+            ledgers = [*before, self.ledger]
+        going_back = [(one, _by_source(one)) for one in ledgers]
+        following, prepared, steps = Ledger(), Prepared(), Steps()
+        callbacks: list[Callable[[], None]] = []
+        self.ledger, self._callbacks = following, callbacks
+        if whole:
+            self._prepared, self._durable = prepared, False
+        for ledger, by_source in going_back:
+            steps.take(self._give_back, ledger, by_source, penalize=penalize)
+        steps.take(self.counters.take)
         steps.take(self.state.rolled_back, whole=whole)
         steps.take(self._count_bytes)
-        self.ledger = Ledger()
-        steps.take(self.content.use, self.ledger)
-        for ledger in ledgers:
-            self._give_back(ledger, steps, penalize=penalize)
+        steps.take(self.content.use, following)
         steps.finish()
 
-    def _give_back(self, ledger: Ledger, steps: Steps, *, penalize: bool) -> None:
+    def _give_back(
+        self, ledger: Ledger, by_source: Mapping[str, list[FlowFile]], *, penalize: bool
+    ) -> None:
+        steps = Steps()
         for _, claim in ledger.written:
             steps.take(self.services.content.release, claim.resource)
         gone = steps.take(self._let_go_missing, ledger) or set()
-        by_queue: dict[str, list[FlowFile]] = {name: [] for name in ledger.taken}
-        for number, original in ledger.originals.items():
-            if number not in gone:
-                by_queue[ledger.sources[number].id].append(original)
         now_ms = steps.take(self.services.clock.now_ms) if penalize else None
-        until_ms = None if now_ms is None else now_ms + self.wiring.penalty_ms
         for name, taken in ledger.taken.items():
-            back = by_queue[name]
-            if back and until_ms is not None:
-                back = with_penalty(back, until_ms)
+            back = by_source[name]
+            if gone:
+                back = [one for one in back if one.id not in gone]
+            if back and now_ms is not None:
+                penalized = steps.take(with_penalty, back, now_ms + self.wiring.penalty_ms)
+                back = penalized or back
             if back:
                 steps.take(taken.queue.put_many, back)
             steps.take(taken.queue.acknowledge, taken.count, taken.size_bytes)
+        steps.finish()
 
     def _let_go_missing(self, ledger: Ledger) -> set[int]:
         """Take FlowFiles out of the flow whose content is gone: they would come back for ever."""
@@ -310,3 +329,11 @@ class Transaction:
                     expired_bytes=expired_bytes,
                 )
             )
+
+
+def _by_source(ledger: Ledger) -> dict[str, list[FlowFile]]:
+    """Return the FlowFiles that were taken, as they were, by the queue's id."""
+    by_source: dict[str, list[FlowFile]] = {name: [] for name in ledger.taken}
+    for number, original in ledger.originals.items():
+        by_source[ledger.sources[number].id].append(original)
+    return by_source
