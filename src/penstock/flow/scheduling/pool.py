@@ -116,7 +116,8 @@ class ThreadPool:
             if not self._refuse(task, is_first=make):
                 _log.warning("a run began, and then its start raised %r", error)
                 return task
-            if isinstance(error, RuntimeError):  # how Python reports that there is no thread
+            # How Python reports that there is no thread, and no memory for one.
+            if isinstance(error, RuntimeError | MemoryError):
                 raise Unavailable(f"no thread can be started for a run: {error}") from None
             raise
         return task

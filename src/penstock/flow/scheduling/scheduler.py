@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from penstock.core.errors import Closed, Conflict, InvalidRequest, NotFound, PenstockError
+from penstock.core.errors import Closed, Conflict, InvalidRequest, NotFound
 from penstock.flow.scheduling.component import Component
 from penstock.flow.scheduling.lifecycle import ComponentState
 from penstock.flow.scheduling.living import Living
@@ -309,8 +309,11 @@ class _Asked(Generic[T]):
             return
         try:
             self._command(self.future)
-        except PenstockError as error:
-            self.future.set_exception(error)
+        except BaseException as error:  # the future's owner hears it, as with any executor
+            if not self.future.done():
+                self.future.set_exception(error)
+            if not isinstance(error, Exception):
+                raise
 
     def cancel(self) -> bool:
         """Tell who waits that the mailbox closed."""
