@@ -56,7 +56,7 @@ class LocalFiles:
         except NotFound:
             self._require(self._deep_storage)
             return None
-        except InvalidRequest:
+        except InvalidRequest:  # narrow: translates
             self._require_way(relative)
             raise
         return None if found.is_folder else found.size
@@ -105,7 +105,7 @@ class LocalFiles:
             self._fs.fsync_folder(posixpath.dirname(path))
         except NotFound:
             self._require(self._deep_storage)
-        except InvalidRequest:
+        except InvalidRequest:  # narrow: translates
             self._require_way(relative)
             raise
         folder = posixpath.dirname(path)
@@ -178,7 +178,7 @@ class LocalFiles:
         temporary = posixpath.join(folder, temporary)
         try:
             size = self._copy_to(temporary, local_file)
-        except Unavailable:
+        except BaseException:
             with suppress(PenstockError):  # a full disk needs the room
                 self._fs.unlink(temporary)
             raise

@@ -186,7 +186,7 @@ class Lifecycle:
 def _start(handler: Handler) -> None:
     try:
         handler.start()
-    except Exception as error:
+    except Exception as error:  # narrow: a note only
         error.add_note(f"while starting {handler.name}")
         raise
 

@@ -102,7 +102,9 @@ class Faults:
             nonlocal left
             del event, argument
             name = str(frame.f_globals.get("__name__"))
-            if not name.startswith(names):
+            # What the end of an object raises goes nowhere.
+            is_end = frame.f_code.co_name in ("__del__", "<genexpr>")
+            if is_end or not name.startswith(names):
                 return
             if left:
                 left -= 1

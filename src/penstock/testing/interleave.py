@@ -99,7 +99,7 @@ class Interleaver:
         step = Step(len(self.steps), name, self.clock.monotonic_s())
         try:
             ran = self._processors[name].run_mailbox_step()
-        except Exception as error:
+        except Exception as error:  # narrow: a note only
             self.steps.append(step)
             error.add_note(self.story())
             raise

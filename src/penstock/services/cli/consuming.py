@@ -64,7 +64,7 @@ def _counted(topic: str) -> Iterator[list[int]]:
     failed = False
     try:
         yield written
-    except PenstockError:
+    except PenstockError:  # narrow: decides on a message
         failed = True
         raise
     finally:

@@ -130,7 +130,7 @@ def _run(api: JsonClient, text: str, wanted: _Wanted) -> None:
         return
     try:
         _query(api, statement, wanted)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt:  # narrow: warns only
         # The connection is closed by now, and with it the server stops the query.
         warn("penstock: stopped")
         raise
@@ -174,7 +174,7 @@ def _write(
         if not as_json:
             say(f"task {task_id} is submitted")
         follow(task_id, as_json=as_json)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt:  # narrow: warns only
         if task_id:
             warn(f"penstock: task {task_id} goes on; to stop it: penstock task shutdown {task_id}")
         else:

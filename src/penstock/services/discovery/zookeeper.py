@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
+from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.core.threads import OnDeath, OwnedThread
 from penstock.services.discovery.calls import CallThread
 from penstock.services.discovery.node import Node
@@ -87,7 +87,7 @@ class ZooKeeperDiscovery:
             self._announced[path] = node
         try:
             self._put(path, node)
-        except PenstockError:
+        except BaseException:
             with self._changed:
                 self._announced.pop(path, None)
             raise

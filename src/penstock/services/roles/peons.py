@@ -280,7 +280,7 @@ class Peons:
         """
         try:
             return self._make(server.fork)
-        except ForkServerLost:
+        except ForkServerLost:  # narrow: it says that the server is lost
             self._server_is_ready = False
             server.process.kill()  # the watch notices the end
             raise
@@ -303,7 +303,7 @@ class Peons:
             ours.pop_all()
         try:
             self._watch.watch(child.process.pid, words, lambda: self._told(self._heard, child))
-        except Unavailable:
+        except BaseException:
             os.close(words)
             child.kill()  # it has done nothing yet
             self._let_go(child)
@@ -356,7 +356,7 @@ class Peons:
                     self._watch.watch(
                         server.process.pid, words, lambda: self._told_of_server(server)
                     )
-                except Unavailable:
+                except BaseException:
                     server.stop()
                     raise
             except Unavailable as error:

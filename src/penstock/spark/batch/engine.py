@@ -155,7 +155,7 @@ class SparkBatchEngine:
                     return _Call(self, request, running, folder, scratch, progress).run()
             except (InvalidRequest, NotFound, CorruptData) as error:
                 raise EngineFailure(str(error)) from error
-            except (EngineFailure, EngineUnavailable) as error:
+            except (EngineFailure, EngineUnavailable) as error:  # narrow: translates
                 if running.stopped:
                     raise EngineFailure(running.stopped) from error
                 raise

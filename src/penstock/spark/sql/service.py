@@ -322,7 +322,7 @@ class SqlService:
             self._known.keep(files.keys())
             twins = TwinTables(files, named, self._known)
             return self._run_in(_Asked(asked, statement, running, tables, files, named), twins)
-        except PenstockError as error:
+        except PenstockError as error:  # narrow: translates
             if isinstance(error, EngineLost) and not query.is_probe:
                 self._suspect(query, began_s)
             if running.stopped:

@@ -36,7 +36,7 @@ def needs_workers(session: SparkSession, files: Sequence[TableFile]) -> bool:
     try:
         # Planning looks whether the file is there.
         _ = session.read.schema(ddl(remote.columns)).parquet(remote.path).schema
-    except PySparkException as error:
+    except PySparkException as error:  # narrow: translates
         if _NO_DRIVER in str(error):
             return True
         raise

@@ -164,7 +164,7 @@ class MetadataStore:
         def check(connection: Connection) -> None:
             try:
                 require_newest(connection, term)
-            except Fenced:
+            except Fenced:  # narrow: passes on that the term ended
                 on_fenced()
                 raise
 

@@ -174,7 +174,7 @@ class SimPeon:
         except PenstockError as error:
             self.process.world.note(f"{self.process.name} cannot run: {error}")
             code = 1
-        except Exception as error:
+        except Exception as error:  # narrow: notes the violation
             # The boundary: nobody waits for this strand, and a bug anywhere fails the seed.
             text = f"{self.process.name}: {error!r}"
             self.process.world.violation = self.process.world.violation or text

@@ -184,7 +184,7 @@ class InvokeHTTP(Processor):
                 response = session.create(flowfile, attributes={**told, **_headers_of(answer)})
                 try:
                     session.import_from(response, self._body(answer))
-                except (httpx.HTTPError, InvalidRequest):
+                except (httpx.HTTPError, InvalidRequest):  # narrow: others roll the session back
                     session.remove(response)
                     raise
                 session.transfer(response, self.response)

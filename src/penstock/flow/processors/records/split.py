@@ -161,7 +161,7 @@ class SplitRecord(RecordProcessor):
                         writer.write(batch)
                         count += batch.num_rows
                     writer.close()
-            except ProcessError:
+            except ProcessError:  # narrow: others roll the session back
                 session.remove(part)
                 raise
             yield part, count

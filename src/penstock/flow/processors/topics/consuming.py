@@ -126,7 +126,7 @@ class ConsumeTopic(Processor):
         self._loop.start()
         try:
             self._loop.run(self._intake.start(), _START_S)
-        except InvalidRequest:
+        except BaseException:
             self._loop.stop()
             raise
 

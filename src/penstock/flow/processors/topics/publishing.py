@@ -239,7 +239,7 @@ class Publisher(Processor):
                     [batch] = intents.batches
                 self._publish_lines(intents, batch, lines)
                 batch = batch.part(batch.end, batch.end)
-        except (InvalidRequest, NotFound, Conflict):
+        except (InvalidRequest, NotFound, Conflict):  # narrow: these route it
             session.put_attributes(flowfile, {POSITION: str(batch.start)})
             raise
 

@@ -106,7 +106,7 @@ def drop(
         while answer.get("state") in _UNDER_WAY:
             pause.wait(_ASK_EVERY_S)
             answer = ask_object("GET", "/flow/queue/drop", {"request": number})
-    except KeyboardInterrupt:
+    except KeyboardInterrupt:  # narrow: the user stops the drop
         ask_object("DELETE", "/flow/queue/drop", {"request": number})
         raise
     if as_json:

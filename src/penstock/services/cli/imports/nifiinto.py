@@ -209,7 +209,7 @@ def _import(run: NifiImport, paths: Sequence[Path], now_ms: int) -> _Outcome:
             row = _row(path, file, report)
         except CorruptData as error:
             row = {**row, "damage": str(error)}
-        except PenstockError:
+        except PenstockError:  # narrow: warns only
             done = counted(outcome.total("imported"), "FlowFile")
             warn(
                 f"penstock: {path.name} is not done; {done} of files before it came in: the same "
