@@ -30,7 +30,6 @@ from penstock.testing.injection import Faults
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.broker.broker import Broker
     from penstock.broker.channel.channel import Channel
 
 QUEUE: Final = DiskQueueOptions(max_bytes_per_file=900, sync_in_background=False)

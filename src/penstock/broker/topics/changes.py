@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from penstock.broker.names import is_ephemeral
 from penstock.core.errors import NotFound, Unavailable
-from penstock.core.loopthreads import call_each, run_on_thread
 from penstock.core.looptasks import start_awaited
+from penstock.core.loopthreads import call_each, run_on_thread
 from penstock.core.steps import Steps
 
 if TYPE_CHECKING:
@@ -338,7 +338,7 @@ class TopicChanges:
         return await run_on_thread(change, self._thread)
 
 
-async def _to_its_end(change: Coroutine[None, None, T]) -> T:
+async def _to_its_end(change: Coroutine[object, object, T]) -> T:
     """Return when a change has ended; one whose request is given up goes on."""
     task = start_awaited(change)
     task.add_done_callback(_read_exception)
