@@ -109,7 +109,7 @@ def is_valid_name(name: str, rule: NameRule) -> bool:
     """Return whether a name may be the name of something new."""
     try:
         check_name(name, rule)
-    except InvalidRequest:
+    except InvalidRequest:  # narrow: restores nothing
         return False
     return True
 
@@ -140,7 +140,7 @@ def known_name(name: str, rule: NameRule, is_stored: IsStored, *, place: str = "
     """
     try:
         valid = check_name(name, rule, place=place)
-    except InvalidRequest:
+    except InvalidRequest:  # narrow: restores nothing
         if is_stored(name):
             return name
         raise
