@@ -300,8 +300,8 @@ def test_where_no_thread_can_be_started_whoever_commits_makes_it_durable(
         patched.setattr(threading.Thread, "start", _no_thread)
         opened.create("in", 20)
         made = opened.create("in", 20, durable=True)
-        statistics = opened.repository.statistics()
-    assert (statistics.unsynced_commits, statistics.snapshots) == (0, 0)
+        # The thread that started with the repository may have done all work, or none.
+        assert opened.repository.statistics().unsynced_commits == 0
     committer, written = opened.repository._committer, threading.Event()
     real = committer.snapshot
 
