@@ -306,11 +306,14 @@ def _run(loop: FaultyLoop, work: Coroutine[object, object, bool]) -> bool:
     except KeyboardInterrupt:
         return False
     finally:
-        left = asyncio.all_tasks(loop)
-        for task in left:
-            task.cancel()
-        if left:
-            loop.run_until_complete(asyncio.wait(left))
+        loop.disarm()
+        while left := asyncio.all_tasks(loop):
+            for task in left:
+                task.cancel()
+            try:
+                loop.run_until_complete(asyncio.wait(left))
+            except KeyboardInterrupt:
+                continue  # it goes from the task that met it to the one that waits for that
             for task in left:
                 _ = task.cancelled() or task.exception()
         loop.close()

@@ -50,6 +50,10 @@ class FaultyLoop(SteppedLoop):
         super().__init__(clock)
         self.set_exception_handler(lambda _, context: self.unhandled.append(context))
 
+    def disarm(self) -> None:
+        """Raise nothing any more: the process has ended."""
+        self._faults._error = self._faults._then = None
+
     def call_soon(self, callback, *args, context=None):  # type: ignore[no-untyped-def]
         def reach() -> asyncio.Handle:
             return super(FaultyLoop, self).call_soon(callback, *args, context=context)
@@ -157,8 +161,10 @@ class Client:
         """Call as a transport does: what is raised ends the connection."""
         try:
             callback()
-        except Exception:  # noqa: BLE001 - whatever it is
+        except BaseException as error:
             self.wire.abort()
+            if not isinstance(error, Exception):
+                raise
 
     def lost(self) -> None:
         if not self.gone:

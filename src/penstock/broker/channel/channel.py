@@ -123,7 +123,8 @@ class Channel:
         self.subscribers.pop(subscriber.number, None)
         self._takers.remove(subscriber)
         if self.options.requeue_on_disconnect and not self._closed:
-            self.state.release(subscriber.number, self._time.now_ms())
+            # Due at once, and without the clock: nothing may keep them from coming again.
+            self.state.release(subscriber.number, self._time.last_ms)
             self.schedule()
 
     def finish(self, subscriber: Subscriber, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

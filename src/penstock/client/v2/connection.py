@@ -234,10 +234,10 @@ class Connection(asyncio.Protocol):
         silence_s = 2 * self._options.heartbeat_ms / _MS
         try:
             while True:
-                self._heard = False
                 await environment.sleep(silence_s)
                 if not self._heard:
                     break
+                self._heard = False
         except Exception as error:  # noqa: BLE001 - the top of a task
             text = f"{self.address}: the watch over the connection failed: {error!r}; try again"
         else:
