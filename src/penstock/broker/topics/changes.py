@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from penstock.broker.names import is_ephemeral
 from penstock.core.errors import NotFound, Unavailable
 from penstock.core.looptasks import start_awaited
-from penstock.core.loopthreads import call_each, run_on_thread
+from penstock.core.loopthreads import call_each, report, run_on_thread
 from penstock.core.steps import Steps
 
 if TYPE_CHECKING:
@@ -208,8 +208,7 @@ class TopicChanges:
         except BaseException:
             if name in topic.file.channels and not topic.closed:
                 # Its files are still named; what was in flight or not written comes again.
-                topic.attach(await self._run(lambda: self._topics.channels.load(topic, name)))
-                self._tell(topic.name)
+                await self._attach_again(topic, name)
             raise
 
     async def _delete_unused(self, topic: Topic) -> None:
@@ -300,14 +299,26 @@ class TopicChanges:
             channel = await self._run(lambda: self._topics.channels.create(topic, name, begin))
         except BaseException:
             if name in topic.file.channels and not topic.closed:
-                loaded = await self._run(lambda: self._topics.channels.load(topic, name))
-                self._attach(topic, loaded)
+                await self._attach_again(topic, name)
             raise
         if topic.closed:
             await channel.shut()
             raise Unavailable(f"topic {topic.name} was deleted meanwhile: try again")
         self._attach(topic, channel)
         return channel
+
+    async def _attach_again(self, topic: Topic, name: str) -> None:
+        """Give a topic a channel that it has on disk; another error may strike meanwhile."""
+        for is_last in (False, True):
+            try:
+                channel = await self._run(lambda: self._topics.channels.load(topic, name))
+                self._attach(topic, channel)
+            except Exception as error:  # noqa: BLE001 - the second one is reported
+                if is_last:
+                    # Retention spares its messages, and the next SUB or restart loads it.
+                    report(f"topic {topic.name}: channel {name} cannot be loaded", error)
+            else:
+                return
 
     def _attach(self, topic: Topic, channel: Channel) -> None:
         topic.attach(channel)

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
+_UNDO_TRIES = 2  # another error may strike while one is undone
 _RUNNING = "~running"  # no topic can have this name
 
 
@@ -290,11 +291,13 @@ class Topics:
             self._store.fs.unlink(f"{self._store.folder}/{_RUNNING}")
 
     def _says(self, name: str, file: TopicFile) -> bool:
-        """Say whether the disk has this of a topic; False if that cannot be read."""
-        try:
-            return self._store.read(name) == file
-        except (PenstockError, ValueError):
-            return False
+        """Say whether the disk has this of a topic; False if that cannot be read, twice."""
+        for _ in range(_UNDO_TRIES):
+            try:
+                return self._store.read(name) == file
+            except Exception:
+                _logger.exception("topic %s: what is kept of it cannot be read", name)
+        return False
 
     def _require_free(self, name: str) -> None:
         if name in self._leaving:
@@ -325,9 +328,17 @@ class Topics:
             return self._open(name, file)
         except BaseException:
             if self._says(name, file):
-                with suppress(PenstockError):
-                    self._store.save(name, replace(file, deleted=True))
+                self._unmake(name, file)
             raise
+
+    def _unmake(self, name: str, file: TopicFile) -> None:
+        for _ in range(_UNDO_TRIES):
+            try:
+                self._store.save(name, replace(file, deleted=True))
+            except Exception:
+                _logger.exception("topic %s was not created, but the next start may find it", name)
+            else:
+                return
 
     def _cut_held(self, topic: Topic) -> None:
         """Forget that messages were served which a power loss took: others get their offsets."""
