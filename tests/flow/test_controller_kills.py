@@ -107,6 +107,7 @@ def let_go(world: World) -> None:
             controller.close()
 
 
+@pytest.mark.usefixtures("deaths")  # the end of the file system is raised in threads, too
 @pytest.mark.parametrize("seed", range(12))
 def test_nothing_is_lost_or_doubled(seed: int) -> None:
     chance = random.Random(seed)

@@ -292,7 +292,7 @@ def test_an_exception_before_the_journal_refuses_one_commit(
     assert found(opened.fs.crash(1)) == {one.id: "on", other.id: "in"}
 
 
-def test_where_no_thread_can_be_started_whoever_commits_makes_it_durable(
+def test_where_no_further_thread_can_be_started_commits_are_durable_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     opened = Opened.open(options=RepositoryOptions(snapshot_bytes=1000))
@@ -310,7 +310,7 @@ def test_where_no_thread_can_be_started_whoever_commits_makes_it_durable(
         written.set()
 
     monkeypatch.setattr(committer, "snapshot", snapshot)
-    opened.create("in", 20)  # plans a snapshot again
+    opened.create("in", 200)  # plans a snapshot
     assert written.wait(30)
     opened.close()
     assert found(opened.fs.crash(1)).keys() >= {one.id for one in made}

@@ -26,6 +26,7 @@ import logging
 import threading
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import Closed, PenstockError, counted
@@ -95,7 +96,7 @@ class Syncer:
         threads: SyncThreads | None,
         name: str,
     ) -> None:
-        self._run_pass = run_pass
+        self._run_pass = partial(self._pass, run_pass)
         self._every = every_messages
         self._interval_s = interval_ms / 1000
         self._pause_s = pause_ms / 1000 if threads else 0.0
@@ -191,6 +192,21 @@ class Syncer:
             if self._unsynced is not None:
                 self._unsynced.appended(self, now_s)
 
+    def _pass(self, run_pass: Callable[[], int]) -> int:
+        """Run a pass, and keep account of the age of what is not synced."""
+        with self._mutex:
+            oldest_s, self._oldest_s = self._oldest_s, None
+        try:
+            durable = run_pass()
+        except BaseException:
+            with self._mutex:
+                self._oldest_s = self._oldest_s if oldest_s is None else oldest_s
+            raise
+        if self._unsynced is not None:
+            with self._mutex:
+                self._unsynced.synced(self, self._oldest_s)
+        return durable
+
     def _arrange(self, threads: SyncThreads) -> None:
         """See to the next pass; the mutex is held."""
         if self._given or self._closing:
@@ -242,31 +258,22 @@ class Syncer:
                 if not waiters and (self._closing or self._dirty_since_s is None):
                     return  # another pass has served whoever asked
                 taken, self.unsynced_messages = self.unsynced_messages, 0
-                oldest_s, self._oldest_s = self._oldest_s, None
                 self._dirty_since_s, self._hurried = None, False
                 self.passes += 1
             try:
                 durable = self._run_pass()
                 self._not_before_s = self._clock.monotonic_s() + self._pause_s
             except BaseException as error:
-                with self._mutex:
-                    self._oldest_s = self._oldest_s if oldest_s is None else oldest_s
                 self._failed(error, taken, waiters, began_s)
                 if not isinstance(error, Exception):
                     raise  # an interrupt of the caller
             else:
                 steps = Steps()
-                steps.take(self._note_synced)
                 for waiter in waiters:
                     # A future that its owner cancelled takes no result.
                     if steps.take(waiter.set_running_or_notify_cancel):
                         steps.take(waiter.set_result, durable)
                 steps.finish()
-
-    def _note_synced(self) -> None:
-        if self._unsynced is not None:
-            with self._mutex:
-                self._unsynced.synced(self, self._oldest_s)
 
     def _failed(
         self, error: BaseException, taken: int, waiters: list[Future[int]], began_s: float
