@@ -277,6 +277,20 @@ def test_rules_are_kept_in_order_and_their_history_is_the_audit(store, clock) ->
     assert history[1].author == "me"
 
 
+def test_a_name_is_stored_where_anything_has_exactly_it(store) -> None:
+    names = ["Cafe\u0301", "..", "\x1b[31m"]
+    for name in names:
+        assert not store.is_stored_name(name)
+        store.rules.put(name, [{"type": "dropForever"}])
+        assert store.is_stored_name(name)
+    assert not store.is_stored_name("Caf\u00e9")
+    store.supervisors.put("s", {"type": "x"})
+    store.move_offsets("o", {0: 1})
+    assert [store.is_stored_name(name) for name in ("s", "o", "t")] == [True, True, False]
+    # No database keeps these, and PostgreSQL not the first.
+    assert [store.is_stored_name(name) for name in ("a\0", "a\ud800")] == [False, False]
+
+
 def test_configuration_changes_only_from_what_was_seen(store) -> None:
     assert store.config.get("workers") is None
     assert not store.config.compare_and_set("workers", b"old", b"1")

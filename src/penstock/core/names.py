@@ -48,10 +48,10 @@ class NameRule:
 _PATH: Final = ("/\\", "the name becomes a folder")
 
 # Names of task folders are some 60 bytes longer, and escaped ones up to three times as long.
-DATASOURCE: Final = NameRule("datasource", bytes_max=64, is_folder=True, reserved=_PATH)
-SUPERVISOR: Final = NameRule("supervisor", bytes_max=64, is_folder=True, reserved=_PATH)
+DATASOURCE: Final = NameRule("datasource name", bytes_max=64, is_folder=True, reserved=_PATH)
+SUPERVISOR: Final = NameRule("supervisor id", bytes_max=64, is_folder=True, reserved=_PATH)
 TASK: Final = NameRule("task id", bytes_max=180, is_folder=True, reserved=_PATH)
-TIER: Final = NameRule("tier", bytes_max=64, is_folder=True, reserved=_PATH)
+TIER: Final = NameRule("tier name", bytes_max=64, is_folder=True, reserved=_PATH)
 LOOKED_UP: Final = NameRule("name", bytes_max=255, is_folder=True, reserved=_PATH)
 """A name that a request looks up: of a task, a supervisor or a worker, whoever made it."""
 COMPONENT: Final = NameRule(
