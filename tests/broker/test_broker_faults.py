@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+
 import pytest
 from broker_faults_suite import OPERATIONS, Case, Operation, call_count, play, run_case
 
@@ -9,12 +12,20 @@ from penstock.testing.injection import FAULTS
 
 # A task or thread that is refused leaves a coroutine that nobody awaits.
 pytestmark = [
+    pytest.mark.usefixtures("deaths", "_collected"),
     pytest.mark.filterwarnings("ignore:coroutine:RuntimeWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
 CALLS = 5
 SAMPLE = 90
+
+
+@pytest.fixture
+def _collected() -> Iterator[None]:
+    """Have such coroutines collected within the test, whose warnings are ignored."""
+    yield
+    gc.collect()
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: one.__name__)
