@@ -278,6 +278,22 @@ def test_an_exception_between_journal_and_state_stops_the_repository(
     assert found(opened.fs.crash(1)) == {one.id: "out"}
 
 
+def test_a_repository_that_stops_has_its_process_restart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened = Opened.open()
+    (one,) = opened.create("in", durable=True)
+    told: list[str] = []
+    opened.repository.call_when_stopped(lambda: told.append("before"))
+    with monkeypatch.context() as patched:
+        patched.setattr(State, "apply", _raising)
+        for _ in range(2):
+            with pytest.raises((MemoryError, Unavailable)):
+                opened.repository.commit(Changes(puts={"out": [one]}, replaced=[one]))
+    opened.repository.call_when_stopped(lambda: told.append("afterwards"))
+    assert told == ["before", "afterwards"]
+
+
 def test_an_exception_before_the_journal_refuses_one_commit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

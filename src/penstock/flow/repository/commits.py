@@ -24,7 +24,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from penstock.core.errors import Closed, PenstockError, Unavailable, counted
-from penstock.flow.repository.records import encode
+from penstock.core.packing import pack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -169,7 +169,7 @@ class Commits:
             undo = self._state.undo_of(batch) if durable else None
             ticket = Ticket(batch, undo, references)
             try:
-                self._journals.append(encode(batch))
+                self._journals.append(pack(batch))
             except BaseException:
                 self.refused_count += 1
                 raise

@@ -20,7 +20,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import PenstockError
-from penstock.flow.repository.records import SnapshotPart, encode
+from penstock.core.packing import pack
+from penstock.flow.repository.records import SnapshotPart
 from penstock.storage.journal import Journal
 
 if TYPE_CHECKING:
@@ -146,14 +147,14 @@ class Journals:
         folder = snapshot_folder(self._folder, self._newest)
         try:
             snapshot = Journal.open(folder, fs=self._fs, clock=self._clock)
-            snapshot.compact(encode(state.head()))
+            snapshot.compact(pack(state.head()))
             try:
                 for part in state.parts(flowfiles_per_part):
-                    snapshot.append((encode(part),))
+                    snapshot.append((pack(part),))
                 # The pieces are durable before the end says that they are all there.
                 snapshot.sync()
                 before_end()
-                snapshot.append((encode(SnapshotPart(last=True)),))
+                snapshot.append((pack(SnapshotPart(last=True)),))
                 snapshot.sync()
             finally:
                 snapshot.close()

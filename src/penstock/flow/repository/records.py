@@ -135,7 +135,6 @@ class SnapshotPart(msgspec.Struct, frozen=True, array_like=True):
     last: bool = False
 
 
-encode: Final = msgspec.msgpack.Encoder().encode
 _decode_batch: Final = msgspec.msgpack.Decoder(Batch).decode
 _decode_head: Final = msgspec.msgpack.Decoder(SnapshotHead).decode
 _decode_part: Final = msgspec.msgpack.Decoder(SnapshotPart).decode

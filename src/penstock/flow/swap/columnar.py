@@ -26,6 +26,7 @@ import numpy.typing as npt
 from msgspec.structs import astuple
 
 from penstock.core.errors import CorruptData, InvalidRequest
+from penstock.core.packing import pack
 from penstock.flow.flowfile import FlowFile
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
 
@@ -56,7 +57,6 @@ class _Texts(msgspec.Struct, array_like=True):
     columns: list[list[msgspec.Raw]]
 
 
-_encode: Final = msgspec.msgpack.Encoder().encode
 _decode_texts: Final = msgspec.msgpack.Decoder(_Texts).decode
 _decode_values: Final = msgspec.msgpack.Decoder(list[str]).decode
 
@@ -116,7 +116,7 @@ def _encode_some(flowfiles: Sequence[FlowFile]) -> Iterator[EncodedPage]:
             else _values_by_shape(shapes, names, attributes)
         )
         integers, resources = _integers(flowfiles, shapes, names)
-        texts = _encode((resources, shapes, columns))
+        texts = pack((resources, shapes, columns))
     except (TypeError, OverflowError, UnicodeEncodeError) as error:
         raise InvalidRequest(
             f"a FlowFile cannot be swapped: {error}; attributes must be text that UTF-8 can hold, "

@@ -38,6 +38,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.core.errors import CorruptData, InvalidRequest
+from penstock.core.packing import pack
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.swap.columnar import EncodedPage, Page, encode_pages
 from penstock.storage.content.claims import ResourceClaim
@@ -294,7 +295,7 @@ def _encode(pages: Sequence[EncodedPage], summary: SwapSummary) -> bytes:
         framed.append(_framed(page.raw, start, page.rows))
         start += page.rows
     rows = [page.rows for page in pages]
-    head = msgspec.msgpack.encode(_Head(FORMAT_NUMBER, summary, list(map(len, framed)), rows))
+    head = pack(_Head(FORMAT_NUMBER, summary, list(map(len, framed)), rows))
     sizes = _PREFIX + len(head).to_bytes(4, "little")
     crc = google_crc32c.extend(google_crc32c.value(sizes), head)
     return b"".join((sizes, crc.to_bytes(4, "little"), head, *framed))

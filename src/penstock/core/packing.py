@@ -1,0 +1,23 @@
+"""Msgpack of values that may be large.
+
+Owns the one call that encodes them. Does not own their layout.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
+
+
+def pack(value: object) -> bytes:
+    """Return a value as msgpack.
+
+    `Encoder.encode` of msgspec 0.22 ends the process with a segmentation fault where memory runs
+    out while its result grows. `encode_into` raises `MemoryError`.
+    """
+    packed = bytearray()
+    _ENCODER.encode_into(value, packed)
+    return bytes(packed)
