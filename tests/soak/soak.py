@@ -31,6 +31,7 @@ SUITES: Final = {
     "sql-wall": ("sql_wall_suite", "sql_wall", 1_000),
     "sql-plan": ("sql_wall_suite", "sql_plan", 1_000),
     "hand-offs": ("hand_offs_suite", "hand_offs", 30),
+    "faults": ("faults_suite", "faults", 7_000),
 }
 
 

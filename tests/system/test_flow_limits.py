@@ -1,0 +1,114 @@
+"""The FlowFile repository and a queue under real limits: memory, file descriptors, threads.
+
+Whatever a limit made fail, a start finds the FlowFiles that were acknowledged, each with its
+content, and no other; unless the repository has stopped, of which the last commit may be there.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from flow_limits import NOBODY, open_folder
+
+CHILD = Path(__file__).with_name("flow_limits.py")
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture
+def folder() -> Iterator[str]:
+    """Return a folder that a user without rights can write."""
+    with tempfile.TemporaryDirectory(prefix="penstock-limits-") as name:
+        yield name
+
+
+@dataclass
+class Notes:
+    """What a process noted.
+
+    Attributes:
+        there: Ids of FlowFiles that must be found.
+        unsure: Ids of those of steps that raised.
+        queued: Ids in the order in which the queue handed them out at the end.
+        raised: How many steps raised.
+        stopped: The repository has stopped.
+    """
+
+    there: set[int] = field(default_factory=set)
+    unsure: set[int] = field(default_factory=set)
+    queued: list[int] = field(default_factory=list)
+    raised: int = 0
+    stopped: bool = False
+
+    @classmethod
+    def read(cls, text: str) -> Notes:
+        notes = cls()
+        what, ids = "", set[int]()
+        for line in text.splitlines():
+            word, *rest = line.split()
+            if word == "begin":
+                what, ids = rest[1], set(map(int, rest[2:]))
+            elif word == "ok":
+                notes.there = notes.there - ids if what == "remove" else notes.there | ids
+            elif word == "no":
+                notes.raised += 1
+                notes.unsure |= ids
+            elif word == "queue":
+                notes.queued = list(map(int, rest))
+            else:
+                notes.stopped = rest == ["1"]
+        return notes
+
+
+def found_in(folder: str) -> set[int]:
+    content, repository = open_folder(folder)
+    ids: set[int] = set()
+    for recovered in repository.recovered.queues.values():
+        flowfiles = list(recovered.flowfiles)
+        for restored in recovered.swap_files:
+            reader = repository.swap_home.open(restored.file)
+            rows = reader.read(0, restored.file.summary.count)
+            reader.close()
+            assert not len(rows.lost)
+            done = set(restored.done)
+            numbers = rows.numbers.tolist()
+            flowfiles += [
+                one for row, one in zip(numbers, rows.flowfiles, strict=True) if row not in done
+            ]
+        for one in flowfiles:
+            assert one.id not in ids
+            ids.add(one.id)
+            assert one.claim is not None
+            assert content.read(one.claim) == b"%d" % one.id * 20
+    repository.close()
+    content.close()
+    return ids
+
+
+@pytest.mark.parametrize("kind", ["memory", "files", "threads"])
+def test_a_start_finds_what_was_acknowledged_under_a_limit(folder: str, kind: str) -> None:
+    if os.getuid() == 0:
+        os.chown(folder, NOBODY, NOBODY)
+    log = Path(folder) / "log"
+    with log.open("wb") as stream:
+        subprocess.run(
+            [sys.executable, str(CHILD), folder, kind],
+            check=True, stdout=stream, stderr=stream, timeout=150,
+        )  # fmt: skip
+    notes = Notes.read((Path(folder) / "notes").read_text())
+    said = log.read_text()[-2_000:]
+    assert notes.there, said
+    assert notes.raised or kind == "threads", said
+    found = found_in(folder)
+    if notes.stopped:
+        assert notes.there - notes.unsure <= found <= notes.there | notes.unsure, said
+    else:
+        assert found == notes.there, said
+        assert sorted(notes.queued) == sorted(found), said
