@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-_ENCODER: Final = msgspec.msgpack.Encoder()
+_encode_into: Final = msgspec.msgpack.Encoder().encode_into
 
 
 def pack(value: object) -> bytes:
@@ -19,5 +19,5 @@ def pack(value: object) -> bytes:
     out while its result grows. `encode_into` raises `MemoryError`.
     """
     packed = bytearray()
-    _ENCODER.encode_into(value, packed)
+    _encode_into(value, packed)
     return bytes(packed)

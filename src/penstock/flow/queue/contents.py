@@ -142,6 +142,14 @@ class Contents:
         """Return about how much memory they take, with rows read ahead."""
         return self.main.used_bytes() + self.penalized.used_bytes()
 
+    def sort_put(self) -> None:
+        """Add what was put, as `sort_returned` does, and note whether the queue is full."""
+        try:
+            self.sort_returned()
+        finally:
+            if not self.is_full:
+                self.is_full = self._is_full_now()
+
     def sort_returned(self) -> None:
         """Add what was returned to the store where each belongs now; it stays if this raises."""
         if self.is_unsettled:

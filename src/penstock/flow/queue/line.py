@@ -132,6 +132,10 @@ class Line:
         drop = line.popleft
         if before is None or (line and line[-1][0] < before):
             count = len(found)
+            if line and limit - count == 1:
+                found.append(line[0][1])
+                drop()
+                return
             found += [one for _, one in islice(line, max(0, limit - count))]
             for _ in range(len(found) - count):
                 drop()

@@ -131,8 +131,7 @@ class FlowFileQueue:
         steps = Steps()
         with self._mutex:
             self._contents.returned += flowfiles  # they are here now, whatever is raised
-            steps.take(self._contents.sort_returned)
-            steps.take(self._contents.check_full)
+            steps.take(self._contents.sort_put)
         steps.take(self._swapping.after_put)
         if self.listener is not None:
             steps.take(self.listener.on_work, self._contents.queue_id)
