@@ -7,7 +7,7 @@ compares what a start finds afterwards.
 
 Each line of FOLDER/notes is a step: `begin N put|move|remove IDS`, then `ok N`, or `no N` and the
 exception. The last lines are `queue IDS`, what was in the queue once the limit was lifted, and
-`end`, with whether the repository has stopped.
+`end`, with whether the repository has stopped, and how many rounds raised.
 """
 
 from __future__ import annotations
@@ -75,10 +75,9 @@ def limited(kind: str) -> Iterator[None]:
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         what, most = resource.RLIMIT_AS, used + MORE_BYTES
     elif kind == "files":
-        what, most = (
-            resource.RLIMIT_NOFILE,
-            1 + max(int(one.name) for one in Path("/proc/self/fd").iterdir()),
-        )
+        taken = {int(one.name) for one in Path("/proc/self/fd").iterdir()}
+        free = next(one for one in range(len(taken) + 1) if one not in taken)
+        what, most = resource.RLIMIT_NOFILE, free + 1
     else:
         what, most = resource.RLIMIT_NPROC, 0
     before = resource.getrlimit(what)
@@ -183,15 +182,18 @@ def main() -> None:
     steps = Steps(folder, kind)
     for _ in range(3):
         steps.put()
+    raised = 0
     with limited(kind):
         for number in range(STEPS):
+            raised += 1
             with contextlib.suppress(Exception):
                 if number % 4 == 3:
                     steps.take()
                 else:
                     steps.put()
+                raised -= 1
     steps.drain()
-    steps.note(b"end %d\n" % steps.repository._commits.is_stopped)
+    steps.note(b"end %d %d\n" % (steps.repository._commits.is_stopped, raised))
     os._exit(0)
 
 

@@ -37,7 +37,7 @@ class Notes:
         there: Ids of FlowFiles that must be found.
         unsure: Ids of those of steps that raised.
         queued: Ids in the order in which the queue handed them out at the end.
-        raised: How many steps raised.
+        raised: How many rounds raised.
         stopped: The repository has stopped.
     """
 
@@ -58,12 +58,11 @@ class Notes:
             elif word == "ok":
                 notes.there = notes.there - ids if what == "remove" else notes.there | ids
             elif word == "no":
-                notes.raised += 1
                 notes.unsure |= ids
             elif word == "queue":
                 notes.queued = list(map(int, rest))
             else:
-                notes.stopped = rest == ["1"]
+                notes.stopped, notes.raised = rest[0] == "1", int(rest[1])
         return notes
 
 
