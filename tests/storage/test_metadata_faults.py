@@ -1,0 +1,207 @@
+"""Exceptions of every kind at every statement of every transaction of the metadata store."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeVar
+
+import pytest
+from sqlalchemy import select
+
+from penstock.core.errors import Conflict, Fenced, NotFound
+from penstock.core.intervals import Interval
+from penstock.storage.metadata import (
+    AllocateRequest,
+    AnnouncedFile,
+    AuditRow,
+    LockRow,
+    MetadataStore,
+    PublishRequest,
+    SegmentRow,
+    TaskRow,
+    Term,
+    schema,
+    segment_id,
+)
+from penstock.testing.injection import FAULTS, Faults
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from conftest import HandClock
+    from penstock.storage.metadata.database import Transactions
+
+T = TypeVar("T")
+
+DAY = Interval(0, 86_400_000)
+NEXT_DAY = Interval(86_400_000, 172_800_000)
+Rows = Mapping[str, Sequence[tuple[object, ...]]]
+
+
+class FaultyTransactions:
+    """The transactions of a database, whose statements a test can make fail."""
+
+    def __init__(self, database: Transactions, faults: Faults) -> None:
+        self._database = database
+        self._faults = faults
+
+    def now_ms(self) -> int:
+        return self._database.now_ms()
+
+    def read(self, work: Callable[[Connection], T]) -> T:
+        return self._database.read(lambda c: work(self._faults.port(c)))
+
+    def write(self, work: Callable[[Connection], T], *, patient: bool = False) -> T:
+        return self._database.write(lambda c: work(self._faults.port(c)), patient=patient)
+
+    def close(self) -> None:
+        self._database.close()
+
+
+def row(number: int, interval: Interval = DAY) -> SegmentRow:
+    name = segment_id("flights", interval, "v1", number)
+    payload = {"loadSpec": {"type": "local", "path": f"/{number}"}, "size": 7}
+    return SegmentRow(name, "flights", interval, "v1", number, 0, payload)
+
+
+def publish(store: MetadataStore) -> object:
+    return store.publish(
+        PublishRequest(
+            task_id="t1",
+            datasource="flights",
+            segments=(row(0), row(1)),
+            supervisor_id="s",
+            start_offsets={0: 0},
+            end_offsets={0: 10},
+            sequence_name="s_0",
+        )
+    )
+
+
+def allocate(store: MetadataStore) -> object:
+    return store.allocate_segments(
+        [
+            AllocateRequest(
+                datasource="flights",
+                interval=NEXT_DAY,
+                sequence_name=f"s_{number}",
+                version="v2",
+                allocator_id="a",
+            )
+            for number in range(3)
+        ]
+    )
+
+
+TERM = Term("overlord", "o1", 1, expires_ms=0, ttl_ms=9_000)
+LOCK = LockRow("t1", "flights", "timeChunk", "EXCLUSIVE", "g", DAY, "v1", 50)
+
+# In this order: most need what those before them have stored.
+OPERATIONS: Mapping[str, Callable[[MetadataStore], object]] = {
+    "insert tasks": lambda s: s.tasks.insert_new(
+        [TaskRow(f"t{n}", "flights", "noop", "g", {}) for n in range(3)]
+    ),
+    "set statuses": lambda s: s.tasks.set_statuses(
+        [("t1", "RUNNING", {"worker": "w"}), ("t2", "FAILED", {"errorMsg": "no"})]
+    ),
+    "put a supervisor": lambda s: s.supervisors.put_all({"s": {"a": 1}, "u": {"a": 2}}),
+    "begin offsets": lambda s: s.begin_offsets("s", {0: 0}, "topic"),
+    "apply locks": lambda s: s.locks.apply([LOCK], [], []),
+    "allocate": allocate,
+    "announce": lambda s: s.announce("t1", "flights", "s_0", [AnnouncedFile("/f", DAY, 5)]),
+    "publish": publish,
+    "move offsets": lambda s: s.move_offsets("s", {0: 5}),
+    "reset offsets": lambda s: s.reset_offsets("s", {0: 1}, "topic"),
+    "mark unused": lambda s: s.segments.mark_unused([row(0).id]),
+    "mark used": lambda s: s.segments.mark_used([row(0).id]),
+    "mark unused within": lambda s: s.segments.mark_unused_within("flights", DAY),
+    "kill": lambda s: s.segments.kill([row(1).id]),
+    "add upgrades": lambda s: s.upgrades.add("t1", {row(0).id: "v9"}),
+    "forget upgrades": lambda s: s.upgrades.forget(["t1"]),
+    "delete pending": lambda s: s.segments.delete_pending("flights", allocator_id="a"),
+    "change locks": lambda s: s.locks.apply([], [], [LOCK]),
+    "terminate": lambda s: s.supervisors.terminate_all(["s"]),
+    "release": lambda s: s.supervisors.release("s"),
+    "put rules": lambda s: s.rules.put("flights", [{"type": "loadForever"}], author="me"),
+    "set a config": lambda s: s.config.compare_and_set(
+        "c", s.config.get("c"), b"1", entry=AuditRow("c", "c", "me", "", {})
+    ),
+    "take a term": lambda s: s.terms.take("overlord", "o1", 1_000),
+    "renew a term": lambda s: s.terms.renew(TERM),
+    "resign": lambda s: s.terms.resign(TERM),
+    "renew a lease": lambda s: s.leases.renew("broker", "b", host="h", port=1, ttl_ms=9),
+    "drop a lease": lambda s: s.leases.drop("broker", "b"),
+    "register a root": lambda s: s.roots.register("w", "/tasks", ["t1"]),
+    "delete complete": lambda s: s.tasks.delete_complete(ended_before_ms=1 << 50),
+}
+
+
+def everything(store: MetadataStore) -> Rows:
+    """Return the rows of all tables."""
+
+    def work(connection: Connection) -> Rows:
+        return {
+            name: sorted((tuple(row) for row in connection.execute(select(table))), key=repr)
+            for name, table in schema.tables.tables.items()
+        }
+
+    return store._database.read(work)
+
+
+def fail_at_every_statement(
+    store: MetadataStore, clock: HandClock, *, after: bool, kinds: int
+) -> None:
+    """Do each operation with an error at each of its statements, then without.
+
+    Args:
+        store: An empty store.
+        clock: Its clock.
+        after: Raise when a statement has taken effect.
+        kinds: Kinds of errors that are raised at each statement; the next statement has others.
+    """
+    faults = Faults()
+    faulty = MetadataStore(FaultyTransactions(store._database, faults))
+    turns = itertools.cycle(FAULTS)
+    for name, operation in OPERATIONS.items():
+        clock.ms += 1
+        before = everything(store)
+        at, raised = 0, True
+        while raised:
+            for error in itertools.islice(turns, kinds):
+                if not raised:
+                    break
+                with faults.armed(error, at, after=after):
+                    operation(faulty)
+                raised = bool(faults.raised)
+                if raised:
+                    where = f"{name}: {error.__name__} at statement {at}"
+                    assert everything(store) == before, where
+            at += 1
+        assert at > 1, name
+        assert everything(store) != before, f"{name} changes nothing: it tests nothing"
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_no_exception_at_any_statement_leaves_half_of_a_transaction(
+    store: MetadataStore, clock: HandClock, *, after: bool
+) -> None:
+    fail_at_every_statement(store, clock, after=after, kinds=1)
+
+
+def test_an_operation_whose_answer_was_lost_does_no_harm_when_it_is_repeated(
+    store: MetadataStore, clock: HandClock
+) -> None:
+    """As after an exception between the commit and the answer."""
+    for name, operation in OPERATIONS.items():
+        clock.ms += 1
+        with suppress(Fenced):  # The term was taken twice, and is another one.
+            operation(store)
+        first = {**everything(store)}
+        try:
+            operation(store)
+        except (Conflict, Fenced, NotFound):
+            assert everything(store) == first, name
+        segments = [one.id for one in store.segments.every()]
+        assert len(segments) == len(set(segments)), name
