@@ -7,6 +7,7 @@ thread of the pool takes a lane's work when there is some, and goes on with othe
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 _BUSY_LANES_MAX: Final = 128
 
@@ -87,11 +90,13 @@ class ThreadLanes:
                 waiting = deque()
                 try:
                     self._pool.submit(self._run_lane, lane, waiting)
-                except RuntimeError as error:
+                except BaseException as error:
                     # The pool has queued the empty lane all the same, and after it would take a
                     # busy thread for an idle one. Its threads go on with what they have.
                     self._pool.shutdown(wait=False)
                     self._pool = self._make_pool()
+                    if not isinstance(error, RuntimeError):
+                        raise
                     reason = f"no thread of {self._name} for {lane!r} can be started: {error}"
                     future.set_exception(Unavailable(reason))
                     return future
@@ -124,4 +129,8 @@ class ThreadLanes:
                         del self._waiting[lane]
                     return
                 _future, run = waiting.popleft()
-            run()
+            try:
+                run()
+            except BaseException:  # noqa: BLE001 - the lane's other work must go on
+                # The work's own errors are its future's; this one is of who was called back.
+                _log.exception("lane %s of %s: an outcome could not be told", lane, self._name)

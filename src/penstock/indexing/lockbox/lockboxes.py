@@ -4,6 +4,12 @@ Owns the lanes' inboxes, the transactions, and who is answered when. What is gra
 `lockbox`. Invariants: a box is touched by its lane alone; what waits in a lane is taken together,
 in order, with one transaction; nobody is answered before it is stored; when it cannot be stored,
 memory is as it was before, but for which tasks are active.
+
+Whatever is raised, every future is answered, and the next request of the datasource is served. A
+command that says which tasks are active, or where they are, is never lost: if its round could not
+begin, the next round of the datasource does it first. If the undo of a batch fails, or memory ran
+out while a batch was computed, memory may differ from the store: the box then refuses all requests
+and `on_failure` is called, because only a new term can read the locks again.
 """
 
 from __future__ import annotations
@@ -35,7 +41,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.core.intervals import Interval
     from penstock.indexing.lockbox.coverage import CoveringLocks
-    from penstock.indexing.lockbox.lockbox import Answer, Command
+    from penstock.indexing.lockbox.lockbox import Answer, Command, Step
     from penstock.indexing.lockbox.model import (
         HeldLock,
         LockPolicy,
@@ -91,17 +97,39 @@ class _Call(Generic[T]):
             self.future.set_result(result)
 
 
+_LASTING: Final = (Add, Remove, Place)
+"""Commands that are done later if their round cannot begin: nobody may repeat them."""
+
 _Work: TypeAlias = "_Asked | _Call[object]"
 
 
 @dataclass(slots=True)
 class _Place:
-    """What a lane owns."""
+    """What a lane owns.
+
+    Attributes:
+        box: The locks.
+        rows: Their rows in the store.
+        inbox: Work for the next round.
+        owed: Commands of rounds that could not begin; they come before those in the inbox.
+        active_locks: As the last round left them.
+        broken: The error after which memory may differ from the store.
+    """
 
     box: Lockbox
     rows: StoredLocks
     inbox: list[_Work] = field(default_factory=list)
+    owed: list[_Asked] = field(default_factory=list)
     active_locks: int = 0
+    broken: BaseException | None = None
+
+
+@dataclass(slots=True)
+class _News:
+    """What a round has to tell: see `Step`."""
+
+    freed: frozenset[str] = frozenset()
+    yielded: tuple[str, ...] = ()
 
 
 class Lockboxes:
@@ -119,6 +147,8 @@ class Lockboxes:
             and that could not be stored yet. It must neither block nor raise.
         on_yielded: Told, before that and in the same way, of tasks that no worker has and whose
             locks somebody else has by now: they have to ask again.
+        on_failure: Called with the error, on any thread, when the locks of a datasource in memory
+            may differ from the stored ones, or when one of the other two raised: the term must end.
     """
 
     def __init__(
@@ -129,12 +159,14 @@ class Lockboxes:
         clock: Clock,
         on_released: Callable[[str, frozenset[str]], None] = lambda _datasource, _task_ids: None,
         on_yielded: Callable[[Sequence[str]], None] = lambda _task_ids: None,
+        on_failure: Callable[[BaseException], None] = lambda _error: None,
     ) -> None:
         self._store = store
         self._lanes = lanes
         self._clock = clock
         self._on_released = on_released
         self._on_yielded = on_yielded
+        self._on_failure = on_failure
         self._mutex = threading.Lock()
         self._places: dict[str, _Place] = {}
         self._refusals: dict[str, tuple[Refused, ...]] = {}
@@ -357,73 +389,161 @@ class Lockboxes:
             place.inbox.append(work)
             is_first = len(place.inbox) == 1
         if is_first:
-            try:
-                self._lanes.submit(lane_of(datasource), partial(self._serve, datasource, place))
-            except Closed:
+            self._begin(datasource, place)
+
+    def _begin(self, datasource: str, place: _Place) -> None:
+        """Have the lane do a round; if it cannot, refuse what waits for the round."""
+        try:
+            round_ = self._lanes.submit(
+                lane_of(datasource), partial(self._serve, datasource, place)
+            )
+        except BaseException as error:
+            if isinstance(error, Closed):
                 self.close()
-                raise
+            else:
+                self._not_begun(datasource, place, error)
+                if isinstance(error, PenstockError):
+                    return  # The futures raise it.
+            raise
+        else:
+            round_.add_done_callback(partial(self._begun, datasource, place))
+
+    def _begun(self, datasource: str, place: _Place, round_: Future[None]) -> None:
+        error = _closed() if round_.cancelled() else round_.exception()
+        if error is not None:  # A round that has begun raises nothing.
+            self._not_begun(datasource, place, error)
+
+    def _not_begun(self, datasource: str, place: _Place, error: BaseException) -> None:
+        with self._mutex:
+            waiting, place.inbox = place.inbox, []
+        self._tell(datasource, _News(self._refuse(place, waiting, error)))
+
+    def _refuse(
+        self, place: _Place, works: Sequence[_Work], error: BaseException
+    ) -> frozenset[str]:
+        """Refuse what is not answered yet; return the tasks whose removal is done later."""
+        left = [work for work in works if not work.future.done()]
+        lasting = [
+            _Asked(work.command, Future())
+            for work in left
+            if isinstance(work, _Asked) and isinstance(work.command, _LASTING)
+        ]
+        with self._mutex:
+            place.owed += lasting
+        if not isinstance(error, PenstockError):
+            error = Unavailable(
+                f"the locks of {place.box.datasource} could not be asked for: try again ({error!r})"
+            )
+        for work in left:
+            if work.future.running() or work.future.set_running_or_notify_cancel():
+                work.future.set_exception(error)
+        return frozenset(one.command.task_id for one in lasting if isinstance(one.command, Remove))
 
     # --- lanes
 
     def _serve(self, datasource: str, place: _Place) -> None:
         """Do what waits for a datasource, and forget the box if it is empty then."""
         with self._mutex:
-            waiting, place.inbox = place.inbox, []
-        freed: frozenset[str] = frozenset()
+            works: list[_Work] = [*place.owed, *place.inbox]
+            place.owed, place.inbox = [], []
+        news = _News()
+        try:
+            self._do_all(place, works, news)
+        except BaseException as error:  # noqa: BLE001 - those who wait must hear of bugs, too
+            news.freed |= self._refuse(place, works, error)
+        with self._mutex:
+            place.active_locks = place.box.active_locks
+            is_idle = not (place.inbox or place.owed or place.rows.in_doubt or place.broken)
+            if is_idle and place.box.is_empty:
+                if place.box.version_floor:  # Anybody may ask about any name.
+                    self._version_floors[datasource] = place.box.version_floor
+                if self._places.get(datasource) is place:
+                    del self._places[datasource]
+        self._tell(datasource, news)
+
+    def _do_all(self, place: _Place, works: Sequence[_Work], news: _News) -> None:
+        """Do the work of one round, in order."""
         batch: list[_Asked] = []
-        for work in waiting:
+        for work in works:
             if not work.future.set_running_or_notify_cancel():
                 continue
             if isinstance(work, _Asked):
                 batch.append(work)
                 if len(batch) < BATCH_COMMANDS_MAX:
                     continue
-            freed |= self._do(place, batch)
+            self._do(place, batch, news)
             batch = []
             if isinstance(work, _Call):
+                _require_sound(place)
                 work.answer(place.box)
-        freed |= self._do(place, batch)
-        with self._mutex:
-            place.active_locks = place.box.active_locks
-            if place.box.is_empty and not place.inbox and not place.rows.in_doubt:
-                if place.box.version_floor:  # Anybody may ask about any name.
-                    self._version_floors[datasource] = place.box.version_floor
-                if self._places.get(datasource) is place:
-                    del self._places[datasource]
-        if freed:
-            self._on_released(datasource, freed)
+        self._do(place, batch, news)
 
-    def _do(self, place: _Place, batch: Sequence[_Asked]) -> frozenset[str]:
-        """Do commands with one transaction and answer them; return who frees something by it."""
+    def _do(self, place: _Place, batch: Sequence[_Asked], news: _News) -> None:
+        """Do commands with one transaction and answer them; note who frees something by it."""
         if not batch:
-            return frozenset()
+            return
+        _require_sound(place)
         commands = [asked.command for asked in batch]
+        now_ms = self._clock.now_ms()
         try:
-            step = place.box.handle(commands, self._clock.now_ms())
+            step = self._handled(place, commands, now_ms)
             place.rows.apply(step.changes)
         except BaseException as error:  # noqa: BLE001 - those who wait must hear of bugs, too
-            place.box.undo()
-            ended = frozenset(c.task_id for c in commands if isinstance(c, Remove))
-            for task_id in ended:
-                place.box.retire(task_id)
-            with self._mutex:
-                for task_id in ended:
-                    self._refusals.pop(task_id, None)
+            ended = self._undo(place, commands)
             for asked in batch:
                 asked.future.set_exception(_unstored(place.box, error))
             # Who waits for what they held may ask again: that takes it from them, once it can be
             # stored.
-            return ended
+            news.freed |= ended
+            return
         place.box.accept()
+        news.freed |= step.freed
+        news.yielded += step.yielded
         self._publish(commands, step.answers)
         for asked, answer in zip(batch, step.answers, strict=True):
             if isinstance(answer, PenstockError):
                 asked.future.set_exception(answer)
             else:
                 asked.future.set_result(answer)
-        if step.yielded:
-            self._on_yielded(step.yielded)
-        return step.freed
+
+    def _handled(self, place: _Place, commands: Sequence[Command], now_ms: int) -> Step:
+        try:
+            return place.box.handle(commands, now_ms)
+        except BaseException as error:
+            if isinstance(error, MemoryError) or not isinstance(error, Exception):
+                # It may have struck between a change and the note of how to undo it.
+                self._broke(place, error)
+            raise
+
+    def _undo(self, place: _Place, commands: Sequence[Command]) -> frozenset[str]:
+        """Undo a batch, except that tasks which ended have ended; return these."""
+        ended = frozenset(c.task_id for c in commands if isinstance(c, Remove))
+        try:
+            place.box.undo()
+            for task_id in ended:
+                place.box.retire(task_id)
+        except BaseException as error:
+            self._broke(place, error)
+            raise
+        with self._mutex:
+            for task_id in ended:
+                self._refusals.pop(task_id, None)
+        return ended
+
+    def _broke(self, place: _Place, error: BaseException) -> None:
+        if place.broken is None:
+            place.broken = error
+            self._on_failure(error)
+
+    def _tell(self, datasource: str, news: _News) -> None:
+        try:
+            if news.yielded:
+                self._on_yielded(news.yielded)
+            if news.freed:
+                self._on_released(datasource, news.freed)
+        except BaseException as error:  # noqa: BLE001 - the owner ends the term for it
+            # Tasks that wait for these locks would wait for ever.
+            self._on_failure(error)
 
     def _publish(self, commands: Sequence[Command], answers: Sequence[Answer]) -> None:
         """Leave what tasks were refused where `why` finds it."""
@@ -443,6 +563,14 @@ class Lockboxes:
 
 def _closed() -> Closed:
     return Closed("the lockboxes are closed: the overlord does not lead any more")
+
+
+def _require_sound(place: _Place) -> None:
+    if place.broken is not None:
+        raise Unavailable(
+            f"the locks of {place.box.datasource} must be read again after an error"
+            f" ({place.broken!r}): ask the overlord again when it has started anew"
+        )
 
 
 def _unstored(box: Lockbox, error: BaseException) -> BaseException:

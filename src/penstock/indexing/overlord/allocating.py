@@ -287,23 +287,28 @@ class Allocating:
         return ask.rows.result()
 
     def _post(self, datasource: str) -> None:
-        def ended(round_: Future[None]) -> None:
-            if round_.cancelled():
-                self._refuse(datasource)
-
+        """Have the lane do a round; if it cannot, refuse what waits for the round."""
         try:
             round_ = self._lanes.submit(lane_of(datasource), partial(self._serve, datasource))
-        except Closed:
-            self._refuse(datasource)
-        else:
-            round_.add_done_callback(ended)
+        except BaseException as error:
+            self._refuse(datasource, error)
+            raise
+        round_.add_done_callback(partial(self._begun, datasource))
 
-    def _refuse(self, datasource: str) -> None:
-        """Tell those who wait that nobody will serve them: the lanes were closed."""
+    def _begun(self, datasource: str, round_: Future[None]) -> None:
+        error = Closed("the overlord ends") if round_.cancelled() else round_.exception()
+        if error is not None:  # A round that has begun raises nothing.
+            self._refuse(datasource, error)
+
+    def _refuse(self, datasource: str, error: BaseException) -> None:
+        """Tell those who wait that nobody will serve them."""
+        if not isinstance(error, PenstockError):
+            text = f"places of {datasource} could not be asked for: try again ({error!r})"
+            error = Unavailable(text)
         with self._mutex:
             asks = self._inboxes.pop(datasource, [])
         for ask in asks:
-            ask.rows.set_exception(Closed("the overlord ends"))
+            ask.rows.set_exception(error)
 
     def _serve(self, datasource: str) -> None:
         with self._mutex:
