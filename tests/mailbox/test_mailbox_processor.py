@@ -281,6 +281,51 @@ def test_ctrl_c_inside_a_submitted_command_also_ends_the_loop() -> None:
     assert isinstance(future.exception(0), KeyboardInterrupt)
 
 
+@pytest.mark.parametrize("error", [MemoryError, OSError, RuntimeError, KeyboardInterrupt])
+def test_an_unexpected_error_of_a_change_goes_to_its_future_and_ends_the_loop(
+    error: type[BaseException],
+) -> None:
+    story = Story()
+
+    def change() -> None:
+        raise error("half done")
+
+    future = story.executor.submit_change(change, "a change")
+    with pytest.raises(error, match="half done"):
+        story.run()
+    assert isinstance(future.exception(0), error)
+
+
+def test_a_refused_change_does_not_end_the_loop() -> None:
+    story = Story()
+
+    def change() -> None:
+        raise Conflict("no")
+
+    refused = story.executor.submit_change(change)
+    done = story.executor.submit_change(lambda: 42)
+    assert story.run() == "default"
+    with pytest.raises(Conflict):
+        refused.result(0)
+    assert done.result(0) == 42
+
+
+def test_a_command_that_cannot_be_posted_ends_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    story = Story()
+
+    def fail(*_arguments: object) -> None:
+        raise MemoryError("no mail")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(story.executor, "execute", fail)
+        with pytest.raises(MemoryError):
+            story.processor.post(lambda: None, "an outcome")
+    with pytest.raises(MemoryError, match="no mail"):
+        story.run()
+    story.processor.close()
+    story.processor.post(lambda: None, "nobody waits")
+
+
 # The end
 
 

@@ -4,14 +4,17 @@ An errand is one kind of such work: asking the broker, persisting, announcing. I
 its outcome comes back as mail. `Unavailable` means that the same work is tried again after a
 growing while, for ever: how long is too long is the supervisor's to judge. Any other error goes to
 the owner. Belongs to the mailbox thread.
+
+No outcome is lost: an exception of the work, expected or not, goes to the owner as an error; an
+exception while the outcome is handed over ends the mailbox's loop.
 """
 
 from __future__ import annotations
 
 import logging
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.core.errors import Closed, Fenced, PenstockError, Unavailable
@@ -61,11 +64,19 @@ class Calls:
     ) -> None:
         """Run `work` on a lane, then one of the others with what came of it, as mail.
 
-        An exception that is not ours is a bug and ends the mailbox's loop. Closed lanes mean that
-        the owner is stopping: nothing is begun any more, and nobody waits for it.
+        An exception of the work that is not a `PenstockError` goes to `failed` as `Unavailable`:
+        nobody knows how much of the work was done. Exceptions of `done` and `failed` end the
+        mailbox's loop. Closed lanes mean that the owner is stopping: nothing is begun any more,
+        and nobody waits for it.
         """
-        with suppress(Closed):
-            self.watch(self._lanes.submit(lane, work), done, failed)
+        try:
+            future = self._lanes.submit(lane, work)
+        except Closed:
+            return
+        except PenstockError as error:
+            self._processor.post(partial(failed, error), "a call could not begin")
+            return
+        self.watch(future, done, failed)
 
     def watch(
         self,
@@ -88,13 +99,15 @@ class Calls:
                 done(ended.result())
             elif isinstance(error, PenstockError):
                 failed(error)
+            elif isinstance(error, Exception):
+                _log.error("a call failed unexpectedly", exc_info=error)
+                failed(Unavailable(f"the call failed unexpectedly: {error!r}"))
             else:
                 raise error
 
-        # On the lane's thread. A closed mailbox means that nobody waits any more.
+        # On the lane's thread.
         if not ended.cancelled():
-            with suppress(Closed):
-                self._processor.main_executor.execute(settle, "a call ended")
+            self._processor.post(settle, "a call ended")
 
 
 class Errand:
@@ -143,16 +156,19 @@ class Errand:
         self._submit(work, done)
 
     def _submit(self, work: Callable[[], T], done: Callable[[T], None]) -> None:
-        with suppress(Closed):  # The owner is stopping; the next process begins anew.
+        future: Future[T]
+        try:
             future = self._lanes.submit(self._lane, work)
-            future.add_done_callback(lambda ended: self._report(ended, work, done))
+        except Closed:
+            return  # The owner is stopping; the next process begins anew.
+        except PenstockError as error:
+            future = Future()
+            future.set_exception(error)
+        future.add_done_callback(lambda ended: self._report(ended, work, done))
 
     def _report(self, ended: Future[T], work: Callable[[], T], done: Callable[[T], None]) -> None:
-        # On the lane's thread. A closed mailbox means that nobody waits any more.
-        with suppress(Closed):
-            self._processor.main_executor.execute(
-                lambda: self._settle(ended, work, done), "%s ended", self._name
-            )
+        # On the lane's thread.
+        self._processor.post(lambda: self._settle(ended, work, done), "%s ended", self._name)
 
     def _settle(self, ended: Future[T], work: Callable[[], T], done: Callable[[T], None]) -> None:
         if ended.cancelled():

@@ -10,6 +10,7 @@ from __future__ import annotations
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
+from penstock.core.errors import PenstockError
 from penstock.mailbox.mail import DEFAULT, MIN_PRIORITY, Mail
 from penstock.mailbox.taskmailbox import MailboxState
 
@@ -23,12 +24,18 @@ T = TypeVar("T")
 
 
 class _Submitted(Generic[T]):
-    """A command whose outcome goes into a future, and whose cancellation does."""
+    """A command whose outcome goes into a future, and whose cancellation does.
 
-    __slots__ = ("_command", "future")
+    Args:
+        command: What to run.
+        expected: Exceptions that are for the future alone; any other also ends the loop.
+    """
 
-    def __init__(self, command: Callable[[], T]) -> None:
+    __slots__ = ("_command", "_expected", "future")
+
+    def __init__(self, command: Callable[[], T], expected: type[BaseException] = Exception) -> None:
         self._command = command
+        self._expected = expected
         self.future: Future[T] = Future()
 
     def __call__(self) -> None:
@@ -39,8 +46,8 @@ class _Submitted(Generic[T]):
             result = self._command()
         except BaseException as error:  # the future's owner hears it, as with any executor
             self.future.set_exception(error)
-            if not isinstance(error, Exception):
-                raise  # Ctrl-C and exit also end the loop
+            if not isinstance(error, self._expected):
+                raise
         else:
             self.future.set_result(result)
 
@@ -129,6 +136,22 @@ class MailboxExecutor:
         """
         submitted = _Submitted(command)
         self._put(Mail(submitted, self.priority, description, arguments, options))
+        return submitted.future
+
+    def submit_change(
+        self, command: Callable[[], T], description: str = "", *arguments: object
+    ) -> Future[T]:
+        """Submit a command that changes the state of the mailbox's owner.
+
+        A `PenstockError` is an answer: it goes to the future, and the loop goes on. Any other
+        exception may have left the state half changed: it goes to the future and ends the loop,
+        so that the owner starts anew from what is stored.
+
+        Raises:
+            Closed: The mailbox is quiesced or closed; the command will not run.
+        """
+        submitted = _Submitted(command, PenstockError)
+        self._put(Mail(submitted, self.priority, description, arguments))
         return submitted.future
 
     def yield_(self) -> None:

@@ -14,7 +14,7 @@ suspended (`control`). Invariants:
 from __future__ import annotations
 
 import logging
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.clock import Clock, SystemClock
@@ -103,6 +103,23 @@ class MailboxProcessor:
         it through. No effect unless open.
         """
         put_control(self.mailbox, self._abort, "abort the loop", priority=MAX_PRIORITY)
+
+    def post(
+        self, command: Callable[[], object], description: str = "", *arguments: object
+    ) -> None:
+        """Have the loop run a command that must not be lost, such as the outcome of a call.
+
+        If its mail cannot be put, for example because memory ran out, the loop ends with that
+        error. No effect if the mailbox is quiesced or closed: nobody waits for the command then.
+        """
+        try:
+            self.main_executor.execute(command, description, *arguments)
+        except BaseException as error:
+            if isinstance(error, Closed):
+                return
+            with suppress(Closed):
+                self.report_throwable(error)
+            raise
 
     def report_throwable(self, error: BaseException) -> None:
         """Have the loop end with this exception; a mail that waits in a yield gets it there.

@@ -39,14 +39,14 @@ class CompactionDesk:
 
     def configure(self, config: CompactionConfig, audit_of: AuditOf | None = None) -> Future[None]:
         """Set what the segments of a datasource should look like; `audit_of` notes it."""
-        return self._executor.submit(
+        return self._executor.submit_change(
             lambda: self._full().supervisors.compaction.configure(config, audit_of),
             "configure compaction",
         )
 
     def end(self, datasource: str, audit_of: AuditOf | None = None) -> Future[None]:
         """Compact a datasource no more; `audit_of` notes it."""
-        return self._executor.submit(
+        return self._executor.submit_change(
             lambda: self._full().supervisors.compaction.end(datasource, audit_of),
             "end compaction",
         )

@@ -9,7 +9,7 @@ import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final, Protocol
 
-from penstock.core.errors import Closed, InvalidRequest, PenstockError
+from penstock.core.errors import Closed, InvalidRequest, PenstockError, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -58,9 +58,12 @@ class Intake:
 
     def _post(self) -> None:
         try:
-            mail = self._processor.main_executor.submit(self._serve, "submitted tasks")
+            mail = self._processor.main_executor.submit_change(self._serve, "submitted tasks")
         except Closed as error:
             self._refuse(error)
+        except BaseException as error:
+            self._refuse(Unavailable(f"the task could not be submitted: try again ({error!r})"))
+            raise
         else:
             mail.add_done_callback(self._posted)
 
@@ -68,7 +71,7 @@ class Intake:
         if mail.cancelled():
             self._refuse(Closed("the overlord ends: ask the next one"))
 
-    def _refuse(self, error: Closed) -> None:
+    def _refuse(self, error: PenstockError) -> None:
         for _task, future in self._taken(None):
             if future.set_running_or_notify_cancel():
                 future.set_exception(error)
@@ -83,17 +86,25 @@ class Intake:
         taken = self._taken(TASKS_PER_TRANSACTION)
         with self._mutex:
             more = bool(self._inbox)
-        if more:
-            self._post()
-        waiting = [one for one in taken if one[1].set_running_or_notify_cancel()]
-        if not waiting:
-            return
-        self._add(waiting)
+        try:
+            if more:
+                self._post()
+        finally:
+            waiting = [one for one in taken if one[1].set_running_or_notify_cancel()]
+            try:
+                self._add(waiting)
+            except BaseException as error:
+                for _task, future in waiting:
+                    if not future.done():
+                        future.set_exception(error)
+                raise
 
     def _add(self, waiting: Sequence[tuple[TaskSpec, Future[str]]]) -> None:
+        if not waiting:
+            return
         try:
             answers = self._queue().add_all([task for task, _future in waiting])
-        except BaseException as error:
+        except PenstockError as error:
             if isinstance(error, InvalidRequest) and len(waiting) > 1:
                 # The store refuses one of them: that must not cost the others their places.
                 for one in waiting:
@@ -101,8 +112,6 @@ class Intake:
                 return
             for _task, future in waiting:
                 future.set_exception(error)
-            if not isinstance(error, PenstockError):
-                raise
             return
         for (task, future), refusal in zip(waiting, answers, strict=True):
             if refusal is None:

@@ -9,10 +9,9 @@ overlord does not lead.
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
-from penstock.core.errors import Closed, Conflict
+from penstock.core.errors import Conflict
 from penstock.core.waits import WaitTable, merged
 from penstock.indexing.overlord.compactiondesk import CompactionDesk
 from penstock.indexing.overlord.errors import NotLeading
@@ -145,7 +144,7 @@ class Overlord:
     # The mailbox thread
 
     def _call(self, command: Callable[[], T], description: str) -> Future[T]:
-        return self._processor.main_executor.submit(command, description)
+        return self._processor.main_executor.submit_change(command, description)
 
     def _lead(self) -> LeaderTerm:
         """Return the term, if this overlord leads, half at least."""
@@ -188,10 +187,7 @@ class Overlord:
 
     def _fenced(self, term: Term) -> None:
         """A write was refused, on whatever thread it was made."""
-        with suppress(Closed):
-            self._processor.main_executor.execute(
-                lambda: self._depose(term), "term %d is over", term.number
-            )
+        self._processor.post(lambda: self._depose(term), "term %d is over", term.number)
 
     def _depose(self, term: Term) -> None:
         if self._term is not None and self._term.number == term.number:

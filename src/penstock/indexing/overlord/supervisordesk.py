@@ -98,7 +98,7 @@ class SupervisorDesk:
                 _tell_shortage(term)
             return done
 
-        return self._call(put, "submit a supervisor")
+        return self._change(put, "submit a supervisor")
 
     def backfill(self, supervisor_id: str, *, task_count: int | None = None) -> Future[str]:
         """Go on at the latest messages, and have another supervisor read what lies before.
@@ -106,7 +106,7 @@ class SupervisorDesk:
         Returns the id of the other. The future raises InvalidRequest if the supervisor's spec or
         state does not allow it.
         """
-        return self._call(
+        return self._change(
             lambda: self._full().supervisors.backfill(supervisor_id, task_count), "backfill"
         )
 
@@ -124,7 +124,7 @@ class SupervisorDesk:
             _tell_shortage(term)
             return spec
 
-        return self._call(change, "suspend")
+        return self._change(change, "suspend")
 
     def resume(self, supervisor_id: str) -> Future[AnySupervisorSpec]:
         """Have a suspended supervisor go on; as `suspend`."""
@@ -132,15 +132,15 @@ class SupervisorDesk:
 
     def terminate(self, supervisor_id: str) -> Future[None]:
         """Have a supervisor publish what is read, then be gone. Committed offsets stay."""
-        return self._call(lambda: self._full().supervisors.terminate(supervisor_id), "terminate")
+        return self._change(lambda: self._full().supervisors.terminate(supervisor_id), "terminate")
 
     def reset(self, supervisor_id: str, offsets: Offsets | None = None) -> Future[None]:
         """Set committed offsets, or begin anew; its tasks end without publishing."""
-        return self._call(lambda: self._find(supervisor_id).offsets.reset(offsets), "reset")
+        return self._change(lambda: self._find(supervisor_id).offsets.reset(offsets), "reset")
 
     def hand_off(self, supervisor_id: str, groups: Sequence[int] | None = None) -> Future[None]:
         """Have task groups, or all, publish now."""
-        return self._call(lambda: self._find(supervisor_id).hand_off(groups), "hand off")
+        return self._change(lambda: self._find(supervisor_id).hand_off(groups), "hand off")
 
     def spec(self, supervisor_id: str) -> Future[AnySupervisorSpec]:
         """Return a supervisor's spec; the future raises NotFound."""
@@ -212,14 +212,14 @@ class SupervisorDesk:
 
     def suspend_all(self, *, suspended: bool) -> Future[int]:
         """Suspend all supervisors, or resume them; return how many were not so before."""
-        return self._call(
+        return self._change(
             lambda: self._full().supervisors.suspend_all(suspended=suspended),
             "suspend or resume all supervisors",
         )
 
     def terminate_all(self) -> Future[int]:
         """Have all supervisors publish what is read, then be gone; return how many there were."""
-        return self._call(
+        return self._change(
             # Not the bound method: which term it is counts when the command runs.
             lambda: self._full().supervisors.terminate_all(),  # noqa: PLW0108 - see above
             "terminate all supervisors",
@@ -247,6 +247,9 @@ class SupervisorDesk:
 
     def _find(self, supervisor_id: str) -> Supervisor:
         return self._full().supervisors.find(supervisor_id)
+
+    def _change(self, command: Callable[[], T], description: str) -> Future[T]:
+        return self._processor.main_executor.submit_change(command, description)
 
     def _call(self, command: Callable[[], T], description: str) -> Future[T]:
         return self._processor.main_executor.submit(command, description)

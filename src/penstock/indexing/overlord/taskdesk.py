@@ -105,7 +105,9 @@ class TaskDesk:
 
     def shutdown(self, task_id: str, reason: str = "shut down by a user") -> Future[bool]:
         """End a task without publishing; false if it is not active."""
-        return self._call(lambda: self._lead().queue.shutdown(task_id, reason), "shut down a task")
+        return self._change(
+            lambda: self._lead().queue.shutdown(task_id, reason), "shut down a task"
+        )
 
     def shutdown_all(self, datasource: str) -> Future[int]:
         """End all tasks of a datasource; return how many there were."""
@@ -115,7 +117,7 @@ class TaskDesk:
             ids = list(queue.index.of_datasource(datasource))
             return queue.shutdown_all(ids, "all tasks of its datasource were shut down by a user")
 
-        return self._call(end, "shut down the tasks of a datasource")
+        return self._change(end, "shut down the tasks of a datasource")
 
     def tasks(
         self, *, active: bool | None = None, datasource: str | None = None, limit: int | None = None
@@ -213,7 +215,10 @@ class TaskDesk:
                 )
             term.queue.runner.configure(config)
 
-        return self._call(change, "worker config")
+        return self._change(change, "worker config")
+
+    def _change(self, command: Callable[[], T], description: str) -> Future[T]:
+        return self._processor.main_executor.submit_change(command, description)
 
     def _call(self, command: Callable[[], T], description: str) -> Future[T]:
         return self._processor.main_executor.submit(command, description)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import Closed, InvalidRequest
 from penstock.indexing.events import NoEvents
@@ -28,7 +28,6 @@ from penstock.indexing.supervisor import SupervisorOptions, SupervisorPorts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from concurrent.futures import Future
 
     from penstock.core.clock import Clock
     from penstock.core.waits import WaitTable
@@ -47,8 +46,6 @@ if TYPE_CHECKING:
     from penstock.indexing.taskspec import TaskSpec
     from penstock.mailbox import MailboxProcessor
     from penstock.storage.metadata import MetadataStore
-
-T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -124,6 +121,7 @@ class LeaderTerm:
             clock=ports.clock,
             on_released=self._released,
             on_yielded=self._yielded,
+            on_failure=self._locks_failed,
         )
         self.queue: Final = TaskQueue(
             QueuePorts(
@@ -198,8 +196,10 @@ class LeaderTerm:
             metadata=self.metadata,
             lockboxes=self.lockboxes,
             index=self.queue.index,
-            submit=lambda task: self._call(lambda: self.queue.add(task)),
-            slots=lambda: self._call(self._slots),
+            submit=lambda task: self._processor.main_executor.submit_change(
+                lambda: self.queue.add(task), "a duty's task"
+            ),
+            slots=lambda: self._processor.main_executor.submit(self._slots, "a duty's question"),
             clock=self._ports.clock,
             new_token=self._ports.new_token,
             task_context=self._task_context,
@@ -213,9 +213,6 @@ class LeaderTerm:
     def _slots(self) -> int:
         return self.queue.runner.capacity
 
-    def _call(self, command: Callable[[], T]) -> Future[T]:
-        return self._processor.main_executor.submit(command, "a duty's call")
-
     def _task_ended(self, task: TaskSpec, state: TaskState, error: str) -> None:
         self.desk.ended(task.id)
         self.supervisors.streams.task_ended(task, state, error)
@@ -224,19 +221,22 @@ class LeaderTerm:
         self.supervisors.streams.tasks_compared()
 
     def _released(self, datasource: str, task_ids: frozenset[str]) -> None:
-        # On the datasource's lane. A closed mailbox means that this overlord stops.
-        with suppress(Closed):
-            self._processor.main_executor.execute(
-                lambda: self.queue.locks.released(datasource, task_ids),
-                "locks of %s were released",
-                datasource,
-            )
+        # On the datasource's lane.
+        self._processor.post(
+            lambda: self.queue.locks.released(datasource, task_ids),
+            "locks of %s were released",
+            datasource,
+        )
 
     def _yielded(self, task_ids: Sequence[str]) -> None:
+        self._processor.post(
+            lambda: self.queue.stages.yielded(task_ids), "locks of tasks that wait were taken"
+        )
+
+    def _locks_failed(self, error: BaseException) -> None:
+        # The locks are right again when the next term has read them.
         with suppress(Closed):
-            self._processor.main_executor.execute(
-                lambda: self.queue.stages.yielded(task_ids), "locks of tasks that wait were taken"
-            )
+            self._processor.report_throwable(error)
 
 
 class ActionDesk:

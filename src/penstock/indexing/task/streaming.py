@@ -133,7 +133,7 @@ class StreamingTask:
 
     def report(self) -> Future[TaskReport]:
         """Tell how the task stands."""
-        return self._call(self._report, "report")
+        return self.processor.main_executor.submit(self._report, "report")
 
     def pause(self) -> Future[dict[int, int]]:
         """Begin to read nothing more; tell the offsets at which reading stands then.
@@ -141,26 +141,26 @@ class StreamingTask:
         What is being persisted counts as read, since it will be. The pause ends by itself after
         `TaskOptions.pause_limit_ms`. The future raises Conflict if the end is agreed already.
         """
-        return self._call(self._steering.pause, "pause")
+        return self._change(self._steering.pause, "pause")
 
     def resume(self) -> Future[None]:
         """Go on reading."""
-        return self._call(self._steering.resume, "resume")
+        return self._change(self._steering.resume, "resume")
 
     def set_end_offsets(self, end: Offsets, *, finish: bool) -> Future[None]:
         """Close the open sequence at these offsets and resume; the task ends there if `finish`.
 
         The future raises InvalidRequest if the offsets do not fit.
         """
-        return self._call(lambda: self._steering.set_end(end, finish=finish), "set end offsets")
+        return self._change(lambda: self._steering.set_end(end, finish=finish), "set end offsets")
 
     def stop(self) -> None:
         """Let `run` return soon. What is under way is done again by the next process."""
         with suppress(Closed):
-            self._call(lambda: self._end(TaskResult(TaskState.RUNNING)), "stop")
+            self._change(lambda: self._end(TaskResult(TaskState.RUNNING)), "stop")
 
-    def _call(self, command: Callable[[], T], description: str) -> Future[T]:
-        return self.processor.main_executor.submit(command, description)
+    def _change(self, command: Callable[[], T], description: str) -> Future[T]:
+        return self.processor.main_executor.submit_change(command, description)
 
     # The mailbox thread
 

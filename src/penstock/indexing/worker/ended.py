@@ -10,11 +10,10 @@ tried again after `forget_delay_ms`, until it is gone or a later task's.
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
-from penstock.core.errors import Closed, Dependency, PenstockError, Unavailable
+from penstock.core.errors import Dependency, PenstockError, Unavailable
 from penstock.indexing.ports import WorkerTask
 
 if TYPE_CHECKING:
@@ -203,9 +202,11 @@ class EndedTasks:
                     self._waits.failed(_SHIP, error, dependency=Dependency.STORAGE)
                 return
             self._waits.ended(_SHIP)
-            with suppress(Closed):  # the next worker ships it again, which is fine
-                self._processor.main_executor.execute(
-                    ended.mark_shipped, "the log of %s is kept", ended.id
-                )
+            self._processor.post(ended.mark_shipped, "the log of %s is kept", ended.id)
 
-        self._logs.ship(ended.id, ended.folder.path).add_done_callback(note)
+        try:
+            shipped = self._logs.ship(ended.id, ended.folder.path)
+        except PenstockError as error:  # The lanes are closed: the next worker ships it.
+            _log.warning("the log of task %s is not in the log store: %s", ended.id, error)
+            return
+        shipped.add_done_callback(note)

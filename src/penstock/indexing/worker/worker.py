@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import logging
 from concurrent.futures import CancelledError, Future
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -114,11 +113,11 @@ class Worker:
 
     def start(self) -> Future[None]:
         """Go on with the tasks whose folders are there."""
-        return self._processor.main_executor.submit(self._start, "start")
+        return self._processor.main_executor.submit_change(self._start, "start")
 
     def stop(self) -> Future[None]:
         """Ask all peons to stop; their tasks go on when the worker is started again."""
-        return self._processor.main_executor.submit(self._stop, "stop")
+        return self._processor.main_executor.submit_change(self._stop, "stop")
 
     def report(self) -> WorkerReport:
         """Return everything the worker has.
@@ -126,7 +125,7 @@ class Worker:
         Raises:
             Unavailable: It is starting.
         """
-        return self._answer(self._has.everything, "report")
+        return self._answer(self._has.everything, "report", is_question=True)
 
     def changes(self, after: HistoryPlace, wait_ms: int) -> Future[WorkerChanges]:
         """Answer with what changed after a place, when something did or the time is over.
@@ -208,16 +207,17 @@ class Worker:
         if self._processor.mailbox.is_mailbox_thread:
             self._ended.cleared(task_id, whole=whole)
             return
-        with suppress(Closed):
-            self._processor.main_executor.execute(
-                lambda: self._ended.cleared(task_id, whole=whole), "cleared %s", task_id
-            )
+        self._processor.post(
+            lambda: self._ended.cleared(task_id, whole=whole), "cleared %s", task_id
+        )
 
     def _answer(
         self,
         command: Callable[[], T],
         description: str,
         too_late: Callable[[T], None] | None = None,
+        *,
+        is_question: bool = False,
     ) -> T:
         """Have the mailbox do a command, and return its answer.
 
@@ -225,6 +225,8 @@ class Worker:
             command: What to do.
             description: For logs.
             too_late: Told the answer if nobody waits for it any more; any thread.
+            is_question: Whether the command changes nothing, so that no error of it can leave
+                anything half changed.
         """
 
         def run() -> T:
@@ -233,7 +235,9 @@ class Worker:
 
         if self._processor.mailbox.is_mailbox_thread:
             return run()
-        future = self._processor.main_executor.submit(run, description)
+        executor = self._processor.main_executor
+        submit = executor.submit if is_question else executor.submit_change
+        future = submit(run, description)
         try:
             return future.result(_ANSWER_TIMEOUT_S)
         except TimeoutError as error:
