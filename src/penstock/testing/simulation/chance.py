@@ -40,6 +40,8 @@ FAULTS: Final[Mapping[str, float]] = {
     "agreement late": 0.04,
     "deep storage full": 0.0003,
     "publish under way": 0.04,
+    "unforeseen error": 0.0015,
+    "no thread": 0.002,
 }
 """Kinds of faults, and how likely each is at each moment where it may happen."""
 
@@ -61,8 +63,9 @@ WHIMS: Final = (
     "scaling by cost",
     "leaders come and go",
     "server priorities",
+    "unforeseen errors",
 )
-"""What users may want beyond events and tasks; a run has few of them."""
+"""What users may want beyond events and tasks, and what is rare; a run has few of them."""
 
 _WHIM: Final = 0.25
 _CALM: Final = 0.1
@@ -84,6 +87,8 @@ _OF_LEADERS: Final = frozenset({"new leader amid a write", "leader's clock behin
 """Where leaders come and go these are so much likelier."""
 _OF_CLOCKS: Final = frozenset({"clock jumps", "leader's clock behind"})
 """Where unused segments are deleted clocks are right: then the least of margins is enough."""
+_UNFORESEEN: Final = frozenset({"unforeseen error", "no thread"})
+"""Only runs with unforeseen errors have these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +99,13 @@ class Faults:
         without: Kinds that do not happen; whims, too.
         most: How many happen at most; the first ones do.
         scale: All rates are multiplied by it.
+        always: Whims that the run has for sure.
     """
 
     without: frozenset[str] = frozenset()
     most: int = 1_000_000
     scale: float = 1.0
+    always: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -127,11 +134,12 @@ class Chance:
         of_hosts = _CALM if self.whim("calm hosts", 0.5) else 1.0
         self.deletes_unused = self.whim("unused are deleted")
         are_rivals = self.whim("leaders come and go")
+        absent = frozenset() if self.whim("unforeseen errors") else _UNFORESEEN
         for kind, rate in FAULTS.items():
             factor = dice.choice([0.0, 0.5, 1.0, 1.0, 3.0])
             if are_rivals and kind in _OF_LEADERS:
                 factor = _RIVALS
-            wanted = 0.0 if kind in self.faults.without else self.faults.scale
+            wanted = 0.0 if kind in self.faults.without | absent else self.faults.scale
             calm = of_hosts if kind in _OF_HOSTS else 1.0
             sure = 0.0 if self.deletes_unused and kind in _OF_CLOCKS else 1.0
             self._rates[kind] = rate * factor * wanted * calm * sure
@@ -146,7 +154,8 @@ class Chance:
 
     def whim(self, kind: str, likely: float = _WHIM) -> bool:
         """Tell whether users of this run have a whim. Once for each kind."""
-        return self.of(kind).random() < likely and kind not in self.faults.without
+        drawn = self.of(kind).random() < likely
+        return (drawn or kind in self.faults.always) and kind not in self.faults.without
 
     def fault(self, kind: str, *, throws: int = 1) -> bool:
         """Tell whether a fault happens at this moment, if any of so many throws says so."""

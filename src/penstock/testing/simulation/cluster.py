@@ -229,7 +229,7 @@ class SimOverlord:
             _OPTIONS,
         )
         self._contest = TermContest(store.terms, SERVICE, self.name, process.clock, _TERM_MS)
-        process.spawn("election", self._stand)
+        process.spawn("election", self._stand, is_vital=True)
 
     @property
     def may_win(self) -> bool:
@@ -250,7 +250,7 @@ class SimOverlord:
             asked_s = world.now_s
             term, self.won = self.won, None
             try:
-                term = term or self._contest.seek()
+                term = term or self._asked(self._contest.seek)
             except PenstockError:
                 term = None
             if term is not None:
@@ -274,7 +274,7 @@ class SimOverlord:
             self._deposed = False
             asked_s = world.now_s
             try:
-                self._contest.keep(term)
+                self._asked(lambda: self._contest.keep(term))
             except Fenced:
                 ours = False
                 break
@@ -289,9 +289,18 @@ class SimOverlord:
         world.note(f"{self.name} leads no more")
         if ours:
             try:
-                self._contest.resign(term)
+                self._asked(lambda: self._contest.resign(term))
             except PenstockError:
                 world.note(f"{self.name} could not resign")
+
+    def _asked(self, question: Callable[[], T]) -> T:
+        """Ask the contest; an error that nobody expects counts as no answer, as in the product."""
+        try:
+            return question()
+        except Exception as error:
+            if not self.process.world.is_unforeseen(error):
+                raise
+            raise Unavailable(f"the election failed: {error!r}") from error
 
 
 class SimWorker:
@@ -369,12 +378,18 @@ class _WorkerClient:
 
     def _call(self, name: str, work: Callable[[Worker], T]) -> T:
         world, worker = self._cluster.world, self._worker.worker
-        return call(
-            self._caller,
-            self._worker.process,
-            name,
-            lambda: world.on_scheduler(lambda: work(worker), name),
-        )
+        process = self._worker.process
+
+        def ask() -> T:
+            try:
+                return world.on_scheduler(lambda: work(worker), name)
+            except BaseException as error:
+                # On the scheduler's thread a command is no mail, which would have ended the loop.
+                if world.is_unforeseen(error):
+                    process.broke(error)
+                raise
+
+        return call(self._caller, process, name, ask)
 
 
 class _Workers:

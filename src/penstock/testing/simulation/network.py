@@ -70,6 +70,8 @@ def call(
     error = served.future.exception()
     if isinstance(error, Killed):
         raise Unavailable(f"{callee.name} died")
+    if world.is_unforeseen(error):
+        raise Unavailable(f"{callee.name} answered with an internal error: {error!r}")
     return served.future.result()
 
 

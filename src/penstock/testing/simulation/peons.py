@@ -26,6 +26,7 @@ from penstock.indexing.worker.peontask import TaskKinds
 from penstock.testing.batchengine import FakeBatchEngine
 from penstock.testing.engine import FakeEngine
 from penstock.testing.simulation.broker import SimBroker
+from penstock.testing.simulation.strands import Killed
 from penstock.testing.simulation.world import Process, StrandLanes
 
 if TYPE_CHECKING:
@@ -174,7 +175,12 @@ class SimPeon:
         except PenstockError as error:
             self.process.world.note(f"{self.process.name} cannot run: {error}")
             code = 1
-        except Exception as error:  # narrow: notes the violation
+        except BaseException as error:
+            if isinstance(error, Killed):
+                raise
+            if self.process.world.is_unforeseen(error):
+                self._exit(1)
+                return
             # The boundary: nobody waits for this strand, and a bug anywhere fails the seed.
             text = f"{self.process.name}: {error!r}"
             self.process.world.violation = self.process.world.violation or text

@@ -91,6 +91,7 @@ class Strand(Generic[T]):
     def __init__(self, name: str, work: Callable[[], T], wake_s: float) -> None:
         self.name = name
         self.acting = name
+        self.is_vital = False
         self.future: Future[T] = Future()
         self.finished = False
         self.wake_s = wake_s

@@ -34,6 +34,12 @@ DAYS: Final = 3
 _STEP_S: Final = 0.002
 _LOOK_S: Final = 1.0
 _STORY_LINES: Final = 100_000
+_UNFORESEEN: Final[tuple[type[BaseException], ...]] = (
+    MemoryError,
+    OSError,
+    RuntimeError,
+    KeyboardInterrupt,
+)
 
 
 class World:
@@ -53,6 +59,8 @@ class World:
         self._acting = ""
         # What must never be and was; kept here, since whoever is told of an error may swallow it.
         self.violation = ""
+        # Errors that no part of the product expects, as they were raised.
+        self._unforeseen: list[BaseException] = []
         # While it is not 0, code runs that another thread would wait for with a mutex.
         self.undivided = 0
         self._order = chance.of("order")
@@ -133,6 +141,17 @@ class World:
 
         return strand.on_scheduler(run)  # type: ignore[return-value]  # a strand passes anything on
 
+    def unforeseen(self, what: str) -> BaseException:
+        """Return an error of a kind that no part of the product expects."""
+        kind = self.chance.of("unforeseen errors").choice(_UNFORESEEN)
+        error = kind(f"unforeseen {what}")
+        self._unforeseen.append(error)
+        return error
+
+    def is_unforeseen(self, error: BaseException | None) -> bool:
+        """Tell whether an error is one of those, and not what a part of the product made of it."""
+        return any(error is one for one in self._unforeseen)
+
     def let_others_run(self) -> None:
         """Have something else happen first, if a strand runs and it may be interrupted."""
         if self.current is not None and not self.undivided:
@@ -196,21 +215,51 @@ class Process:
         """Whether it reaches nobody, and nobody it."""
         return self.cut_until_s > self.world.now_s
 
-    def spawn(self, name: str, work: Callable[[], T], delay_s: float = 0.0) -> Strand[T]:
-        """Begin blocking work."""
+    def spawn(
+        self, name: str, work: Callable[[], T], delay_s: float = 0.0, *, is_vital: bool = False
+    ) -> Strand[T]:
+        """Begin blocking work.
+
+        Args:
+            name: For stories.
+            work: What to do.
+            delay_s: How long it takes until it begins.
+            is_vital: Whether the process ends if the work fails with an error.
+        """
         strand = Strand(name, work, self.world.now_s + delay_s)
+        strand.is_vital = is_vital
         if self.alive:
             self._strands.append(strand)  # type: ignore[arg-type]  # a strand's result is its caller's
         return strand
 
     def moment(self, what: str) -> None:
-        """Die here, if chance wants it. Raises Killed if it has."""
+        """Die here, or fail with an error that nobody expects, if chance wants it.
+
+        Raises:
+            Killed: It is dead.
+        """
         if not self.alive:
             raise Killed
-        if self.death_fault and self.world.chance.fault(self.death_fault):
+        if not self.death_fault:
+            return
+        if self.world.chance.fault(self.death_fault):
             self.world.note(f"{self.name} dies {what}")
             self.die()
             raise Killed
+        if self.world.chance.fault("unforeseen error"):
+            error = self.world.unforeseen(what)
+            self.world.note(f"{self.name} has a {type(error).__name__} {what}")
+            raise error
+
+    def broke(self, error: BaseException) -> None:
+        """End, as the product does when its mailbox or a thread that it needs has failed.
+
+        Raises the error if it is none of those that chance wanted.
+        """
+        if not self.world.is_unforeseen(error):
+            raise error
+        self.world.note(f"{self.name} ends after a {type(error).__name__}")
+        self.die()
 
     def die(self) -> None:
         """End at once, with all that belongs to it."""
@@ -253,7 +302,9 @@ class Process:
             return self._step_strand(chance) or self._step_mailbox()
         except Killed:
             self.die()
-            return True
+        except BaseException as error:  # noqa: BLE001 - any other than those of chance is raised
+            self.broke(error)
+        return True
 
     def next_s(self) -> float:
         """Return when it has something to do, if nothing happens before."""
@@ -282,6 +333,8 @@ class Process:
                 self._strands.remove(strand)
             if strand.was_killed:
                 self.die()
+            elif strand.is_vital and (error := strand.future.exception()) is not None:
+                self.broke(error)
         return True
 
 
@@ -357,6 +410,9 @@ class StrandLanes:
 
         waiting = self._lanes.get(lane)
         if waiting is None:
+            if self._process.world.chance.fault("no thread"):
+                future.set_exception(Unavailable(f"no thread for {lane} can be started"))
+                return future
             self._lanes[lane] = waiting = deque()
             self._process.spawn(lane, lambda: self._serve(lane))
         waiting.append(run)
@@ -393,6 +449,9 @@ class UndividedLanes:
             raise Closed("the lanes are closed")
         future, run = promise(work)
 
+        if not self._waiting and self._world.chance.fault("no thread"):
+            future.set_exception(Unavailable("no thread for a datasource can be started"))
+            return future
         self._waiting.append(run)
         if len(self._waiting) == 1:
             self._world.undivided += 1
