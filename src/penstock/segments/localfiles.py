@@ -178,11 +178,11 @@ class LocalFiles:
         temporary = posixpath.join(folder, temporary)
         try:
             size = self._copy_to(temporary, local_file)
+            self._fs.rename(temporary, posixpath.join(folder, name))
         except BaseException:
             with suppress(PenstockError):  # a full disk needs the room
                 self._fs.unlink(temporary)
             raise
-        self._fs.rename(temporary, posixpath.join(folder, name))
         return size
 
     def _copy_to(self, temporary: str, local_file: str) -> int:

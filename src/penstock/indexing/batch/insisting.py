@@ -198,7 +198,7 @@ class Insistence:
                 since_ms = since_ms or self._clock.now_ms()
                 wait = DependencyWait(error.dependency, what, since_ms, failures, str(error))
                 delay_ms = self._set_back(wait, failed(error), error)
-            except PenstockError:
+            except BaseException:
                 if failures:
                     self._told(None)
                 raise

@@ -108,7 +108,7 @@ class TaskFolders:
         folder = TaskFolder(f"{base}/{task.id}", self._fs)
         try:
             folder.write_json("task.json", dict(task.to_json()))
-        except PenstockError:
+        except BaseException:
             # Nobody would ever ask to have an empty folder forgotten.
             with suppress(PenstockError):
                 self.remove(folder)

@@ -128,7 +128,7 @@ class ZooKeeperDiscovery:
 
     def _run(self) -> None:
         self._mark_all()  # what was marked before an unexpected end is looked at
-        wait_s = LOOK_EVERY_S
+        wait_s, has_failed = LOOK_EVERY_S, False
         while True:
             with self._changed:
                 is_idle = not (self._marked or self._all_marked or self._stop_asked)
@@ -137,7 +137,7 @@ class ZooKeeperDiscovery:
                     self._all_marked = True
                 if self._stop_asked:
                     return
-                whole, self._all_marked = self._all_marked, False
+                whole, self._all_marked = self._all_marked or has_failed, False
                 marked, self._marked = self._marked, set()
                 announced = dict(self._announced)
             try:
@@ -147,10 +147,11 @@ class ZooKeeperDiscovery:
                 for watcher in self._watchers.all():
                     if whole or watcher.role in marked:
                         self._look(watcher)
-                wait_s = LOOK_EVERY_S
+                wait_s, has_failed = LOOK_EVERY_S, False
             except Unavailable as error:
                 logger.warning("ZooKeeper does not answer, trying again: %s", error)
-                wait_s = TRY_AGAIN_S
+                # What was marked is looked at again with all else.
+                wait_s, has_failed = TRY_AGAIN_S, True
 
     def _put_again(self, path: str, node: Node) -> None:
         self._put(path, node)

@@ -40,7 +40,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.core.clock import Clock
-from penstock.core.errors import Closed, Dependency, Unavailable
+from penstock.core.errors import Dependency, Unavailable
 from penstock.core.waits import WaitTable
 from penstock.indexing.errand import Retry
 from penstock.mailbox import MailboxProcessor
@@ -280,9 +280,11 @@ class Peons:
         """
         try:
             return self._make(server.fork)
-        except ForkServerLost:  # narrow: it says that the server is lost
-            self._server_is_ready = False
-            server.process.kill()  # the watch notices the end
+        except BaseException as error:
+            if isinstance(error, ForkServerLost) or not isinstance(error, Unavailable):
+                # It may still send an answer, which the next fork would take for its own.
+                self._server_is_ready = False
+                server.process.kill()  # the watch notices the end
             raise
 
     def _start_new(self, output: Path, folder: str | None) -> PeonChild:
@@ -320,10 +322,7 @@ class Peons:
 
     def _told(self, heard: Callable[[PeonChild], None], child: PeonChild) -> None:
         """Pass on that a process did something; on the watch's thread."""
-        with contextlib.suppress(Closed):
-            self._processor.main_executor.execute(
-                lambda: heard(child), "peon %d did something", child.process.pid
-            )
+        self._processor.post(lambda: heard(child), "peon %d did something", child.process.pid)
 
     def _heard(self, child: PeonChild) -> None:
         if child.exit_code() is not None:
@@ -377,10 +376,9 @@ class Peons:
 
     def _told_of_server(self, server: ForkServer) -> None:
         """Pass on that a fork server is ready, or has ended; on the watch's thread."""
-        with contextlib.suppress(Closed):
-            self._processor.main_executor.execute(
-                lambda: self._heard_of_server(server), "fork server %d", server.process.pid
-            )
+        self._processor.post(
+            lambda: self._heard_of_server(server), "fork server %d", server.process.pid
+        )
         # What is launched from now on comes behind that mail.
         self._server_settled.set()
 

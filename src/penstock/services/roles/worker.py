@@ -162,14 +162,14 @@ def _tasks(worker: Worker, peons: Peons, mailbox: MailboxExecutor) -> Handler:
 
     def start() -> None:
         # On the mailbox thread: the kernel ends children with the thread that started them.
-        mailbox.submit(lambda: peons.start(worker.look), "start").result(_START_TIMEOUT_S)
+        mailbox.submit_change(lambda: peons.start(worker.look), "start").result(_START_TIMEOUT_S)
         peons.wait_for_server(_FORK_SERVER_WAIT_S)
         worker.start().result(_START_TIMEOUT_S)
 
     def stop() -> None:
         try:
             worker.stop().result(_START_TIMEOUT_S)
-            mailbox.submit(peons.end_spares, "end the spares").result(_START_TIMEOUT_S)
+            mailbox.submit_change(peons.end_spares, "end the spares").result(_START_TIMEOUT_S)
         except FutureTimeoutError:
             logger.warning("the worker is busy; its peons end with it")
         finally:

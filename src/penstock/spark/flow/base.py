@@ -334,7 +334,7 @@ class SparkProcessor(RecordProcessor):
                         count += batch.num_rows
                     writer.close()
                 made[-1] = (result, name, count)
-        except ProcessError:  # narrow: others roll the session back
+        except BaseException:
             session.remove([result for result, _, _ in made])
             raise
         for result, name, count in made:

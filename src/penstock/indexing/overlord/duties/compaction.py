@@ -248,8 +248,9 @@ class CompactionDuty:
             failing.rounds -= 1
         active = self._tools.index.all()
         for task_id in self._submitted.keys() - active.keys():
-            place = self._submitted.pop(task_id)
+            # Read first: an error must not cost the place its failure.
             row = self._tools.metadata.tasks.get(task_id)
+            place = self._submitted.pop(task_id)
             if row is not None and row.state == "FAILED":
                 before = self._failing.get(place)
                 failures = 1 if before is None else before.failures + 1
