@@ -45,8 +45,8 @@ class Views:
         """Define the views of these datasources anew where their files changed; drop gone ones."""
         for name in [n for n in self._defined if not files.get(n)]:
             # Dropping takes the bare name, while defining parses it.
-            self.session.catalog.dropTempView(self._names.pop(name))
-            del self._defined[name]
+            self.session.catalog.dropTempView(self._names[name])
+            del self._defined[name], self._names[name]
         for name in names:
             wanted = files[name]
             known = self._defined.get(name)

@@ -244,11 +244,11 @@ class SparkBatchEngine:
         try:
             yield running
         finally:
-            running.end()
             with self._mutex:
                 self._running[task_id].remove(running)
                 if not self._running[task_id]:
                     del self._running[task_id]
+            running.end()
 
 
 @dataclass(slots=True)

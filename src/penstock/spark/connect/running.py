@@ -47,9 +47,11 @@ class Running:
         """Interrupt what runs; the caller tells the reason, of which the first one counts."""
         if not self.stopped:  # else it is interrupted again and again until it ends
             self.stopped = reason
-            if self._on_ignored is not None:
-                _later(_IGNORED_AFTER_S, self._end_ignoring)
-            self._interrupt()
+            try:
+                if self._on_ignored is not None:
+                    _later(_IGNORED_AFTER_S, self._end_ignoring)
+            finally:
+                self._interrupt()
 
     def end(self) -> None:
         """Say that the call has ended; of one that was stopped, later work of Spark is ended."""

@@ -305,8 +305,8 @@ class Maker:
                 _check_readable(spark, files)
                 wrote = make_files(spark, first.plan, first.columns, files, folder)
         finally:
-            running.end()
             self._running = None
+            running.end()
         for one in batch:
             # What the workers wrote, this process has to see, too.
             if not self._is_there(one):

@@ -222,12 +222,12 @@ class SqlService:
         since_s = self._clock.monotonic_s() if query.arrived_s is None else query.arrived_s
         ends = partial(self._end_spark, query, since_s)
         running = Running(None if self._options.end_spark is None else ends)
-        if self._running.setdefault(query_id, running) is not running:
-            raise Conflict(f"a query with the id {query_id!r} is running: use another id")
         until_s = since_s + self.timeout_ms(query) / 1000
         too_long = (
             f"it took longer than {self.timeout_ms(query)} ms; ask for less, or for more time"
         )
+        if self._running.setdefault(query_id, running) is not running:
+            raise Conflict(f"a query with the id {query_id!r} is running: use another id")
         try:
             # Looked at once it is registered: what sees no end coming, `finish` sees and stops.
             if self._is_finishing:
