@@ -202,6 +202,16 @@ class LeaderSelector:
 
     def _lead(self, term: Term, asked_s: float) -> bool:
         """Lead until the term ends; tell whether to stand again."""
+        try:
+            return self._lead_until_over(term, asked_s)
+        except BaseException:
+            # Nobody may take this one for the leader any more, and what it has begun may go on.
+            with self._changed:
+                self._term = None
+            self._broken()
+            raise
+
+    def _lead_until_over(self, term: Term, asked_s: float) -> bool:
         with self._changed:
             self._extend(term, asked_s)
         logger.info("%s leads the %s in term %d", term.holder, term.service, term.number)

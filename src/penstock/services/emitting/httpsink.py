@@ -386,7 +386,7 @@ class HttpByFeedSink:
                 if len(self._sinks) >= URLS_MAX:
                     raise InvalidRequest(f"feed {feed!r} is one too many: {URLS_MAX} have a URL")
                 found = self._make(self._pattern.replace("{feed}", quote(feed, safe="")))
-                self._sinks[feed] = found
                 if self._is_running:
-                    found.start()
+                    found.start()  # first: one that does not send must not take events
+                self._sinks[feed] = found
             return found

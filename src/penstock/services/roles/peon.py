@@ -280,16 +280,17 @@ class PeonProcess:
         return Address.parse(str(self._worker.get("/druid-internal/v1/leader")))
 
     def close(self) -> None:
-        """Let go of Spark and the port."""
+        """Let go of Spark and the port; an error of one part keeps no other open."""
         DEATHS.process_stops()
-        if self._server is not None:
-            self._server.stop()
-        self._lanes.close()
-        if self._emitter is not None:
-            stop_emitter(self._emitter)
-        for one in (self._batch_engine, self._engine, self._metadata):
-            if one is not None:
-                one.close()
+        with contextlib.ExitStack() as parts:  # The last one that is added is closed first.
+            for one in (self._metadata, self._engine, self._batch_engine):
+                if one is not None:
+                    parts.callback(one.close)
+            if self._emitter is not None:
+                parts.callback(stop_emitter, self._emitter)
+            parts.callback(self._lanes.close)
+            if self._server is not None:
+                parts.callback(self._server.stop)
 
 
 class _Stopping:
