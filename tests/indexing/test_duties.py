@@ -386,3 +386,24 @@ def test_what_is_due_often_is_tried_again_soon(interval_ms: int, again_s: int) -
     settle(processor, clock, again_s, lanes)
     assert duty.runs > failed
     rounds.stop()
+
+
+def test_a_failure_counts_though_it_could_not_be_read_at_once(
+    world: BatchWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was forgotten, and the interval was tried again in the next round."""
+    configure(world)
+    submitting = Submitting(world, slots=1)
+    world.engine.at = fail
+    submitting.duty.run()
+    assert submitting.run_all() == [day(2)]
+
+    def unread(_task_id: str) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.store.tasks, "get", unread)
+        with pytest.raises(MemoryError):
+            submitting.duty.run()
+    submitting.duty.run()
+    assert submitting.run_all() == [day(1)], "the one that failed is left alone"

@@ -23,6 +23,7 @@ from penstock.segments.deepstore import DeepStore, files_below
 from penstock.segments.model import SegmentId
 from penstock.storage.filesystem import OsFileSystem
 from penstock.testing.crashable import CrashableFileSystem, PowerLoss
+from penstock.testing.injection import FAULTS, Faults
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -453,3 +454,27 @@ def test_a_load_spec_of_an_earlier_release_has_a_current_form(tmp_path) -> None:
 def test_a_load_spec_does_not_lead_out_of_the_store(tmp_path, path) -> None:
     with pytest.raises(InvalidRequest, match="not of the deep storage"):
         DeepStore(str(tmp_path)).location({"type": "deepStorage", "path": path})
+
+
+@pytest.mark.parametrize("error", FAULTS)
+def test_no_exception_during_a_push_leaves_half_a_file(error, local_file):
+    """Only an `Unavailable` deleted it; what others left took room until the janitor came."""
+    at, raised = 0, True
+    while raised:
+        fs, faults = CrashableFileSystem(), Faults()
+        fs.mkdir("/in")
+        fs.write_atomically("/in/f", b"PAR1" * 100)
+        store = DeepStore("/deep", fs=faults.port(fs, results=["create"]))
+        store.make_root()
+        with faults.armed(error, at):
+            store.push("/in/f", ID, "u1")
+        raised = bool(faults.raised)
+        folder = f"/deep/{FOLDER}"
+        left = set(fs.listdir(folder)) if fs.exists(folder) else set()
+        again = store.push("/in/f", ID, "u1")
+        assert fs.read_bytes(store.location(again.load_spec)) == b"PAR1" * 100
+        whole = set(fs.listdir(folder))
+        assert left <= whole, f"{error.__name__} at call {at}, {faults.raised}: {left}"
+        assert len(whole) == 1
+        at += 1
+    assert at > 3

@@ -405,3 +405,21 @@ def test_an_error_that_nobody_foresaw_ends_the_term_but_not_the_election(
     run(clock, 5, 1)
     assert a.is_leader
     assert len(alerts.events) == a.faults
+
+
+def test_one_whose_leading_cannot_begin_is_no_leader_and_ends(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was the leader for others until its term ran out, and never stood again."""
+    story, broken = Story(), threading.Event()
+    a = make(A, story, broken=broken.set)
+
+    def fail(*_arguments: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(a._leading, "submit", fail)
+    monkeypatch.setattr(threading, "excepthook", lambda _arguments: None)
+    a.start()
+    assert broken.wait(10)
+    assert not a.is_leader
+    assert story.told == []

@@ -456,3 +456,22 @@ def test_feeds_may_go_to_emitters_of_their_own() -> None:
     assert [type(one).__name__ for one in sink._otherwise._sinks] == ["LogSink"]
     # The log is one and the same, whatever comes into it.
     assert [type(one).__name__ for one in sink._all._sinks] == ["LogSink", "HttpSink"]
+
+
+def test_a_feed_whose_sender_cannot_start_is_tried_again(clock: VirtualClock) -> None:
+    """Its events were taken in and never sent."""
+    made: list[HttpSink] = []
+
+    class Failing(HttpSink):
+        def start(self) -> None:
+            made.append(self)
+            if len(made) == 1:
+                raise RuntimeError("can't start new thread")
+
+    sink = HttpByFeedSink("http://h:1/{feed}", lambda url: Failing(HttpSinkOptions(url), clock))
+    sink.start()
+    with pytest.raises(RuntimeError):
+        sink.accept(Record("metrics", {}))
+    sink.accept(Record("metrics", {}))
+    sink.accept(Record("metrics", {}))
+    assert len(made) == 2

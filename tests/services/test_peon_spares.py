@@ -376,3 +376,26 @@ def test_a_process_with_several_threads_does_not_serve() -> None:
 def test_a_peon_whose_worker_has_ended_ends_before_it_imports_anything() -> None:
     command = [*PEON_PROGRAM, "--parent", "1"]
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("error", [MemoryError, RuntimeError])
+def test_a_process_whose_watch_fails_unexpectedly_is_killed(
+    world: World, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    """It waited for ever, with its pipes open, and nobody knew of it."""
+    world.ready()
+    started = []
+
+    def refuse(pid: int, *_given: object) -> NoReturn:
+        started.append(pid)
+        raise error("no room")
+
+    before = open_files()
+    with monkeypatch.context() as patch:
+        patch.setattr(world.peons._watch, "watch", refuse)
+        patch.setattr(world.peons, "_spares", [])
+        with pytest.raises(error):
+            world.launch("t1")
+    world.until(lambda: is_zombie(started[0]))
+    world.peons._forget_ended()
+    assert open_files() <= before

@@ -99,3 +99,18 @@ def test_the_time_of_a_query_counts_from_the_arrival_of_its_request() -> None:
         pytest.raises(EngineFailure, match="did not end: it took longer than 5000 ms"),
     ):
         run()
+
+
+def test_a_call_is_interrupted_though_no_timer_can_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It counted as stopped, and nothing stopped it."""
+    running, spark = Running(lambda: None), Interrupted()
+
+    def refuse(_timer: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with running.tagged(spark.session()):
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            with pytest.raises(RuntimeError):
+                running.stop("it was cancelled")
+        assert spark.by == [threading.current_thread()]

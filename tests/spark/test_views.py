@@ -69,3 +69,33 @@ def test_the_columns_of_many_files_are_those_of_their_kinds() -> None:
     kinds = [(("a", "bigint"),), (("A", "double"), ("b", "string")), (("b", "bigint"),)]
     files = [TableFile("p", kinds[n % 3], Interval(0, 1)) for n in range(30)]
     assert union_columns(files) == union_columns(files[:3]) == (("a", "double"), ("b", "string"))
+
+
+class Catalog:
+    """The session's views; a drop may be cut, as by a query that is cancelled meanwhile."""
+
+    def __init__(self) -> None:
+        self.failures: list[Exception] = []
+        self.dropped: list[str] = []
+
+    def dropTempView(self, name: str) -> None:  # noqa: N802 - Spark's name
+        """Drop a view."""
+        if self.failures:
+            raise self.failures.pop()
+        self.dropped.append(name)
+
+
+def test_a_view_that_could_not_be_dropped_is_dropped_by_the_next_query(
+    made: Views, tmp_path: Path
+) -> None:
+    """All later queries failed with a KeyError until the session was another one."""
+    catalog = Catalog()
+    made.session.catalog = catalog  # type: ignore[misc,assignment]
+    made.bring({"x": (file(tmp_path, 0),)}, ["x"])
+    hidden = made.hidden(["x"])["x"]
+    catalog.failures.append(RuntimeError("the query was cancelled"))
+    with pytest.raises(RuntimeError):
+        made.bring({}, [])
+    made.bring({}, [])
+    assert catalog.dropped == [hidden]
+    assert made.hidden(["x"]) == {}
