@@ -1,0 +1,237 @@
+"""Exceptions of every kind at every call of the ports of a worker.
+
+`single` and `pair` are plain functions, so that a test runs a sample and the soak runs all.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from indexing_kit import make_task
+
+from penstock.core.errors import PenstockError
+from penstock.indexing.ports import TaskState
+from penstock.indexing.task.folder import TaskFolder
+from penstock.indexing.worker import Worker, WorkerOptions
+from penstock.indexing.worker.attempts import Attempts, TaskEnd
+from penstock.mailbox import MailboxProcessor
+from penstock.testing.clock import VirtualClock
+from penstock.testing.crashable import CrashableFileSystem
+from penstock.testing.injection import FAULTS, Faults
+from penstock.testing.lanes import StepLanes
+from penstock.testing.settling import settle
+
+FOLDER = "/tasks"
+OPTIONS = WorkerOptions(3, deaths_max=10, forget_delay_ms=5_000, shutdown_grace_ms=2_000)
+
+
+class Peon:
+    """A peon that ends when it is asked to."""
+
+    def __init__(self, task_id: str) -> None:
+        self.task_id = task_id
+        self.code: int | None = None
+
+    def exit_code(self) -> int | None:
+        return self.code
+
+    def terminate(self) -> None:
+        self.code = 0
+
+    def kill(self) -> None:
+        self.code = -9
+
+
+class WorkerWorld:
+    """A worker whose ports a test can make fail; it starts anew when its loop has ended."""
+
+    def __init__(self) -> None:
+        self.faults = Faults()
+        self.clock = VirtualClock()
+        self.fs = CrashableFileSystem()
+        self.peons: list[Peon] = []
+        self.start()
+        self.settle()
+        for name in ("runs", "ended"):
+            self.worker.assign(task(name))
+        self.settle(2)
+        self.end("ended", TaskState.SUCCESS)
+        self.settle(2)
+        assert self.tasks() == {"runs": TaskState.RUNNING, "ended": TaskState.SUCCESS}
+
+    def launch(self, task_id: str, _folder: str) -> Peon:
+        self.peons.append(Peon(task_id))
+        return self.peons[-1]
+
+    def start(self) -> None:
+        """Begin as the next process does: the peons of the one before have died with it."""
+        for peon in self.peons:
+            peon.code = -9 if peon.code is None else peon.code
+        self.lanes = StepLanes()
+        self.processor = MailboxProcessor(name="worker", clock=self.clock)
+        faults = self.faults
+        self.worker = Worker(
+            [FOLDER],
+            faults.port(self.fs),
+            faults.port(self),
+            self.processor,
+            self.clock,
+            faults.port(self.lanes),
+            OPTIONS,
+        )
+        self.started = self.worker.start()
+
+    def settle(self, seconds: float = 0) -> None:
+        settle(self.processor, self.clock, seconds, self.lanes)
+
+    def end(self, task_id: str, state: TaskState) -> None:
+        """Have the peon of a task write how it ended, and end."""
+        attempts = Attempts(TaskFolder(f"{FOLDER}/{task_id}", self.fs), self.fs)
+        attempts.write_end(attempts.begin(restorable=True), TaskEnd(state))
+        for peon in self.living(task_id):
+            peon.code = 0
+
+    def living(self, task_id: str) -> list[Peon]:
+        return [peon for peon in self.peons if peon.task_id == task_id and peon.code is None]
+
+    def tasks(self) -> dict[str, TaskState]:
+        return {one.id: one.state for one in self.worker.report().tasks}
+
+
+def task(name: str) -> object:
+    return make_task().model_copy(update={"id": name, "base_sequence_name": f"base-{name}"})
+
+
+def take(world: WorkerWorld) -> None:
+    world.worker.assign(task("new"))
+
+
+def take_again(world: WorkerWorld) -> None:
+    """Take a task whose id an earlier one had, which was forgotten and left files."""
+    world.worker.shutdown("ended")
+    world.worker.assign(task("ended"))
+
+
+def shut_down(world: WorkerWorld) -> None:
+    world.worker.shutdown("runs")
+
+
+def forget(world: WorkerWorld) -> None:
+    world.worker.shutdown("ended")
+
+
+def end(world: WorkerWorld) -> None:
+    world.end("runs", TaskState.FAILED)
+
+
+def die(world: WorkerWorld) -> None:
+    for peon in world.living("runs"):
+        peon.code = 1
+
+
+def restore(world: WorkerWorld) -> None:
+    world.start()
+
+
+def disable(world: WorkerWorld) -> None:
+    world.worker.set_enabled(False)
+    world.worker.set_enabled(True)
+
+
+def report(world: WorkerWorld) -> None:
+    world.worker.report()
+
+
+Operation = Callable[[WorkerWorld], None]
+OPERATIONS: Sequence[Operation] = (
+    *(take, take_again, shut_down, forget, end, die, restore, disable, report),
+)
+
+
+def check(world: WorkerWorld, where: str) -> None:
+    """Insist that nothing is lost, doubled, stuck or leaked, and go on."""
+    world.settle(30)
+    worker = world.worker
+    worker.set_enabled(True)
+    for task_id, state in world.tasks().items():
+        alive = len(world.living(task_id))
+        assert alive == (state is TaskState.RUNNING), f"{where}: {task_id} has {alive} peons"
+    if "runs" not in world.tasks():
+        raise AssertionError(f"{where}: a task that nobody forgot is lost")
+    for task_id in list(world.tasks()):  # All end, are forgotten, and their folders go.
+        worker.shutdown(task_id)
+        world.settle(5)
+        worker.shutdown(task_id)
+    world.settle(60)
+    assert world.tasks() == {}, where
+    assert not [name for name in world.fs.listdir(FOLDER) if "." not in name], f"{where}: folders"
+    for number in range(OPTIONS.capacity):  # No slot has leaked, and no id is taken.
+        worker.assign(task(("runs", "ended", "new")[number]))
+    world.settle(5)
+    found = world.tasks()
+    assert [*found.values()] == [TaskState.RUNNING] * OPTIONS.capacity, where
+    world.start()
+    world.settle(5)
+    assert world.tasks() == found, f"{where}: the next worker has other tasks"
+
+
+def attempt(
+    operation: Operation,
+    error: type[BaseException],
+    at: int,
+    *,
+    after: bool = False,
+    then: tuple[type[BaseException], int] | None = None,
+) -> str:
+    """Do an operation with a fault, start anew if the loop ended, check; return where it was."""
+    world = WorkerWorld()
+    with world.faults.armed(error, at, after=after, then=then):
+        step: Callable[[], None] = partial(operation, world)
+        for _ in range(4):
+            try:
+                step()
+                world.settle(10)
+                if not world.started.done() or world.started.exception() is None:
+                    break
+            except BaseException as ended:
+                if not world.faults.raised:
+                    raise
+                if isinstance(ended, PenstockError):  # An answer: the worker goes on.
+                    step = partial(world.settle, 10)
+                    continue
+            step = world.start
+    raised = world.faults.raised
+    check(world, f"{operation.__name__}: {error.__name__} at {at} ({raised}), after: {after}")
+    return raised
+
+
+def single(
+    operation: Operation, error: type[BaseException], *, after: bool, stride: int = 1
+) -> int:
+    """Raise an error at each call of an operation, one after the other; return the last one.
+
+    Args:
+        operation: What is done.
+        error: What is raised.
+        after: Raise when the call has taken effect.
+        stride: Leave out calls between: 3 tries every third one.
+    """
+    at = 0
+    while attempt(operation, error, at, after=after):
+        at += stride
+    return at
+
+
+def pair(number: int) -> str:
+    """Raise two errors during one operation; both and the operation follow from the number."""
+    dice = random.Random(number)
+    operation, error, second = dice.choice(OPERATIONS), dice.choice(FAULTS), dice.choice(FAULTS)
+    return attempt(
+        operation,
+        error,
+        dice.randrange(25),
+        after=dice.random() < 0.5,
+        then=(second, dice.randrange(6)),
+    )
