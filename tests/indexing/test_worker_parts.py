@@ -6,6 +6,7 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
+from indexing_kit import make_task
 
 from penstock.core.errors import Dependency, InvalidRequest, Unavailable
 from penstock.core.waits import WaitTable
@@ -20,6 +21,8 @@ from penstock.indexing.worker.taskfolders import TaskFolders, worker_identity
 from penstock.mailbox import MailboxProcessor
 from penstock.storage.filesystem import OsFileSystem
 from penstock.testing.clock import VirtualClock
+from penstock.testing.crashable import CrashableFileSystem
+from penstock.testing.injection import Faults
 from penstock.testing.lanes import InlineLanes
 from penstock.testing.settling import settle
 
@@ -217,3 +220,21 @@ def test_what_a_later_task_has_cleared_is_not_deleted_again():
     world.ended.cleared("a", whole=True)
     world.settle(1_000)
     assert world.removed == []
+
+
+def test_a_task_whose_folder_could_not_be_looked_into_is_found_later() -> None:
+    """It was left alone for good: its folder stayed, and nobody knew of the task."""
+    fs, faults = CrashableFileSystem(), Faults()
+    folders = TaskFolders(["/tasks"], fs)
+    fs.mkdir("/tasks")
+    folders.make(make_task().model_copy(update={"id": "t1"}), [])
+    folders = TaskFolders(["/tasks"], faults.port(fs))
+    found: list[str] = []
+    with faults.armed(Unavailable, 2):  # after mkdir and listdir
+        found += [task_id for task_id, _folder, _end in folders.found()]
+    assert faults.raised == "CrashableFileSystem.stat"
+    assert found == []
+    assert not list(folders.found_later(lambda _task_id: False))
+    ((task_id, _folder, end),) = folders.found_later(lambda _task_id: True)
+    assert (task_id, end) == ("t1", None)
+    assert not list(folders.found_later(lambda _task_id: True))

@@ -62,8 +62,17 @@ class WorkerWorld:
         assert self.tasks() == {"runs": TaskState.RUNNING, "ended": TaskState.SUCCESS}
 
     def launch(self, task_id: str, _folder: str) -> Peon:
-        self.peons.append(Peon(task_id))
-        return self.peons[-1]
+        made = Peon(task_id)
+
+        def launch() -> Peon:
+            self.peons.append(made)
+            return made
+
+        try:
+            return self.faults.call("launch", launch)
+        except BaseException:
+            made.kill()  # As the product does: a launch that raises leaves no process.
+            raise
 
     def start(self) -> None:
         """Begin as the next process does: the peons of the one before have died with it."""
@@ -75,7 +84,7 @@ class WorkerWorld:
         self.worker = Worker(
             [FOLDER],
             faults.port(self.fs),
-            faults.port(self),
+            self,
             self.processor,
             self.clock,
             faults.port(self.lanes),

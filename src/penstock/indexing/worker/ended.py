@@ -124,13 +124,17 @@ class EndedTasks:
             self._delete_later(ended)
         return ended is not None
 
+    def is_deleting(self, task_id: str) -> bool:
+        """Whether the folder of an id is being deleted."""
+        return task_id in self._deleting
+
     def require_no_deletion(self, task_id: str) -> None:
         """Return unless the folder of an id is being deleted: a new task's would go with it.
 
         Raises:
             Unavailable: It is.
         """
-        if task_id in self._deleting:
+        if self.is_deleting(task_id):
             raise Unavailable(
                 f"the folder of an earlier task {task_id} is being deleted: try again soon"
             )

@@ -74,11 +74,14 @@ class TaskFolders:
     def __init__(self, bases: Sequence[str], fs: FileSystem) -> None:
         self._bases = tuple(bases)
         self._fs = fs
+        # Folders that could not be looked into yet, by path: the ids of their tasks.
+        self._unread: dict[str, str] = {}
 
     def found(self) -> Iterator[tuple[str, TaskFolder, TaskEnd | None]]:
         """Yield each task that has a folder, and how it ended, None if it goes on.
 
-        What is damaged is a task that failed, and says so.
+        What is damaged is a task that failed, and says so. Folders that cannot be looked into now
+        are left for `found_later`.
         """
         seen: set[str] = set()
         for base in self._bases:
@@ -88,10 +91,25 @@ class TaskFolders:
                 if task_id in seen:
                     _log.warning("%s is left alone: task %s is in another folder", path, task_id)
                     continue
-                one = self._look_into(path)
+                one = self._look_into(path, task_id)
                 if one is not None:
                     seen.add(task_id)
                     yield task_id, *one
+
+    def found_later(
+        self, is_free: Callable[[str], bool]
+    ) -> Iterator[tuple[str, TaskFolder, TaskEnd | None]]:
+        """Yield as `found` the tasks whose folders could not be looked into before and can be now.
+
+        Args:
+            is_free: Tells of a task's id whether nobody else has the folder by now.
+        """
+        for path, task_id in list(self._unread.items()):
+            if not is_free(task_id):
+                continue
+            one = self._look_into(path, task_id)
+            if one is not None:
+                yield task_id, *one
 
     def make(self, task: TaskSpec, used: Iterable[TaskFolder]) -> TaskFolder:
         """Make the folder of a new task, which is written down in it, where the fewest run.
@@ -105,14 +123,17 @@ class TaskFolders:
         logs = self._with_folder(task.id)
         bases = [folder.path.rpartition("/")[0] for folder in used]
         base = logs[0] if logs else min(self._bases, key=bases.count)
-        folder = TaskFolder(f"{base}/{task.id}", self._fs)
+        path = f"{base}/{task.id}"
         try:
+            folder = TaskFolder(path, self._fs)
             folder.write_json("task.json", dict(task.to_json()))
         except BaseException:
             # Nobody would ever ask to have an empty folder forgotten.
-            with suppress(PenstockError):
-                self.remove(folder)
+            self._unread[path] = task.id
+            with suppress(PenstockError):  # it is looked into later
+                self.remove(TaskFolder(path, self._fs))
             raise
+        self._unread.pop(path, None)
         return folder
 
     def is_clear(self, task_id: str) -> bool:
@@ -181,13 +202,18 @@ class TaskFolders:
     def _state_path(self) -> str:
         return f"{self._bases[0]}/{_STATE_FILE}"
 
-    def _look_into(self, path: str) -> tuple[TaskFolder, TaskEnd | None] | None:
+    def _look_into(self, path: str, task_id: str) -> tuple[TaskFolder, TaskEnd | None] | None:
         try:
-            if not self._fs.stat(path).is_folder:
-                return None
-            folder = TaskFolder(path, self._fs)
+            folder = TaskFolder(path, self._fs) if self._fs.stat(path).is_folder else None
+        except NotFound:
+            folder = None
         except PenstockError as error:
-            _log.warning("%s is left alone: %s", path, error)
+            if path not in self._unread:
+                _log.warning("%s is left alone until it can be read: %s", path, error)
+                self._unread[path] = task_id
+            return None
+        self._unread.pop(path, None)
+        if folder is None:
             return None
         try:
             if folder.read_json("task.json") is None:

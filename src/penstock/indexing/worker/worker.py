@@ -253,11 +253,7 @@ class Worker:
     def _start(self) -> None:
         self._has.enabled = self._folders.read_enabled()
         for task_id, folder, end in self._folders.found():
-            if end is None:
-                self._has.running[task_id] = RunningTask(task_id, folder, self._surroundings)
-            else:
-                write_end(folder, task_id, end)
-                self._ended.keep(task_id, folder, end)
+            self._take_over(task_id, folder, end)
         self._started = True
         timers, options = self._processor.timers, self._options
         timers.schedule_every(
@@ -265,6 +261,13 @@ class Worker:
         )
         if options.task_bytes_max is not None:
             timers.schedule_every(options.size_interval_ms, self._measure, "measure the tasks")
+
+    def _take_over(self, task_id: str, folder: TaskFolder, end: TaskEnd | None) -> None:
+        if end is None:
+            self._has.running[task_id] = RunningTask(task_id, folder, self._surroundings)
+        else:
+            write_end(folder, task_id, end)
+            self._ended.keep(task_id, folder, end)
 
     def _stop(self) -> None:
         # Peons that end from now on were told to: the next worker starts them again.
@@ -303,6 +306,9 @@ class Worker:
             self._long_poll.changed(WORKER)
 
     def _watch(self) -> None:
+        for task_id, folder, end in self._folders.found_later(self._is_free):
+            self._take_over(task_id, folder, end)
+            self._long_poll.changed(task_id)
         for task_id in list(self._has.running):
             self._look(task_id)
 
@@ -313,6 +319,9 @@ class Worker:
 
     def _measure(self) -> None:
         self._measuring.begin(self._has.running)
+
+    def _is_free(self, task_id: str) -> bool:
+        return self._has.task(task_id) is None and not self._ended.is_deleting(task_id)
 
     def _is_running(self, task_id: str, running: RunningTask) -> bool:
         return self._has.running.get(task_id) is running and not self._stopping
