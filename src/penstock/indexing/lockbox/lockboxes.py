@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.core.intervals import Interval
     from penstock.indexing.lockbox.coverage import CoveringLocks
-    from penstock.indexing.lockbox.lockbox import Answer, Command, Step
+    from penstock.indexing.lockbox.lockbox import Answer, Command
     from penstock.indexing.lockbox.model import (
         HeldLock,
         LockPolicy,
@@ -114,6 +114,8 @@ class _Place:
         owed: Commands of rounds that could not begin; they come before those in the inbox.
         active_locks: As the last round left them.
         broken: The error after which memory may differ from the store.
+        serve: Does a round, on the lane.
+        begun: Told of a round that has ended, or could not begin.
     """
 
     box: Lockbox
@@ -122,6 +124,8 @@ class _Place:
     owed: list[_Asked] = field(default_factory=list)
     active_locks: int = 0
     broken: BaseException | None = None
+    serve: Callable[[], None] = lambda: None
+    begun: Callable[[Future[None]], None] = lambda _round: None
 
 
 @dataclass(slots=True)
@@ -203,8 +207,7 @@ class Lockboxes:
             self._store.apply(restored.changes)
         with self._mutex:
             self._places = {
-                datasource: _Place(box, StoredLocks(self._store), active_locks=box.active_locks)
-                for datasource, box in restored.boxes.items()
+                datasource: self._placed(box) for datasource, box in restored.boxes.items()
             }
             self._version_floors = floors
             self._synced = True
@@ -385,7 +388,7 @@ class Lockboxes:
             place = self._places.get(datasource)
             if place is None:
                 box = Lockbox(datasource, version_floor=self._version_floors.get(datasource, ""))
-                self._places[datasource] = place = _Place(box, StoredLocks(self._store))
+                self._places[datasource] = place = self._placed(box)
             place.inbox.append(work)
             is_first = len(place.inbox) == 1
         if is_first:
@@ -394,9 +397,7 @@ class Lockboxes:
     def _begin(self, datasource: str, place: _Place) -> None:
         """Have the lane do a round; if it cannot, refuse what waits for the round."""
         try:
-            round_ = self._lanes.submit(
-                lane_of(datasource), partial(self._serve, datasource, place)
-            )
+            round_ = self._lanes.submit(lane_of(datasource), place.serve)
         except BaseException as error:
             if isinstance(error, Closed):
                 self.close()
@@ -406,12 +407,19 @@ class Lockboxes:
                     return  # The futures raise it.
             raise
         else:
-            round_.add_done_callback(partial(self._begun, datasource, place))
+            round_.add_done_callback(place.begun)
 
     def _begun(self, datasource: str, place: _Place, round_: Future[None]) -> None:
         error = _closed() if round_.cancelled() else round_.exception()
         if error is not None:  # A round that has begun raises nothing.
             self._not_begun(datasource, place, error)
+
+    def _placed(self, box: Lockbox) -> _Place:
+        """Return the place of a box, with the calls of its rounds: they are made once."""
+        place = _Place(box, StoredLocks(self._store), active_locks=box.active_locks)
+        place.serve = partial(self._serve, box.datasource, place)
+        place.begun = partial(self._begun, box.datasource, place)
+        return place
 
     def _not_begun(self, datasource: str, place: _Place, error: BaseException) -> None:
         with self._mutex:
@@ -444,8 +452,10 @@ class Lockboxes:
     def _serve(self, datasource: str, place: _Place) -> None:
         """Do what waits for a datasource, and forget the box if it is empty then."""
         with self._mutex:
-            works: list[_Work] = [*place.owed, *place.inbox]
-            place.owed, place.inbox = [], []
+            works, place.inbox = place.inbox, []
+            if place.owed:
+                works = [*place.owed, *works]
+                place.owed = []
         news = _News()
         try:
             self._do_all(place, works, news)
@@ -453,13 +463,14 @@ class Lockboxes:
             news.freed |= self._refuse(place, works, error)
         with self._mutex:
             place.active_locks = place.box.active_locks
-            is_idle = not (place.inbox or place.owed or place.rows.in_doubt or place.broken)
-            if is_idle and place.box.is_empty:
+            is_idle = place.box.is_empty and not (place.inbox or place.owed or place.broken)
+            if is_idle and not place.rows.in_doubt:
                 if place.box.version_floor:  # Anybody may ask about any name.
                     self._version_floors[datasource] = place.box.version_floor
                 if self._places.get(datasource) is place:
                     del self._places[datasource]
-        self._tell(datasource, news)
+        if news.freed or news.yielded:
+            self._tell(datasource, news)
 
     def _do_all(self, place: _Place, works: Sequence[_Work], news: _News) -> None:
         """Do the work of one round, in order."""
@@ -474,7 +485,8 @@ class Lockboxes:
             self._do(place, batch, news)
             batch = []
             if isinstance(work, _Call):
-                _require_sound(place)
+                if place.broken is not None:
+                    raise _must_be_read_again(place)
                 work.answer(place.box)
         self._do(place, batch, news)
 
@@ -482,13 +494,21 @@ class Lockboxes:
         """Do commands with one transaction and answer them; note who frees something by it."""
         if not batch:
             return
-        _require_sound(place)
+        if place.broken is not None:
+            raise _must_be_read_again(place)
         commands = [asked.command for asked in batch]
         now_ms = self._clock.now_ms()
+        is_handled = False
         try:
-            step = self._handled(place, commands, now_ms)
+            step = place.box.handle(commands, now_ms)
+            is_handled = True
             place.rows.apply(step.changes)
         except BaseException as error:  # noqa: BLE001 - those who wait must hear of bugs, too
+            if not is_handled and (
+                isinstance(error, MemoryError) or not isinstance(error, Exception)
+            ):
+                # It may have struck between a change and the note of how to undo it.
+                self._broke(place, error)
             ended = self._undo(place, commands)
             for asked in batch:
                 asked.future.set_exception(_unstored(place.box, error))
@@ -497,23 +517,16 @@ class Lockboxes:
             news.freed |= ended
             return
         place.box.accept()
-        news.freed |= step.freed
-        news.yielded += step.yielded
+        if step.freed:
+            news.freed |= step.freed
+        if step.yielded:
+            news.yielded += step.yielded
         self._publish(commands, step.answers)
         for asked, answer in zip(batch, step.answers, strict=True):
             if isinstance(answer, PenstockError):
                 asked.future.set_exception(answer)
             else:
                 asked.future.set_result(answer)
-
-    def _handled(self, place: _Place, commands: Sequence[Command], now_ms: int) -> Step:
-        try:
-            return place.box.handle(commands, now_ms)
-        except BaseException as error:
-            if isinstance(error, MemoryError) or not isinstance(error, Exception):
-                # It may have struck between a change and the note of how to undo it.
-                self._broke(place, error)
-            raise
 
     def _undo(self, place: _Place, commands: Sequence[Command]) -> frozenset[str]:
         """Undo a batch, except that tasks which ended have ended; return these."""
@@ -565,12 +578,11 @@ def _closed() -> Closed:
     return Closed("the lockboxes are closed: the overlord does not lead any more")
 
 
-def _require_sound(place: _Place) -> None:
-    if place.broken is not None:
-        raise Unavailable(
-            f"the locks of {place.box.datasource} must be read again after an error"
-            f" ({place.broken!r}): ask the overlord again when it has started anew"
-        )
+def _must_be_read_again(place: _Place) -> Unavailable:
+    return Unavailable(
+        f"the locks of {place.box.datasource} must be read again after an error"
+        f" ({place.broken!r}): ask the overlord again when it has started anew"
+    )
 
 
 def _unstored(box: Lockbox, error: BaseException) -> BaseException:
