@@ -41,21 +41,6 @@ STARTING = {
 # A handler that restores state and raises again must catch BaseException. One that restores nothing
 # says so behind its `except`: translates, warns, adds a note, reacts to this error alone.
 NARROW = re.compile(r"# narrow: \S.*$")
-# Handlers still to be widened or marked, by module and by what they catch: to be removed.
-NARROW_LEFT = {
-    ("broker/nsqimport/folder.py", "PenstockError"),
-    ("broker/protocol/grammar.py", "c.Refused"),
-    ("broker/publish.py", "Unavailable"),
-    ("broker/topics/changes.py", "PenstockError"),
-    ("indexing/batch/ingesting.py", "Unparseable"),
-    ("indexing/batch/insisting.py", "PenstockError"),
-    ("indexing/lockbox/lockboxes.py", "Closed"),
-    ("indexing/lockbox/store.py", "Unavailable"),
-    ("indexing/overlord/actionhandler.py", "Unavailable"),
-    ("indexing/overlord/publishing.py", "(LockRevoked, Conflict)"),
-    ("indexing/supervisor/offsets/moving.py", "InvalidRequest"),
-    ("indexing/worker/taskfolders.py", "PenstockError"),
-}
 
 
 def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -180,16 +165,12 @@ def narrow_restores(text: str) -> Iterator[tuple[int, str]]:
 
 def test_what_restores_state_and_raises_again_does_so_for_every_exception() -> None:
     """A MemoryError or "can't start new thread" passes by `except PenstockError: undo; raise`."""
-    found, left = [], set()
-    for path in SOURCES:
-        name = str(path.relative_to(ROOT / "src" / "penstock"))
-        for line, caught in narrow_restores(path.read_text()):
-            if (name, caught) in NARROW_LEFT:
-                left.add((name, caught))
-            else:
-                found.append(f"{name}:{line}: except {caught}")
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: except {caught}"
+        for path in SOURCES
+        for line, caught in narrow_restores(path.read_text())
+    ]
     assert not found, "catch BaseException, or say `# narrow: why`:\n" + "\n".join(found)
-    assert left == NARROW_LEFT, "remove from NARROW_LEFT: " + str(NARROW_LEFT - left)
 
 
 def test_the_rule_of_restores_finds_what_it_is_for() -> None:

@@ -120,7 +120,7 @@ class Publisher:
             added = topic.append(partition, messages, size_bytes, placement.producer, due_ms)
         except Full:
             raise  # for a moment: who asks for health would never see it pass without a publish
-        except Unavailable as error:
+        except Unavailable as error:  # narrow: what health reports
             self._failure = str(error)
             raise
         self._failure = None

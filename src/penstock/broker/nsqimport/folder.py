@@ -73,7 +73,7 @@ class NsqdFolder:
         claim = fs.lock_folder(folder)
         try:
             return cls(folder, options or ImportOptions(), fs, claim)
-        except PenstockError:
+        except BaseException:
             claim.release()
             raise
 

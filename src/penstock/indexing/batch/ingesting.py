@@ -223,7 +223,7 @@ class IngestTask:
             return self._insistence.call(
                 "writing segments", lambda: self._try_to_write(job), losses.note
             )
-        except Unparseable as error:
+        except Unparseable as error:  # narrow: reports
             # Its report shows what the task failed for, as of one that bears it.
             samples = error.samples[: job.parse_errors_saved]
             _tell(job, error.samples, error.count)

@@ -108,7 +108,7 @@ class AlertingLockStore:
             self._store.apply(changes)
         except Fenced:
             raise  # The next leader stores them.
-        except Unavailable as error:
+        except Unavailable as error:  # narrow: alerts
             if not self._failed:
                 self._failed = True
                 self._events.alert(f"task locks cannot be stored, so none is granted: {error}")

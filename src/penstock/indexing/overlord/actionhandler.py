@@ -210,7 +210,7 @@ class ActionHandler:
         _require_own(task, action.sequence_name)
         try:
             places = self._allocating.allocate(task, action)
-        except Unavailable as error:
+        except Unavailable as error:  # narrow: reports
             self._notices.waits(task.id, str(error))
             raise
         self._notices.waits(task.id, "")

@@ -83,7 +83,7 @@ class Publishing:
         try:
             future = self._lockboxes.critical(mine, commit, segments=[*action.segments, *old])
             outcome = future.result()
-        except (LockRevoked, Conflict):
+        except (LockRevoked, Conflict):  # narrow: translates
             if self._is_published(action):
                 return PublishOutcome(ok=False, already_published=True)
             raise

@@ -79,7 +79,7 @@ class OffsetMoves:
     def _check(self, offsets: Offsets) -> None:
         try:
             self._state.stream.check(offsets)
-        except InvalidRequest:
+        except InvalidRequest:  # narrow: what was seen may be old
             self._looks.rest_no_more()  # What was seen may be old: who asks again finds it new.
             raise
 
