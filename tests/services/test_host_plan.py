@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from penstock.core.errors import InvalidRequest
+from penstock.core.hostmemory import total_memory_bytes
 from penstock.services.config import Address, Options
 from penstock.services.host.datafolder import DataFolder
-from penstock.services.host.memory import query_spark, total_memory_bytes
+from penstock.services.host.memory import query_spark
 from penstock.services.host.plan import HostPlan
 from penstock.spark.connect.classarchive import makes_archive
 

@@ -74,7 +74,7 @@ from penstock.spark.messages.columns import (
 )
 from penstock.spark.messages.formats import beside_columns, text_format
 from penstock.spark.messages.records import RecordRows
-from penstock.spark.pieces import Work, numbered, run_pieces, shared_out
+from penstock.spark.pieces import Work, limited, numbered, run_pieces, shared_out
 from penstock.spark.prefolding.computing import is_foldable_when_computed, of_groups, of_rows
 from penstock.spark.prefolding.groups import Groups
 from penstock.spark.prefolding.plan import fold_of_groups, groups_of
@@ -368,7 +368,7 @@ def _read(
     columns = row_shape(request.schema).spark_columns() if groups is None else groups.columns
     parser, policy = _parser(request), _policy(request)
     work = functools.partial(parse_splits, tuple(splits), parser, policy, groups)
-    return numbered(spark, len(splits)).mapInArrow(work, ddl(columns))
+    return numbered(spark, len(splits)).mapInArrow(limited(work), ddl(columns))
 
 
 def _with_found(

@@ -7,12 +7,15 @@ may try it again.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import pyarrow as pa
+
+from penstock.spark.connect.workermemory import naming
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -47,7 +50,17 @@ def numbered(spark: SparkSession, pieces: int) -> DataFrame:
 
 def run_pieces(spark: SparkSession, work: Work, pieces: int) -> list[str]:
     """Have Spark do so many pieces, each in a Python worker; return the reports they give."""
-    return reports_of(numbered(spark, pieces).mapInArrow(work, REPORT_SCHEMA))
+    return reports_of(numbered(spark, pieces).mapInArrow(limited(work), REPORT_SCHEMA))
+
+
+def limited(work: Work) -> Work:
+    """Return the work with an error of its own for a worker that exceeds its memory limit."""
+    return functools.partial(_limited, work)
+
+
+def _limited(work: Work, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    with naming("doing its piece of the work"):
+        yield from work(batches)
 
 
 def reports_of(done: DataFrame) -> list[str]:

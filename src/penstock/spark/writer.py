@@ -20,7 +20,7 @@ from penstock.spark.chunkwork import (
     write_rows,
 )
 from penstock.spark.expressions import column
-from penstock.spark.pieces import REPORT_SCHEMA, reports_of
+from penstock.spark.pieces import REPORT_SCHEMA, limited, reports_of
 from penstock.spark.pipeline import CHUNK_COLUMN, OBSERVED, chunked
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def write_computed(
         rows = rows.coalesce(1)
     # By place, not by name: PySpark hands names to `mapInArrow` without quoting them.
     rows = rows.select(*(column(n).alias(f"c{i}") for i, n in enumerate(target.columns)))
-    written = rows.mapInArrow(functools.partial(write_rows, target), REPORT_SCHEMA)
+    written = rows.mapInArrow(limited(functools.partial(write_rows, target)), REPORT_SCHEMA)
     return _done(written)
 
 
@@ -51,7 +51,7 @@ def spread_computed(rows: DataFrame, work: SpreadWork) -> tuple[list[Report], di
 
     Their columns are named by place, as PySpark hands names to `mapInArrow` without quoting them.
     """
-    return _done(rows.mapInArrow(functools.partial(spread_rows, work), REPORT_SCHEMA))
+    return _done(rows.mapInArrow(limited(functools.partial(spread_rows, work)), REPORT_SCHEMA))
 
 
 def _done(written: DataFrame) -> tuple[list[Report], dict[str, int]]:

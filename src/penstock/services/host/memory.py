@@ -1,14 +1,11 @@
-"""Memory of this host, and whether a second Spark fits into it.
+"""Whether a second Spark fits into the memory of this host.
 
 Owns the rule by which queries get a JVM of their own (decision 38).
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 from dataclasses import dataclass
-from pathlib import Path
 
 from penstock.services.config import Options
 
@@ -76,25 +73,6 @@ def query_spark(options: Options, total_bytes: int | None) -> QuerySpark:
         f" {options.spark_memory}",
         is_warning=True,
     )
-
-
-def total_memory_bytes(root: Path = Path("/")) -> int | None:
-    """Return the memory that this process may use: the host's, or its control group's if less.
-
-    Args:
-        root: Where `proc` and `sys` are.
-    """
-    sizes = []
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        lines = (root / "proc/meminfo").read_text().splitlines()
-        sizes += [int(one.split()[1]) * 1024 for one in lines if one.startswith("MemTotal:")]
-    if not sizes and root == Path("/"):  # not Linux
-        with contextlib.suppress(OSError, ValueError):
-            sizes.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    for limit in ("memory.max", "memory/memory.limit_in_bytes"):
-        with contextlib.suppress(OSError, ValueError):
-            sizes.append(int((root / "sys/fs/cgroup" / limit).read_text()))
-    return min(sizes, default=None)
 
 
 def _needed(*heaps: str) -> float:

@@ -99,7 +99,7 @@ from penstock.spark.columns import (
 from penstock.spark.connect.running import Running
 from penstock.spark.connect.session import EXACT_CONF, SparkSessions
 from penstock.spark.folding import fold_of
-from penstock.spark.pieces import Work, numbered, run_pieces, shared_out
+from penstock.spark.pieces import Work, limited, numbered, run_pieces, shared_out
 from penstock.spark.schematext import ddl
 from penstock.spark.tables import TableSource
 from penstock.spark.transforms.raising import naming_transforms
@@ -344,7 +344,7 @@ class _Call:
                 made, counted, buckets = self._scan(spark, work, read_as, direct, intervals)
             else:
                 rows = numbered(spark, len(work.pieces)).mapInArrow(
-                    functools.partial(read_pieces, work),
+                    limited(functools.partial(read_pieces, work)),
                     ddl(work.sources[0].shape.spark_columns()),
                 )
                 selected = selection.select(rows, wanted)
@@ -427,7 +427,8 @@ class _Call:
             return [file for report in made for file in report.files], counted, buckets
         by_core = tuple(tuple(runs[at::cores]) for at in range(min(cores, len(runs))))
         rows = numbered(spark, len(by_core)).mapInArrow(
-            functools.partial(read_run_pieces, by_core, fold), ddl(output_columns(schema))
+            limited(functools.partial(read_run_pieces, by_core, fold)),
+            ddl(output_columns(schema)),
         )
         names = metric_names(schema)
         done = self._spread(rows, as_combined(schema, names), names)

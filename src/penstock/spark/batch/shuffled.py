@@ -29,7 +29,7 @@ from penstock.indexing.spec.scalars import OWN_PREFIX
 from penstock.spark.batch.scanning import BatchReport, batch_reports
 from penstock.spark.batch.writing import BatchTarget, MadeFile
 from penstock.spark.expressions import column
-from penstock.spark.pieces import REPORT_SCHEMA, reported, reports_of
+from penstock.spark.pieces import REPORT_SCHEMA, limited, reported, reports_of
 from penstock.spark.pipeline import CHUNK_COLUMN, OBSERVED, chunked
 from penstock.spark.topic.rowshape import TIME_COLUMN, TIME_TYPE
 
@@ -232,7 +232,7 @@ def _write(
     names = (*target.columns, CHUNK_COLUMN, BUCKET_COLUMN)
     placed = ordered.select(*(column(name).alias(f"c{i}") for i, name in enumerate(names)))
     work = functools.partial(write_buckets, target, rows_max)
-    written = placed.mapInArrow(work, REPORT_SCHEMA)
+    written = placed.mapInArrow(limited(work), REPORT_SCHEMA)
     made = tuple(file for report in batch_reports(reports_of(written)) for file in report.files)
     return made, _observed(written)
 

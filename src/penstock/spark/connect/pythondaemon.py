@@ -8,7 +8,7 @@ imports all of it once, and its workers share the memory, too.
 Owns that the daemon is loaded before it forks. PySpark's own one, which this runs, does the rest.
 
 Invariant: the process has no thread of Python's when it forks, and workers draw different random
-numbers.
+numbers and have a memory limit (`workermemory`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ import importlib
 import os
 import sys
 from typing import Final
+
+from penstock.spark.connect.workermemory import limit_this_process
 
 WORKER: Final = "pyspark.worker"
 # By name: the packages that do the work import this one.
@@ -43,6 +45,7 @@ def load() -> None:
     for name in _LOADED:
         importlib.import_module(name)
     os.register_at_fork(after_in_child=_draw_anew)
+    os.register_at_fork(after_in_child=limit_this_process)
     gc.collect()
     gc.freeze()  # what is never looked at is never copied
 

@@ -25,7 +25,7 @@ from pyspark.sql import functions as sf
 
 from penstock.segments.deepstore import files_below
 from penstock.segments.layout import projection_file
-from penstock.spark.pieces import REPORT_SCHEMA, reported, reports_of
+from penstock.spark.pieces import REPORT_SCHEMA, limited, reported, reports_of
 from penstock.spark.projections.plan import ProjectionPlan
 from penstock.spark.projections.relation import summed
 from penstock.spark.tables.model import Columns, TableFile
@@ -97,7 +97,7 @@ def make_files(
     names = tuple(projection_file(file.path) for file in files)
     stored = (*(key.stored for key in plan.keys), *(one.stored for one in plan.measures))
     write = functools.partial(write_files, folder, names, stored)
-    texts = reports_of(ordered.mapInArrow(write, REPORT_SCHEMA))
+    texts = reports_of(ordered.mapInArrow(limited(write), REPORT_SCHEMA))
     return {one.name: one for one in map(_wrote, texts)}
 
 

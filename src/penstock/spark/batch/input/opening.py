@@ -20,6 +20,7 @@ from penstock.core.errors import CorruptData, InvalidRequest, NotFound
 from penstock.indexing.engine import InputUnavailable
 from penstock.indexing.masking import masked_url
 from penstock.spark.batch.input.splits import InputFile
+from penstock.spark.connect.workermemory import out_of_memory
 
 # What fsspec's file systems raise for URLs that they cannot take apart, besides OSError.
 UNUSABLE: Final = (ImportError, ValueError, TypeError, LookupError, AttributeError, RuntimeError)
@@ -71,11 +72,13 @@ def translated(file: InputFile) -> Iterator[None]:
     Raises:
         NotFound: It is not there.
         CorruptData: It is not what its name or its format says, or is cut off.
-        InvalidRequest: It may not be read.
+        InvalidRequest: It may not be read, or takes more memory than the process may have.
         InputUnavailable: What stores it does not answer.
     """
     try:
         yield
+    except MemoryError:  # Arrow's error of this kind, too, which is one of its others as well
+        raise out_of_memory(f"reading {file.shown}") from None
     except FileNotFoundError:
         raise NotFound(f"{file.shown} is not there: correct the input's paths") from None
     except (PermissionError, IsADirectoryError) as error:

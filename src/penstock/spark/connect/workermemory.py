@@ -1,0 +1,95 @@
+"""The memory that one Python worker of Spark may take.
+
+A few bytes of input can stand for any number of bytes in memory. The parsers have bounds of their
+own; this limit ends the one piece of work that passes them, before the kernel ends the JVM, the
+broker or other workers for want of memory.
+
+Owns the size of the limit, how a worker sets it, and the error of work that exceeds it. The limit
+counts what a process allocates (`RLIMIT_DATA`): files that it maps, such as the blocks of a topic,
+are not counted, unlike by `spark.executor.pyspark.memory` (`RLIMIT_AS`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from penstock.core.errors import InvalidRequest
+from penstock.core.hostmemory import total_memory_bytes
+
+LIMIT_BYTES: Final = 4 << 30
+"""Limit of a worker on a host where that is at most half of the memory, and at least its share."""
+_LIMIT_BYTES_MIN: Final = 1 << 30
+_MIB: Final = 1 << 20
+_BADNESS: Final = "500"  # from -1000 to 1000; processes have 0
+_REMEDY: Final = (
+    "split the file, write smaller rows, blocks or row groups, or run the task on a host with more"
+    " memory"
+)
+
+
+def limit_bytes(total_bytes: int, cores: int) -> int:
+    """Return how much one worker may allocate.
+
+    Args:
+        total_bytes: Memory of the host.
+        cores: How many workers run at once.
+    """
+    share = max(LIMIT_BYTES, total_bytes // (cores + 1))
+    return max(min(share, total_bytes // 2), _LIMIT_BYTES_MIN)
+
+
+def limit_this_process() -> None:
+    """Limit what this process may allocate from now on, besides what it has already.
+
+    Of several processes that together exceed the memory of the host, the kernel ends one like this
+    first. Where the system knows no such limits, nothing is changed.
+    """
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(_BADNESS, encoding="ascii")
+    total = total_memory_bytes()
+    if total is None:
+        return
+    wanted = _allocated() + limit_bytes(total, os.cpu_count() or 1)
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_DATA, (wanted, wanted))
+
+
+@contextlib.contextmanager
+def naming(work: str) -> Iterator[None]:
+    """Have a `MemoryError` leave the block as an error that names the work.
+
+    Args:
+        work: What the block does, such as `reading rows.json`.
+
+    Raises:
+        InvalidRequest: The block exceeded the memory limit.
+    """
+    try:
+        yield
+    except MemoryError:
+        raise out_of_memory(work) from None
+
+
+def out_of_memory(work: str) -> InvalidRequest:
+    """Return the error of work that exceeded the memory limit of its process."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = "" if soft == resource.RLIM_INFINITY else f" limit of {soft // _MIB:,} MB"
+    owner = "a Python worker of Spark" if limit else "the process"
+    return InvalidRequest(f"{owner} ran out of its memory{limit} while {work}: {_REMEDY}")
+
+
+def _allocated() -> int:
+    """Return the bytes that count towards the limit already."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+            if line.startswith("VmData:"):
+                return int(line.split()[1]) * 1024
+    return 0
