@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.core.avrobounds import unpacks_to_more
 from penstock.core.errors import CorruptData, InvalidRequest
 from penstock.spark.batch.input.avro import read_avro
-from penstock.spark.batch.input.avroblocks import unpacks_to_more
 from penstock.spark.batch.input.splits import InputFile
 
 NUMBERS: Mapping[str, object] = {
@@ -127,12 +127,16 @@ def test_rows_without_bytes_are_not_gathered_whole() -> None:
     fastavro.writer(stored, schema, [{"text": None}])
     raw = stored.getvalue()
     assert raw[-18:-16] == b"\x02\x00"
-    # One block of 2**40 rows.
-    endless = raw[:-18] + b"\x80\x80\x80\x80\x80\x40" + raw[-17:]
-    file = InputFile("a.avro", "a.avro", len(endless), 0)
-    batches = read_avro(pa.BufferReader(endless), file, frozenset({"text"}))
+    # One block of 2**19 rows.
+    many = raw[:-18] + b"\x80\x80\x40" + raw[-17:]
+    file = InputFile("a.avro", "a.avro", len(many), 0)
+    batches = read_avro(pa.BufferReader(many), file, frozenset({"text"}))
     first, second = next(batches), next(batches)
     assert [first[0], second[0]] == [0, first[1].num_rows]
+    # And one of 2**40.
+    endless = raw[:-18] + b"\x80\x80\x80\x80\x80\x40" + raw[-17:]
+    with pytest.raises(InvalidRequest, match=r"a\.avro: with the block at byte \d+ the file"):
+        next(read_avro(pa.BufferReader(endless), file, frozenset({"text"})))
 
 
 ZEROS: Mapping[str, object] = {
@@ -161,7 +165,9 @@ def test_a_block_that_unpacks_to_too_much_is_refused_before_it_is_unpacked(codec
         return sum(batch.num_rows for _, batch in found)
 
     assert rows(200_100) == 3
-    with pytest.raises(InvalidRequest, match=r"a\.avro: a block unpacks to more than 199999 bytes"):
+    with pytest.raises(
+        InvalidRequest, match=r"a\.avro: the block at byte \d+ unpacks to more than 199,999"
+    ):
         rows(199_999)
 
 

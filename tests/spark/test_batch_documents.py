@@ -5,13 +5,20 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import orjson
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.spark.batch.input.documents import HEAD_BYTES, is_lines, may_be_cut, read_text
+from penstock.spark.batch.input.documents import (
+    HEAD_BYTES,
+    BraceScan,
+    is_lines,
+    may_be_cut,
+    read_text,
+)
 from penstock.spark.batch.input.splits import InputFile, Source, Split
 from penstock.spark.topic.rowshape import RowShape
 
@@ -126,3 +133,19 @@ def test_packed_and_large_files_and_those_said_to_be_lines(tmp_path: Path) -> No
 )
 def test_the_first_object_that_tells_decides_what_a_file_is(text: bytes, wanted: bool) -> None:
     assert is_lines(text) is wanted
+
+
+@given(st.lists(st.sampled_from([b"{", b"}", b'"', b"\\", b"a", b" "]), max_size=60))
+def test_braces_are_paired_alike_whatever_the_pieces(parts: list[bytes]) -> None:
+    text = np.frombuffer(b"".join(parts), np.uint8)
+    whole = BraceScan()
+    whole.feed(text, 0)
+    for size in (1, 2, 7):
+        scan = BraceScan()
+        for at in range(0, len(text), size):
+            scan.feed(text[at : at + size], at)
+        found = scan.found(len(text))
+        assert [one.tolist() for one in found[:2]] == [
+            one.tolist() for one in whole.found(len(text))[:2]
+        ]
+        assert found[2] == whole.found(len(text))[2]

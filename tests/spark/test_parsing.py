@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 
+import numpy as np
 import orjson
 import pyarrow as pa
 import pytest
@@ -382,3 +383,23 @@ def test_a_value_of_a_list_that_is_none_costs_its_message_alone(message: bytes) 
     parsed = parse([b'{"s":["a"]}', message, b'{"s":["b"]}'], LISTS)
     assert [one.index for one in parsed.bad] == [1]
     assert parsed.rows.column(0).to_pylist() == [["a"], ["b"]]
+
+
+def test_many_messages_of_which_none_parses() -> None:
+    parsed = MessageParser(RowShape((("a", FieldType.LONG),))).parse(pa.array([b"x"] * 1_000))
+    assert (parsed.rows.num_rows, len(parsed.bad)) == (0, 1_000)
+    lines = pa.py_buffer(b"x\n" * 1_000)
+    starts = np.arange(0, 2_000, 2)
+    parsed = MessageParser(RowShape((("a", FieldType.LONG),))).parse_lines(
+        lines, starts, starts + 1
+    )
+    assert (parsed.rows.num_rows, len(parsed.bad)) == (0, 1_000)
+
+
+def test_messages_of_many_columns_are_parsed_some_at_once() -> None:
+    fields = tuple((f"c{number}", FieldType.STRING) for number in range(9_999))
+    parser = MessageParser(RowShape(fields))
+    parsed = parser.parse(pa.array([b"{}"] * 4_000 + [b'{"c7":"x"}'] + [b"{"]))
+    assert parsed.rows.num_rows == 4_001
+    assert parsed.rows.column(7)[4_000].as_py() == "x"
+    assert [bad.index for bad in parsed.bad] == [4_001]

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import orjson
+import numpy as np
 import pyarrow as pa
-import pyarrow.json as pj
 
 from penstock.core.errors import CorruptData
 from penstock.indexing.spec import TIME_COLUMN, Dimension
@@ -23,7 +22,11 @@ from penstock.spark.batch.input.delimited import typed_columns
 from penstock.spark.batch.input.discovery import (
     Found,
     FoundType,
+    found_one_by_one,
+    inferred,
+    is_too_wide,
     merge_found,
+    small_pieces,
     type_of,
     type_of_value,
 )
@@ -124,18 +127,34 @@ def columns_beside(records: Records, names: BesideColumns) -> Found:
 def json_columns(messages: pa.BinaryArray) -> Iterator[Found]:
     """Yield what Arrow finds in JSON objects; what is none has no columns.
 
-    A batch that Arrow does not take is cut into smaller ones, down to leaves that are looked at one
-    by one.
+    The batch is looked at in small pieces, of which one that Arrow does not take is cut into
+    smaller ones, down to leaves that are looked at one by one.
     """
+    count = len(messages)
+    if not count:
+        return
+    offsets = np.frombuffer(messages.buffers()[1], np.int32)[messages.offset :][: count + 1]
+    is_wide = False
+    for first, last in small_pieces(offsets[:-1], int(offsets[-1])):
+        piece = messages.slice(first, last - first)
+        if is_wide:
+            yield from found_one_by_one(piece)
+            continue
+        for columns in _piece_columns(piece):
+            is_wide = is_wide or is_too_wide(columns, len(piece))
+            yield columns
+
+
+def _piece_columns(messages: pa.BinaryArray) -> Iterator[Found]:
     try:
-        yield _whole(messages)
+        yield inferred(lines_of_objects(messages), len(messages))
     except NotCleanError:
         if len(messages) <= LEAF_MESSAGES:
-            yield from _one_by_one(messages)
+            yield from found_one_by_one(messages)
             return
         step = max(LEAF_MESSAGES, -(-len(messages) // _CUT_INTO))
         for start in range(0, len(messages), step):
-            yield from json_columns(messages.slice(start, step))
+            yield from _piece_columns(messages.slice(start, step))
 
 
 def _look_at(messages: pa.BinaryArray, format_: TextFormat, found: Found) -> None:
@@ -159,33 +178,6 @@ def _type_of_keys(group: KeyGroup, format_: TextFormat) -> FoundType:
         if not isinstance(value, str):
             merge_found(seen, {name: type_of_value(inner) for name, inner in value.items()})
     return seen.get("", "null")
-
-
-def _whole(messages: pa.BinaryArray) -> Found:
-    if not len(messages):
-        return {}
-    text = lines_of_objects(messages)
-    try:
-        table = pj.read_json(
-            pa.BufferReader(text),
-            read_options=pj.ReadOptions(use_threads=False, block_size=text.size + 1),
-        )
-        found = {field.name: type_of(field.type) for field in table.schema}
-    except (pa.ArrowInvalid, UnicodeDecodeError):
-        raise NotCleanError from None
-    if table.num_rows != len(messages):
-        raise NotCleanError
-    return found
-
-
-def _one_by_one(messages: pa.BinaryArray) -> Iterator[Found]:
-    for message in messages:
-        try:
-            value = orjson.loads(message.as_py())
-        except orjson.JSONDecodeError:
-            continue  # It is no row, and will be set aside as such.
-        if isinstance(value, dict):
-            yield {name: type_of_value(inner) for name, inner in value.items()}
 
 
 def united(schema: DataSchema, files: Sequence[DataFile]) -> DataSchema:

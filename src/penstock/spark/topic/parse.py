@@ -39,6 +39,8 @@ from penstock.spark.topic.times import (
 )
 
 LEAF_MESSAGES: Final = 128
+# Values of all columns that are made at once: a message of two bytes is a row of all of them.
+CELLS_MAX: Final = 16 << 20
 _CUT_INTO: Final = 8
 _OPEN_BRACE: Final = ord("{")
 _CLOSE_BRACE: Final = ord("}")
@@ -90,6 +92,7 @@ class MessageParser:
             name: pa.float64() if type_ is FieldType.FLOAT else type_.arrow
             for name, type_ in shape.fields
         }
+        self._messages_max = max(LEAF_MESSAGES, CELLS_MAX // (len(self._types) + 1))
         time = shape.time
         if time is not None and time.name not in self._read_as:
             iso = time.format in {TimeFormat.ISO, TimeFormat.AUTO}
@@ -106,7 +109,7 @@ class MessageParser:
         if len(pieces) == 1:
             return Parsed(pieces[0], tuple(bad))
         rows = pa.Table.from_batches(pieces, self._schema).combine_chunks().to_batches()
-        return Parsed(rows[0] if rows else self._schema.empty_table().to_batches()[0], tuple(bad))
+        return Parsed(rows[0] if rows else _empty(self._schema), tuple(bad))
 
     def parse_lines(
         self, text: pa.Buffer, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
@@ -115,9 +118,11 @@ class MessageParser:
 
         What lies between the lines is ends of lines and nothing else.
         """
+        if not len(starts):
+            return Parsed(_empty(self._schema), ())
+        if len(starts) > self._messages_max:
+            return self.parse(cut_out(text, starts, ends))
         try:
-            if not len(starts):
-                return Parsed(_empty(self._schema), ())
             _check_braces(text, starts, ends)
             return self._rows_of(text, len(starts), 0)
         except NotCleanError:
@@ -126,6 +131,10 @@ class MessageParser:
     def _pieces(self, messages: pa.BinaryArray, base: int) -> Iterator[Parsed]:
         if not len(messages):
             yield Parsed(_empty(self._schema), ())
+            return
+        if len(messages) > self._messages_max:
+            for start in range(0, len(messages), self._messages_max):
+                yield from self._pieces(messages.slice(start, self._messages_max), base + start)
             return
         try:
             yield self._whole(messages, base)

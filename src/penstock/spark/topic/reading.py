@@ -39,6 +39,9 @@ RAW_COLUMNS: Final = "partition int, offset bigint, timestamp timestamp, message
 
 # Large enough that the cost per batch vanishes, small enough to stay near the caches.
 BATCH_BYTES: Final = 8 << 20
+# What is known of a message, and of one that does not parse, takes many times the shortest ones.
+_MESSAGES_MAX: Final = 1 << 17
+_MESSAGE_BYTES: Final = BATCH_BYTES // _MESSAGES_MAX
 RAW_BLOCK_BYTES: Final = 64 << 20
 
 
@@ -201,16 +204,30 @@ def _gather(slices: Iterable[_Slice]) -> Iterator[list[_Slice]]:
     """Group slices, which may be as small as one message, into batches of `BATCH_BYTES`."""
     batch: list[_Slice] = []
     size = 0
-    for piece in slices:
-        batch.append(piece)
-        size += _payload_bytes(piece.messages)
-        if isinstance(piece, RecordSlice):
-            size += piece.beside.bytes
-        if size >= BATCH_BYTES:
-            yield batch
-            batch, size = [], 0
+    for slice_ in slices:
+        for piece in _parts(slice_):
+            batch.append(piece)
+            size += max(_payload_bytes(piece.messages), len(piece.messages) * _MESSAGE_BYTES)
+            if isinstance(piece, RecordSlice):
+                size += piece.beside.bytes
+            if size >= BATCH_BYTES:
+                yield batch
+                batch, size = [], 0
     if batch:
         yield batch
+
+
+def _parts(piece: _Slice) -> Iterator[_Slice]:
+    """Yield a slice in parts of at most `_MESSAGES_MAX` messages; records of Kafka as they are."""
+    if len(piece.messages) <= _MESSAGES_MAX:
+        yield piece
+        return
+    if isinstance(piece, RecordSlice):
+        yield piece
+        return
+    for first in range(0, len(piece.messages), _MESSAGES_MAX):
+        part = piece.messages.slice(first, _MESSAGES_MAX)
+        yield replace(piece, base_offset=piece.base_offset + first, messages=part)
 
 
 def _payload_bytes(messages: pa.BinaryArray) -> int:

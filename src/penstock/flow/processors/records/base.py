@@ -74,7 +74,7 @@ class RecordProcessor(Processor):
     max_record = Property(
         SIZE,
         default="16 MB",
-        about="A longer record of JSON fails; 4 MB or more.",
+        about="A longer record fails; 4 MB or more.",
         validator=_long_enough,
     )
 

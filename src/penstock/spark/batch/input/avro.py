@@ -10,21 +10,25 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
-import itertools
 import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import ModuleType
-from typing import BinaryIO, Final, Literal, Protocol
+from typing import Final, Literal
 
 import pyarrow as pa
 
+from penstock.core.avrobounds import (
+    BLOCK_BYTES_MAX,
+    bounded_blocks,
+    gathered_records,
+)
 from penstock.core.errors import CorruptData, InvalidRequest
-from penstock.spark.batch.input.avroblocks import BLOCK_BYTES_MAX, unpacks_to_more
 from penstock.spark.batch.input.conforming import as_text
 from penstock.spark.batch.input.opening import opened
 from penstock.spark.batch.input.splits import InputFile
+from penstock.spark.connect.workermemory import out_of_memory
 
 BATCH_ROWS: Final = 64 * 1024
 AvroType = Literal["long", "double", "string", "json", "null"]
@@ -34,7 +38,6 @@ _BROKEN: Final = (
     ArithmeticError,
     EOFError,
     LookupError,
-    MemoryError,
     RecursionError,
     StopIteration,
     SystemError,
@@ -65,23 +68,6 @@ _NAMED: Final[Mapping[str, AvroType]] = {
 }
 # A number with one of these is a number no more.
 _LOGICAL: Final[Mapping[str, AvroType]] = {"decimal": "double"}
-
-
-class _Block(Protocol):
-    """What is used of a block of fastavro's: how many records it tells, and their bytes."""
-
-    num_records: int
-    bytes_: BinaryIO
-
-    def __iter__(self) -> Iterator[Mapping[str, object]]: ...
-
-
-class _Blocks(Protocol):
-    """What is used of fastavro's reader of blocks."""
-
-    codec: str
-
-    def __iter__(self) -> Iterator[_Block]: ...
 
 
 def check_installed() -> None:
@@ -128,37 +114,12 @@ def read_avro(
         blocks = _fastavro().block_reader(stored)
         fields = (str(field["name"]) for field in _fields(file, blocks.writer_schema))
         names = [name for name in fields if name in wanted]
-        bounded = _bounded(stored, file, blocks, block_bytes_max)
-        rows = itertools.chain.from_iterable(map(_records, bounded))
-        # Never a whole block: rows that take no bytes may be millions in one.
-        while held := list(itertools.islice(rows, BATCH_ROWS)):
-            yield at, _batch(held, names)
-            at += len(held)
-
-
-def _bounded(
-    stored: pa.NativeFile, file: InputFile, blocks: _Blocks, bytes_max: int
-) -> Iterator[_Block]:
-    """Yield the blocks; each is looked at before the reader unpacks it as a whole."""
-    found = iter(blocks)
-    while not unpacks_to_more(stored, blocks.codec, bytes_max):
-        block = next(found, None)
-        if block is None:
-            return
-        yield block
-    raise InvalidRequest(
-        f"{file.shown}: a block unpacks to more than {bytes_max} bytes: write the file with smaller"
-        " blocks, such as Avro's default of some 16,000 bytes"
-    )
-
-
-def _records(block: _Block) -> Iterator[Mapping[str, object]]:
-    """Yield the records of a block, which must be as many as it says: no byte may be left."""
-    if block.num_records < 0:
-        raise ValueError(f"a block of {block.num_records} records")
-    yield from block
-    if block.bytes_.read(1):
-        raise ValueError(f"a block holds more than the {block.num_records} records that it tells")
+        bounded = bounded_blocks(stored, blocks, file.shown, block_bytes_max)
+        for held in gathered_records(bounded, BATCH_ROWS):
+            batch = _batch(held, names)
+            held.clear()  # before the next ones are read
+            yield at, batch
+            at += batch.num_rows
 
 
 def _batch(records: Sequence[Mapping[str, object]], names: Sequence[str]) -> pa.RecordBatch:
@@ -205,6 +166,8 @@ def _translated(file: InputFile) -> Iterator[None]:
     """Have what fastavro raises name the file."""
     try:
         yield
+    except MemoryError:
+        raise out_of_memory(f"reading {file.shown}") from None
     except (*_BROKEN, _fastavro().schema.SchemaParseException) as error:
         reason = f"{str(error) or type(error).__name__}: is the file whole, and Avro?"
         raise CorruptData(file.shown, 0, reason) from None

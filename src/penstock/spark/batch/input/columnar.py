@@ -6,12 +6,13 @@ null.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
 import pyarrow as pa
 
+from penstock.core.parquetbounds import PROBE_BUFFER_BYTES, check_rows, rows_at_once
 from penstock.spark.batch.input.avro import read_avro
 from penstock.spark.batch.input.opening import opened
 from penstock.spark.batch.input.splits import InputFile, Source, Split
@@ -73,14 +74,28 @@ def _read_parquet(
     import pyarrow.parquet as pq  # noqa: PLC0415
 
     file = pq.ParquetFile(stored)
+    check_rows(file.metadata, stored.size(), split.file.shown)
     renamed = dict(split.file.renamed)
     names = _wanted(file.schema_arrow.names, shape, renamed)
     end = split.end if split.end >= 0 else file.num_row_groups
-    groups = list(range(split.start, end))
     at = sum(file.metadata.row_group(group).num_rows for group in range(split.start))
-    for batch in file.iter_batches(BATCH_ROWS, row_groups=groups, columns=names, use_threads=False):
-        yield at, _under_names(batch, renamed)
-        at += batch.num_rows
+
+    def by_dictionaries(columns: Sequence[str]) -> pq.ParquetFile:
+        return pq.ParquetFile(
+            stored,
+            metadata=file.metadata,
+            read_dictionary=columns,
+            pre_buffer=False,
+            buffer_size=PROBE_BUFFER_BYTES,
+        )
+
+    shown = split.file.shown
+    for group in range(split.start, end):
+        rows = rows_at_once(by_dictionaries, file.metadata, group, names, BATCH_ROWS, shown)
+        found = file.iter_batches(rows, row_groups=[group], columns=names, use_threads=False)
+        for batch in found:
+            yield at, _under_names(batch, renamed)
+            at += batch.num_rows
 
 
 def _read_orc(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import csv
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
@@ -35,10 +36,15 @@ _CUT_INTO: Final = 8
 _HEX: Final = re.compile("0[xX][0-9a-fA-F]{1,15}")
 _NEWLINE: Final = ord("\n")
 _RETURN: Final = ord("\r")
+_QUOTE: Final = ord('"')
 _Positions = npt.NDArray[np.int64]
 # Python's reader refuses longer values, of 131,072 bytes unless told.
 _VALUE_CHARS_MAX: Final = 1 << 30
 _HEADER_BYTES_MAX: Final = 8 << 20
+HEADER_COLUMNS_MAX: Final = 100_000
+"""A header may name as many columns."""
+VALUES_MAX: Final = 1_000_000
+"""A line may have as many values, most of which have no column."""
 _READ_AS: Final = {
     FieldType.LONG: pa.int64(),
     FieldType.DOUBLE: pa.float64(),
@@ -160,6 +166,8 @@ class DelimitedParser:
 
     def _object(self, line: bytes) -> dict[str, Json] | str:
         """Return the values by their names, or why there are none."""
+        if _has_too_many(line, self._separator):
+            return f"more than {VALUES_MAX:,} values"
         try:
             values = next(csv.reader([line.decode()], delimiter=self._separator, strict=True))
         except UnicodeDecodeError as error:
@@ -186,6 +194,15 @@ def _check_breaks(text: pa.Buffer, starts: _Positions, ends: _Positions) -> None
     lines = np.searchsorted(starts, breaks, side="right") - 1
     if (breaks < ends[lines]).any():
         raise NotCleanError
+
+
+def _has_too_many(line: bytes, separator: str) -> bool:
+    """Tell whether a line has more than `VALUES_MAX` values: each takes tens of bytes here."""
+    if line.count(separator.encode()) < VALUES_MAX:
+        return False
+    data = np.frombuffer(line, np.uint8)
+    outside = np.cumsum(data == _QUOTE, dtype=np.uint8) % 2 == 0
+    return int(np.count_nonzero((data == ord(separator)) & outside)) >= VALUES_MAX
 
 
 def _as_arrow_reads(value: str) -> Json:
@@ -237,7 +254,12 @@ def _names(line: bytes, file: InputFile, source: Source) -> tuple[str, ...]:
         names = tuple(next(csv.reader([line.decode()], delimiter=source.separator)))
     except (UnicodeDecodeError, csv.Error) as error:
         raise InvalidRequest(f"{file.shown}:{source.skip}: no header of columns: {error}") from None
-    twice = sorted({name for name in names if names.count(name) > 1})
+    if len(names) > HEADER_COLUMNS_MAX:
+        raise InvalidRequest(
+            f"{file.shown}:{source.skip}: the header names {len(names):,} columns, more than"
+            f" {HEADER_COLUMNS_MAX:,}: is the separator right, and the line a header?"
+        )
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice or "" in names:
         what = f"has {twice[0]!r} twice" if twice else "has a column without a name"
         raise InvalidRequest(f"{file.shown}:{source.skip}: the header {what}: name the columns")

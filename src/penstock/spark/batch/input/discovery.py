@@ -7,12 +7,15 @@ column is text, as in Druid.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, Literal
 
+import numpy as np
+import numpy.typing as npt
 import orjson
 import pyarrow as pa
 import pyarrow.json as pj
@@ -31,6 +34,7 @@ from penstock.spark.batch.input.opening import translated
 from penstock.spark.batch.input.reading import InputWork
 from penstock.spark.batch.input.splits import Source, Split
 from penstock.spark.topic.parse import cut_out
+from penstock.spark.topic.times import NotCleanError
 
 if TYPE_CHECKING:
     Run = Callable[[Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]], int], list[str]]
@@ -44,6 +48,13 @@ _NO_NAME: Final = (
     " give them other names in the data, or put them into dimensionExclusions, and this is not said"
 )
 _NAMES_SHOWN: Final = 5
+FOUND_MAX: Final = 10 * COLUMNS_MAX
+"""As many columns of the data are gathered; most of them must be excluded then."""
+# Arrow makes each column that it finds as long as there are rows, and both may be many: a piece of
+# 64 KiB in which each row has a column of its own takes 0.3 GB, and one of 1 MiB would 50 GB.
+_PIECE_BYTES: Final = 64 << 10
+# Rows that have all of their columns make some 10,000 values of such a piece.
+_WIDE_CELLS: Final = 1 << 20
 _SHOWN: Final = 60
 _NUMBERS: Final = frozenset({"long", "double"})
 _TOLD: Final[Mapping[str, FoundType]] = {"long": "long", "double": "double", "json": "json"}
@@ -151,7 +162,7 @@ def _columns(split: Split, source: Source, line_bytes_max: int) -> Iterator[Foun
         if not len(kept.starts):
             continue
         if source.kind == "json":
-            yield _json_columns(kept)
+            yield from _json_columns(kept)
         else:
             columns = split.file.columns or source.columns
             typed = typed_columns(kept, columns, source.separator)
@@ -164,30 +175,84 @@ def _told(field: pa.Field) -> FoundType:
     return _TOLD.get(told) or type_of(field.type)
 
 
-def _json_columns(lines: Lines) -> Found:
-    """Return what Arrow finds in a block of lines, or what each of them has if it finds nothing."""
+def _json_columns(lines: Lines) -> Iterator[Found]:
+    """Yield what Arrow finds in lines, or what each of them has if it finds nothing."""
+    is_wide = False
+    for first, last in small_pieces(lines.starts, lines.text.size):
+        begin, end = int(lines.starts[first]), int(lines.ends[last - 1])
+        starts, ends = lines.starts[first:last] - begin, lines.ends[first:last] - begin
+        text = lines.text.slice(begin, end - begin)
+        columns = None
+        if not is_wide:
+            with contextlib.suppress(NotCleanError):
+                columns = inferred(text)
+        if columns is None:
+            yield from found_one_by_one(cut_out(text, starts, ends))
+        else:
+            is_wide = is_too_wide(columns, last - first)
+            yield columns
+
+
+def is_too_wide(columns: Found, rows: int) -> bool:
+    """Tell whether rows like these are looked at faster one by one: most lack most columns."""
+    return len(columns) * rows > _WIDE_CELLS
+
+
+def small_pieces(starts: npt.NDArray[np.integer], size: int) -> Iterator[tuple[int, int]]:
+    """Yield ranges of lines, or messages, that begin at these places of a text of a size.
+
+    A range has at most `_PIECE_BYTES`, unless it is one line.
+    """
+    first = 0
+    while first < len(starts):
+        end = int(starts[first]) + _PIECE_BYTES
+        last = len(starts) if end >= size else int(np.searchsorted(starts, end, "right")) - 1
+        last = max(last, first + 1)
+        yield first, last
+        first = last
+
+
+def inferred(text: pa.Buffer, rows: int | None = None) -> Found:
+    """Return the columns that Arrow finds in lines of JSON objects.
+
+    Raises:
+        NotCleanError: It finds none, or not as many rows; or the text is too large for that.
+    """
+    if text.size > 2 * _PIECE_BYTES:
+        raise NotCleanError  # one line, of any number of columns
     try:
         table = pj.read_json(
-            pa.BufferReader(lines.text),
-            read_options=pj.ReadOptions(use_threads=False, block_size=lines.text.size + 1),
+            pa.BufferReader(text),
+            read_options=pj.ReadOptions(use_threads=False, block_size=text.size + 1),
         )
-        return {field.name: type_of(field.type) for field in table.schema}
+        found = {field.name: type_of(field.type) for field in table.schema}
     except (pa.ArrowInvalid, UnicodeDecodeError):
-        found: Found = {}
-        for message in cut_out(lines.text, lines.starts, lines.ends):
-            try:
-                value = orjson.loads(message.as_py())
-            except orjson.JSONDecodeError:
-                continue  # it is no row, and will be counted as such
-            if isinstance(value, dict):
-                merge_found(found, {name: type_of_value(inner) for name, inner in value.items()})
-        return found
+        raise NotCleanError from None
+    if rows is not None and table.num_rows != rows:
+        raise NotCleanError
+    return found
+
+
+def found_one_by_one(messages: pa.BinaryArray) -> Iterator[Found]:
+    """Yield the columns of each JSON object; what is none has no columns."""
+    for message in messages:
+        try:
+            value = orjson.loads(message.as_py())
+        except orjson.JSONDecodeError:
+            continue  # it is no row, and will be counted, or set aside, as such
+        if isinstance(value, dict):
+            yield {name: type_of_value(inner) for name, inner in value.items()}
 
 
 def merge_found(found: Found, columns: Mapping[str, FoundType]) -> None:
-    """Add columns to those that were found, with the type that holds the values of both."""
+    """Add columns to those that were found, with the type that holds the values of both.
+
+    Of more than `FOUND_MAX` columns the later ones are left out: no spec may have as many.
+    """
     for name, type_ in columns.items():
         before = found.get(name, "null")
+        if len(found) >= FOUND_MAX and name not in found:
+            continue
         if before in {"null", type_}:
             found[name] = type_
         elif type_ != "null":

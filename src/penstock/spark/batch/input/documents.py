@@ -26,6 +26,7 @@ from penstock.spark.topic.parse import cut_out
 
 # What is looked at to tell lines from other JSON; an object that is longer counts as a line.
 HEAD_BYTES: Final = 1 << 20
+_SCAN_BYTES: Final = 1 << 20
 _QUOTE: Final = ord('"')
 _BACKSLASH: Final = ord("\\")
 _OPEN: Final = ord("{")
@@ -141,24 +142,10 @@ def _apart(
 
 def _extents(data: npt.NDArray[np.uint8]) -> tuple[_Positions, _Positions, int]:
     """Return where objects and what is none begin and end, and where what has no end begins."""
-    marks = np.flatnonzero(_MARKS[data])
-    quotes = data[marks] == _QUOTE
-    quotes &= ~_escaped(data, marks)
-    inside = np.cumsum(quotes) % 2 == 1
-    steps = (data[marks] == _OPEN).astype(np.int64) - (data[marks] == _CLOSE)
-    steps[inside | quotes] = 0
-    depth = np.cumsum(steps)
-    # A brace that closes nothing leaves the depth at 0.
-    depth -= np.minimum(np.minimum.accumulate(depth), 0) if len(depth) else 0
-    before = np.concatenate([[0], depth[:-1]])
-    starts = marks[(steps > 0) & (before == 0)]
-    ends = marks[(steps < 0) & (before == 1)] + 1
-    rest = len(data)
-    if len(starts) > len(ends):
-        rest = int(starts[-1])
-        starts = starts[:-1]
-    elif len(marks) and inside[-1]:
-        rest = int(marks[np.flatnonzero(quotes)[-1]])
+    scan = BraceScan()
+    for at in range(0, len(data), _SCAN_BYTES):
+        scan.feed(data[at : at + _SCAN_BYTES], at)
+    starts, ends, rest = scan.found(len(data))
     odd_starts, odd_ends = _odd(data[:rest], starts, ends)
     order = np.argsort(np.concatenate([starts, odd_starts]), kind="stable")
     return (
@@ -168,16 +155,67 @@ def _extents(data: npt.NDArray[np.uint8]) -> tuple[_Positions, _Positions, int]:
     )
 
 
-def _escaped(data: npt.NDArray[np.uint8], marks: _Positions) -> _Mask:
-    """Tell which marks stand behind an odd number of backslashes."""
-    slashes = data == _BACKSLASH
+class BraceScan:
+    """Pairs the braces of a text, piece by piece: what is known of a piece takes many times it."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._in_text = False
+        self._escaping = False
+        self._quote_at = 0
+        self._starts: list[_Positions] = []
+        self._ends: list[_Positions] = []
+
+    def feed(self, piece: npt.NDArray[np.uint8], at: int) -> None:
+        """Take the next piece, which begins at a place of the text."""
+        marks = np.flatnonzero(_MARKS[piece])
+        escaped, self._escaping = _escaped(piece, marks, escaping=self._escaping)
+        if not len(marks):
+            return
+        quotes = (piece[marks] == _QUOTE) & ~escaped
+        inside = (np.cumsum(quotes) + self._in_text) % 2 == 1
+        steps = (piece[marks] == _OPEN).astype(np.int64) - (piece[marks] == _CLOSE)
+        steps[inside | quotes] = 0
+        depth = self._depth + np.cumsum(steps)
+        # A brace that closes nothing leaves the depth at 0.
+        depth -= np.minimum(np.minimum.accumulate(depth), 0)
+        before = np.concatenate([[self._depth], depth[:-1]])
+        self._starts.append(marks[(steps > 0) & (before == 0)] + at)
+        self._ends.append(marks[(steps < 0) & (before == 1)] + at + 1)
+        self._depth, self._in_text = int(depth[-1]), bool(inside[-1])
+        if quotes.any():
+            self._quote_at = int(marks[np.flatnonzero(quotes)[-1]]) + at
+
+    def found(self, size: int) -> tuple[_Positions, _Positions, int]:
+        """Return where objects begin and end, and where what has no end begins."""
+        none = np.zeros(0, np.int64)
+        starts = np.concatenate([none, *self._starts])
+        ends = np.concatenate([none, *self._ends])
+        if len(starts) > len(ends):
+            return starts[:-1], ends, int(starts[-1])
+        return starts, ends, self._quote_at if self._in_text else size
+
+
+def _escaped(
+    piece: npt.NDArray[np.uint8], marks: _Positions, *, escaping: bool
+) -> tuple[_Mask, bool]:
+    """Tell which marks stand behind an odd number of backslashes, and whether the next byte does.
+
+    With `escaping` the first byte of the piece does.
+    """
+    slashes = piece == _BACKSLASH
     if not slashes.any():
-        return np.zeros(len(marks), np.bool_)
-    others = np.where(slashes, -1, np.arange(len(data)))
+        return (marks == 0) & escaping, False
+    others = np.where(slashes, -1, np.arange(len(piece), dtype=np.int32))
     last_other = np.maximum.accumulate(others)
-    before = np.maximum(marks - 1, 0)
-    escaped: _Mask = (marks > 0) & ((before - last_other[before]) % 2 == 1)
-    return escaped
+    # How many stand before each place, and before the place behind the last one.
+    runs = np.arange(-1, len(piece), dtype=np.int32)
+    runs[1:] -= last_other
+    runs[0] = 0
+    odd = runs % 2 == 1
+    from_start = int(np.argmin(slashes)) if not slashes.all() else len(piece)
+    odd[: from_start + 1] ^= escaping
+    return odd[marks], bool(odd[-1])
 
 
 def _odd(

@@ -55,6 +55,23 @@ class Lines:
             tuple(number for number in self.too_long if number >= count),
         )
 
+    def parts(self, lines_max: int) -> Iterator[Lines]:
+        """Yield the lines in order, at most so many at once."""
+        if len(self.starts) <= lines_max:
+            yield self
+            return
+        for first in range(0, len(self.starts), lines_max):
+            starts, ends = self.starts[first : first + lines_max], self.ends[first:][:lines_max]
+            begin = int(starts[0])
+            yield Lines(
+                self.text.slice(begin, int(ends[-1]) - begin),
+                starts - begin,
+                ends - begin,
+                self.numbers[first : first + lines_max],
+                self.ended,
+                () if first else self.too_long,
+            )
+
 
 def read_lines(
     split: Split, *, line_bytes_max: int, block_bytes: int = BLOCK_BYTES

@@ -15,12 +15,15 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.core.rowbytes import bytes_of_rows, may_have_long_rows
 from penstock.spark.batch.input.columnar import read_columns
 from penstock.spark.batch.input.conforming import conformed
 from penstock.spark.batch.input.delimited import DelimitedParser
 from penstock.spark.batch.input.documents import read_text
+from penstock.spark.batch.input.lines import Lines
 from penstock.spark.batch.input.opening import translated
 from penstock.spark.batch.input.splits import Piece, Source, Split
 from penstock.spark.chunks import times_ms
@@ -29,6 +32,8 @@ from penstock.spark.topic.rowshape import TIME_COLUMN
 from penstock.storage.filesystem import translate_error
 
 ROW_SHOWN: Final = 1_000
+# What is known of a line, and of one that does not parse, takes many times the shortest lines.
+LINES_MAX: Final = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,46 +101,66 @@ class InputWork:
         columns = split.file.columns or source.columns
         delimited = DelimitedParser(source.shape, columns, source.separator, source.list_delimiter)
         skip = 0 if split.start else source.skip
-        for lines in read_text(split, source, line_bytes_max=self.line_bytes_max):
-            kept = lines.without_first(skip)
-            if source.kind == "json":
-                parsed = json_parser.parse_lines(kept.text, kept.starts, kept.ends)
-            else:
-                parsed = delimited.parse(kept)
-            text = memoryview(kept.text)
-            for number in kept.too_long:
-                self._add(report, number, "", f"longer than {self.line_bytes_max} bytes")
-            self._count(report, parsed)
-            for bad in parsed.bad[: self.errors_saved - len(report.samples)]:
-                row = bytes(text[int(kept.starts[bad.index]) : int(kept.ends[bad.index])])
-                shown = row[: ROW_SHOWN * 4].decode(errors="replace")[:ROW_SHOWN]
-                number = int(kept.numbers[bad.index])
-                report.samples.append(BadRow(number, shown, bad.reason))
-            report.lines = lines.ended
-            if parsed.rows.num_rows:
-                yield parsed.rows
-            if self._too_many(report):
-                return
+        for block in read_text(split, source, line_bytes_max=self.line_bytes_max):
+            for kept in block.without_first(skip).parts(LINES_MAX):
+                if source.kind == "json":
+                    parsed = json_parser.parse_lines(kept.text, kept.starts, kept.ends)
+                else:
+                    parsed = delimited.parse(kept)
+                self._note(report, kept, parsed)
+                if parsed.rows.num_rows:
+                    yield parsed.rows
+                if self._too_many(report):
+                    return
+
+    def _note(self, report: SplitReport, lines: Lines, parsed: Parsed) -> None:
+        text = memoryview(lines.text)
+        for number in lines.too_long:
+            self._add(report, number, "", self._too_long)
+        report.rows += parsed.rows.num_rows
+        report.bad += len(parsed.bad)
+        for bad in parsed.bad[: self.errors_saved - len(report.samples)]:
+            row = bytes(text[int(lines.starts[bad.index]) : int(lines.ends[bad.index])])
+            shown = row[: ROW_SHOWN * 4].decode(errors="replace")[:ROW_SHOWN]
+            number = int(lines.numbers[bad.index])
+            report.samples.append(BadRow(number, shown, bad.reason))
+        report.lines = lines.ended
 
     def _read_columns(
         self, split: Split, source: Source, report: SplitReport
     ) -> Iterator[pa.RecordBatch]:
         for at, batch in read_columns(split, source):
             offered = batch if split.file.clip is None else _clipped(batch, split.file.clip)
-            rows, bad = conformed(offered, source.shape, binary_as_string=source.binary_as_string)
             report.lines += offered.num_rows
+            numbers: npt.NDArray[np.int64] | None = None
+            if may_have_long_rows(offered, self.line_bytes_max):
+                offered, numbers = self._without_long_rows(offered, at, report)
+            rows, bad = conformed(offered, source.shape, binary_as_string=source.binary_as_string)
             report.rows += rows.num_rows
             report.bad += len(bad)
             for index, reason in bad[: self.errors_saved - len(report.samples)]:
-                report.samples.append(BadRow(at + index, _shown(offered.slice(index, 1)), reason))
+                number = at + (index if numbers is None else int(numbers[index]))
+                report.samples.append(BadRow(number, _shown(offered.slice(index, 1)), reason))
             if rows.num_rows:
                 yield rows
             if self._too_many(report):
                 return
 
-    def _count(self, report: SplitReport, parsed: Parsed) -> None:
-        report.rows += parsed.rows.num_rows
-        report.bad += len(parsed.bad)
+    def _without_long_rows(
+        self, batch: pa.RecordBatch, at: int, report: SplitReport
+    ) -> tuple[pa.RecordBatch, npt.NDArray[np.int64] | None]:
+        """Report the rows that are too long; return the others, and which rows they are."""
+        sizes = bytes_of_rows(batch).to_numpy()
+        long = sizes > self.line_bytes_max
+        if not long.any():
+            return batch, None
+        for index in np.flatnonzero(long).tolist():
+            self._add(report, at + index, "", self._too_long)
+        return batch.filter(pa.array(~long)), np.flatnonzero(~long)
+
+    @property
+    def _too_long(self) -> str:
+        return f"longer than {self.line_bytes_max} bytes"
 
     def _add(self, report: SplitReport, number: int, row: str, reason: str) -> None:
         report.bad += 1

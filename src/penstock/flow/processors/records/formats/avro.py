@@ -11,12 +11,13 @@ import re
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
 from types import ModuleType
 from typing import BinaryIO, Final
 
 import pyarrow as pa
 
+from penstock.core.avrobounds import bounded_blocks, gathered_records
+from penstock.core.errors import InvalidRequest
 from penstock.flow.processors.records.formats.casting import fitted
 from penstock.flow.processors.records.formats.model import (
     BATCH_ROWS,
@@ -74,13 +75,16 @@ def read_avro(source: Source, options: ReadingOptions) -> Records:
             _, records = _opened(stream)
             while True:
                 try:
-                    rows = list(islice(records, BATCH_ROWS))
+                    rows = next(records, None)
+                except InvalidRequest as error:
+                    raise BadRecords(str(error)) from None
                 except _BROKEN as error:
                     raise BadRecords(f"{_DOING}: {_text(error)}") from None
-                if not rows:
+                if rows is None:
                     return
                 with translated(_DOING):
                     batch = pa.RecordBatch.from_pylist(rows, found)
+                rows.clear()
                 yield batch if wanted is None else fitted(batch, wanted)
 
     return Records(found if wanted is None else wanted, batches())
@@ -138,22 +142,23 @@ def _fastavro() -> ModuleType:
     return fastavro
 
 
-def _opened(stream: BinaryIO) -> tuple[pa.Schema, Iterator[Mapping[str, object]]]:
-    """Return the columns of a file, and its records."""
+def _opened(stream: BinaryIO) -> tuple[pa.Schema, Iterator[list[Mapping[str, object]]]]:
+    """Return the columns of a file, and its records in lists."""
     fastavro = _fastavro()
     broken = (*_BROKEN, fastavro.schema.SchemaParseException, fastavro.schema.UnknownType)
     try:
-        reader = fastavro.reader(stream)
+        reader = fastavro.block_reader(stream)
         plain = _without_uuids(reader.writer_schema)
         if plain != reader.writer_schema:
             stream.seek(0)
-            reader = fastavro.reader(stream, reader_schema=plain)
+            reader = fastavro.block_reader(stream, reader_schema=plain)
     except broken as error:
         raise BadRecords(f"{_DOING}: {_text(error)}") from None
     if not (isinstance(plain, dict) and plain.get("type") == "record"):
         raise BadRecords("the Avro file holds values that are no records: there are no columns")
     type_ = _arrow_type(plain, "record", 0)
-    return pa.schema(list(type_)), iter(reader)
+    blocks = bounded_blocks(stream, reader, "the Avro content")
+    return pa.schema(list(type_)), gathered_records(blocks, BATCH_ROWS)
 
 
 def _without_uuids(schema: object) -> object:

@@ -5,12 +5,15 @@ Owns the opening of both and the projection to a schema. The formats are Arrow's
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from penstock.core.errors import InvalidRequest
+from penstock.core.parquetbounds import PROBE_BUFFER_BYTES, check_rows, rows_at_once
 from penstock.flow.processors.records.formats.casting import fitted
 from penstock.flow.processors.records.formats.model import (
     BATCH_ROWS,
@@ -40,12 +43,30 @@ def read_parquet(source: Source, options: ReadingOptions) -> Records:
 
     def batches() -> Iterator[pa.RecordBatch]:
         with source.open() as stream:
-            with translated(_NO_PARQUET):
-                file = pq.ParquetFile(pa.PythonFile(stream, mode="r"), pre_buffer=False)
-                made = file.iter_batches(batch_size=BATCH_ROWS, use_threads=False)
-            yield from _guarded(made, _NO_PARQUET)
+            yield from _guarded(_batches(stream, source.size), _NO_PARQUET)
 
     return _projected(found, batches(), options)
+
+
+def _batches(stream: BinaryIO, size: int) -> Iterator[pa.RecordBatch]:
+    """Yield the rows, as many at once as are bounded in bytes, too."""
+    stored = pa.PythonFile(stream, mode="r")
+    file = pq.ParquetFile(stored, pre_buffer=False)
+
+    def by_dictionaries(columns: Sequence[str]) -> pq.ParquetFile:
+        return pq.ParquetFile(
+            stored,
+            metadata=file.metadata,
+            read_dictionary=columns,
+            pre_buffer=False,
+            buffer_size=PROBE_BUFFER_BYTES,
+        )
+
+    shown = "the Parquet content"
+    check_rows(file.metadata, size, shown)
+    for group in range(file.num_row_groups):
+        rows = rows_at_once(by_dictionaries, file.metadata, group, None, BATCH_ROWS, shown)
+        yield from file.iter_batches(batch_size=rows, row_groups=[group], use_threads=False)
 
 
 def read_arrow(source: Source, options: ReadingOptions) -> Records:
@@ -148,6 +169,8 @@ def _guarded(batches: Iterator[object], doing: str) -> Iterator[pa.RecordBatch]:
                 batch = next(batches)
             except StopIteration:
                 return
+            except InvalidRequest as error:
+                raise BadRecords(str(error)) from None
         yield batch
 
 
@@ -157,8 +180,8 @@ def _projected(
     wanted = options.schema
     with translated("the names of the columns cannot be read"):
         names = found.names
-    for name in names:
-        if names.count(name) > 1:
+    for name, count in Counter(names).items():
+        if count > 1:
             raise BadRecords(f"column {name!r} is there twice: names are to differ")
     if wanted is None:
         return Records(found, batches)

@@ -9,6 +9,7 @@ that is empty and not in quotes is null.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
@@ -35,6 +36,8 @@ from penstock.flow.processors.records.formats.model import (
 )
 
 _DOING: Final = "the content is no CSV of records"
+COLUMNS_MAX: Final = 100_000
+"""Content may have as many columns."""
 # From the narrowest; what fits none is text. So many digits as the type keeps.
 _NARROW: Final = (
     (r"^-?(?:0|[1-9]\d{0,17})$", pa.int64()),
@@ -133,6 +136,14 @@ def csv_names(source: Source, options: ReadingOptions) -> list[str]:
         raise BadRecords("the content is empty: CSV has a header, or a record")
     if not options.csv_header and options.schema is not None:
         return list(options.schema.names)
+    with source.open() as stream:
+        # Each column takes a kilobyte here, whatever it has.
+        if stream.read(CHUNK_BYTES).partition(b"\n")[0].count(options.csv_separator.encode()) >= (
+            COLUMNS_MAX
+        ):
+            raise BadRecords(
+                f"the first line has more than {COLUMNS_MAX:,} columns: is the separator right?"
+            )
     with source.open() as stream, translated(_DOING):
         reader = pcsv.open_csv(
             pa.PythonFile(stream, mode="r"),
@@ -146,8 +157,8 @@ def csv_names(source: Source, options: ReadingOptions) -> list[str]:
         )
         names: list[str] = reader.schema.names
         reader.close()
-    for name in names:
-        if names.count(name) > 1:
+    for name, count in Counter(names).items():
+        if count > 1:
             raise BadRecords(f"column {name!r} is there twice: names are to differ")
     return names
 

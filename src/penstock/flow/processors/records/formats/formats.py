@@ -6,11 +6,13 @@ Owns the table. The formats are the modules beside this one.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from penstock.core.rowbytes import bytes_of_rows, may_have_long_rows
 from penstock.flow.processors.records.formats.avro import AvroWriter, read_avro
 from penstock.flow.processors.records.formats.columnar import (
     ArrowWriter,
@@ -29,6 +31,7 @@ from penstock.flow.processors.records.formats.model import (
     RecordWriter,
     Source,
     WritingOptions,
+    record_too_long,
 )
 
 
@@ -68,7 +71,20 @@ def read_records(format_: Format, source: Source, options: ReadingOptions) -> Re
     Raises:
         BadRecords: The content is not of the format, or does not fit the schema.
     """
-    return _READERS[format_](source, options)
+    records = _READERS[format_](source, options)
+    return Records(records.schema, _of_bounded_length(records.batches, options.record_max_bytes))
+
+
+def _of_bounded_length(
+    batches: Iterator[pa.RecordBatch], bytes_max: int
+) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        if (
+            may_have_long_rows(batch, bytes_max)
+            and pc.any(pc.greater(bytes_of_rows(batch), bytes_max)).as_py()
+        ):
+            raise record_too_long(bytes_max)
+        yield batch
 
 
 def record_writer(

@@ -14,6 +14,8 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import BinaryIO, Final
 
+import numpy as np
+import orjson
 import pyarrow as pa
 import pyarrow.json as pj
 
@@ -24,11 +26,18 @@ from penstock.flow.processors.records.formats.model import (
     ReadingOptions,
     Records,
     Source,
+    record_too_long,
     translated,
 )
 
 _BOM: Final = b"\xef\xbb\xbf"
+_NEWLINE: Final = ord("\n")
 _DOING: Final = "the content is no JSON of records"
+FIELDS_MAX: Final = 10_000
+"""Without a schema, content may have as many fields."""
+_PIECE_BYTES: Final = 64 << 10
+# Values of all fields that are made at once: a record of two bytes is a row of all of them.
+_CELLS_MAX: Final = 16 << 20
 
 
 def read_json_lines(source: Source, options: ReadingOptions) -> Records:
@@ -50,14 +59,99 @@ def read_chunks(open_: Callable[[], Iterator[bytes]], options: ReadingOptions) -
         return _by_schema(open_, options.schema, refuse_others=options.refuse_others)
     found = open_()
     first = next(found, b"")
-    table = _parse(first)
-    schemas = [table.schema, *(_parse(chunk).schema for chunk in found)]
-    with translated("fields have values of types that do not fit together"):
-        schema = pa.unify_schemas(schemas, promote_options="permissive")
+    table = _parsed_alike(first)
+    schema = _unified(pa.schema([]), _inferred(first) if table is None else table.schema)
+    for chunk in found:
+        schema = _unified(schema, _inferred(chunk))
+        table = None
     settled = pa.schema([pa.field(field.name, _settled(field.type)) for field in schema])
-    if len(schemas) == 1 and settled == table.schema:
+    if table is not None and settled == table.schema:
         return Records(settled, iter(table.combine_chunks().to_batches()))
     return _by_schema(open_, settled, refuse_others=True)
+
+
+def _parsed_alike(chunk: bytes) -> pa.Table | None:
+    """Return the records of a chunk if all are like the first ones; None: they have to be inferred.
+
+    Arrow makes each field that it finds as long as there are records, and both may be many: it may
+    look for fields in small pieces alone.
+    """
+    if len(chunk) <= _PIECE_BYTES:
+        return _parse(chunk)
+    end = chunk.rfind(b"\n", 0, _PIECE_BYTES) + 1
+    if not end:
+        return None
+    known = _parse(chunk[:end]).schema
+    if chunk.count(b"\n") * (len(known) + 1) > _CELLS_MAX:
+        return None
+    try:
+        return _parse(chunk, known, "error")
+    except BadRecords:
+        return None  # another field, or a value of another type
+
+
+def _inferred(chunk: bytes) -> pa.Schema:
+    """Return what fits all values of a chunk.
+
+    Raises:
+        BadRecords: There is none; or there are too many fields.
+    """
+    schema = pa.schema([])
+    for piece in _lines_of(chunk, _PIECE_BYTES):
+        if len(piece) > _PIECE_BYTES:
+            _check_fields(piece)
+        schema = _unified(schema, _parse(piece).schema)
+    return schema
+
+
+def _unified(known: pa.Schema, more: pa.Schema) -> pa.Schema:
+    with translated("fields have values of types that do not fit together"):
+        untimed = pa.schema([pa.field(field.name, _untimed(field.type)) for field in more])
+        schema = pa.unify_schemas([known, untimed], promote_options="permissive")
+    if len(schema) > FIELDS_MAX:
+        raise BadRecords(
+            f"the records have more than {FIELDS_MAX:,} different fields: give a schema with those"
+            " that are needed"
+        )
+    return schema
+
+
+def _check_fields(line: bytes) -> None:
+    """Refuse a long record of very many fields, those of its objects too."""
+    if line.count(b":") <= FIELDS_MAX:
+        return
+    try:
+        left: list[object] = [orjson.loads(line)]
+    except orjson.JSONDecodeError:
+        return  # Arrow's reader has the words for it.
+    count = 0
+    while left:
+        value = left.pop()
+        if isinstance(value, dict):
+            count += len(value)
+            left += value.values()
+        elif isinstance(value, list):
+            left += value
+    if count > FIELDS_MAX:
+        raise BadRecords(
+            f"a record has {count:,} fields, more than {FIELDS_MAX:,}: give a schema with those"
+            " that are needed"
+        )
+
+
+def _lines_of(chunk: bytes, size: int) -> Iterator[bytes]:
+    """Yield whole lines of a chunk, in pieces of at most a size unless one line is longer."""
+    start = 0
+    while start < len(chunk):
+        end = len(chunk)
+        if end - start > size:
+            end = (
+                (chunk.rfind(b"\n", start, start + size) + 1)
+                or (chunk.find(b"\n", start + size) + 1)
+                or end
+            )
+        yield chunk[start:end]
+        start = end
 
 
 def pieces(open_: Callable[[], BinaryIO], size: int = CHUNK_BYTES) -> Iterator[bytes]:
@@ -92,9 +186,7 @@ def chunks(pieces: Iterator[bytes], record_max_bytes: int) -> Iterator[bytes]:
 
 def _check_length(length: int, most: int) -> None:
     if length > most:
-        raise BadRecords(
-            f"a record is longer than {most:,} bytes: raise max_record, or check the format"
-        )
+        raise record_too_long(most)
 
 
 def _checked(chunk: bytes) -> Iterator[bytes]:
@@ -109,7 +201,18 @@ def _by_schema(
     open_: Callable[[], Iterator[bytes]], schema: pa.Schema, *, refuse_others: bool
 ) -> Records:
     parse = line_parser(schema, refuse_others=refuse_others)
-    return Records(schema, (parse(chunk) for chunk in open_()))
+    records_max = _CELLS_MAX // (len(schema) + 1)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for chunk in open_():
+            if chunk.count(b"\n") < records_max:
+                yield parse(chunk)
+                continue
+            ends = np.flatnonzero(np.frombuffer(chunk, np.uint8) == _NEWLINE) + 1
+            cuts = [0, *ends[records_max - 1 :: records_max].tolist(), len(chunk)]
+            yield from (parse(chunk[a:b]) for a, b in itertools.pairwise(cuts) if a < b)
+
+    return Records(schema, batches())
 
 
 def line_parser(schema: pa.Schema, *, refuse_others: bool) -> Callable[[bytes], pa.RecordBatch]:
@@ -127,7 +230,7 @@ def line_parser(schema: pa.Schema, *, refuse_others: bool) -> Callable[[bytes], 
     def parse(chunk: bytes) -> pa.RecordBatch:
         [batch] = _parse(chunk, readable, others).combine_chunks().to_batches() or [None]
         if batch is None:
-            return schema.empty_table().to_batches()[0]
+            return pa.RecordBatch.from_pylist([], schema)
         return fitted(batch, schema)
 
     return parse
@@ -148,9 +251,20 @@ def _parse(chunk: bytes, schema: pa.Schema | None = None, others: str = "infer")
         )
 
 
+def _untimed(type_: pa.DataType) -> pa.DataType:
+    """Return the type without times: texts that look like times need not all do."""
+    if pa.types.is_timestamp(type_):
+        return pa.string()
+    if pa.types.is_list(type_):
+        return pa.list_(_untimed(type_.value_type))
+    if pa.types.is_struct(type_):
+        return pa.struct([pa.field(f.name, _untimed(f.type)) for f in type_])
+    return type_
+
+
 def _settled(type_: pa.DataType) -> pa.DataType:
-    """Return the type for what Arrow found: no times out of text, and nothing that is only null."""
-    if pa.types.is_timestamp(type_) or pa.types.is_null(type_):
+    """Return the type for what was found: nothing is only null."""
+    if pa.types.is_null(type_):
         return pa.string()
     if pa.types.is_list(type_):
         return pa.list_(_settled(type_.value_type))

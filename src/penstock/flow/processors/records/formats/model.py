@@ -29,6 +29,13 @@ class BadRecords(ProcessError):
     """The content is not of the format, or does not fit the schema."""
 
 
+def record_too_long(bytes_max: int) -> BadRecords:
+    """Return the error of a record that is longer than it may be."""
+    return BadRecords(
+        f"a record is longer than {bytes_max:,} bytes: raise max_record, or check the format"
+    )
+
+
 class Output(Protocol):
     """Where bytes are written to."""
 

@@ -1,0 +1,94 @@
+"""Reads one file under a memory limit, and prints what became of it. See `bombs.read_in_child`."""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import tempfile
+from pathlib import Path
+
+import pyarrow as pa
+
+from penstock.core.errors import PenstockError
+from penstock.spark.batch.input.delimited import header_of
+from penstock.spark.batch.input.discovery import look_at
+from penstock.spark.batch.input.opening import codec_of
+from penstock.spark.batch.input.reading import InputWork, reports_of
+from penstock.spark.batch.input.splits import InputFile, Source, Split
+from penstock.spark.topic.rowshape import FieldType, RowShape, TimeField
+
+
+def main(how: str, kind: str, name: str, memory_mb: str) -> None:
+    """Read a file in one of the ways; print a `bombs.Read` as JSON."""
+    path = Path(name)
+    ways = {"batch": batch, "look": look, "flow": flow}
+    found: dict[str, object] = {"rows": 0, "bad": 0, "reasons": [], "columns": 0}
+    limit(int(memory_mb))
+    try:
+        ways[how](kind, path, found)
+    except PenstockError as error:
+        found["error"] = str(error)
+    print(json.dumps(found))
+
+
+def limit(memory_mb: int) -> None:
+    """Let this process allocate so much besides what it has."""
+    status = Path("/proc/self/status").read_text()
+    data = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmData"))
+    most = data * 1024 + (memory_mb << 20)
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+
+
+def work_of(kind: str, path: Path, scratch: str) -> InputWork:
+    """Return the reading of a file as batch tasks have it."""
+    shape = RowShape((("name", FieldType.STRING), ("size", FieldType.LONG)), TimeField("at"))
+    source = Source(kind, shape, skip=int(kind == "delimited"), header=kind == "delimited")  # type: ignore[arg-type]
+    file = InputFile(str(path), path.name, path.stat().st_size, 0, codec_of(path.name))
+    if source.header:
+        columns = header_of(file, source) or ()
+        file = InputFile(file.path, file.shown, file.size, 0, file.codec, columns)
+    return InputWork(((Split(file),),), (source,), scratch, 3, None, 64 << 20)
+
+
+def batch(kind: str, path: Path, found: dict[str, object]) -> None:
+    """Read its rows as a worker does."""
+    with tempfile.TemporaryDirectory() as scratch:
+        work = work_of(kind, path, scratch)
+        for _ in work.read(0):
+            pass
+        [report] = reports_of(Path(scratch), 1)
+    found["rows"], found["bad"] = report.rows, report.bad
+    found["reasons"] = [f"{bad.number}: {bad.reason}" for bad in report.samples]
+
+
+def look(kind: str, path: Path, found: dict[str, object]) -> None:
+    """Find its columns as a worker does."""
+    with tempfile.TemporaryDirectory() as scratch:
+        work = work_of(kind, path, scratch)
+        [batch] = look_at(work, [pa.RecordBatch.from_pydict({"id": [0]})])
+    found["columns"] = len(json.loads(batch.column(0)[0].as_py())["columns"])
+
+
+def flow(kind: str, path: Path, found: dict[str, object]) -> None:
+    """Read its records as a processor does."""
+    # Imported here: the other ways do without.
+    from penstock.flow.processors.records.formats.formats import (
+        Format,
+        read_records,
+    )
+    from penstock.flow.processors.records.formats.model import (
+        ReadingOptions,
+    )
+    from penstock.flow.processors.records.formats.model import (
+        Source as Content,
+    )
+
+    content = Content(lambda: path.open("rb"), path.stat().st_size)
+    records = read_records(Format(kind), content, ReadingOptions())
+    found["columns"] = len(records.schema)
+    found["rows"] = sum(batch.num_rows for batch in records.batches)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

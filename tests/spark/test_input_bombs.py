@@ -1,0 +1,137 @@
+"""Small files that stand for gigabytes, or for rows without end: refused, or their rows counted.
+
+Each is read by a child that may allocate some hundred MB for it, and is ended after some minutes.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import bombs
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from penstock.core.avrobounds import endless_array, is_empty
+from penstock.core.errors import InvalidRequest
+from penstock.core.parquetbounds import check_rows
+
+LONG = "longer than 67108864 bytes"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "make", "error"),
+    [
+        ("avro", "a.avro", bombs.avro_array_of_nulls, "a.avro: field 'tags' is an array of values"),
+        ("avro", "a.avro", bombs.avro_empty_records, "announces 1,099,511,627,776 records"),
+        ("avro", "a.avro", bombs.avro_zeros, "a.avro: the block at byte"),
+        (
+            "parquet",
+            "a.parquet",
+            bombs.parquet_huge_values,
+            "a.parquet: the values of column 'name' in row group 0 take 629,",
+        ),
+        (
+            "delimited",
+            "a.csv",
+            bombs.csv_many_columns,
+            "a.csv:1: the header names 1,000,001 columns, more than 100,000",
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_refused_with_its_place(
+    tmp_path: Path, kind: str, name: str, make: bombs.Make, error: str
+) -> None:
+    make(tmp_path / name)
+    assert (tmp_path / name).stat().st_size < 32 << 20
+    assert error in bombs.read_in_child("batch", kind, tmp_path / name).error
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "make", "expected"),
+    [
+        ("avro", "a.avro", bombs.avro_wide_records, bombs.Read(150)),
+        ("parquet", "a.parquet", bombs.parquet_dictionary, bombs.Read(4_000)),
+        ("parquet", "a.parquet", bombs.parquet_long_value, bombs.Read(2, 1, (f"1: {LONG}",))),
+        ("json", "a.json.gz", bombs.zeros, bombs.Read(0, 1, (f"0: {LONG}",))),
+        ("json", "a.json", bombs.json_many_keys, bombs.Read(1)),
+        ("json", "a.json", bombs.json_nested_keys, bombs.Read(1)),
+        (
+            "delimited",
+            "a.csv",
+            bombs.csv_many_values,
+            bombs.Read(1, 1, ("1: more than 1,000,000 values",)),
+        ),
+    ],
+)
+def test_what_is_large_is_read_piece_by_piece(
+    tmp_path: Path, kind: str, name: str, make: bombs.Make, expected: bombs.Read
+) -> None:
+    make(tmp_path / name)
+    assert bombs.read_in_child("batch", kind, tmp_path / name, memory_mb=800) == expected
+
+
+def test_millions_of_lines_that_do_not_parse_are_counted(tmp_path: Path) -> None:
+    bombs.short_lines(tmp_path / "a.json.gz")
+    found = bombs.read_in_child("batch", "json", tmp_path / "a.json.gz", memory_mb=400)
+    assert (found.rows, found.bad, found.error) == (0, bombs.SHORT_LINES, "")
+    assert found.reasons[0].startswith("0: not JSON")
+
+
+def test_an_object_without_end_is_one_row(tmp_path: Path) -> None:
+    bombs.json_open_braces(tmp_path / "a.json.gz")
+    found = bombs.read_in_child("batch", "json", tmp_path / "a.json.gz")
+    assert (found.rows, found.bad, found.error) == (0, 1, "")
+
+
+def test_a_quote_without_end_costs_its_line_alone(tmp_path: Path) -> None:
+    bombs.csv_open_quote(tmp_path / "a.csv")
+    found = bombs.read_in_child("batch", "delimited", tmp_path / "a.csv")
+    assert (found.bad, found.error) == (1, "")
+    assert found.rows > 10_000_000
+    assert found.reasons[0].startswith("2: not delimited text")
+
+
+@pytest.mark.parametrize(
+    ("make", "columns"),
+    [
+        (bombs.json_many_keys, 100_000),
+        (bombs.json_keys_of_their_own, 100_000),
+        (bombs.json_nested_keys, 2),
+    ],
+)
+def test_columns_are_found_in_small_pieces(tmp_path: Path, make: bombs.Make, columns: int) -> None:
+    make(tmp_path / "a.json")
+    found = bombs.read_in_child("look", "json", tmp_path / "a.json")
+    assert (found.columns, found.error) == (columns, "")
+
+
+def test_memory_that_runs_out_is_reported_with_the_file_and_the_limit(tmp_path: Path) -> None:
+    table = pa.table({"at": ["2013-01-01"], "name": ["0" * (300 << 20)]})
+    pq.write_table(table, tmp_path / "a.parquet", compression="zstd", write_statistics=False)
+    found = bombs.read_in_child("batch", "parquet", tmp_path / "a.parquet", memory_mb=100)
+    pattern = r"ran out of its memory limit of [\d,]+ MB while reading a\.parquet: split the file"
+    assert re.search(pattern, found.error)
+
+
+def test_a_file_has_not_more_rows_than_its_bytes_can_be_meant_for(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": pa.nulls(300_000)}), tmp_path / "a.parquet")
+    metadata = pq.read_metadata(tmp_path / "a.parquet")
+    check_rows(metadata, 3, "a.parquet")
+    with pytest.raises(InvalidRequest, match=r"a\.parquet: the footer announces 300,000 rows in 2"):
+        check_rows(metadata, 2, "a.parquet")
+
+
+def test_which_values_of_avro_take_no_bytes() -> None:
+    nothing = {"type": "record", "name": "nothing", "fields": [{"name": "a", "type": "null"}]}
+    holds = {"type": "record", "name": "own", "fields": [{"name": "a", "type": ["null", "own"]}]}
+    for schema in ("null", {"type": "null"}, nothing, {"type": "fixed", "name": "f", "size": 0}):
+        assert is_empty(schema)
+        assert endless_array({"type": "array", "items": schema}) == ""
+    for schema in ("int", ["null"], holds, {"type": "array", "items": "int"}):
+        assert not is_empty(schema)
+        assert endless_array({"type": "array", "items": schema}) is None
+    inner = {"type": "map", "values": ["null", {"type": "array", "items": "nothing"}]}
+    fields = [{"name": "a", "type": nothing}, {"name": "b", "type": inner}]
+    assert endless_array({"type": "record", "name": "row", "fields": fields}) == "b{}"
