@@ -165,9 +165,7 @@ def test_a_block_that_unpacks_to_too_much_is_refused_before_it_is_unpacked(codec
         return sum(batch.num_rows for _, batch in found)
 
     assert rows(200_100) == 3
-    with pytest.raises(
-        InvalidRequest, match=r"a\.avro: the block at byte \d+ unpacks to more than 199,999"
-    ):
+    with pytest.raises(InvalidRequest, match=r"a\.avro: the block at byte \d+ unpacks to more"):
         rows(199_999)
 
 

@@ -386,7 +386,8 @@ def test_a_value_of_a_list_that_is_none_costs_its_message_alone(message: bytes) 
 
 
 def test_many_messages_of_which_none_parses() -> None:
-    parsed = MessageParser(RowShape((("a", FieldType.LONG),))).parse(pa.array([b"x"] * 1_000))
+    parser = MessageParser(RowShape((("a", FieldType.LONG),)))
+    parsed = parser.parse(pa.array([b"x"] * 1_000))
     assert (parsed.rows.num_rows, len(parsed.bad)) == (0, 1_000)
     lines = pa.py_buffer(b"x\n" * 1_000)
     starts = np.arange(0, 2_000, 2)
