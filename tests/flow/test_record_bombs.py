@@ -38,11 +38,11 @@ def test_what_cannot_be_read_fails(tmp_path: Path, kind: str, make: bombs.Make, 
 
 @pytest.mark.parametrize(
     ("kind", "make", "rows"),
-    [("avro", bombs.avro_wide_records, 150), ("parquet", bombs.parquet_dictionary, 4_000)],
+    [("avro", bombs.avro_wide_records, 400), ("parquet", bombs.parquet_dictionary, 4_000)],
 )
 def test_what_is_large_is_read_piece_by_piece(
     tmp_path: Path, kind: str, make: bombs.Make, rows: int
 ) -> None:
     make(tmp_path / "content")
-    found = bombs.read_in_child("flow", kind, tmp_path / "content", memory_mb=600)
+    found = bombs.read_in_child("flow", kind, tmp_path / "content", memory_mb=1_000)
     assert (found.rows, found.error) == (rows, "")

@@ -88,10 +88,10 @@ def avro_zeros(path: Path) -> None:
 
 
 def avro_wide_records(path: Path) -> None:
-    """Write a block of 9 MB whose records have arrays of tens of thousands of small values."""
+    """Write blocks of 16 MB whose records have arrays of tens of thousands of small values."""
     tags = {"type": "array", "items": {"type": "map", "values": "int"}}
     schema = _record(("at", "string"), ("tags", tags))
-    rows = ({"at": "2013-01-01", "tags": [{}] * 60_000} for _ in range(150))
+    rows = ({"at": "2013-01-01", "tags": [{}] * 60_000} for _ in range(400))
     with path.open("wb") as file:
         fastavro.writer(file, schema, rows, codec="deflate", sync_interval=16 * _MIB)
 

@@ -15,7 +15,7 @@ import pytest
 
 from penstock.core.avrobounds import endless_array, is_empty
 from penstock.core.errors import InvalidRequest
-from penstock.core.parquetbounds import check_rows
+from penstock.core.parquetbounds import check_rows, runs_of_groups
 
 LONG = "longer than 67108864 bytes"
 
@@ -51,7 +51,7 @@ def test_what_cannot_be_read_is_refused_with_its_place(
 @pytest.mark.parametrize(
     ("kind", "name", "make", "expected"),
     [
-        ("avro", "a.avro", bombs.avro_wide_records, bombs.Read(150)),
+        ("avro", "a.avro", bombs.avro_wide_records, bombs.Read(400)),
         ("parquet", "a.parquet", bombs.parquet_dictionary, bombs.Read(4_000)),
         ("parquet", "a.parquet", bombs.parquet_long_value, bombs.Read(2, 1, (f"1: {LONG}",))),
         ("json", "a.json.gz", bombs.zeros, bombs.Read(0, 1, (f"0: {LONG}",))),
@@ -69,7 +69,7 @@ def test_what_is_large_is_read_piece_by_piece(
     tmp_path: Path, kind: str, name: str, make: bombs.Make, expected: bombs.Read
 ) -> None:
     make(tmp_path / name)
-    assert bombs.read_in_child("batch", kind, tmp_path / name, memory_mb=800) == expected
+    assert bombs.read_in_child("batch", kind, tmp_path / name, memory_mb=1_300) == expected
 
 
 def test_millions_of_lines_that_do_not_parse_are_counted(tmp_path: Path) -> None:
@@ -121,6 +121,21 @@ def test_a_file_has_not_more_rows_than_its_bytes_can_be_meant_for(tmp_path: Path
     check_rows(metadata, 3, "a.parquet")
     with pytest.raises(InvalidRequest, match=r"a\.parquet: the footer announces 300,000 rows in 2"):
         check_rows(metadata, 2, "a.parquet")
+
+
+def test_small_row_groups_are_read_together(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": ["x"] * 1_000}), tmp_path / "a.parquet", row_group_size=10)
+    file = pq.ParquetFile(tmp_path / "a.parquet")
+    opened: list[object] = []
+
+    def by_dictionaries(columns: object) -> pq.ParquetFile:
+        opened.append(columns)
+        return file
+
+    runs = list(runs_of_groups(by_dictionaries, file.metadata, range(100), None, 300, "a.parquet"))
+    assert [len(run) for run, _ in runs] == [30, 30, 30, 10]
+    assert {rows for _, rows in runs} == {300}
+    assert not opened
 
 
 def test_which_values_of_avro_take_no_bytes() -> None:

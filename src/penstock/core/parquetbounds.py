@@ -8,7 +8,7 @@ of a column. Does not own reading: a footer that lies is for the memory limit of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -20,7 +20,7 @@ from penstock.core.rowbytes import dictionaries_of
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-BATCH_BYTES_MAX: Final = 256 << 20
+BATCH_BYTES_MAX: Final = 128 << 20
 """Rows that are read at once take about as much at most, unless one row alone takes more."""
 VALUE_BYTES_MAX: Final = 512 << 20
 """A column chunk whose values take more on average is refused: one value is read as a whole."""
@@ -50,32 +50,63 @@ def check_rows(metadata: pq.FileMetaData, size: int, shown: str) -> None:
         )
 
 
-def rows_at_once(
+def runs_of_groups(
     opened: Callable[[Sequence[str]], pq.ParquetFile],
     metadata: pq.FileMetaData,
-    group: int,
+    groups: Iterable[int],
     names: Sequence[str] | None,
     rows_max: int,
     shown: str,
-) -> int:
-    """Return how many rows of a row group may be read at once.
+) -> Iterator[tuple[list[int], int]]:
+    """Yield row groups to read one after the other, and how many of their rows at once.
+
+    Small ones come together, so that they are not a batch each.
 
     Args:
         opened: Opens the file once more; returns the given columns by their dictionaries.
         metadata: The footer.
-        group: Which row group.
+        groups: Which row groups.
         names: The columns that are read; None: all.
-        rows_max: Return no more.
+        rows_max: How many rows at most.
         shown: What messages call the file.
 
     Raises:
         InvalidRequest: A value is too large to be read.
     """
-    found = metadata.row_group(group)
-    if not found.num_rows:
-        return rows_max
+    run: list[int] = []
+    run_rows, run_bytes = 0, 0.0
     wanted = None if names is None else frozenset(names)
-    row_bytes = 0.0
+    for group in groups:
+        rows = metadata.row_group(group).num_rows
+        row_bytes = _row_bytes(opened, metadata, group, wanted, rows_max, shown)
+        is_small = rows <= rows_max and row_bytes * rows <= BATCH_BYTES_MAX
+        if run and (
+            not is_small
+            or run_rows + rows > rows_max
+            or run_bytes + row_bytes * rows > BATCH_BYTES_MAX
+        ):
+            yield run, rows_max
+            run, run_rows, run_bytes = [], 0, 0.0
+        if is_small:
+            run.append(group)
+            run_rows, run_bytes = run_rows + rows, run_bytes + row_bytes * rows
+        else:
+            yield [group], max(1, min(rows_max, int(BATCH_BYTES_MAX // max(row_bytes, 1.0))))
+    if run:
+        yield run, rows_max
+
+
+def _row_bytes(
+    opened: Callable[[Sequence[str]], pq.ParquetFile],
+    metadata: pq.FileMetaData,
+    group: int,
+    wanted: frozenset[str] | None,
+    rows_max: int,
+    shown: str,
+) -> float:
+    """Return how many bytes a row of a row group may take."""
+    found = metadata.row_group(group)
+    plain, coded_at_most = 0.0, 0.0
     coded: dict[str, float] = {}
     for number in range(found.num_columns):
         column = found.column(number)
@@ -86,19 +117,21 @@ def rows_at_once(
             continue
         size, count = column.total_uncompressed_size, column.num_values
         _check_values(shown, group, path, size / count)
-        per_row = max(count / found.num_rows, 1.0)
+        plain += size / found.num_rows * _UNEVEN
         if _OF_DICTIONARY.intersection(column.encodings):
+            coded[path] = max(count / found.num_rows, 1.0)
             # No value is larger than all of the chunk.
-            if size * per_row * rows_max > BATCH_BYTES_MAX:
-                coded[path] = per_row
+            coded_at_most += size * coded[path]
         elif _OF_PREFIXES in column.encodings:
-            rows_max = min(rows_max, _PREFIX_ROWS)
-        row_bytes += size / found.num_rows * _UNEVEN
-    if coded:
-        file = opened(list(coded))
-        for path, largest in _largest_values(file, group, list(coded)):
-            row_bytes += largest * coded[path]
-    return max(1, min(rows_max, int(BATCH_BYTES_MAX // max(row_bytes, 1.0))))
+            plain += BATCH_BYTES_MAX / _PREFIX_ROWS
+    if (plain + coded_at_most) * min(rows_max, found.num_rows) <= BATCH_BYTES_MAX:
+        return plain + coded_at_most
+    if not coded:
+        return plain
+    file = opened(list(coded))
+    return plain + sum(
+        largest * coded[path] for path, largest in _largest_values(file, group, list(coded))
+    )
 
 
 def _check_values(shown: str, group: int, path: str, value_bytes: float) -> None:

@@ -12,7 +12,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from penstock.core.parquetbounds import PROBE_BUFFER_BYTES, check_rows, rows_at_once
+from penstock.core.parquetbounds import PROBE_BUFFER_BYTES, check_rows, runs_of_groups
 from penstock.spark.batch.input.avro import read_avro
 from penstock.spark.batch.input.opening import opened
 from penstock.spark.batch.input.splits import InputFile, Source, Split
@@ -89,11 +89,11 @@ def _read_parquet(
             buffer_size=PROBE_BUFFER_BYTES,
         )
 
-    shown = split.file.shown
-    for group in range(split.start, end):
-        rows = rows_at_once(by_dictionaries, file.metadata, group, names, BATCH_ROWS, shown)
-        found = file.iter_batches(rows, row_groups=[group], columns=names, use_threads=False)
-        for batch in found:
+    groups, shown = range(split.start, end), split.file.shown
+    for run, rows in runs_of_groups(
+        by_dictionaries, file.metadata, groups, names, BATCH_ROWS, shown
+    ):
+        for batch in file.iter_batches(rows, row_groups=run, columns=names, use_threads=False):
             yield at, _under_names(batch, renamed)
             at += batch.num_rows
 

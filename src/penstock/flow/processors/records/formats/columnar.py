@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.core.errors import InvalidRequest
-from penstock.core.parquetbounds import PROBE_BUFFER_BYTES, check_rows, rows_at_once
+from penstock.core.parquetbounds import PROBE_BUFFER_BYTES, check_rows, runs_of_groups
 from penstock.flow.processors.records.formats.casting import fitted
 from penstock.flow.processors.records.formats.model import (
     BATCH_ROWS,
@@ -64,9 +64,11 @@ def _batches(stream: BinaryIO, size: int) -> Iterator[pa.RecordBatch]:
 
     shown = "the Parquet content"
     check_rows(file.metadata, size, shown)
-    for group in range(file.num_row_groups):
-        rows = rows_at_once(by_dictionaries, file.metadata, group, None, BATCH_ROWS, shown)
-        yield from file.iter_batches(batch_size=rows, row_groups=[group], use_threads=False)
+    groups = range(file.num_row_groups)
+    for run, rows in runs_of_groups(
+        by_dictionaries, file.metadata, groups, None, BATCH_ROWS, shown
+    ):
+        yield from file.iter_batches(batch_size=rows, row_groups=run, use_threads=False)
 
 
 def read_arrow(source: Source, options: ReadingOptions) -> Records:
