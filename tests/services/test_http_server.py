@@ -351,3 +351,25 @@ def test_a_request_for_which_there_is_no_thread_may_be_tried_again(
     assert b"can't start new thread: raise the limit of processes" in answer
     assert caplog.records == []
     assert port.answer_to(request).endswith(b"answered")
+
+
+def read_to_the_end(client: socket.socket) -> int:
+    """Return the number of bytes that came before the connection ended, in any way."""
+    total = 0
+    with suppress(ConnectionError):
+        while found := client.recv(1 << 20):
+            total += len(found)
+    return total
+
+
+def test_a_client_that_stops_reading_its_answer_is_cut_off(port: Port) -> None:
+    port.guard.reading_timeout_s = 0.1
+    with port.connect() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        client.sendall(
+            GET.replace(b"/status/health", b"/large") + b"Authorization: Bearer s\r\n\r\n"
+        )
+        while "not_reading" not in port.guard.refused:
+            assert port.is_served()
+        # What the kernel holds still comes.
+        assert read_to_the_end(client) < LARGE

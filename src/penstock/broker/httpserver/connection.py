@@ -1,10 +1,11 @@
 """One HTTP connection: uvicorn's, with bounds on all of a request that is not its body.
 
 Owns how large a request's line, headers, sizes of chunks and trailers may be, how many headers
-there are and how long a request may take to arrive. Neither uvicorn nor its parser bounds these: a
-client could fill the memory with one endless header, or hold connections open that never ask
-anything. Also owns when the checks of ``hosts`` are applied. Does not own the size of bodies
-(``admission``, ``exchange``), nor what connections share (``guard``).
+there are, how long a request may take to arrive, and how long a client may read nothing of its
+answer. Neither uvicorn nor its parser bounds these: a client could fill the memory with one endless
+header, or hold connections open that never ask anything or never read what they asked for. Also
+owns when the checks of ``hosts`` are applied. Does not own the size of bodies (``admission``,
+``exchange``), nor what connections share (``guard``).
 
 The bytes are counted as they are read, so the bound of pipelined heads is kept to within one read
 of the socket.
@@ -33,6 +34,8 @@ HEAD_BYTES_MAX: Final = 65_536
 HEADERS_MAX: Final = 128
 HEAD_TIMEOUT_S: Final = 10.0
 PIPELINED_MAX: Final = 512
+# Part of an answer that a client must read in each `reading_timeout_s` of the guard.
+READ_BYTES_MIN: Final = 16_384
 # Time that a connection has to take the rest of its answer once it is being closed.
 _CLOSE_TIMEOUT_S: Final = 10.0
 # A body may come in chunks of one byte, each with its size before it and two line ends.
@@ -52,6 +55,9 @@ _BODY_TOO_SLOW: Final = HttpRefusal(
     408, "REQUEST_TIMEOUT", "body_timeout", "the request's body did not arrive in time"
 )
 _IDLE: Final = HttpRefusal(408, "REQUEST_TIMEOUT", "idle", "no request arrived in time")
+_NOT_READING: Final = HttpRefusal(
+    408, "REQUEST_TIMEOUT", "not_reading", "the client stopped reading its answer"
+)
 _BUSY: Final = HttpRefusal(
     503, "TOO_MANY_CONNECTIONS", "connections", "there are too many connections: try again later"
 )
@@ -79,6 +85,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     _first_bytes = 0
     _lost = False
     _deadline: asyncio.TimerHandle | None = None
+    _reading_check: asyncio.TimerHandle | None = None  # while an answer waits for its client
     _refused: HttpRefusal | None = None  # why the head under way is refused
 
     # uvicorn narrows the type of this argument, so nothing wider would do.
@@ -95,6 +102,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         """Forget the connection."""
         self._lost = True
         self._end_deadline()
+        self._end_reading_check()
         self.guard.unfinished_bytes -= self._unfinished_bytes
         self._unfinished_bytes = 0
         self.guard.closed(self)
@@ -114,6 +122,16 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         if self._overhead_bytes > HEAD_BYTES_MAX:
             self._refuse(_TOO_LARGE)
         self._count_unfinished()
+
+    def pause_writing(self) -> None:
+        """Let the answer wait until the client has read what was sent."""
+        super().pause_writing()
+        self._begin_reading_check()
+
+    def resume_writing(self) -> None:
+        """Go on with the answer."""
+        super().resume_writing()
+        self._end_reading_check()
 
     def evict(self) -> None:
         """Close this connection for the sake of a new one."""
@@ -233,6 +251,27 @@ class BoundedHeadProtocol(HttpToolsProtocol):
             self._set_deadline(seconds, refusal)
         else:
             self._refuse(refusal)
+
+    def _begin_reading_check(self) -> None:
+        self._end_reading_check()
+        unread = self.transport.get_write_buffer_size()
+        timeout_s = self.guard.reading_timeout_s
+        self._reading_check = self.loop.call_later(timeout_s, self._check_reading, unread)
+
+    def _check_reading(self, unread: int) -> None:
+        """Cut the connection off if its client has read next to nothing since the last check."""
+        if unread - self.transport.get_write_buffer_size() >= READ_BYTES_MIN:
+            self._begin_reading_check()
+            return
+        self._end_reading_check()
+        self.guard.refuse(_NOT_READING, self._client_text())
+        self._end_deadline()
+        self.transport.abort()
+
+    def _end_reading_check(self) -> None:
+        if self._reading_check is not None:
+            self._reading_check.cancel()
+            self._reading_check = None
 
     def _end_deadline(self) -> None:
         if self._deadline is not None:

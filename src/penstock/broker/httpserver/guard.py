@@ -31,6 +31,8 @@ CONNECTIONS_MAX: Final = 10_000
 # Of what connections have sent of heads that are not complete, all of them together.
 UNFINISHED_BYTES_MAX: Final = 16 << 20
 BODY_TIMEOUT_S: Final = 120.0
+READING_TIMEOUT_S: Final = 60.0
+"""Within this time a client must read a part of its answer."""
 
 _REFUSED: Final = "HTTP connections and requests that were refused or cut off, by reason"
 _CONNECTIONS: Final = "Open HTTP connections"
@@ -64,6 +66,7 @@ class HttpGuard:
         error_body: Writes the body of an error, in the server's form.
         max_connections: Connections at once; None: by the limit of descriptors.
         body_timeout_s: How long a request's body may take to arrive.
+        reading_timeout_s: How long a client may read nothing of an answer that waits for it.
     """
 
     def __init__(
@@ -73,10 +76,12 @@ class HttpGuard:
         error_body: Callable[[HttpRefusal], bytes] = broker_error,
         max_connections: int | None = None,
         body_timeout_s: float = BODY_TIMEOUT_S,
+        reading_timeout_s: float = READING_TIMEOUT_S,
     ) -> None:
         self.policy = policy or HostPolicy()
         self.error_body = error_body
         self.body_timeout_s = body_timeout_s
+        self.reading_timeout_s = reading_timeout_s
         self.connections = 0
         self.unfinished_bytes = 0
         self.refused: Counter[str] = Counter()
