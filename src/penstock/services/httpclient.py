@@ -10,7 +10,8 @@ from __future__ import annotations
 import http.client
 import json
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from email.message import Message
 from urllib.parse import urlencode, urlsplit
@@ -21,6 +22,7 @@ from penstock.services.errorcodes import error_from
 JSON_TYPE = "application/json"
 DETAIL_HEADER = "X-Penstock-Detail"
 _ANSWER_TEXT_MAX = 2_000
+_CHUNK_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,14 @@ class Answer:
 
     headers: Message
     content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkedAnswer:
+    """An answer of any status, whose body is read as it is needed."""
+
+    status: int
+    chunks: Iterator[bytes]
 
 
 class JsonClient:
@@ -130,6 +140,21 @@ class JsonClient:
         status, headers, content = self._exchange(method, path, body, query, content_type)
         return status, headers.get("Content-Type", ""), content
 
+    @contextmanager
+    def reading(self, method: str, path: str, body: bytes) -> Iterator[ChunkedAnswer]:
+        """Send a request and give the answer, which is read in chunks, to a block.
+
+        Raises:
+            NotReachable: Nothing answers there; or, within the block, the answer was cut.
+        """
+        with self._opened(method, path, body, None, JSON_TYPE) as answer:
+            yield ChunkedAnswer(answer.status, self._chunks(answer))
+
+    def _chunks(self, answer: http.client.HTTPResponse) -> Iterator[bytes]:
+        with self._translated():
+            while chunk := answer.read(_CHUNK_BYTES):
+                yield chunk
+
     def relay(
         self, method: str, path: str, body: bytes, headers: Mapping[str, str]
     ) -> tuple[int, Message, bytes]:
@@ -149,6 +174,21 @@ class JsonClient:
         content_type: str,
         more: Mapping[str, str] | None = None,
     ) -> tuple[int, http.client.HTTPMessage, bytes]:
+        with self._opened(method, path, body, query, content_type, more) as answer:
+            with self._translated():
+                content = answer.read()
+            return answer.status, answer.headers, content
+
+    @contextmanager
+    def _opened(
+        self,
+        method: str,
+        path: str,
+        body: bytes,
+        query: Mapping[str, object] | None,
+        content_type: str,
+        more: Mapping[str, str] | None = None,
+    ) -> Iterator[http.client.HTTPResponse]:
         kept = {name: value for name, value in (query or {}).items() if value is not None}
         target = self._path + path + (f"?{urlencode(kept)}" if kept else "")
         headers = dict(more or {})
@@ -159,14 +199,20 @@ class JsonClient:
         kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
         connection = kind(self._netloc, timeout=self._timeout_s)
         try:
-            connection.request(method, target, body or None, headers)
-            answer = connection.getresponse()
-            return answer.status, answer.headers, answer.read()
+            with self._translated():
+                connection.request(method, target, body or None, headers)
+                answer = connection.getresponse()
+            yield answer
+        finally:
+            connection.close()
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
         except (OSError, http.client.HTTPException) as error:
             text = f"{self.base_url} {_no_answer(error)}"
             raise NotReachable(text, dependency=self._dependency) from None
-        finally:
-            connection.close()
 
 
 def _no_answer(error: OSError | http.client.HTTPException) -> str:

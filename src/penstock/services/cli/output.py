@@ -8,6 +8,7 @@ as the messages of `penstock sub`, pass as they are unless a terminal would show
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import json
 import shutil
@@ -55,17 +56,25 @@ def warn_lines(text: str) -> None:
     typer.echo(escaped_lines(text), err=True)
 
 
-def print_result(text: str, *, is_json: bool) -> None:
-    """Print a result for programs: as it is, but escaped where a terminal would show it.
+def print_result(chunks: Iterable[bytes], *, is_json: bool) -> None:
+    """Print a result for programs as it arrives: as it is, but escaped on a terminal.
 
-    JSON means the same with escapes, so it always has them.
+    JSON means the same with escapes, so it always has them. One end of line replaces those at the
+    end of the result.
     """
-    if is_json:
-        text = escaped_json(text)
-    elif sys.stdout.isatty():
-        text = escaped_lines(text)
-    # Not by Typer, which leaves out what looks like a colour.
-    sys.stdout.write(f"{text}\n")
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    ends = ""  # of lines, which are printed when something follows them
+    for chunk in chunks:
+        text = ends + decoder.decode(chunk)
+        rest = text.rstrip("\r\n")
+        ends = text[len(rest) :]
+        if is_json:
+            rest = escaped_json(rest)
+        elif sys.stdout.isatty():
+            rest = escaped_lines(rest)
+        # Not by Typer, which leaves out what looks like a colour.
+        sys.stdout.write(rest)
+    sys.stdout.write(decoder.decode(b"", final=True) + "\n")
 
 
 def write_bodies(bodies: Iterable[bytes]) -> None:

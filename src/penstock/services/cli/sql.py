@@ -157,10 +157,10 @@ def _query(api: JsonClient, statement: str, wanted: _Wanted) -> None:
         "header": output is Format.CSV,
         "context": dict(wanted.context),
     }
-    status, _, content = api.exchange("POST", "/druid/v2/sql", json.dumps(body).encode())
-    if status != 200:
-        raise error_of_answer(status, content, "the query")
-    print_result(content.decode().rstrip("\n"), is_json=output is not Format.CSV)
+    with api.reading("POST", "/druid/v2/sql", json.dumps(body).encode()) as answer:
+        if answer.status != 200:
+            raise error_of_answer(answer.status, b"".join(answer.chunks), "the query")
+        print_result(answer.chunks, is_json=output is not Format.CSV)
 
 
 def _write(
