@@ -13,7 +13,7 @@ from penstock.spark.connect.classarchive import makes_archive
 from penstock.spark.connect.server import SparkServer, SparkServerOptions, prepare
 
 
-def server_options(folder: Path) -> SparkServerOptions:
+def server_options(folder: Path, memory: str = "1g") -> SparkServerOptions:
     """A server of its own in a folder; the user's class archive is used when there is one."""
     options = SparkServerOptions(
         run_folder=folder / "run",
@@ -21,7 +21,7 @@ def server_options(folder: Path) -> SparkServerOptions:
         temp_folder=folder / "tmp",
         cache_folder=spark_cache_folder(os.environ),
         master="local[2]",
-        driver_memory="1g",
+        driver_memory=memory,
         java_options=java_options(os.environ["PENSTOCK_SPARK_JAVA_OPTIONS"]),
         token="secret+/=",
     )
@@ -31,9 +31,9 @@ def server_options(folder: Path) -> SparkServerOptions:
     return options
 
 
-def start_server(folder: Path) -> SparkServer:
+def start_server(folder: Path, memory: str = "1g") -> SparkServer:
     environment = {**os.environ, "CANARY_OF_TESTS": "canary-of-the-environment"}
-    server = SparkServer(server_options(folder), SystemClock(), environment)
+    server = SparkServer(server_options(folder, memory), SystemClock(), environment)
     server.start()
     server.wait_ready(120)
     return server

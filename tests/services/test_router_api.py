@@ -25,13 +25,14 @@ from penstock.indexing.engine import EngineUnavailable
 from penstock.services.api import sql
 from penstock.services.api.asgi import application
 from penstock.services.api.router import RouterParts, RouterRoutes
-from penstock.services.api.sql import RUNNING_MAX, SqlRoutes
+from penstock.services.api.sql import LARGE_MAX, RUNNING_MAX, SqlRoutes
 from penstock.services.config import Address
 from penstock.services.leases import Directory
 from penstock.services.metricstext import metrics_text
 from penstock.services.readiness import ReadyState
 from penstock.spark.projections.choosing import ProjectionWish
-from penstock.spark.sql.service import SqlQuery, SqlResult
+from penstock.spark.sql.answerfiles import AnswerFolder
+from penstock.spark.sql.service import LargeAnswer, SqlQuery, SqlResult
 from penstock.storage.metadata import MetadataStore, PublishRequest, SegmentRow
 from penstock.testing.clock import VirtualClock
 from penstock.testing.emitting import KeptEvents
@@ -403,6 +404,125 @@ async def test_a_query_whose_client_went_away_is_cancelled(rig: Rig) -> None:
     rig.sql.cancel = cancel  # type: ignore[method-assign]
     await ask_and_leave(rig, asked)
     assert cancelled.is_set()
+
+
+class LargeAnswers:
+    """Queries of "large" have large answers, whose writing waits until it is let go."""
+
+    def __init__(self, rig: Rig, folder: AnswerFolder) -> None:
+        self.let_go = threading.Event()
+        self.begun = threading.Semaphore(0)
+        self.folder = folder
+        self.writing, self.most_writing = 0, 0
+        self._fake = rig.sql
+        rig.sql.registered = self.registered  # type: ignore[method-assign, assignment]
+
+    @contextmanager
+    def registered(self, query: SqlQuery) -> Iterator[Callable[[], SqlResult | LargeAnswer]]:
+        self._fake.came.put_nowait(query.query_id)
+        if "large" in query.sql:
+            yield lambda: LargeAnswer(self.write)
+        else:
+            yield lambda: SqlResult(pa.table({"a": [1]}), ("int",), truncated=False)
+
+    def write(self) -> SqlResult:
+        self.writing += 1
+        self.most_writing = max(self.writing, self.most_writing)
+        self.begun.release()
+        assert self.let_go.wait(30)
+        self.writing -= 1
+        rows = self.folder.write(pa.table({"a": range(20_000)}))
+        return SqlResult(rows, ("bigint",), truncated=False)
+
+    def files(self) -> list[Path]:
+        return [path for path in self.folder.root.glob("*/*") if path.name != "lock"]
+
+
+@pytest.fixture
+def large(rig: Rig, tmp_path: Path) -> Iterator[LargeAnswers]:
+    folder = AnswerFolder(tmp_path / "answers")
+    made = LargeAnswers(rig, folder)
+    yield made
+    made.let_go.set()
+    folder.close()
+
+
+async def test_large_answers_take_turns_and_keep_small_ones_waiting_for_nothing(
+    rig: Rig, large: LargeAnswers
+) -> None:
+    asked = [
+        asyncio.create_task(rig.ask("POST", SQL, json={"query": "large"}))
+        for _ in range(RUNNING_MAX + LARGE_MAX + 1)
+    ]
+    for _ in range(LARGE_MAX):
+        assert await asyncio.to_thread(large.begun.acquire, timeout=10)
+    async with asyncio.timeout(10):
+        assert (await rig.ask("POST", SQL, json={"query": "small"})).json() == [{"a": 1}]
+    large.let_go.set()
+    for one in asked:
+        answer = await one
+        assert answer.json() == [{"a": number} for number in range(20_000)]
+    assert large.most_writing == LARGE_MAX
+    assert large.files() == []
+    metrics = (await rig.ask("GET", "/metrics")).text
+    assert f"penstock_sql_large_answers_total {len(asked)}" in metrics
+    assert "penstock_sql_abandoned_total 0" in metrics
+
+
+async def test_a_large_answer_that_waits_for_its_turn_is_cancelled(
+    rig: Rig, large: LargeAnswers
+) -> None:
+    mine = {"query": "large", "context": {"sqlQueryId": "mine"}}
+    asked = [
+        asyncio.create_task(rig.ask("POST", SQL, json={"query": "large"})) for _ in range(LARGE_MAX)
+    ]
+    for _ in range(LARGE_MAX):
+        assert await asyncio.to_thread(large.begun.acquire, timeout=10)
+    waits = asyncio.create_task(rig.ask("POST", SQL, json=mine))
+    async with asyncio.timeout(10):
+        while (await rig.ask("DELETE", f"{SQL}/mine")).status_code != 202:
+            pass
+        assert (await waits).json()["errorMessage"].endswith("it was cancelled")
+    large.let_go.set()
+    for one in asked:
+        assert (await one).status_code == 200
+
+
+async def test_the_files_of_an_answer_go_when_its_client_leaves(
+    rig: Rig, large: LargeAnswers
+) -> None:
+    large.let_go.set()
+    leaving = asyncio.Event()
+    body = b'{"query": "large"}'
+    messages = iter([{"type": "http.request", "body": body}])
+
+    async def receive() -> dict[str, object]:
+        for message in messages:
+            return message
+        await leaving.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: dict[str, object]) -> None:
+        if message["type"] == "http.response.body":
+            assert large.files()
+            leaving.set()
+            await asyncio.Event().wait()  # the client reads nothing
+
+    scope = {"type": "http", "method": "POST", "path": SQL, "query_string": b"", "headers": []}
+    async with asyncio.timeout(10):
+        await rig.app(scope, receive, send)  # type: ignore[arg-type]
+    assert large.files() == []
+    assert "penstock_sql_abandoned_total 1" in (await rig.ask("GET", "/metrics")).text
+
+
+async def test_the_files_of_an_answer_go_when_it_cannot_be_sent(
+    rig: Rig, large: LargeAnswers
+) -> None:
+    twice = pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["a", "a"])
+    result = SqlResult(large.folder.write(twice), ("int", "int"), truncated=False)
+    large.write = lambda: result  # type: ignore[method-assign]
+    assert (await rig.ask("POST", SQL, json={"query": "large"})).status_code == 400
+    assert large.files() == []
 
 
 async def test_columns_of_one_name_are_not_lost_in_objects(rig: Rig) -> None:

@@ -22,6 +22,7 @@ from penstock.spark.connect.session import SparkSessions
 from penstock.spark.projections.choosing import Choice, ProjectionWish
 from penstock.spark.projections.maker import MakerOptions
 from penstock.spark.projections.shelf import UNNEEDED_S
+from penstock.spark.sql.fetching import Fetched
 from penstock.spark.sql.service import SqlQuery, SqlResult
 from penstock.spark.tables.metadata import DECLARED_FOR_S, MetadataTables
 from penstock.testing.clock import VirtualClock
@@ -489,9 +490,12 @@ def test_who_is_slow_does_not_show_what_was_there_before(world: World) -> None:
     world.data.publish("sales", sales(2), FEBRUARY)
     world.check("by day", wish=FORCED)
     wanted = world.ask(wish=ROWS)
-    found = projections.answered(slow, (), 1_000, wanted.column_types, Running())
+    found = projections.answered(
+        slow, (), lambda rows: Fetched(rows.toArrow()), wanted.column_types, Running()
+    )
     assert found is not None
-    assert found.to_pylist() == wanted.table.to_pylist()
+    assert isinstance(found.rows, pa.Table)
+    assert found.rows.to_pylist() == wanted.table.to_pylist()
 
 
 def test_a_query_that_is_at_fault_itself_costs_no_projection(

@@ -1,7 +1,8 @@
 """`POST /druid/v2/sql`: a query in Druid's JSON, an answer in Druid's formats.
 
 Owns the request's shape, and errors in Druid's shape. Queries run in `penstock.spark.sql`. A
-query whose client went away is cancelled: nobody is there for its rows.
+query whose client left is cancelled, and the files of its answer are deleted. A client that stops
+reading counts as one that left: the server closes its connection (`broker.httpserver.connection`).
 """
 
 from __future__ import annotations
@@ -9,18 +10,21 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import logging
+import os
 import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Protocol
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from urllib.parse import quote
 
 import orjson
+from anyio import CapacityLimiter, to_thread
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
@@ -32,6 +36,7 @@ from penstock.indexing.engine import EngineFailure
 from penstock.services.api.asgi import JsonResponse
 from penstock.services.api.indexer.answers import typed_error
 from penstock.services.api.indexer.sqltask import refuse_writes
+from penstock.services.api.sqlanswer import SqlAnswer
 from penstock.services.api.sqlresults import (
     CONTENT_TYPES,
     check_format,
@@ -42,12 +47,14 @@ from penstock.services.api.sqltypes import TypeName
 from penstock.services.emitting.emitter import Emitter
 from penstock.services.emitting.events import MetricEvent
 from penstock.spark.projections.choosing import wish_of
-from penstock.spark.sql.service import SqlQuery, SqlResult, SqlValue
+from penstock.spark.sql.service import LargeAnswer, SqlQuery, SqlResult, SqlValue
 
 if TYPE_CHECKING:
     from penstock.core.metrics import MetricRegistry
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 PATH = "/druid/v2/sql"
 ID_HEADER = "X-Druid-SQL-Query-Id"
@@ -58,6 +65,9 @@ OVERDUE_S = 2.0
 # The framework has 40 threads; the others are for whatever else this process is asked meanwhile,
 # such as to cancel a query.
 RUNNING_MAX = 32
+
+# Large answers that are written at once, so that small ones find a core of Spark free.
+LARGE_MAX: Final = max(1, (os.cpu_count() or 1) // 2)
 
 
 _UTC: Final = (None, "", "UTC", "Etc/UTC", "GMT", "Z", "+00:00")
@@ -77,7 +87,9 @@ _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 class SqlPort(Protocol):
     """What answers queries: `penstock.spark.sql.service.SqlService`."""
 
-    def registered(self, query: SqlQuery) -> AbstractContextManager[Callable[[], SqlResult]]:
+    def registered(
+        self, query: SqlQuery
+    ) -> AbstractContextManager[Callable[[], SqlResult | LargeAnswer]]:
         """Give what runs a query, which can be cancelled from now on."""
         ...
 
@@ -108,12 +120,22 @@ class SqlRoutes:
         monotonic_s: Callable[[], float],
     ) -> None:
         self._service = service
-        self._slots = asyncio.Semaphore(RUNNING_MAX)
-        self._waiting: dict[str, asyncio.Task[SqlResult] | None] = {}  # for their turns
+        self._slots = _Turns(RUNNING_MAX, f"{RUNNING_MAX} others run")
+        self._large_slots = _Turns(
+            LARGE_MAX, "other large answers are written", CapacityLimiter(LARGE_MAX)
+        )
+        self._waiting: dict[str, _Waiting] = {}
         self._emitter = emitter
         self._monotonic_s = monotonic_s
         self._seconds = metrics.histogram("penstock_sql_seconds", "Time to the answer of a query")
         self._failures = metrics.counter("penstock_sql_failures_total", "Queries that failed")
+        self._large = metrics.counter(
+            "penstock_sql_large_answers_total", "Answers that went through files"
+        )
+        self._abandoned = metrics.counter(
+            "penstock_sql_abandoned_total",
+            "Queries and answers that ended because the client left or stopped reading",
+        )
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes."""
@@ -133,7 +155,11 @@ class SqlRoutes:
             query_id = wanted.query.query_id or query_id
             query = replace(wanted.query, query_id=query_id, arrived_s=started_s)
             result = await self._answer(request, query)
-            check_names(result.table.column_names, wanted.result_format)
+            try:
+                check_names(result.rows.schema.names, wanted.result_format)
+            except BaseException:
+                result.close()
+                raise
         except PenstockError as error:
             self._failures.add()
             self._emit(query_id, started_s, success=False)
@@ -146,13 +172,18 @@ class SqlRoutes:
         if result.projection:
             # A header takes no other signs than these.
             headers["X-Penstock-Projection"] = quote(result.projection)
-        return StreamingResponse(
-            write_rows(
-                result.table, wanted.result_format, header=wanted.header, types=wanted.types
-            ),
-            headers=headers,
-            media_type=CONTENT_TYPES[wanted.result_format],
+        form = wanted.result_format
+        return SqlAnswer(
+            result,
+            write_rows(result.rows, form, header=wanted.header, types=wanted.types),
+            partial(self._abandon, query_id),
+            headers,
+            CONTENT_TYPES[form],
         )
+
+    def _abandon(self, query_id: str) -> None:
+        logger.info("the client of query %s left or stopped reading", query_id)
+        self._abandoned.add()
 
     async def _answer(self, request: Request, query: SqlQuery) -> SqlResult:
         """Run the query; cancel it when the client goes away."""
@@ -165,7 +196,7 @@ class SqlRoutes:
                 answer.add_done_callback(_drop)
                 raise self._overdue(query)
             if not answer.done():
-                logger.info("the client of query %s went away", query.query_id)
+                self._abandon(query.query_id)
                 await self._end(query.query_id)
             return await answer
         except asyncio.CancelledError:
@@ -188,10 +219,10 @@ class SqlRoutes:
         timeout_ms = self._service.timeout_ms(query)
         waiting = self._waiting.get(query.query_id)
         if waiting is not None:
-            waiting.cancel()
+            waiting.task.cancel()
             return EngineFailure(
-                f"the query did not begin within {timeout_ms} ms, because {RUNNING_MAX} others run:"
-                " ask again later, or for more time"
+                f"the query did not begin within {timeout_ms} ms, because {waiting.reason}: ask"
+                " again later, or for more time"
             )
         logger.warning("query %s ignores that its time is over", query.query_id)
         return EngineFailure(
@@ -202,19 +233,29 @@ class SqlRoutes:
     async def _in_turn(self, query: SqlQuery) -> SqlResult:
         # Before anything that takes time: whoever gave the id may cancel it at once.
         with self._service.registered(query) as run:
-            self._waiting[query.query_id] = asyncio.current_task()
-            try:
-                async with self._slots:
-                    del self._waiting[query.query_id]
-                    return await run_in_threadpool(run)
-            finally:
-                self._waiting.pop(query.query_id, None)
+            answer = await self._turn(query.query_id, self._slots, run)
+            if isinstance(answer, LargeAnswer):
+                # With the turn of small answers given back, which do not wait for large ones.
+                self._large.add()
+                return await self._turn(query.query_id, self._large_slots, answer.run)
+            return answer
+
+    async def _turn(self, query_id: str, turns: _Turns, run: Callable[[], T]) -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        self._waiting[query_id] = _Waiting(task, turns.reason)
+        try:
+            async with turns.free:
+                del self._waiting[query_id]
+                return await to_thread.run_sync(run, limiter=turns.threads)
+        finally:
+            self._waiting.pop(query_id, None)
 
     async def _end(self, query_id: str) -> bool:
         """End a query that runs or waits for its turn; False when there is none of that id."""
         waiting = self._waiting.get(query_id)
         if waiting is not None:
-            return waiting.cancel()
+            return waiting.task.cancel()
         return await run_in_threadpool(self._service.cancel, query_id)
 
     def _emit(self, query_id: str, started_s: float, *, success: bool) -> None:
@@ -228,10 +269,33 @@ class SqlRoutes:
         return Response(status_code=202 if found else 404)
 
 
+class _Turns:
+    """Queries that run at once, and the threads in which they do.
+
+    Args:
+        most: Number of queries.
+        reason: Why a query waits.
+        threads: Bound of the threads; None: the framework's.
+    """
+
+    def __init__(self, most: int, reason: str, threads: CapacityLimiter | None = None) -> None:
+        self.free = asyncio.Semaphore(most)
+        self.reason = reason
+        self.threads = threads
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A query that waits for its turn."""
+
+    task: asyncio.Task[object]
+    reason: str
+
+
 def _drop(answer: asyncio.Future[SqlResult]) -> None:
     """Take an answer that nobody waits for, so that its error is not reported as forgotten."""
-    if not answer.cancelled():
-        answer.exception()
+    if not answer.cancelled() and answer.exception() is None:
+        answer.result().close()
 
 
 async def _gone(request: Request) -> None:

@@ -1,4 +1,4 @@
-r"""SQL results as Druid's clients read them: five formats over an Arrow table, batch by batch.
+r"""SQL results as Druid's clients read them: five formats over Arrow batches, one after the other.
 
 Owns the formats and how each type of value is written. It runs no query.
 
@@ -27,11 +27,16 @@ import orjson
 
 from penstock.core.errors import InvalidRequest
 from penstock.services.api.sqltypes import TypeName, type_name
+from penstock.spark.sql.answerfiles import pieces
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from penstock.spark.sql.fetching import RowSource
+
 ROWS_PER_CHUNK = 5_000
+CHUNK_BYTES = 256 << 10
+"""About the size in Arrow of the rows of one chunk, which a slow client keeps in memory."""
 
 CONTENT_TYPES = {
     "object": "application/json",
@@ -74,22 +79,22 @@ def check_names(names: Sequence[str], result_format: str) -> None:
 
 
 def write_rows(
-    table: pa.Table, result_format: str, *, header: bool, types: Sequence[TypeName] = ()
+    source: RowSource, result_format: str, *, header: bool, types: Sequence[TypeName] = ()
 ) -> Iterator[bytes]:
-    """Write a table in one of the formats, in chunks.
+    """Write rows in one of the formats, in chunks.
 
     Args:
-        table: The rows.
+        source: The rows.
         result_format: The format.
         header: Whether the names of the columns come first.
         types: Which names of their types the header tells, too.
     """
     heading: list[list[str]] = []
     if header:
-        told = [[type_name(of, name) for of in table.schema.types] for name in types]
-        heading = [list(table.column_names), *told]
+        told = [[type_name(of, name) for of in source.schema.types] for name in types]
+        heading = [list(source.schema.names), *told]
     if result_format == "csv":
-        yield from _csv(table, heading)
+        yield from _csv(source, heading)
         return
     as_objects = result_format.startswith("object")
     lines = result_format.endswith("Lines")
@@ -102,7 +107,7 @@ def write_rows(
     first = True
     if not lines:
         yield b"["
-    for rows in _chunks(table, first_rows, as_objects=as_objects):
+    for rows in _chunks(source, first_rows, as_objects=as_objects):
         written = [orjson.dumps(row, default=_plain, option=_JSON_OPTIONS) for row in rows]
         if lines:
             yield b"\n".join(written) + b"\n"
@@ -115,21 +120,27 @@ def write_rows(
 _JSON_OPTIONS = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_NON_STR_KEYS
 
 
-def _chunks(table: pa.Table, heading: list[object], *, as_objects: bool) -> Iterator[list[object]]:
+def _chunks(
+    source: RowSource, heading: list[object], *, as_objects: bool
+) -> Iterator[list[object]]:
     if heading:
         yield heading
-    names = list(table.column_names)
-    for batch in table.to_batches(max_chunksize=ROWS_PER_CHUNK):
+    names = list(source.schema.names)
+    for batch in _bounded(source):
         # By position, since two columns may share a name.
         rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
-        if batch.num_rows:
-            yield [dict(zip(names, row, strict=True)) if as_objects else row for row in rows]
+        yield [dict(zip(names, row, strict=True)) if as_objects else row for row in rows]
 
 
-def _csv(table: pa.Table, heading: list[list[str]]) -> Iterator[bytes]:
+def _bounded(source: RowSource) -> Iterator[pa.RecordBatch]:
+    for batch in source.to_batches():
+        yield from pieces(batch, CHUNK_BYTES, ROWS_PER_CHUNK)
+
+
+def _csv(source: RowSource, heading: list[list[str]]) -> Iterator[bytes]:
     if heading:
         yield _csv_text(heading)
-    for rows in _chunks(table, [], as_objects=False):
+    for rows in _chunks(source, [], as_objects=False):
         yield _csv_text([[_csv_cell(cell) for cell in row] for row in rows])  # type: ignore[attr-defined]
     yield b"\n"
 

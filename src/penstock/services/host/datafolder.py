@@ -128,6 +128,11 @@ class DataFolder:
         return self.path / "tmp"
 
     @property
+    def answers(self) -> Path:
+        """Large answers that routers have not sent yet."""
+        return self.tmp / "answers"
+
+    @property
     def children_options(self) -> Path:
         """The options that the launcher hands to its children."""
         return self.run / "options.json"

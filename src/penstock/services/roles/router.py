@@ -34,6 +34,7 @@ from penstock.spark.projections.choosing import Projections
 from penstock.spark.projections.known import KnownProjections
 from penstock.spark.projections.maker import Maker, MakerOptions
 from penstock.spark.projections.shelf import Shelf
+from penstock.spark.sql.answerfiles import AnswerFolder
 from penstock.spark.sql.service import QUERY_CONF, SqlOptions, SqlQuery, SqlService
 from penstock.spark.tables import TableSource
 from penstock.spark.tables.metadata import MetadataTables
@@ -67,13 +68,15 @@ def sql_parts(
     clock: Clock,
     options: MakerOptions | None = None,
     bounds: SqlOptions | None = None,
+    answers: AnswerFolder | None = None,
 ) -> SqlParts:
     """Put together what answers queries."""
     for_queries = sessions.with_conf(QUERY_CONF)
     shelf, known = Shelf(deep_storage, clock), KnownProjections(tables)
     maker = Maker(for_queries, shelf, tables, known, clock, options)
     projections = Projections(for_queries, shelf, known, maker, clock)
-    return SqlParts(SqlService(for_queries, tables, clock, bounds, projections), projections, maker)
+    sql = SqlService(for_queries, tables, clock, bounds, projections, answers)
+    return SqlParts(sql, projections, maker)
 
 
 def _end_of_queries(options: Options) -> Callable[[], object] | None:
@@ -97,7 +100,10 @@ def compose(context: RoleContext) -> Lifecycle:
     sessions = SparkSessions(SparkSessionOptions(connect))
     tables = MetadataTables(store, options.deep_storage_address, clock)
     bounds = SqlOptions(end_spark=_end_of_queries(options))
-    answering = sql_parts(sessions, tables, options.deep_storage_address, clock, None, bounds)
+    answers = AnswerFolder(context.folder.answers)
+    answering = sql_parts(
+        *(sessions, tables, options.deep_storage_address, clock), None, bounds, answers
+    )
     sql, projections, maker = answering.sql, answering.projections, answering.maker
     expressions = ExpressionCheck(sessions)
     presence = Presence(options, store, clock)
@@ -162,6 +168,7 @@ def compose(context: RoleContext) -> Lifecycle:
     )
     lifecycle = Lifecycle()
     lifecycle.add_handler(Handler("metadata", stop=store.close))
+    lifecycle.add_handler(Handler("files of answers", answers.open, answers.close))
     lifecycle.add_handler(Handler("Spark session", stop=sql.close))
     lifecycle.add_handler(Handler("Spark session of expressions", stop=expressions.close))
     lifecycle.add_handler(Handler("Spark session of projections", stop=projections.close))

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -34,8 +34,9 @@ from penstock.spark.sqlwall import relation
 from penstock.spark.tables.model import TableFile, Tables
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+
+    from penstock.spark.sql.fetching import Fetched
 
 logger = logging.getLogger(__name__)
 
@@ -190,16 +191,16 @@ class Projections:
         self,
         choice: Choice,
         parameters: Sequence[object],
-        row_limit: int,
+        fetch: Callable[[DataFrame], Fetched],
         wanted: Sequence[str],
         running: Running,
-    ) -> pa.Table | None:
+    ) -> Fetched | None:
         """Run a query over its projection; None: it is to be answered from the rows.
 
         Args:
             choice: The query.
             parameters: Its parameters.
-            row_limit: How many rows are given at most.
+            fetch: Fetches the rows from Spark.
             wanted: The types that its columns must have.
             running: Is told that it runs.
 
@@ -213,7 +214,8 @@ class Projections:
                     self._bring(spark, choice)
                     found = relation(spark, choice.sql, parameters)
                     types = [field.dataType.simpleString() for field in found.schema.fields]
-                    table = found.limit(row_limit).toArrow() if types == list(wanted) else None
+                    is_fit = types == list(wanted)
+                    answer = fetch(found) if is_fit else None
             except PenstockError as error:
                 if running.stopped:
                     raise
@@ -223,11 +225,11 @@ class Projections:
                         raise
                     return None
             else:
-                if table is None:
+                if not is_fit:
                     self._refuse(choice, f"its types are {types}, not {list(wanted)}")
-                else:
+                elif answer is not None and answer.rows is not None:
                     self.used.add()
-                return table
+                return answer
         raise AssertionError("the last try returns or raises")
 
     def close(self) -> None:

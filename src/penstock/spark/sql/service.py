@@ -47,8 +47,17 @@ from penstock.spark.connect.session import (
     message_of,
 )
 from penstock.spark.projections.choosing import NO_WISH, Choice, Projections, ProjectionWish
+from penstock.spark.sql.answerfiles import BATCH_BYTES, AnswerFolder, SpilledRows
 from penstock.spark.sql.dialect import in_spark
 from penstock.spark.sql.exactness import QuerySessions, TwinTables
+from penstock.spark.sql.fetching import (
+    ROWS_AT_ONCE,
+    AnswersFull,
+    Fetched,
+    Fetcher,
+    LargeStatements,
+    RowSource,
+)
 from penstock.spark.sql.statement import Statement, read_statement, with_stored_names
 from penstock.spark.sql.suspects import Suspects
 from penstock.spark.sqlwall import (
@@ -64,7 +73,8 @@ from penstock.spark.views import damaged
 from penstock.storage.blocks import as_messages
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructField
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +93,14 @@ SQL_CONF: Final[Mapping[str, str]] = {
 }
 # Adaptive execution begins stages on threads of its own, also after the query was cancelled; on a
 # server of somebody else nobody can end those any more: see decision 33.
-QUERY_CONF: Final[Mapping[str, str]] = {**SQL_CONF, "spark.sql.adaptive.enabled": "false"}
+QUERY_CONF: Final[Mapping[str, str]] = {
+    **SQL_CONF,
+    "spark.sql.adaptive.enabled": "false",
+    # Rows of a large answer go to Python workers in batches of about this size.
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(BATCH_BYTES),
+    # ORDER BY with a larger LIMIT sorts with files; with a smaller one all rows are in memory.
+    "spark.sql.execution.topKSortFallbackThreshold": "10000",
+}
 _FILE_GONE: Final = re.compile(
     r"FILE_NOT_EXIST|FILE_NOT_FOUND|PATH_NOT_FOUND|FileNotFoundException|READ_CURRENT_FILE_NOT_FOUND"
 )
@@ -126,7 +143,8 @@ class SqlQuery:
 
     `row_limit` and `timeout_ms` can only lower the service's own bounds. `arrived_s` is the
     monotonic time at which its request arrived, from which its time counts; None: now. `is_probe`:
-    Penstock asks it itself, to see whether queries are answered.
+    Penstock asks it itself, to see whether queries are answered. `is_large`: the service has found
+    that its answer is too large to be fetched at once.
     """
 
     sql: str
@@ -135,22 +153,45 @@ class SqlQuery:
     row_limit: int | None = None
     timeout_ms: int | None = None
     is_probe: bool = False
+    is_large: bool = False
     projections: ProjectionWish = NO_WISH
     arrived_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SqlResult:
-    """The rows as an Arrow table, and the Spark SQL type of each column.
+    """The rows, and the Spark SQL type of each column.
 
     `truncated`: the row limit cut the result. `projection`: the name of the one that answered
-    instead of the rows.
+    instead of the rows. Rows of a large answer are in files until `close`.
     """
 
-    table: pa.Table
+    rows: RowSource
     column_types: tuple[str, ...]
     truncated: bool
     projection: str = ""
+
+    @property
+    def table(self) -> pa.Table:
+        """All rows in memory."""
+        if isinstance(self.rows, SpilledRows):
+            return pa.Table.from_batches(self.rows.to_batches(), self.rows.schema)
+        return self.rows
+
+    def close(self) -> None:
+        """Delete the files of a large answer."""
+        if isinstance(self.rows, SpilledRows):
+            self.rows.close()
+
+
+@dataclass(frozen=True, slots=True)
+class LargeAnswer:
+    """An answer that is too large to be fetched at once.
+
+    `run` runs the query again, and has the rows written to files. It raises as `SqlService.query`.
+    """
+
+    run: Callable[[], SqlResult]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +209,8 @@ class _Asked:
 class SqlService:
     """Answers queries; any thread may call it, several at once.
 
-    With projections they answer what they can.
+    With projections they answer what they can. Without a folder for large answers, these pass
+    through the memory of Spark and of this process.
     """
 
     def __init__(
@@ -178,7 +220,10 @@ class SqlService:
         clock: Clock,
         options: SqlOptions | None = None,
         projections: Projections | None = None,
+        answers: AnswerFolder | None = None,
     ) -> None:
+        self._answers = answers
+        self._large = LargeStatements()
         self._known = KnownColumns()
         own = sessions.with_conf(QUERY_CONF)
         self._sessions = QuerySessions(own, self._known)
@@ -195,7 +240,7 @@ class SqlService:
         self._is_finishing = False  # one word, read by any thread
 
     def query(self, query: SqlQuery) -> SqlResult:
-        """Run one query and return all its rows.
+        """Run one query and return its rows, which are in files if they are many.
 
         Raises:
             InvalidRequest: The statement does not parse, names what is not there, or writes.
@@ -205,10 +250,11 @@ class SqlService:
             EngineFailure: The query failed while it ran, took too long or was cancelled.
         """
         with self.registered(query) as run:
-            return run()
+            answer = run()
+            return answer.run() if isinstance(answer, LargeAnswer) else answer
 
     @contextlib.contextmanager
-    def registered(self, query: SqlQuery) -> Iterator[Callable[[], SqlResult]]:
+    def registered(self, query: SqlQuery) -> Iterator[Callable[[], SqlResult | LargeAnswer]]:
         """Register a query and give a function that runs it once.
 
         The query can be cancelled from now on, before it runs, too. Its time begins when its
@@ -275,20 +321,39 @@ class SqlService:
         self._sessions.close()
         self._exact.close()
 
-    def _answer(self, query: SqlQuery, running: Running) -> SqlResult:
+    def _answer(self, query: SqlQuery, running: Running) -> SqlResult | LargeAnswer:
         statement = read_statement(query.sql)
+        known = (query.sql, *query.parameters, self._limit(query))
+        if known in self._large and not query.is_large:
+            return self._later(query, running)
         if query.is_probe:
-            return self._try(query, statement, running)
-        with self._suspects.admitted(query.sql, query.parameters):
-            return self._try(query, statement, running)
+            answer = self._try(query, statement, running)
+        else:
+            with self._suspects.admitted(query.sql, query.parameters):
+                answer = self._try(query, statement, running)
+        if answer is None:
+            self._large.note(known, is_large=True)
+            return self._later(query, running)
+        if query.is_large and answer.rows.num_rows <= ROWS_AT_ONCE:
+            self._large.note(known, is_large=False)
+        return answer
 
-    def _try(self, query: SqlQuery, statement: Statement, running: Running) -> SqlResult:
+    def _later(self, query: SqlQuery, running: Running) -> LargeAnswer:
+        return LargeAnswer(partial(self._large_answer, replace(query, is_large=True), running))
+
+    def _large_answer(self, query: SqlQuery, running: Running) -> SqlResult:
+        answer = self._answer(query, running)
+        assert isinstance(answer, SqlResult)
+        return answer
+
+    def _try(self, query: SqlQuery, statement: Statement, running: Running) -> SqlResult | None:
+        """Run a query; None: its answer is too large to be fetched at once."""
         for attempt in range(1, _TRIES + 1):
             try:
                 return self._run(query, statement, running)
             except EngineUnavailable as error:
                 # On a full disk another try would take as long to end in the same way.
-                if running.stopped or isinstance(error, SparkDiskFull):
+                if running.stopped or isinstance(error, SparkDiskFull | AnswersFull):
                     raise
                 # A session that ended by itself is back at once; a lost JVM is not.
                 if attempt == _TRIES:
@@ -304,7 +369,7 @@ class SqlService:
                     raise EngineUnavailable(f"{error}; {_IF_AGAIN}") from error
         raise AssertionError("the last try returns or raises")
 
-    def _run(self, query: SqlQuery, statement: Statement, running: Running) -> SqlResult:
+    def _run(self, query: SqlQuery, statement: Statement, running: Running) -> SqlResult | None:
         twins: TwinTables | None = None
         began_s = self._clock.monotonic_s()
         try:
@@ -349,7 +414,7 @@ class SqlService:
         if not ended_for_another and self._spark.has_ended():
             self._suspects.ended(query.sql, query.parameters, began_s)
 
-    def _run_in(self, asked: _Asked, twins: TwinTables) -> SqlResult:
+    def _run_in(self, asked: _Asked, twins: TwinTables) -> SqlResult | None:
         """Run a query in the sessions that it is for."""
         if not twins:
             return self._answered(self._sessions, asked, self._understood(self._sessions, asked))
@@ -384,8 +449,11 @@ class SqlService:
 
     def _answered(
         self, sessions: QuerySessions, asked: _Asked, answer: SqlResult | None
-    ) -> SqlResult:
-        """Return the answer of a query that was understood, unless it has an answer already."""
+    ) -> SqlResult | None:
+        """Return the answer of a query that was understood, unless it has an answer already.
+
+        None: it is too large to be fetched at once.
+        """
         if answer is not None:
             return answer
         query, statement = asked.query, asked.statement
@@ -419,7 +487,9 @@ class SqlService:
         if statement.query:
             text = f"{text} (\n{statement.query}\n)"
         rows = spark.sql(text, args=list(query.parameters) or None)
-        return self._limited(rows, query)
+        fields = rows.schema.fields
+        found = Fetcher(fields, self._limit(query), None, is_large=False).fetch(rows)
+        return SqlResult(found.rows, _type_names(fields), found.truncated)
 
     def _collect(
         self,
@@ -429,37 +499,21 @@ class SqlService:
         running: Running,
         hidden: Mapping[str, str],
         choice: Choice | None,
-    ) -> SqlResult:
+    ) -> SqlResult | None:
         with running.tagged(spark):
             rows = relation(spark, statement.query, query.parameters, hidden)
             fields = rows.schema.fields
-        types = tuple(field.dataType.simpleString() for field in fields)
+        types = _type_names(fields)
+        fetcher = Fetcher(fields, self._limit(query), self._answers, is_large=query.is_large)
         if choice is not None and self._projections is not None:
-            limit = self._limit(query)
-            asked = (choice, query.parameters, limit + 1, types, running)
+            asked = (choice, query.parameters, fetcher.fetch, types, running)
             if (found := self._projections.answered(*asked)) is not None:
-                table = found.rename_columns([field.name for field in fields])
-                cut = table.num_rows > limit
-                return SqlResult(table.slice(0, limit), types, cut, choice.plan.name)
+                return _result(found, types, choice.plan.name)
         with running.tagged(spark):
-            return self._limited(rows, query)
+            return _result(fetcher.fetch(rows), types)
 
     def _limit(self, query: SqlQuery) -> int:
         return min(query.row_limit or self._options.row_limit, self._options.row_limit)
-
-    def _limited(self, rows: DataFrame, query: SqlQuery) -> SqlResult:
-        limit = self._limit(query)
-        limited = rows.limit(limit + 1)
-        types = tuple(field.dataType.simpleString() for field in limited.schema.fields)
-        try:
-            table = limited.toArrow()
-        except ValueError as error:
-            # Such as an empty map, whose keys have no type.
-            raise InvalidRequest(
-                f"a column of the result has a type that cannot be sent ({', '.join(types)}): cast"
-                f" it to another one: {error}"
-            ) from error
-        return SqlResult(table.slice(0, limit), types, table.num_rows > limit)
 
     def _explained(self, error: PenstockError, query: str, twins: TwinTables | None) -> str:
         text = relocated_error(str(error), query) if query else str(error)
@@ -502,6 +556,16 @@ def explanation(text: str, hidden: Mapping[str, str]) -> SqlResult:
     return SqlResult(pa.table({"plan": column}), ("string",), truncated=False)
 
 
+def _type_names(fields: Sequence[StructField]) -> tuple[str, ...]:
+    return tuple(field.dataType.simpleString() for field in fields)
+
+
+def _result(found: Fetched, types: tuple[str, ...], projection: str = "") -> SqlResult | None:
+    if found.rows is None:
+        return None
+    return SqlResult(found.rows, types, found.truncated, projection)
+
+
 def _lists_datasources(statement: Statement) -> bool:
     """Tell whether a command is about all datasources."""
     words = statement.command.upper().split(maxsplit=2)
@@ -534,6 +598,7 @@ def mentions(text: str, name: str) -> bool:
 __all__ = [
     "QUERY_CONF",
     "SQL_CONF",
+    "LargeAnswer",
     "SqlOptions",
     "SqlQuery",
     "SqlResult",

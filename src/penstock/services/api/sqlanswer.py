@@ -1,0 +1,58 @@
+"""The HTTP response that sends the rows of a query, chunk by chunk as its client reads them.
+
+Owns the end of an answer: its files are deleted when the last row was sent and when the client
+leaves. The next chunk is made when the one before it is on its way, so at most one waits in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from starlette.responses import StreamingResponse
+
+if TYPE_CHECKING:
+    from starlette.types import Message, Receive, Scope, Send
+
+    from penstock.spark.sql.service import SqlResult
+
+
+class SqlAnswer(StreamingResponse):
+    """Sends the rows of a result.
+
+    Args:
+        result: What is closed at the end.
+        chunks: Its rows in the format that the client asked for.
+        on_abandoned: Called when the client leaves before it has the whole answer.
+        headers: Headers of the response.
+        media_type: Its content type.
+    """
+
+    def __init__(
+        self,
+        result: SqlResult,
+        chunks: Iterator[bytes],
+        on_abandoned: Callable[[], None],
+        headers: Mapping[str, str],
+        media_type: str,
+    ) -> None:
+        super().__init__(chunks, headers=headers, media_type=media_type)
+        self._result = result
+        self._on_abandoned = on_abandoned
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the response."""
+        is_complete = False
+
+        async def watched(message: Message) -> None:
+            nonlocal is_complete
+            await send(message)
+            if message["type"] == "http.response.body" and not message.get("more_body", False):
+                is_complete = True
+
+        try:
+            await super().__call__(scope, receive, watched)
+        finally:
+            self._result.close()
+        if not is_complete:
+            self._on_abandoned()

@@ -1,0 +1,369 @@
+"""Files of large answers: Spark's Python workers write them, the router reads them batch by batch.
+
+Owns the folder, its layout and limits, what a worker writes, and how rows are read back. Does not
+own the decision which answers are large (`fetching`).
+
+    tmp/answers/                    one folder of each router
+    tmp/answers/NAME/lock           locked while that router runs
+    tmp/answers/NAME/ANSWER/P-ID    Arrow stream compressed with LZ4, of Spark's partition P
+    tmp/answers/NAME/ANSWER/P.ROWS  mark that partition P is complete, with so many rows
+
+Invariants:
+
+- The files of an answer are deleted when its last row was sent, when its client leaves, or when
+  nothing refers to the answer any more. A router that was killed leaves its folder; the next
+  router that starts with this data folder deletes it.
+- The files of all answers together have at most `TOTAL_BYTES_MAX`, give or take what is written
+  between two checks, and leave `FREE_BYTES_MIN` of the disk.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import re
+import shutil
+import threading
+import uuid
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from penstock.core.errors import Unavailable
+from penstock.spark.pieces import reported
+
+logger = logging.getLogger(__name__)
+
+ANSWER_BYTES_MAX: Final = 2 << 30
+"""Size of one answer's files, compressed."""
+TOTAL_BYTES_MAX: Final = 8 << 30
+FREE_BYTES_MIN: Final = 1 << 30
+BATCH_BYTES: Final = 1 << 20
+"""About the size of a record batch, which is what a reader holds in memory."""
+
+CHECKED_EVERY_BYTES: Final = 16 << 20
+_LOCK: Final = "lock"
+_ONLY: Final = "rows"  # the file of an answer that the router itself wrote
+_FOLDER_MODE: Final = 0o700
+_COMPLETE: Final = re.compile(r"(\d+)\.(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class SpillTarget:
+    """Where the workers of one answer write, and how much.
+
+    Attributes:
+        folder: The folder of the answer, which exists if the worker shares the router's disk.
+        root: The folder of all answers.
+        rows_max: Number of rows of the answer, of which the first ones count.
+        bytes_max: Size of this answer's files at most.
+        total_bytes_max: Size of the files of all answers at most.
+        free_bytes_min: Free space that must remain on the disk.
+        checked_every_bytes: How much is written between two looks at both.
+    """
+
+    folder: str
+    root: str
+    rows_max: int
+    bytes_max: int = ANSWER_BYTES_MAX
+    total_bytes_max: int = TOTAL_BYTES_MAX
+    free_bytes_min: int = FREE_BYTES_MIN
+    checked_every_bytes: int = CHECKED_EVERY_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class SpillReport:
+    """What a worker reports: the name of its file, its rows, and why it stopped early, if it did.
+
+    `problem` is one of `UNSHARED`, `TOO_LARGE` and `FULL`.
+    """
+
+    file: str
+    rows: int
+    problem: str = ""
+
+
+UNSHARED: Final = "unshared"
+TOO_LARGE: Final = "too large"
+FULL: Final = "full"
+
+
+def write_spill(target: SpillTarget, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Write the rows of a Spark task to a file of its own; for `mapInArrow`."""
+    # Imported here: only a worker of Spark comes this way.
+    from pyspark import TaskContext  # noqa: PLC0415
+
+    context = TaskContext.get()
+    assert context is not None
+    yield reported(spill(target, context.partitionId(), batches))
+
+
+def spill(target: SpillTarget, partition: int, batches: Iterable[pa.RecordBatch]) -> SpillReport:
+    """Write the rows of one partition, as far as the answer needs them.
+
+    Partitions are in the order of the answer. Spark could cut it only by gathering all rows in one
+    partition, which loses their order on a cluster. So each task stops at the limit, and writes
+    nothing once the partitions before it, which Spark begins first, have enough rows.
+    """
+    folder = Path(target.folder)
+    if not folder.is_dir():
+        return SpillReport("", 0, UNSHARED)
+    if _rows_before(folder, partition) >= target.rows_max:
+        return SpillReport("", 0)
+    # An attempt of a task that failed leaves a file of another name.
+    name = f"{partition}-{uuid.uuid4().hex}"
+    rows, problem = _write(target, folder / name, batches, partition)
+    if not rows:
+        (folder / name).unlink(missing_ok=True)
+        return SpillReport("", 0, problem)
+    if not problem:
+        (folder / f"{partition}.{rows}").touch()
+    return SpillReport(name, rows, problem)
+
+
+def _rows_before(folder: Path, partition: int) -> int:
+    """Return how many rows the partitions before one have that are complete."""
+    found = (_COMPLETE.fullmatch(path.name) for path in folder.iterdir())
+    rows = {int(one[1]): int(one[2]) for one in found if one}
+    return sum(count for before, count in rows.items() if before < partition)
+
+
+def _write(
+    target: SpillTarget, path: Path, batches: Iterable[pa.RecordBatch], partition: int = 0
+) -> tuple[int, str]:
+    """Write rows; return their number and what ended the writing early."""
+    rows, checked, writer = 0, 0, None
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    with path.open("xb") as file:
+        for batch in batches:
+            if writer is None:
+                writer = pa.ipc.new_stream(file, batch.schema, options=options)
+            part = batch.slice(0, target.rows_max - rows)
+            for piece in pieces(part, BATCH_BYTES):
+                writer.write_batch(piece)
+            rows += part.num_rows
+            size = file.tell()
+            if size > target.bytes_max:
+                return rows, TOO_LARGE
+            if size - checked >= target.checked_every_bytes:
+                checked = size
+                if _rows_before(path.parent, partition) >= target.rows_max:
+                    return 0, ""
+                if problem := _limit_reached(target):
+                    return rows, problem
+            if rows >= target.rows_max:
+                break
+        if writer is not None:
+            writer.close()
+    return rows, ""
+
+
+def pieces(batch: pa.RecordBatch, size_bytes: int, most_rows: int = 0) -> Iterator[pa.RecordBatch]:
+    """Cut a batch into pieces of about this size, of one row at least; no data is copied."""
+    rows = max(1, batch.num_rows * size_bytes // max(1, batch.nbytes))
+    if most_rows:
+        rows = min(rows, most_rows)
+    for begin in range(0, batch.num_rows, rows):
+        yield batch.slice(begin, rows)
+
+
+def _limit_reached(target: SpillTarget) -> str:
+    """Return which limit the files have reached, empty if none."""
+    if used_bytes(Path(target.folder), "*") > target.bytes_max:
+        return TOO_LARGE
+    disk = os.statvfs(target.root)
+    if disk.f_bavail * disk.f_frsize < target.free_bytes_min:
+        return FULL
+    return FULL if used_bytes(Path(target.root)) > target.total_bytes_max else ""
+
+
+def used_bytes(folder: Path, pattern: str = "*/*/*") -> int:
+    """Return the size of the files below a folder; by default the folder of all answers."""
+    total = 0
+    for path in folder.glob(pattern):
+        try:
+            total += path.stat().st_size
+        except FileNotFoundError:
+            continue  # an answer that has ended meanwhile
+    return total
+
+
+class SpilledRows:
+    """The rows of an answer that are in files; like a table, they are read by `to_batches`.
+
+    Args:
+        schema: Names and types of the columns.
+        folder: The folder of the answer; `close` deletes it, and so does the end of this object.
+        files: The files in the order of their rows.
+        num_rows: Number of rows that are read; the files may have more.
+    """
+
+    def __init__(
+        self, schema: pa.Schema, folder: Path, files: Sequence[str], num_rows: int
+    ) -> None:
+        self.schema = schema
+        self.num_rows = num_rows
+        self._paths = [folder / name for name in files]
+        self._end = weakref.finalize(self, delete_answer, folder)
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """Read the rows, one batch of about `BATCH_BYTES` at a time."""
+        left = self.num_rows
+        for path in self._paths:
+            if left <= 0:
+                return
+            with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as reader:
+                for batch in reader:
+                    part = batch.slice(0, left)
+                    yield from as_schema(part, self.schema).to_batches()
+                    left -= part.num_rows
+                    if left <= 0:
+                        break
+
+    def close(self) -> None:
+        """Delete the files."""
+        self._end()
+
+
+def delete_answer(folder: Path) -> None:
+    """Delete the files of an answer; a worker that still writes one of them does no harm."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def as_schema(part: pa.RecordBatch | pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return rows with the names and types of a schema, column by column."""
+    table = pa.Table.from_batches([part]) if isinstance(part, pa.RecordBatch) else part
+    columns = [
+        column if column.type == field.type else column.cast(field.type)
+        for column, field in zip(table.columns, schema, strict=True)
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+class AnswerFolder:
+    """The folder in which one router keeps large answers; any thread may call it.
+
+    A mutex guards its creation, which all who need it must wait for.
+
+    Args:
+        root: The folder of all routers' answers.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+        self._mutex = threading.Lock()
+        self._own: Path | None = None
+        self._lock_fd = -1
+
+    def open(self) -> None:
+        """Delete the folders of routers that were killed, and create that of this one.
+
+        A failure is logged, as small answers need no folder; a large one tries again.
+        """
+        try:
+            self._opened()
+        except Unavailable as error:
+            logger.warning("%s", error)
+
+    def new_answer(self) -> Path:
+        """Create the folder of one answer.
+
+        Raises:
+            Unavailable: The folder cannot be written.
+        """
+        folder = self._opened() / uuid.uuid4().hex
+        try:
+            folder.mkdir(_FOLDER_MODE)
+        except OSError as error:
+            raise self._unwritten(error) from error
+        return folder
+
+    def write(self, table: pa.Table) -> SpilledRows:
+        """Write the rows of a table to files.
+
+        Raises:
+            Unavailable: The folder cannot be written.
+        """
+        folder = self.new_answer()
+        try:
+            target = SpillTarget(str(folder), str(self.root), table.num_rows)
+            _write(target, folder / _ONLY, table.to_batches())
+        except OSError as error:
+            delete_answer(folder)
+            raise self._unwritten(error) from error
+        except BaseException:
+            delete_answer(folder)
+            raise
+        return SpilledRows(table.schema, folder, (_ONLY,), table.num_rows)
+
+    def close(self) -> None:
+        """Delete this router's folder."""
+        with self._mutex:
+            own, self._own = self._own, None
+            if own is not None:
+                shutil.rmtree(own, ignore_errors=True)
+                os.close(self._lock_fd)
+
+    def _opened(self) -> Path:
+        with self._mutex:
+            if self._own is None:
+                try:
+                    self._own = self._created()
+                except OSError as error:
+                    raise self._unwritten(error) from error
+            return self._own
+
+    def _unwritten(self, error: OSError) -> Unavailable:
+        return Unavailable(
+            f"large answers cannot be written to {self.root}: {error}. Make the folder writable for"
+            " Penstock's user and free its disk, restart Penstock if the folder was deleted, or ask"
+            " for fewer rows"
+        )
+
+    def _created(self) -> Path:
+        self.root.mkdir(_FOLDER_MODE, parents=True, exist_ok=True)
+        with self._root_locked():
+            for folder in self.root.iterdir():
+                if not _is_in_use(folder / _LOCK):
+                    shutil.rmtree(folder, ignore_errors=True)
+            own = self.root / uuid.uuid4().hex
+            own.mkdir(_FOLDER_MODE)
+            fd = os.open(own / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BaseException:
+                os.close(fd)
+                raise
+        self._lock_fd = fd
+        return own
+
+    @contextmanager
+    def _root_locked(self) -> Iterator[None]:
+        """Lock the root folder, so that nobody deletes a folder that is not locked yet."""
+        fd = os.open(self.root, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(fd)
+
+
+def _is_in_use(lock: Path) -> bool:
+    """Tell whether the process that made a lock file still holds it."""
+    try:
+        fd = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False

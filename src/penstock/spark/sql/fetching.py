@@ -1,0 +1,297 @@
+"""How the rows of a query come from Spark: at once if they are few, by way of files otherwise.
+
+Spark Connect has no back-pressure. The JVM keeps each partition of an answer as a whole, several
+times over, and queues what its client has not read. So at most `ROWS_AT_ONCE` rows of at most
+`BYTES_AT_ONCE` are asked for directly. An answer that is larger is computed a second time, and
+Spark's Python workers write it to files (`answerfiles`) while it is computed: neither the JVM nor a
+worker holds more than a batch, and no core of Spark waits for a client.
+
+Owns the decision and both ways. Does not own the files, nor what a query may read.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import logging
+import operator
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.core.errors import InvalidRequest
+from penstock.indexing.engine import EngineFailure, EngineUnavailable
+from penstock.spark.connect.session import message_of
+from penstock.spark.pieces import REPORT_SCHEMA, reports_of
+from penstock.spark.sql.answerfiles import (
+    ANSWER_BYTES_MAX,
+    FULL,
+    TOO_LARGE,
+    TOTAL_BYTES_MAX,
+    UNSHARED,
+    AnswerFolder,
+    SpilledRows,
+    SpillReport,
+    SpillTarget,
+    delete_answer,
+    write_spill,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructField
+
+logger = logging.getLogger(__name__)
+
+ROWS_AT_ONCE: Final = 5_000
+BYTES_AT_ONCE: Final = 8 << 20
+"""Of texts and nested values, which alone can be long."""
+
+KEPT_BYTES_MAX: Final = 1 << 20
+"""Size of an answer that is kept in memory while its client reads it."""
+
+_SHORT_BYTES: Final = 16  # of a number or a time, at most
+# Half of the bytes are shared out evenly. Of the other half, row i of an answer may have 1/i of the
+# first row's share, so that the rows of a short answer may be long.
+_EVERY_ROW_BYTES: Final = BYTES_AT_ONCE // 2 // ROWS_AT_ONCE
+_FIRST_ROW_BYTES: Final = BYTES_AT_ONCE // 2 // 9  # 1 + 1/2 + … + 1/5000 is 9.1
+
+_STATEMENTS_MAX: Final = 1_000
+
+# Names of Spark's types; of texts, and of all whose values may have any length.
+_TEXTS: Final = frozenset({"string", "binary", "char", "varchar"})
+_LONG: Final = _TEXTS | {"array", "map", "struct", "variant"}
+_OVER: Final = "over"
+# What a worker of a Spark elsewhere raises whose Python cannot run `write_spill`.
+_NO_PENSTOCK: Final = ("No module named 'penstock", "[PYTHON_VERSION_MISMATCH]")
+
+RowSource: TypeAlias = "pa.Table | SpilledRows"
+
+
+class AnswersFull(EngineUnavailable):
+    """The files of other answers leave no room, until their clients have read them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """The rows of an answer. `rows` is None if they are too many to be fetched at once."""
+
+    rows: RowSource | None
+    truncated: bool = False
+
+
+class LargeStatements:
+    """Statements whose last answer was large: such a one is not fetched at once before.
+
+    Any thread may use it. A mutex is held for the time of a look-up.
+    """
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._known: dict[bytes, None] = {}  # digests, the oldest first
+
+    def __contains__(self, statement: object) -> bool:
+        with self._mutex:
+            return _digest(statement) in self._known
+
+    def note(self, statement: object, *, is_large: bool) -> None:
+        """Note how large the answer of a statement, with its parameters, was."""
+        digest = _digest(statement)
+        with self._mutex:
+            self._known.pop(digest, None)
+            if is_large:
+                self._known[digest] = None
+                if len(self._known) > _STATEMENTS_MAX:
+                    del self._known[next(iter(self._known))]
+
+
+def _digest(statement: object) -> bytes:
+    return hashlib.sha256(repr(statement).encode(errors="surrogatepass")).digest()
+
+
+class Fetcher:
+    """Fetches the rows of one query.
+
+    Args:
+        fields: The columns of the answer, as Spark reports them.
+        row_limit: Number of rows at most.
+        folder: Where the files of large answers are; None: any answer is fetched at once.
+        is_large: Whether it is known that there are too many rows to be fetched at once.
+    """
+
+    def __init__(
+        self,
+        fields: Sequence[StructField],
+        row_limit: int,
+        folder: AnswerFolder | None,
+        *,
+        is_large: bool,
+    ) -> None:
+        self._fields = fields
+        self._limit = row_limit
+        self._folder = folder
+        self._is_large = is_large
+
+    def fetch(self, rows: DataFrame) -> Fetched:
+        """Fetch rows with the types of the fields.
+
+        Raises:
+            InvalidRequest: A column has a type that cannot be sent.
+            EngineFailure: The answer is larger than its files may be.
+            AnswersFull: The files of other answers leave no room.
+            Unavailable: The folder cannot be written.
+        """
+        if self._folder is None:
+            return self._whole(rows)
+        if self._is_large:
+            return self._spilled(rows, self._folder)
+        return self._at_once(rows)
+
+    def _whole(self, rows: DataFrame) -> Fetched:
+        table = self._table(rows.limit(self._limit + 1))
+        return self._cut(table)
+
+    def _at_once(self, rows: DataFrame) -> Fetched:
+        most = min(self._limit, ROWS_AT_ONCE, BYTES_AT_ONCE // (_SHORT_BYTES * len(self._fields)))
+        limited = rows.limit(most + 1)
+        if any(_is_long(field) for field in self._fields):
+            guarded = self._table(_guarded(limited, self._fields))
+            if pc.any(guarded.column(_OVER)).as_py():
+                return Fetched(None)
+            table = guarded.drop_columns([_OVER])
+        else:
+            table = self._table(limited)
+        if table.num_rows > most and most < self._limit:
+            return Fetched(None)
+        return self._cut(table)
+
+    def _spilled(self, rows: DataFrame, folder: AnswerFolder) -> Fetched:
+        schema = self._schema()
+        own = folder.new_answer()
+        try:
+            reports = self._written(rows, SpillTarget(str(own), str(folder.root), self._limit + 1))
+            is_shared = _is_shared(reports)
+        except BaseException:
+            delete_answer(own)
+            raise
+        if not is_shared:
+            delete_answer(own)
+            logger.warning(
+                "Spark's Python workers do not see %s or do not have this release of Penstock, so"
+                " that large answers pass through the memory of Spark and of this process: let both"
+                " use the same data folder, and install Penstock for Spark's Python",
+                folder.root,
+            )
+            return self._whole(rows)
+        count = sum(report.rows for report in reports)
+        files = [report.file for report in reports if report.rows]
+        found = SpilledRows(schema, own, files, min(count, self._limit))
+        return Fetched(found, truncated=count > self._limit)
+
+    def _written(self, rows: DataFrame, target: SpillTarget) -> list[SpillReport]:
+        # Imported here, like all of PySpark: see `connect.session`.
+        from pyspark.errors import PySparkException  # noqa: PLC0415
+
+        # Two columns may share a name, but not in a batch.
+        names = [f"c{at}" for at in range(len(self._fields))]
+        spilled = rows.toDF(*names).mapInArrow(
+            functools.partial(write_spill, target), REPORT_SCHEMA
+        )
+        try:
+            return [SpillReport(**json.loads(text)) for text in reports_of(spilled)]
+        except PySparkException as error:
+            if any(text in message_of(error) for text in _NO_PENSTOCK):
+                return [SpillReport("", 0, UNSHARED)]
+            raise
+
+    def _schema(self) -> pa.Schema:
+        # Imported here, like all of PySpark: see `connect.session`.
+        from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
+        from pyspark.sql.types import StructType  # noqa: PLC0415
+
+        try:
+            return to_arrow_schema(
+                StructType(list(self._fields)),
+                error_on_duplicated_field_names_in_struct=True,
+                timezone="UTC",
+            )
+        except ValueError as error:
+            raise self._unsent(error) from error
+
+    def _table(self, rows: DataFrame) -> pa.Table:
+        try:
+            return rows.toArrow()
+        except ValueError as error:
+            raise self._unsent(error) from error
+
+    def _unsent(self, error: ValueError) -> InvalidRequest:
+        # Such as an empty map, whose keys have no type.
+        types = ", ".join(field.dataType.simpleString() for field in self._fields)
+        return InvalidRequest(
+            f"a column of the result has a type that cannot be sent ({types}): cast it to another"
+            f" one: {error}"
+        )
+
+    def _cut(self, table: pa.Table) -> Fetched:
+        named = table.rename_columns([field.name for field in self._fields])
+        rows, truncated = named.slice(0, self._limit), named.num_rows > self._limit
+        if self._folder is None or rows.nbytes <= KEPT_BYTES_MAX:
+            return Fetched(rows, truncated)
+        return Fetched(self._folder.write(rows), truncated)
+
+
+def _is_long(field: StructField) -> bool:
+    """Tell whether values of a column may be of any length."""
+    return field.dataType.typeName() in _LONG
+
+
+def _guarded(limited: DataFrame, fields: Sequence[StructField]) -> DataFrame:
+    """Return rows without long values, and a last column that is true where one was left out."""
+    # Imported here, like all of PySpark: see `connect.session`.
+    from pyspark.sql import functions as sf  # noqa: PLC0415
+
+    names = [f"c{at}" for at in range(len(fields))]
+    sizes = [_size(name, field) for name, field in zip(names, fields, strict=True)]
+    size = functools.reduce(operator.add, [one for one in sizes if one is not None])
+    share = sf.lit(_FIRST_ROW_BYTES) / (sf.monotonically_increasing_id() + 1)
+    sized = limited.toDF(*names).select("*", (size > share + _EVERY_ROW_BYTES).alias(_OVER))
+    shown: list[Column | str] = [
+        sf.when(~sf.col(_OVER), sf.col(name)).alias(name) if _is_long(field) else name
+        for name, field in zip(names, fields, strict=True)
+    ]
+    return sized.select(*shown, _OVER)
+
+
+def _size(name: str, field: StructField) -> Column | None:
+    """Return the expression of a value's size in bytes, None for a column of short values."""
+    # Imported here, like all of PySpark: see `connect.session`.
+    from pyspark.sql import functions as sf  # noqa: PLC0415
+
+    if not _is_long(field):
+        return None
+    value = sf.col(name)
+    if field.dataType.typeName() not in _TEXTS:
+        value = value.cast("string")
+    return sf.coalesce(sf.octet_length(value).cast("bigint"), sf.lit(0))
+
+
+def _is_shared(reports: Sequence[SpillReport]) -> bool:
+    """Tell whether the workers could write; raise if they had to stop."""
+    problem = next((report.problem for report in reports if report.problem), "")
+    if problem == TOO_LARGE:
+        raise EngineFailure(
+            f"the answer has more than {ANSWER_BYTES_MAX >> 20} MiB, compressed, the largest that"
+            " is kept for its client: select fewer rows or columns, or ask for parts of it"
+        )
+    if problem == FULL:
+        raise AnswersFull(
+            "the answers that clients have not read yet leave no room for this one: together they"
+            f" may have {TOTAL_BYTES_MAX >> 20} MiB, and the disk must keep 1 GiB free. Ask again"
+            " later, or for fewer rows"
+        )
+    return problem != UNSHARED

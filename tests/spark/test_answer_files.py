@@ -1,0 +1,179 @@
+"""Files of large answers: what workers write, what the router reads, and when files are deleted."""
+
+from __future__ import annotations
+
+import gc
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from penstock.core.errors import Unavailable
+from penstock.spark.sql.answerfiles import (
+    BATCH_BYTES,
+    FULL,
+    TOO_LARGE,
+    UNSHARED,
+    AnswerFolder,
+    SpilledRows,
+    SpillReport,
+    SpillTarget,
+    pieces,
+    spill,
+    used_bytes,
+)
+
+SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string())])
+
+
+def rows(begin: int, end: int, text: str = "x") -> pa.RecordBatch:
+    numbers = pa.array(range(begin, end), pa.int64())
+    return pa.record_batch([numbers, pa.array([text] * (end - begin))], names=["c0", "c1"])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[AnswerFolder]:
+    made = AnswerFolder(tmp_path / "answers")
+    made.open()
+    yield made
+    made.close()
+
+
+def target_of(folder: AnswerFolder, rows_max: int = 1_000_000) -> SpillTarget:
+    return SpillTarget(str(folder.new_answer()), str(folder.root), rows_max)
+
+
+def files(folder: AnswerFolder) -> list[Path]:
+    return [path for path in folder.root.glob("*/*") if path.name != "lock"]
+
+
+def test_rows_come_back_in_order_and_cut_at_the_limit(folder: AnswerFolder) -> None:
+    target = target_of(folder)
+    written = [
+        spill(target, 0, [rows(0, 30), rows(30, 50)]),
+        spill(target, 1, []),
+        spill(target, 2, [rows(50, 80)]),
+    ]
+    assert [report.rows for report in written] == [50, 0, 30]
+    names = [report.file for report in written if report.rows]
+    found = SpilledRows(SCHEMA, Path(target.folder), names, 60)
+    table = pa.Table.from_batches(found.to_batches(), SCHEMA)
+    assert table.column("n").to_pylist() == list(range(60))
+    assert list(found.to_batches()) == list(found.to_batches())  # as often as is asked
+    found.close()
+    assert files(folder) == []
+
+
+def test_batches_are_small_however_large_they_were_written(folder: AnswerFolder) -> None:
+    target = target_of(folder)
+    report = spill(target, 0, [rows(0, 5_000, "y" * 1_000)])
+    found = SpilledRows(SCHEMA, Path(target.folder), [report.file], report.rows)
+    sizes = [batch.nbytes for batch in found.to_batches()]
+    assert len(sizes) > 4
+    assert max(sizes) < 2 * BATCH_BYTES
+
+
+def test_a_piece_has_one_row_at_least() -> None:
+    assert [one.num_rows for one in pieces(rows(0, 5, "z" * 100), 10)] == [1] * 5
+    assert [one.num_rows for one in pieces(rows(0, 5), 1_000_000, 2)] == [2, 2, 1]
+    assert list(pieces(rows(0, 0), 10)) == []
+
+
+def test_limits_end_the_writing_early(folder: AnswerFolder) -> None:
+    def endless() -> Iterator[pa.RecordBatch]:
+        while True:
+            yield rows(0, 100_000)
+
+    target = replace(target_of(folder, 10**9), checked_every_bytes=0)
+    assert spill(replace(target, bytes_max=100_000), 0, endless()).problem == TOO_LARGE
+    # The files of all partitions count.
+    assert spill(replace(target, bytes_max=150_000), 1, endless()).problem == TOO_LARGE
+    assert used_bytes(folder.root) < 2_000_000
+    assert spill(replace(target, total_bytes_max=100_000), 2, endless()).problem == FULL
+    assert spill(replace(target, free_bytes_min=1 << 60), 3, endless()).problem == FULL
+    elsewhere = replace(target, folder=f"{target.folder}/elsewhere")
+    assert spill(elsewhere, 4, endless()) == SpillReport("", 0, UNSHARED)
+
+
+def test_partitions_write_no_more_than_the_answer_needs(folder: AnswerFolder) -> None:
+    target = replace(target_of(folder, 100), checked_every_bytes=0)
+
+    def endless() -> Iterator[pa.RecordBatch]:
+        while True:
+            yield rows(0, 70)
+
+    assert spill(target, 7, endless()).rows == 100
+    assert spill(target, 0, [rows(0, 60)]).rows == 60
+    assert spill(target, 2, endless()).rows == 100
+    assert spill(target, 1, [rows(0, 30)]).rows == 30  # those before it have 60
+    # What is complete before these is enough; one of them learns that while it writes.
+    assert spill(target, 3, endless()) == SpillReport("", 0)
+    assert spill(target, 8, endless()) == SpillReport("", 0)
+
+    def overtaken() -> Iterator[pa.RecordBatch]:
+        yield rows(0, 10)
+        spill(other, 0, [rows(0, 100)])
+        yield from endless()
+
+    other = replace(target_of(folder, 100), checked_every_bytes=0)
+    assert spill(other, 1, overtaken()) == SpillReport("", 0)
+    assert [path.name for path in Path(other.folder).iterdir() if path.name.startswith("1")] == []
+
+
+def test_files_go_with_the_answer_that_nobody_refers_to(folder: AnswerFolder) -> None:
+    found = folder.write(pa.table({"n": [1, 2], "text": ["a", "b"]}))
+    assert [batch.num_rows for batch in found.to_batches()] == [2]
+    assert len(files(folder)) == 1
+    del found
+    gc.collect()
+    assert files(folder) == []
+
+
+KILLED = """
+import sys
+from pathlib import Path
+import pyarrow as pa
+from penstock.spark.sql.answerfiles import AnswerFolder
+folder = AnswerFolder(Path(sys.argv[1]))
+kept = folder.write(pa.table({"n": [1]}))
+print("written", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_what_a_killed_router_left_is_deleted_by_the_next_one(tmp_path: Path) -> None:
+    root = tmp_path / "answers"
+    command = [sys.executable, "-c", KILLED, str(root)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as router:
+        assert router.stdout is not None
+        assert router.stdout.readline() == b"written\n"
+        # One that runs beside it leaves its files alone.
+        other = AnswerFolder(root)
+        other.open()
+        assert used_bytes(root) > 0
+        router.send_signal(signal.SIGKILL)
+        router.wait(30)
+    other.close()
+    assert used_bytes(root) > 0
+    following = AnswerFolder(root)
+    following.open()
+    assert used_bytes(root) == 0
+    assert len(list(root.iterdir())) == 1
+    following.close()
+    assert list(root.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "answers").write_text("a file")
+    folder = AnswerFolder(tmp_path / "answers")
+    folder.open()  # a router starts all the same
+    assert "large answers cannot be written to" in caplog.text
+    with pytest.raises(Unavailable, match="large answers cannot be written to"):
+        folder.new_answer()

@@ -1,0 +1,283 @@
+"""Large answers on a real Spark whose heap could not hold them, and clients that do not read."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from sparkserver import start_server
+from test_spark_sql import FixedTables
+
+from penstock.broker.httpserver.guard import HttpGuard
+from penstock.core.clock import SystemClock
+from penstock.core.metrics import MetricRegistry
+from penstock.indexing.engine import EngineFailure, EngineUnavailable
+from penstock.services.api.asgi import application
+from penstock.services.api.sql import PATH, SqlRoutes
+from penstock.services.config import Address
+from penstock.services.host.process import listen
+from penstock.services.httpserver import HttpServer, api_error
+from penstock.services.metricstext import metrics_text
+from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
+from penstock.spark.pieces import run_pieces
+from penstock.spark.sql import fetching
+from penstock.spark.sql.answerfiles import AnswerFolder, SpilledRows, SpillTarget
+from penstock.spark.sql.fetching import ROWS_AT_ONCE
+from penstock.spark.sql.service import LargeAnswer, SqlQuery, SqlService
+from penstock.testing.emitting import KeptEvents
+
+pytestmark = pytest.mark.spark
+
+HEAP = "640m"
+# Rows of a kilobyte. Spark would hold them several times: 700,000 of them end its JVM, as do
+# 200,000 for each of 50 clients.
+WIDE = "SELECT id, repeat(concat('row ', id, ' '), 80) AS text FROM range(0, {rows}, 1, 4)"
+CLIENTS = 50
+PROCESS_BYTES_MAX = 400 << 20
+
+
+class Rig:
+    """A Spark with a small heap, and a router's API of SQL before it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.spark = start_server(folder, HEAP)
+        self.sessions = SparkSessions(SparkSessionOptions(self.spark.remote))
+        self.answers = AnswerFolder(folder / "answers")
+        self.service = SqlService(
+            self.sessions, FixedTables({}), SystemClock(), answers=self.answers
+        )
+        self.metrics = MetricRegistry()
+        clock = SystemClock()
+        routes = SqlRoutes(self.service, self.metrics, KeptEvents(), clock.monotonic_s).routes()
+        listener = listen(Address("127.0.0.1", 0), "--http")
+        self.port = listener.getsockname()[1]
+        self.guard = HttpGuard(error_body=api_error)
+        self._http = HttpServer(application(routes), listener, self.guard)
+        self._http.start()
+
+    def close(self) -> None:
+        self._http.stop()
+        self.service.close()
+        self.sessions.close()
+        self.answers.close()
+        self.spark.stop(0.2)
+
+    def ask(self, sql: str, **more: object) -> bytes:
+        body = json.dumps({"query": sql, "resultFormat": "arrayLines", **more}).encode()
+        url = f"http://127.0.0.1:{self.port}{PATH}"
+        request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            return bytes(answer.read())
+
+    def ask_and_not_read(self, sql: str, query_id: str) -> socket.socket:
+        body = json.dumps({"query": sql, "context": {"sqlQueryId": query_id}}).encode()
+        client = socket.create_connection(("127.0.0.1", self.port), 60)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+        client.sendall(head.encode() + body)
+        return client
+
+    def metric(self, name: str) -> int:
+        found = re.search(
+            rf"^{name} (\S+)$", metrics_text([self.metrics.snapshot]).decode(), re.MULTILINE
+        )
+        return int(float(found[1])) if found else 0
+
+    def files(self) -> list[Path]:
+        return [path for path in self.answers.root.glob("*/*") if path.name != "lock"]
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        end = time.monotonic() + 120
+        while not condition():
+            assert time.monotonic() < end
+            time.sleep(0.02)
+
+    def is_quiet(self) -> bool:
+        """Whether no query runs, no files are left, and the cores of Spark are free."""
+        if self.service._running or self.files():
+            return False
+        return self.ask("SELECT count(*) FROM range(0, 100, 1, 2)") == b"[100]\n\n"
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    made = Rig(tmp_path_factory.mktemp("a b#ü%,large"))
+    yield made
+    made.close()
+
+
+@pytest.fixture(autouse=True)
+def same_jvm(rig: Rig) -> Iterator[None]:
+    """None of the tests may end the JVM."""
+    rig.guard.reading_timeout_s = 60
+    before = rig.spark.pid
+    yield
+    assert rig.spark.poll() is None
+    assert rig.spark.pid == before
+
+
+def test_a_large_answer_has_all_its_rows_in_order(rig: Rig) -> None:
+    lines = rig.ask(WIDE.format(rows=700_000) + " ORDER BY id DESC").splitlines()
+    assert lines.pop() == b""
+    assert len(lines) == 700_000
+    for at in (0, 1, 350_000, 699_999):
+        number = 699_999 - at
+        assert json.loads(lines[at]) == [number, f"row {number} " * 80]
+    assert rig.metric("penstock_sql_large_answers_total") >= 1
+    rig.until(rig.is_quiet)
+
+
+def test_the_row_limit_cuts_a_large_answer(rig: Rig) -> None:
+    result = rig.service.query(
+        SqlQuery("SELECT id FROM range(100000) ORDER BY id", row_limit=9_999)
+    )
+    assert isinstance(result.rows, SpilledRows)
+    assert result.truncated
+    assert result.table.column("id").to_pylist() == list(range(9_999))
+    result.close()
+    whole = rig.service.query(SqlQuery("SELECT id FROM range(9999)", row_limit=9_999))
+    assert (whole.rows.num_rows, whole.truncated) == (9_999, False)
+    whole.close()
+
+
+def is_large(rig: Rig, sql: str, row_limit: int | None = None) -> bool:
+    with rig.service.registered(SqlQuery(sql, row_limit=row_limit)) as run:
+        return isinstance(run(), LargeAnswer)
+
+
+@pytest.mark.parametrize(
+    ("sql", "large"),
+    [
+        (f"SELECT id FROM range({ROWS_AT_ONCE})", False),
+        (f"SELECT id FROM range({ROWS_AT_ONCE + 1})", True),
+        (f"SELECT id, repeat('x', 800) FROM range({ROWS_AT_ONCE})", False),
+        (f"SELECT id, repeat('x', 2000) FROM range({ROWS_AT_ONCE})", True),
+        ("SELECT id, repeat('x', 4000) FROM range(0, 100, 1, 1)", False),
+        ("SELECT id, repeat('x', 4000) AS x FROM range(100000) ORDER BY id, x LIMIT 100", False),
+        ("SELECT repeat('x', 400000), 1", False),
+        ("SELECT repeat('x', 600000), 1", True),
+        ("SELECT array_repeat(repeat('x', 1000), 600)", True),
+        ("SELECT named_struct('a', 1, 'b', array(2)), map('k', X'00'), X'00', NULL, 'x'", False),
+        ("VALUES ('a'), (NULL)", False),
+    ],
+)
+def test_what_is_fetched_at_once(rig: Rig, sql: str, *, large: bool) -> None:
+    assert is_large(rig, sql) == large
+
+
+def test_the_row_limit_of_a_query_decides_too(rig: Rig) -> None:
+    assert not is_large(rig, "SELECT id FROM range(100000)", row_limit=ROWS_AT_ONCE)
+
+
+TYPES = """
+SELECT 'x' AS text, 1 AS i, 2L AS l, 1.5D AS d, 1.5F AS f, 1.50 AS dec, true AS b, X'00ff' AS raw,
+    TIMESTAMP '2013-01-01 05:00:00.123456' AS t, TIMESTAMP_NTZ '2013-01-01 05:00:00' AS ntz,
+    DATE '2013-01-01' AS day, INTERVAL '1' DAY AS took, NULL AS nothing,
+    array('a', NULL) AS list, map('k', 1) AS map, named_struct('a', 1, 'b', array(1.5D)) AS o,
+    1 AS same, 2 AS same
+FROM range(0, 3, 1, 1)
+"""
+
+
+def test_both_ways_give_the_same_types_and_values(rig: Rig) -> None:
+    at_once = rig.service.query(SqlQuery(TYPES))
+    in_files = rig.service.query(SqlQuery(TYPES, is_large=True))
+    assert isinstance(at_once.rows, pa.Table)
+    assert isinstance(in_files.rows, SpilledRows)
+    assert in_files.rows.schema.names == at_once.rows.schema.names
+    assert in_files.rows.schema.types == at_once.rows.schema.types
+    assert in_files.column_types == at_once.column_types
+    assert in_files.table.columns == at_once.table.columns
+    empty = rig.service.query(SqlQuery(TYPES + " WHERE id > 9", is_large=True))
+    assert empty.table.num_rows == 0
+    assert empty.rows.schema.types == at_once.rows.schema.types
+
+
+def test_an_answer_is_refused_that_its_files_cannot_hold(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = SqlQuery("SELECT id, uuid() FROM range(50000)")
+    monkeypatch.setattr(fetching, "SpillTarget", partial(SpillTarget, bytes_max=100_000))
+    with pytest.raises(EngineFailure, match="the answer has more than 2048 MiB, compressed"):
+        rig.service.query(query)
+    full = partial(SpillTarget, checked_every_bytes=0, free_bytes_min=1 << 60)
+    monkeypatch.setattr(fetching, "SpillTarget", full)
+    with pytest.raises(EngineUnavailable, match="leave no room for this one"):
+        rig.service.query(query)
+    assert rig.files() == []
+
+
+def test_workers_that_do_not_share_the_folder_send_answers_through_spark(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def elsewhere(folder: str, root: str, rows_max: int) -> SpillTarget:
+        return SpillTarget(f"{folder}/not there", root, rows_max)
+
+    monkeypatch.setattr(fetching, "SpillTarget", elsewhere)
+    result = rig.service.query(SqlQuery("SELECT id FROM range(0, 20000, 1, 4) ORDER BY id"))
+    assert result.table.column("id").to_pylist() == list(range(20_000))
+    assert "Python workers do not see" in caplog.text
+    assert rig.files() == []
+
+
+def test_a_client_that_reads_nothing_and_leaves_cancels_its_query(rig: Rig) -> None:
+    abandoned = rig.metric("penstock_sql_abandoned_total")
+    with rig.ask_and_not_read(WIDE.format(rows=700_000), "leaves"):
+        rig.until(lambda: bool(rig.files()))
+    rig.until(lambda: rig.metric("penstock_sql_abandoned_total") > abandoned)
+    rig.until(rig.is_quiet)
+
+
+def test_a_client_that_stalls_while_its_answer_is_sent_is_cut_off(rig: Rig) -> None:
+    rig.guard.reading_timeout_s = 0.2
+    abandoned, stalled = (
+        rig.metric("penstock_sql_abandoned_total"),
+        rig.guard.refused["not_reading"],
+    )
+    with rig.ask_and_not_read(WIDE.format(rows=100_000), "stalls") as client:
+        rig.until(lambda: rig.guard.refused["not_reading"] > stalled)
+        rig.until(lambda: rig.metric("penstock_sql_abandoned_total") > abandoned)
+        rig.until(rig.is_quiet)
+        client.settimeout(60)
+        with suppress(ConnectionError):  # what the kernel holds still comes
+            while client.recv(1 << 20):
+                pass
+
+
+def test_fifty_clients_that_do_not_read_cost_nobody_else_anything(rig: Rig) -> None:
+    """Half of them leave, half of them stall, while others ask, and a task uses Spark."""
+    rig.guard.reading_timeout_s = 0.5
+    abandoned = rig.metric("penstock_sql_abandoned_total")
+    before = peak_bytes(reset=True)
+    with ExitStack() as clients, ExitStack() as leaving:
+        for number in range(CLIENTS):
+            owner = leaving if number % 2 else clients
+            asked = rig.ask_and_not_read(WIDE.format(rows=200_000), f"client {number}")
+            owner.enter_context(asked)
+        for number in range(10):
+            assert rig.ask(f"SELECT {number}, 'x'") == f'[{number},"x"]\n\n'.encode()
+        with rig.sessions.use() as spark:
+            assert run_pieces(spark, lambda batches: batches, 2) == []
+        leaving.close()
+        rig.until(lambda: rig.metric("penstock_sql_abandoned_total") - abandoned >= CLIENTS)
+        rig.until(rig.is_quiet)
+    assert peak_bytes() - before < PROCESS_BYTES_MAX
+
+
+def peak_bytes(*, reset: bool = False) -> int:
+    """Return the most memory that this process has had since the last reset."""
+    if reset:
+        Path("/proc/self/clear_refs").write_text("5")
+    status = Path("/proc/self/status").read_text()
+    found = re.search(r"VmHWM:\s+(\d+) kB", status)
+    assert found
+    return int(found[1]) << 10
