@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from itertools import pairwise
 from typing import TypeVar
@@ -253,3 +253,25 @@ def test_a_step_pool_runs_work_when_told_to() -> None:
     assert not pool.run_one()
     pool.close()
     assert (ran, pool.closed) == ([1, 2], True)
+
+
+@pytest.mark.parametrize("error", [MemoryError, RuntimeError])
+def test_a_thread_that_does_not_start_takes_no_place(
+    monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    pool, ran = ThreadPool(), threading.Event()
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", _raising(error))
+        with pytest.raises(Unavailable, match="no thread"):
+            pool.run(ran.set)
+    assert pool.threads == 0
+    pool.run(ran.set)
+    assert ran.wait(LIMIT_S)
+    pool.close()
+
+
+def _raising(error: type[Exception]) -> Callable[[threading.Thread], None]:
+    def start(_: threading.Thread) -> None:
+        raise error("can't start new thread")
+
+    return start
