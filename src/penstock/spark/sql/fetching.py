@@ -204,7 +204,7 @@ class Fetcher:
         )
         try:
             return [SpillReport(**json.loads(text)) for text in reports_of(spilled)]
-        except PySparkException as error:
+        except PySparkException as error:  # narrow: translates
             if any(text in message_of(error) for text in _NO_PENSTOCK):
                 return [SpillReport("", 0, UNSHARED)]
             raise
