@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 import pyarrow as pa
 import pytest
+from fault_world import FaultyLoop, World
 from stepped_loop import run_stepped
 
 from penstock.broker.channel.feed import Feed
@@ -164,3 +165,29 @@ def test_a_change_that_ends_half_way_makes_a_state_unusable() -> None:
     assert not state.is_whole
     state.release(1, 0)
     assert not state.is_whole
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_a_channel_with_half_a_change_raises_what_ends_the_process(error: type[Exception]) -> None:
+    """The loop's handler only logs errors of the system, and those that are foreseen."""
+    world = World()
+    loop = FaultyLoop(world.clock, world.faults)
+
+    async def live() -> None:
+        world.open()
+        await world.fill()
+        channel = next(iter(next(iter(world.broker.topics)).channels.values()))
+        state = channel.state
+        state.in_flight = cast("object", world.faults.port(state.in_flight))  # type: ignore[assignment]
+        with world.faults.armed(error, 0, after=True):
+            state.deliver(0, state.progress[0].next, 1, 1, 0, 1_000)
+        assert not state.is_whole
+        channel.schedule()
+        await asyncio.sleep(1)
+        await world.server.stop()
+
+    loop.run_until_complete(live())
+    loop.close()
+    found = [one["exception"] for one in loop.unhandled]
+    assert len(found) == 1
+    assert isinstance(found[0], RuntimeError)

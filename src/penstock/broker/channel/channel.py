@@ -282,7 +282,11 @@ class Channel:
             return
         self._failed = True
         text = f"channel {self.name}: an exception left its state half changed, so it stops"
+        # Of a kind that ends the process, whatever the cause was: the loop's handler only logs
+        # errors of the system, which are trouble of one connection.
+        fault = RuntimeError(text)
+        fault.__cause__ = error
         try:
             self.close()
         finally:
-            report(text, error)
+            report(text, fault)
