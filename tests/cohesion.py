@@ -1,0 +1,195 @@
+"""Cohesion of the modules of `src`: who imports whom, and what that says of how code was cut.
+
+`python tests/cohesion.py` prints the report that `docs/contributing/moves.md` is planned from. Pure
+functions over syntax trees; the package is not imported. A name that a package's `__init__` only
+re-exports is followed to the module that defines it, and the `__init__` is no importer of it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parent.parent
+PACKAGE: Final = "penstock"
+SMALL_LINES: Final = 100
+
+_MODULE_IN_TEXT: Final = re.compile(rf"{PACKAGE}(?:\.\w+)+(?=$|[:\s'\"`])")
+
+# Nouns of the field that end like a gerund: they name a thing and not an activity.
+NOUNS_IN_ING: Final = frozenset(
+    {"timing", "logging", "routing", "pricing", "string", "ring", "setting", "heading", "mapping"}
+)
+
+
+@dataclass(frozen=True)
+class Module:
+    """One module of the package: its dotted name, its file and its syntax tree."""
+
+    name: str
+    path: Path
+    tree: ast.Module
+    lines: int
+
+    @property
+    def is_init(self) -> bool:
+        """Whether it is the `__init__` of a package."""
+        return self.path.name == "__init__.py"
+
+    @property
+    def short(self) -> str:
+        """The dotted name without the root package."""
+        return self.name.removeprefix(f"{PACKAGE}.")
+
+    @cached_property
+    def public(self) -> dict[str, ast.AST]:
+        """Public classes and functions at the top level, by name."""
+        kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+        return {
+            node.name: node
+            for node in self.tree.body
+            if isinstance(node, kinds) and not node.name.startswith("_")
+        }
+
+    @cached_property
+    def imported(self) -> list[tuple[str, str | None]]:
+        """What it imports: (module, name of it or None for the module itself)."""
+        found: list[tuple[str, str | None]] = []
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                found.extend((alias.name, None) for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                base = node.module or ""
+                if node.level:
+                    parts = self.name.split(".")
+                    keep = len(parts) - node.level + self.is_init
+                    base = ".".join([*parts[:keep], *([base] if base else [])])
+                found.extend((base, alias.name) for alias in node.names)
+        return found
+
+    @cached_property
+    def mentioned(self) -> set[str]:
+        """Modules that its texts name, as import paths of classes do; docstrings left out."""
+        docstrings = {
+            id(node.body[0].value)
+            for node in ast.walk(self.tree)
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+            and node.body
+            and isinstance(node.body[0], ast.Expr)
+        }
+        return {
+            match
+            for node in ast.walk(self.tree)
+            if isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and id(node) not in docstrings
+            for match in _MODULE_IN_TEXT.findall(node.value)
+        }
+
+
+def read_modules(source: Path) -> dict[str, Module]:
+    """Return all modules of the package below a `src` folder, by dotted name."""
+    found: dict[str, Module] = {}
+    for path in sorted((source / PACKAGE).rglob("*.py")):
+        parts = path.relative_to(source).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        text = path.read_text()
+        found[name] = Module(name, path, ast.parse(text), text.count("\n"))
+    return found
+
+
+def _home(modules: dict[str, Module], module: str, name: str | None) -> str | None:
+    """Return the module that defines what an import names, through re-exports of `__init__`s."""
+    for _ in range(10):
+        if name is not None and f"{module}.{name}" in modules:
+            return f"{module}.{name}"
+        holder = modules.get(module)
+        if holder is None or name is None or not holder.is_init or name in holder.public:
+            return module if holder is not None else None
+        step = next(((m, n) for m, n in holder.imported if n == name), None)
+        if step is None:
+            return module
+        module = step[0]
+    raise AssertionError(f"{module}.{name} is re-exported in a circle")
+
+
+def importers(modules: dict[str, Module]) -> dict[str, set[str]]:
+    """Return which modules use each module. A re-export is no use."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for module in modules.values():
+        used = {_home(modules, base, name) for base, name in module.imported}
+        used |= module.mentioned & modules.keys()
+        for target in used:
+            is_own = target is not None and module.is_init and target.startswith(module.name + ".")
+            if target is not None and target != module.name and not is_own:
+                found[target].add(module.name)
+    return found
+
+
+def small_with_one_importer(modules: dict[str, Module]) -> list[tuple[Module, Module]]:
+    """Return the modules below the limit that one module alone imports, with that module."""
+    users = importers(modules)
+    return [
+        (module, modules[next(iter(users[module.name]))])
+        for module in modules.values()
+        if not module.is_init and module.lines < SMALL_LINES and len(users[module.name]) == 1
+    ]
+
+
+def classes_that_exist_twice(modules: dict[str, Module]) -> dict[str, list[Module]]:
+    """Return the public class names that more than one module defines."""
+    homes: dict[str, list[Module]] = defaultdict(list)
+    for module in modules.values():
+        for name, node in module.public.items():
+            if isinstance(node, ast.ClassDef):
+                homes[name].append(module)
+    return {name: where for name, where in sorted(homes.items()) if len(where) > 1}
+
+
+def named_by_gerunds(modules: dict[str, Module]) -> list[Module]:
+    """Return the modules and packages whose last part is an activity and not a thing."""
+    return [
+        module
+        for module in modules.values()
+        if (last := module.name.rpartition(".")[2]).endswith("ing") and last not in NOUNS_IN_ING
+    ]
+
+
+def names_used_twice(modules: dict[str, Module]) -> dict[str, list[Module]]:
+    """Return the last parts of module names that more than one module has; packages left out."""
+    homes: dict[str, list[Module]] = defaultdict(list)
+    for module in modules.values():
+        if not module.is_init and not module.path.stem.startswith("__"):
+            homes[module.path.stem].append(module)
+    return {name: where for name, where in sorted(homes.items()) if len(where) > 1}
+
+
+def main() -> None:
+    """Print the report."""
+    modules = read_modules(ROOT / "src")
+    small = small_with_one_importer(modules)
+    print(f"{len(modules)} modules, {sum(m.lines for m in modules.values())} lines")
+    print(f"\nbelow {SMALL_LINES} lines with one importer: {len(small)}")
+    for module, user in small:
+        print(f"  {module.short} ({module.lines}) <- {user.short} ({user.lines})")
+    twice = classes_that_exist_twice(modules)
+    print(f"\npublic classes that exist twice or more: {len(twice)}")
+    for name, where in twice.items():
+        print(f"  {name}: {', '.join(module.short for module in where)}")
+    gerunds = named_by_gerunds(modules)
+    print(f"\ngerunds: {len(gerunds)}")
+    for module in gerunds:
+        print(f"  {module.short} ({module.lines})")
+    again = names_used_twice(modules)
+    print(f"\nlast names of modules used twice or more: {len(again)}")
+    for name, where in again.items():
+        print(f"  {name}: {', '.join(module.short for module in where)}")
+
+
+if __name__ == "__main__":
+    main()
