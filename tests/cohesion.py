@@ -141,6 +141,17 @@ def small_with_one_importer(modules: dict[str, Module]) -> list[tuple[Module, Mo
     ]
 
 
+def pairs_that_import_each_other(modules: dict[str, Module]) -> list[tuple[str, str]]:
+    """Return pairs of modules that use names of each other, for type checking alone, too."""
+    users = importers(modules)
+    return sorted(
+        (user, name)
+        for name, using in users.items()
+        for user in using
+        if user < name and name in users.get(user, ())
+    )
+
+
 def classes_that_exist_twice(modules: dict[str, Module]) -> dict[str, list[Module]]:
     """Return the public class names that more than one module defines."""
     homes: dict[str, list[Module]] = defaultdict(list)
@@ -177,6 +188,10 @@ def main() -> None:
     print(f"\nbelow {SMALL_LINES} lines with one importer: {len(small)}")
     for module, user in small:
         print(f"  {module.short} ({module.lines}) <- {user.short} ({user.lines})")
+    pairs = pairs_that_import_each_other(modules)
+    print(f"\npairs that import each other: {len(pairs)}")
+    for one, other in pairs:
+        print(f"  {one} <-> {other}")
     twice = classes_that_exist_twice(modules)
     print(f"\npublic classes that exist twice or more: {len(twice)}")
     for name, where in twice.items():

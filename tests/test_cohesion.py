@@ -39,6 +39,15 @@ def test_a_path_in_a_text_counts_and_one_in_a_docstring_does_not(source: Path) -
     assert "penstock.table" not in users["penstock.shelf.parts"]
 
 
+def test_a_pair_that_imports_each_other_is_found(source: Path) -> None:
+    named = source / "penstock" / "shelf" / "named.py"
+    named.write_text(
+        "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    import penstock.table\n"
+    )
+    pairs = cohesion.pairs_that_import_each_other(cohesion.read_modules(source))
+    assert pairs == [("penstock.shelf.named", "penstock.table")]
+
+
 def test_small_modules_double_names_and_gerunds_are_found(source: Path) -> None:
     modules = cohesion.read_modules(source)
     small = {module.short for module, _ in cohesion.small_with_one_importer(modules)}
