@@ -179,13 +179,13 @@ def unpacks_to_more(stored: Stored, codec: str, bytes_max: int) -> bool:
     The file stands there again afterwards. What is damaged is not larger.
     """
     at = stored.tell()
-    left = stored.seek(0, os.SEEK_END) - at
-    stored.seek(at)
     try:
         head = stored.read(_HEAD_BYTES)
         _, size_at = _number(head, 0)
         size, data_at = _number(head, size_at)
-        if size * _RATIOS_MAX.get(codec, 1) <= bytes_max or size > left:
+        if size * _RATIOS_MAX.get(codec, 1) <= bytes_max:
+            return False
+        if size > stored.seek(0, os.SEEK_END) - at:
             return False  # A block that is cut off is for the reader.
         if codec not in _RATIOS_MAX or size > bytes_max:
             return True

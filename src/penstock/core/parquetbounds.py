@@ -147,11 +147,10 @@ def _largest_values(
     file: pq.ParquetFile, group: int, paths: Sequence[str]
 ) -> Iterator[tuple[str, int]]:
     """Yield the largest value in the dictionary of each column, which is at the chunk's start."""
+    batch = next(file.iter_batches(1, row_groups=[group], columns=paths, use_threads=False))
     for path in paths:
-        for batch in file.iter_batches(1, row_groups=[group], columns=[path], use_threads=False):
-            for column in batch.columns:
-                yield path, max((_largest(one) for one in dictionaries_of(column)), default=0)
-            break
+        column = batch.column(path.partition(".")[0])
+        yield path, max((_largest(one) for one in dictionaries_of(column)), default=0)
 
 
 def _largest(values: pa.Array) -> int:

@@ -7,6 +7,7 @@ nothing depends on what an earlier one found, or would find again.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from penstock.core.errors import CorruptData
 from penstock.indexing.spec import TIME_COLUMN, Dimension
 from penstock.spark.batch.input.delimited import typed_columns
 from penstock.spark.batch.input.discovery import (
+    Alike,
     Found,
     FoundType,
     found_one_by_one,
@@ -135,26 +137,32 @@ def json_columns(messages: pa.BinaryArray) -> Iterator[Found]:
         return
     offsets = np.frombuffer(messages.buffers()[1], np.int32)[messages.offset :][: count + 1]
     is_wide = False
+    alike = Alike()
     for first, last in small_pieces(offsets[:-1], int(offsets[-1])):
         piece = messages.slice(first, last - first)
+        if first and alike.is_open:
+            with contextlib.suppress(NotCleanError):
+                rest = messages.slice(first)
+                if alike.holds(lines_of_objects(rest), len(rest)):
+                    return
         if is_wide:
             yield from found_one_by_one(piece)
             continue
-        for columns in _piece_columns(piece):
+        for columns in _piece_columns(piece, alike):
             is_wide = is_wide or is_too_wide(columns, len(piece))
             yield columns
 
 
-def _piece_columns(messages: pa.BinaryArray) -> Iterator[Found]:
+def _piece_columns(messages: pa.BinaryArray, alike: Alike) -> Iterator[Found]:
     try:
-        yield inferred(lines_of_objects(messages), len(messages))
+        yield inferred(lines_of_objects(messages), len(messages), alike)
     except NotCleanError:
         if len(messages) <= LEAF_MESSAGES:
             yield from found_one_by_one(messages)
             return
         step = max(LEAF_MESSAGES, -(-len(messages) // _CUT_INTO))
         for start in range(0, len(messages), step):
-            yield from _piece_columns(messages.slice(start, step))
+            yield from _piece_columns(messages.slice(start, step), alike)
 
 
 def _look_at(messages: pa.BinaryArray, format_: TextFormat, found: Found) -> None:

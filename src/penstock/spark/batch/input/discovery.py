@@ -33,7 +33,7 @@ from penstock.spark.batch.input.lines import Lines
 from penstock.spark.batch.input.opening import translated
 from penstock.spark.batch.input.reading import InputWork
 from penstock.spark.batch.input.splits import Source, Split
-from penstock.spark.topic.parse import cut_out
+from penstock.spark.topic.parse import CELLS_MAX, cut_out
 from penstock.spark.topic.times import NotCleanError
 
 if TYPE_CHECKING:
@@ -178,14 +178,18 @@ def _told(field: pa.Field) -> FoundType:
 def _json_columns(lines: Lines) -> Iterator[Found]:
     """Yield what Arrow finds in lines, or what each of them has if it finds nothing."""
     is_wide = False
+    alike = Alike()
     for first, last in small_pieces(lines.starts, lines.text.size):
+        begin = int(lines.starts[first])
+        if alike.holds(lines.text.slice(begin), len(lines.starts) - first):
+            return
         begin, end = int(lines.starts[first]), int(lines.ends[last - 1])
         starts, ends = lines.starts[first:last] - begin, lines.ends[first:last] - begin
         text = lines.text.slice(begin, end - begin)
         columns = None
         if not is_wide:
             with contextlib.suppress(NotCleanError):
-                columns = inferred(text)
+                columns = inferred(text, alike=alike)
         if columns is None:
             yield from found_one_by_one(cut_out(text, starts, ends))
         else:
@@ -212,8 +216,43 @@ def small_pieces(starts: npt.NDArray[np.integer], size: int) -> Iterator[tuple[i
         first = last
 
 
-def inferred(text: pa.Buffer, rows: int | None = None) -> Found:
-    """Return the columns that Arrow finds in lines of JSON objects.
+class Alike:
+    """Whether the rest of a block has the columns of its first piece, and no others.
+
+    That is as fast to find out as the columns of a whole block, and bounded as small pieces are.
+    """
+
+    def __init__(self) -> None:
+        self._schema: pa.Schema | None = None
+        self.is_open = True
+
+    def learn(self, schema: pa.Schema) -> None:
+        """Take the columns of a piece; those of the first count."""
+        if self._schema is None:
+            self._schema = schema
+
+    def holds(self, text: pa.Buffer, rows: int) -> bool:
+        """Tell whether lines have the columns that were learnt; it is tried once."""
+        if self._schema is None or not self.is_open:
+            return False
+        self.is_open = False
+        if rows * (len(self._schema) + 1) > CELLS_MAX:
+            return False
+        try:
+            table = pj.read_json(
+                pa.BufferReader(text),
+                read_options=pj.ReadOptions(use_threads=False, block_size=text.size + 1),
+                parse_options=pj.ParseOptions(
+                    explicit_schema=self._schema, unexpected_field_behavior="error"
+                ),
+            )
+        except (pa.ArrowInvalid, UnicodeDecodeError):
+            return False
+        return int(table.num_rows) == rows
+
+
+def inferred(text: pa.Buffer, rows: int | None = None, alike: Alike | None = None) -> Found:
+    """Return the columns that Arrow finds in lines of JSON objects, for `alike`, too.
 
     Raises:
         NotCleanError: It finds none, or not as many rows; or the text is too large for that.
@@ -226,6 +265,8 @@ def inferred(text: pa.Buffer, rows: int | None = None) -> Found:
             read_options=pj.ReadOptions(use_threads=False, block_size=text.size + 1),
         )
         found = {field.name: type_of(field.type) for field in table.schema}
+        if alike is not None:
+            alike.learn(table.schema)
     except (pa.ArrowInvalid, UnicodeDecodeError):
         raise NotCleanError from None
     if rows is not None and table.num_rows != rows:

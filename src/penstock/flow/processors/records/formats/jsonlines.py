@@ -96,6 +96,9 @@ def _inferred(chunk: bytes) -> pa.Schema:
     Raises:
         BadRecords: There is none; or there are too many fields.
     """
+    table = _parsed_alike(chunk)
+    if table is not None:
+        return table.schema
     schema = pa.schema([])
     for piece in _lines_of(chunk, _PIECE_BYTES):
         if len(piece) > _PIECE_BYTES:
