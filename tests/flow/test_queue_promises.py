@@ -678,20 +678,6 @@ def test_queues_that_cannot_swap_out_are_not_asked_at_every_put() -> None:
     assert budget.hold("q2", 1_500), "it was within the limit meanwhile"
 
 
-@pytest.mark.parametrize("error", [MemoryError, RuntimeError, OSError])
-def test_a_queue_that_cannot_swap_out_fails_no_put_of_another(error: type[Exception]) -> None:
-    budget = HeapBudget(6_400)
-
-    def fail() -> bool:
-        raise error("of another queue")
-
-    budget.join("other", fail)
-    budget.hold("other", 6_400)
-    world = World(budget=budget)
-    world.put(flowfile(1))
-    assert world.drain() == [1]
-
-
 def test_a_crash_while_swapping_out_loses_nothing() -> None:
     for step in range(1, 9):
         world = World()
