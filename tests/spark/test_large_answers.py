@@ -8,7 +8,7 @@ import socket
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -28,7 +28,6 @@ from penstock.services.host.process import listen
 from penstock.services.httpserver import HttpServer, api_error
 from penstock.services.metricstext import metrics_text
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
-from penstock.spark.pieces import run_pieces
 from penstock.spark.sql import fetching
 from penstock.spark.sql.answerfiles import AnswerFolder, SpilledRows, SpillTarget
 from penstock.spark.sql.fetching import ROWS_AT_ONCE
@@ -159,15 +158,8 @@ def is_large(rig: Rig, sql: str, row_limit: int | None = None) -> bool:
     [
         (f"SELECT id FROM range({ROWS_AT_ONCE})", False),
         (f"SELECT id FROM range({ROWS_AT_ONCE + 1})", True),
-        (f"SELECT id, repeat('x', 800) FROM range({ROWS_AT_ONCE})", False),
-        (f"SELECT id, repeat('x', 2000) FROM range({ROWS_AT_ONCE})", True),
-        ("SELECT id, repeat('x', 4000) FROM range(0, 100, 1, 1)", False),
-        ("SELECT id, repeat('x', 4000) AS x FROM range(100000) ORDER BY id, x LIMIT 100", False),
-        ("SELECT repeat('x', 400000), 1", False),
-        ("SELECT repeat('x', 600000), 1", True),
-        ("SELECT array_repeat(repeat('x', 1000), 600)", True),
-        ("SELECT named_struct('a', 1, 'b', array(2)), map('k', X'00'), X'00', NULL, 'x'", False),
-        ("VALUES ('a'), (NULL)", False),
+        (f"SELECT id, 'x' FROM range({ROWS_AT_ONCE})", False),
+        ("SELECT id, 'x' FROM range(100000) ORDER BY id DESC LIMIT 100", False),
     ],
 )
 def test_what_is_fetched_at_once(rig: Rig, sql: str, *, large: bool) -> None:
@@ -243,14 +235,10 @@ def test_a_client_that_stalls_while_its_answer_is_sent_is_cut_off(rig: Rig) -> N
         rig.metric("penstock_sql_abandoned_total"),
         rig.guard.refused["not_reading"],
     )
-    with rig.ask_and_not_read(WIDE.format(rows=100_000), "stalls") as client:
+    with rig.ask_and_not_read(WIDE.format(rows=100_000), "stalls"):
         rig.until(lambda: rig.guard.refused["not_reading"] > stalled)
         rig.until(lambda: rig.metric("penstock_sql_abandoned_total") > abandoned)
         rig.until(rig.is_quiet)
-        client.settimeout(60)
-        with suppress(ConnectionError):  # what the kernel holds still comes
-            while client.recv(1 << 20):
-                pass
 
 
 def test_fifty_clients_that_do_not_read_cost_nobody_else_anything(rig: Rig) -> None:
@@ -261,12 +249,14 @@ def test_fifty_clients_that_do_not_read_cost_nobody_else_anything(rig: Rig) -> N
     with ExitStack() as clients, ExitStack() as leaving:
         for number in range(CLIENTS):
             owner = leaving if number % 2 else clients
-            asked = rig.ask_and_not_read(WIDE.format(rows=60_000), f"client {number}")
+            asked = rig.ask_and_not_read(WIDE.format(rows=60_000), f"client-{number}")
             owner.enter_context(asked)
         for number in range(10):
             assert rig.ask(f"SELECT {number}, 'x'") == f'[{number},"x"]\n\n'.encode()
         with rig.sessions.use() as spark:
-            assert run_pieces(spark, lambda batches: batches, 2) == []
+            # As a task does: its rows pass through Python workers.
+            numbers = spark.range(0, 1_000, 1, 2)
+            assert numbers.mapInArrow(lambda batches: batches, "id bigint").count() == 1_000
         leaving.close()
         rig.until(lambda: rig.metric("penstock_sql_abandoned_total") - abandoned >= CLIENTS)
         rig.until(rig.is_quiet)

@@ -1,10 +1,10 @@
 """How the rows of a query come from Spark: at once if they are few, by way of files otherwise.
 
 Spark Connect has no back-pressure. The JVM keeps each partition of an answer as a whole, several
-times over, and queues what its client has not read. So at most `ROWS_AT_ONCE` rows of at most
-`BYTES_AT_ONCE` are asked for directly. An answer that is larger is computed a second time, and
-Spark's Python workers write it to files (`answerfiles`) while it is computed: neither the JVM nor a
-worker holds more than a batch, and no core of Spark waits for a client.
+times over, and queues what its client has not read. So at most `ROWS_AT_ONCE` rows are asked for
+directly. An answer that is larger is computed a second time, and Spark's Python workers write it to
+files (`answerfiles`) while it is computed: neither the JVM nor a worker holds more than a batch,
+and no core of Spark waits for a client.
 
 Owns the decision and both ways. Does not own the files, nor what a query may read.
 """
@@ -15,14 +15,12 @@ import functools
 import hashlib
 import json
 import logging
-import operator
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.core.errors import InvalidRequest
 from penstock.indexing.engine import EngineFailure, EngineUnavailable
@@ -43,30 +41,18 @@ from penstock.spark.sql.answerfiles import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
     from pyspark.sql.types import StructField
 
 logger = logging.getLogger(__name__)
 
-ROWS_AT_ONCE: Final = 5_000
-BYTES_AT_ONCE: Final = 8 << 20
-"""Of texts and nested values, which alone can be long."""
+ROWS_AT_ONCE: Final = 2_000
 
 KEPT_BYTES_MAX: Final = 1 << 20
 """Size of an answer that is kept in memory while its client reads it."""
 
-_SHORT_BYTES: Final = 16  # of a number or a time, at most
-# Half of the bytes are shared out evenly. Of the other half, row i of an answer may have 1/i of the
-# first row's share, so that the rows of a short answer may be long.
-_EVERY_ROW_BYTES: Final = BYTES_AT_ONCE // 2 // ROWS_AT_ONCE
-_FIRST_ROW_BYTES: Final = BYTES_AT_ONCE // 2 // 9  # 1 + 1/2 + … + 1/5000 is 9.1
-
 _STATEMENTS_MAX: Final = 1_000
 
-# Names of Spark's types; of texts, and of all whose values may have any length.
-_TEXTS: Final = frozenset({"string", "binary", "char", "varchar"})
-_LONG: Final = _TEXTS | {"array", "map", "struct", "variant"}
-_OVER: Final = "over"
 # What a worker of a Spark elsewhere raises whose Python cannot run `write_spill`.
 _NO_PENSTOCK: Final = ("No module named 'penstock", "[PYTHON_VERSION_MISMATCH]")
 
@@ -157,15 +143,8 @@ class Fetcher:
         return self._cut(table)
 
     def _at_once(self, rows: DataFrame) -> Fetched:
-        most = min(self._limit, ROWS_AT_ONCE, BYTES_AT_ONCE // (_SHORT_BYTES * len(self._fields)))
-        limited = rows.limit(most + 1)
-        if any(_is_long(field) for field in self._fields):
-            guarded = self._table(_guarded(limited, self._fields))
-            if pc.any(guarded.column(_OVER)).as_py():
-                return Fetched(None)
-            table = guarded.drop_columns([_OVER])
-        else:
-            table = self._table(limited)
+        most = min(self._limit, ROWS_AT_ONCE)
+        table = self._table(rows.limit(most + 1))
         if table.num_rows > most and most < self._limit:
             return Fetched(None)
         return self._cut(table)
@@ -243,41 +222,6 @@ class Fetcher:
         if self._folder is None or rows.nbytes <= KEPT_BYTES_MAX:
             return Fetched(rows, truncated)
         return Fetched(self._folder.write(rows), truncated)
-
-
-def _is_long(field: StructField) -> bool:
-    """Tell whether values of a column may be of any length."""
-    return field.dataType.typeName() in _LONG
-
-
-def _guarded(limited: DataFrame, fields: Sequence[StructField]) -> DataFrame:
-    """Return rows without long values, and a last column that is true where one was left out."""
-    # Imported here, like all of PySpark: see `connect.session`.
-    from pyspark.sql import functions as sf  # noqa: PLC0415
-
-    names = [f"c{at}" for at in range(len(fields))]
-    sizes = [_size(name, field) for name, field in zip(names, fields, strict=True)]
-    size = functools.reduce(operator.add, [one for one in sizes if one is not None])
-    share = sf.lit(_FIRST_ROW_BYTES) / (sf.monotonically_increasing_id() + 1)
-    sized = limited.toDF(*names).select("*", (size > share + _EVERY_ROW_BYTES).alias(_OVER))
-    shown: list[Column | str] = [
-        sf.when(~sf.col(_OVER), sf.col(name)).alias(name) if _is_long(field) else name
-        for name, field in zip(names, fields, strict=True)
-    ]
-    return sized.select(*shown, _OVER)
-
-
-def _size(name: str, field: StructField) -> Column | None:
-    """Return the expression of a value's size in bytes, None for a column of short values."""
-    # Imported here, like all of PySpark: see `connect.session`.
-    from pyspark.sql import functions as sf  # noqa: PLC0415
-
-    if not _is_long(field):
-        return None
-    value = sf.col(name)
-    if field.dataType.typeName() not in _TEXTS:
-        value = value.cast("string")
-    return sf.coalesce(sf.octet_length(value).cast("bigint"), sf.lit(0))
 
 
 def _is_shared(reports: Sequence[SpillReport]) -> bool:
