@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from fault_world import Client, FaultyLoop, World, turns
+from faultcases import DrawnCases
 
 from penstock.broker.topics.placement import ANYWHERE
 from penstock.testing.injection import FAULTS
@@ -359,3 +360,12 @@ def run_case(number: int) -> str:
     case = case_of(number)
     raised, problems = play(case)
     return f"case {number}, {case}, at {raised}: {'; '.join(problems)}" if problems else ""
+
+
+def _is_whole(number: int) -> bool:
+    problem = run_case(number)
+    assert not problem, problem
+    return True
+
+
+PAIRS = DrawnCases(_is_whole)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
+from faultcases import DrawnCases
 from lockbox_kit import DAY, NOW_MS, SOURCE, by_text, hours, task, word
 
 from penstock.indexing.lockbox.lockboxes import Lockboxes
@@ -217,3 +218,6 @@ def pair(number: int) -> str:
         after=dice.random() < 0.5,
         then=(second, dice.randrange(2)),
     )
+
+
+PAIRS = DrawnCases(lambda number: ", then " in pair(number))

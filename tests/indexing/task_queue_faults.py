@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TypeVar
 
+from faultcases import DrawnCases
 from queue_kit import KeptEvents, SaidWorker, kill, noop
 
 from penstock.core.errors import PenstockError
@@ -212,3 +213,6 @@ def pair(number: int) -> str:
         after=dice.random() < 0.5,
         then=(second, dice.randrange(6)),
     )
+
+
+PAIRS = DrawnCases(lambda number: ", then " in pair(number))

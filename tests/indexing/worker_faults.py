@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from faultcases import DrawnCases
 from indexing_kit import make_task
 
 from penstock.core.errors import PenstockError
@@ -244,3 +245,6 @@ def pair(number: int) -> str:
         after=dice.random() < 0.5,
         then=(second, dice.randrange(6)),
     )
+
+
+PAIRS = DrawnCases(lambda number: ", then " in pair(number))

@@ -1,7 +1,7 @@
 """Numbered cases of two faults: `make soak ARGS="faults"` runs all, `make test` a sample.
 
-A module of tests has the cases of its part, `PAIRS = FaultCases(OPERATIONS, check)`, runs a sample,
-and is listed in `soak/faults_suite.py`.
+A module of tests has the cases of its part, `PAIRS = FaultCases(OPERATIONS, check)` or
+`DrawnCases(check)`, runs a sample, and is listed in `soak/faults_suite.py`.
 """
 
 from __future__ import annotations
@@ -101,4 +101,29 @@ class FaultCases:
             except BaseException as error:  # noqa: BLE001 - the faults are of every kind
                 text = "".join(traceback.format_exception(error, limit=-3))
                 failures.append(f"case {number}, {case}: {text}")
+        return failures, reached
+
+
+class DrawnCases:
+    """Cases that are drawn from their number, for parts whose operations need worlds of their own.
+
+    Args:
+        check: Carries the case of a number out and asserts the invariants; says whether all of its
+            faults were raised.
+        total: How many there are. They may repeat: each number draws anew.
+    """
+
+    def __init__(self, check: Callable[[int], bool], total: int = 100_000) -> None:
+        self._check = check
+        self.total = total
+
+    def run(self, numbers: Collection[int]) -> tuple[list[str], int]:
+        """Carry cases out; return what failed, and in how many all faults were raised."""
+        failures, reached = [], 0
+        for number in numbers:
+            try:
+                reached += self._check(number)
+            except BaseException as error:  # noqa: BLE001 - the faults are of every kind
+                text = "".join(traceback.format_exception(error, limit=-3))
+                failures.append(f"case {number}: {text}")
         return failures, reached

@@ -18,8 +18,12 @@ from pathlib import Path
 from typing import Final
 
 TESTS: Final = Path(__file__).parents[1]
-# The part, and the module of tests that has its cases as `PAIRS`.
+# The part, and the module that has its cases as `PAIRS`.
 PARTS: Final = {
+    "broker": "broker/broker_faults_suite",
+    "locks": "indexing/lock_faults",
+    "task queue": "indexing/task_queue_faults",
+    "worker": "indexing/worker_faults",
     "content": "storage/test_content_faults",
     "disk queue": "storage/test_diskqueue_faults",
     "journal": "storage/test_journal_faults",
