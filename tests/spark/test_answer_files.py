@@ -10,16 +10,20 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from penstock.core.errors import Unavailable
+from penstock.indexing.engine import EngineFailure
+from penstock.spark.sql import answerfiles
 from penstock.spark.sql.answerfiles import (
     BATCH_BYTES,
     FULL,
     TOO_LARGE,
     UNSHARED,
     AnswerFolder,
+    AnswersFull,
     SpilledRows,
     SpillReport,
     SpillTarget,
@@ -98,6 +102,21 @@ def test_limits_end_the_writing_early(folder: AnswerFolder) -> None:
     assert spill(replace(target, free_bytes_min=1 << 60), 3, endless()).problem == FULL
     elsewhere = replace(target, folder=f"{target.folder}/elsewhere")
     assert spill(elsewhere, 4, endless()) == SpillReport("", 0, UNSHARED)
+
+
+@pytest.mark.parametrize(("problem", "error"), [(TOO_LARGE, EngineFailure), (FULL, AnswersFull)])
+def test_rows_of_the_router_are_written_whole_or_refused(
+    folder: AnswerFolder,
+    monkeypatch: pytest.MonkeyPatch,
+    problem: str,
+    error: type[Exception],
+) -> None:
+    monkeypatch.setattr(answerfiles, "_limit_reached", lambda _target: problem)
+    noise = np.random.default_rng(1).bytes(answerfiles.CHECKED_EVERY_BYTES)
+    table = pa.table({"text": pa.array([noise, b"the last row"])})
+    with pytest.raises(error):
+        folder.write(pa.Table.from_batches(table.to_batches(max_chunksize=1)))
+    assert files(folder) == []
 
 
 def test_partitions_write_no_more_than_the_answer_needs(folder: AnswerFolder) -> None:

@@ -36,6 +36,7 @@ from typing import Final
 import pyarrow as pa
 
 from penstock.core.errors import Unavailable
+from penstock.indexing.engine import EngineFailure, EngineUnavailable
 from penstock.spark.pieces import reported
 
 logger = logging.getLogger(__name__)
@@ -92,6 +93,30 @@ class SpillReport:
 UNSHARED: Final = "unshared"
 TOO_LARGE: Final = "too large"
 FULL: Final = "full"
+
+
+class AnswersFull(EngineUnavailable):
+    """The files of other answers leave no room, until their clients have read them."""
+
+
+def check_written(problem: str) -> None:
+    """Refuse an answer whose writing ended early: its files lack rows.
+
+    Raises:
+        EngineFailure: The answer is larger than its files may be.
+        AnswersFull: The files of other answers leave no room.
+    """
+    if problem == TOO_LARGE:
+        raise EngineFailure(
+            f"the answer has more than {ANSWER_BYTES_MAX >> 20} MiB, compressed, the largest that"
+            " is kept for its client: select fewer rows or columns, or ask for parts of it"
+        )
+    if problem == FULL:
+        raise AnswersFull(
+            "the answers that clients have not read yet leave no room for this one: together they"
+            f" may have {TOTAL_BYTES_MAX >> 20} MiB, and the disk must keep 1 GiB free. Ask again"
+            " later, or for fewer rows"
+        )
 
 
 def write_spill(target: SpillTarget, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -288,12 +313,15 @@ class AnswerFolder:
         """Write the rows of a table to files.
 
         Raises:
+            EngineFailure: The answer is larger than its files may be.
+            AnswersFull: The files of other answers leave no room.
             Unavailable: The folder cannot be written.
         """
         folder = self.new_answer()
         try:
             target = SpillTarget(str(folder), str(self.root), table.num_rows)
-            _write(target, folder / _ONLY, table.to_batches())
+            _, problem = _write(target, folder / _ONLY, table.to_batches())
+            check_written(problem)
         except OSError as error:
             delete_answer(folder)
             raise self._unwritten(error) from error

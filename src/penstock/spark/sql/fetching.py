@@ -23,19 +23,15 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import pyarrow as pa
 
 from penstock.core.errors import InvalidRequest
-from penstock.indexing.engine import EngineFailure, EngineUnavailable
 from penstock.spark.connect.session import message_of
 from penstock.spark.pieces import REPORT_SCHEMA, reports_of
 from penstock.spark.sql.answerfiles import (
-    ANSWER_BYTES_MAX,
-    FULL,
-    TOO_LARGE,
-    TOTAL_BYTES_MAX,
     UNSHARED,
     AnswerFolder,
     SpilledRows,
     SpillReport,
     SpillTarget,
+    check_written,
     delete_answer,
     write_spill,
 )
@@ -57,10 +53,6 @@ _STATEMENTS_MAX: Final = 1_000
 _NO_PENSTOCK: Final = ("No module named 'penstock", "[PYTHON_VERSION_MISMATCH]")
 
 RowSource: TypeAlias = "pa.Table | SpilledRows"
-
-
-class AnswersFull(EngineUnavailable):
-    """The files of other answers leave no room, until their clients have read them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,15 +219,5 @@ class Fetcher:
 def _is_shared(reports: Sequence[SpillReport]) -> bool:
     """Tell whether the workers could write; raise if they had to stop."""
     problem = next((report.problem for report in reports if report.problem), "")
-    if problem == TOO_LARGE:
-        raise EngineFailure(
-            f"the answer has more than {ANSWER_BYTES_MAX >> 20} MiB, compressed, the largest that"
-            " is kept for its client: select fewer rows or columns, or ask for parts of it"
-        )
-    if problem == FULL:
-        raise AnswersFull(
-            "the answers that clients have not read yet leave no room for this one: together they"
-            f" may have {TOTAL_BYTES_MAX >> 20} MiB, and the disk must keep 1 GiB free. Ask again"
-            " later, or for fewer rows"
-        )
+    check_written(problem)
     return problem != UNSHARED

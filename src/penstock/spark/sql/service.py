@@ -47,12 +47,11 @@ from penstock.spark.connect.session import (
     message_of,
 )
 from penstock.spark.projections.choosing import NO_WISH, Choice, Projections, ProjectionWish
-from penstock.spark.sql.answerfiles import BATCH_BYTES, AnswerFolder, SpilledRows
+from penstock.spark.sql.answerfiles import BATCH_BYTES, AnswerFolder, AnswersFull, SpilledRows
 from penstock.spark.sql.dialect import in_spark
 from penstock.spark.sql.exactness import QuerySessions, TwinTables
 from penstock.spark.sql.fetching import (
     ROWS_AT_ONCE,
-    AnswersFull,
     Fetched,
     Fetcher,
     LargeStatements,
