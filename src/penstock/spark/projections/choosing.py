@@ -15,7 +15,7 @@ import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from penstock.core.clock import Clock
 from penstock.core.errors import InvalidRequest, PenstockError, counted
@@ -36,8 +36,6 @@ from penstock.spark.tables.model import TableFile, Tables
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from penstock.spark.sql.fetching import Fetched
-
 logger = logging.getLogger(__name__)
 
 USED_FROM: Final = 0.5
@@ -48,6 +46,18 @@ _STANDINGS_MAX: Final = 1_000
 # A file that is found damaged while it is read is left out of the next try.
 _TRIES: Final = 2
 _NAME: Final = re.compile(r"\b[0-9a-f]{32}\.parquet")
+
+
+class FetchedRows(Protocol):
+    """What is used of `penstock.spark.sql.fetching.Fetched`, which stands above this package."""
+
+    @property
+    def rows(self) -> object | None:
+        """The rows; None if they are too many to be fetched at once."""
+        ...
+
+
+F = TypeVar("F", bound=FetchedRows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,10 +201,10 @@ class Projections:
         self,
         choice: Choice,
         parameters: Sequence[object],
-        fetch: Callable[[DataFrame], Fetched],
+        fetch: Callable[[DataFrame], F],
         wanted: Sequence[str],
         running: Running,
-    ) -> Fetched | None:
+    ) -> F | None:
         """Run a query over its projection; None: it is to be answered from the rows.
 
         Args:
