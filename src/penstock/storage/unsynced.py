@@ -89,8 +89,8 @@ class UnsyncedData:
         trouble = self.trouble()
         if trouble is not None:
             _logger.error("%s", trouble)
+        self._planned = False  # first: what is appended from here on plans the next check itself
         oldest_s = min(tuple(self._since_s.values()), default=None)
-        self._planned = False
         if oldest_s is not None:
             # When the oldest would be too old; if it is, after the same time again.
             begin_s = oldest_s if trouble is None else self._clock.monotonic_s()
