@@ -60,9 +60,9 @@ def read_chunks(open_: Callable[[], Iterator[bytes]], options: ReadingOptions) -
     found = open_()
     first = next(found, b"")
     table = _parsed_alike(first)
-    schema = _unified(pa.schema([]), _inferred(first) if table is None else table.schema)
+    schema = _unified(pa.schema([]), _found_in(first, table))
     for chunk in found:
-        schema = _unified(schema, _inferred(chunk))
+        schema = _unified(schema, _found_in(chunk, _parsed_alike(chunk)))
         table = None
     settled = pa.schema([pa.field(field.name, _settled(field.type)) for field in schema])
     if table is not None and settled == table.schema:
@@ -90,13 +90,16 @@ def _parsed_alike(chunk: bytes) -> pa.Table | None:
         return None  # another field, or a value of another type
 
 
-def _inferred(chunk: bytes) -> pa.Schema:
+def _found_in(chunk: bytes, table: pa.Table | None) -> pa.Schema:
     """Return what fits all values of a chunk.
+
+    Args:
+        chunk: The records.
+        table: What `_parsed_alike` returned of them.
 
     Raises:
         BadRecords: There is none; or there are too many fields.
     """
-    table = _parsed_alike(chunk)
     if table is not None:
         return table.schema
     schema = pa.schema([])
