@@ -139,12 +139,12 @@ def known_name(name: str, rule: NameRule, is_stored: IsStored, *, place: str = "
         InvalidRequest: The name breaks the rule and is not stored.
     """
     try:
-        valid = check_name(name, rule, place=place)
+        check_name(name, rule, place=place)
     except InvalidRequest:  # narrow: restores nothing
         if is_stored(name):
             return name
         raise
-    return name if valid != name and is_stored(name) else valid
+    return spelling(name, is_stored)
 
 
 def _check_characters(name: str, rule: NameRule, place: str) -> None:
