@@ -147,10 +147,9 @@ def test_the_alarm_is_not_raised_for_data_that_is_synced_in_time(
         clock.wait_for_waiting(1)
         clock.advance(2.0)
         assert disk.begun.acquire(timeout=30)
-        done = threading.Event()
-        queue.request().add_done_callback(lambda _, done=done: done.set())
+        asked = queue.request()
         disk.answers.release(2)
-        assert done.wait(30)
+        asked.result(30)
         disk.begun.acquire(timeout=30)
     queue.close()
     assert _alarms(caplog) == []
