@@ -141,6 +141,12 @@ def test_every_module_says_what_it_is() -> None:
     assert not [str(path) for path in SOURCES if not ast.get_docstring(ast.parse(path.read_text()))]
 
 
+def test_work_of_spark_names_the_memory_limit_that_it_exceeds() -> None:
+    unlimited = re.compile(r"\.mapInArrow\((?!\s*limited\()")
+    found = [str(path.relative_to(ROOT)) for path in SOURCES if unlimited.search(path.read_text())]
+    assert not found, f"pass `limited(work)` of `spark.pieces`: {found}"
+
+
 def ends_with_raise(body: list[ast.stmt]) -> bool:
     """Say whether the last statement raises again, in a `with` of its own or not."""
     last = body[-1]

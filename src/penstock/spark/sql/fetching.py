@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from penstock.core.errors import InvalidRequest
 from penstock.spark.connect.session import message_of
-from penstock.spark.pieces import REPORT_SCHEMA, reports_of
+from penstock.spark.pieces import REPORT_SCHEMA, limited, reports_of
 from penstock.spark.sql.answerfiles import (
     UNSHARED,
     AnswerFolder,
@@ -171,7 +171,7 @@ class Fetcher:
         # Two columns may share a name, but not in a batch.
         names = [f"c{at}" for at in range(len(self._fields))]
         spilled = rows.toDF(*names).mapInArrow(
-            functools.partial(write_spill, target), REPORT_SCHEMA
+            limited(functools.partial(write_spill, target)), REPORT_SCHEMA
         )
         try:
             return [SpillReport(**json.loads(text)) for text in reports_of(spilled)]

@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from penstock.core.twins import twins_in
+from penstock.spark.pieces import limited
 from penstock.spark.schematext import ddl
 from penstock.spark.tables.reading import read_file
 
@@ -51,7 +52,7 @@ def read_by_workers(
     schema = to_arrow_schema(session.createDataFrame([], text).schema, timezone="UTC")
     exact = bool(twins_in(name for name, _ in columns))
     numbers = session.range(0, len(files), 1, len(files))
-    return numbers.mapInArrow(functools.partial(_read, tuple(files), schema, exact), text)
+    return numbers.mapInArrow(limited(functools.partial(_read, tuple(files), schema, exact)), text)
 
 
 def _read(
