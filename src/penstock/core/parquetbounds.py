@@ -106,6 +106,8 @@ def _row_bytes(
 ) -> float:
     """Return how many bytes a row of a row group may take."""
     found = metadata.row_group(group)
+    if found.num_rows < 1:  # values of no row are damage, which the reader reports
+        return 0.0
     plain, coded_at_most = 0.0, 0.0
     coded: dict[str, float] = {}
     for number in range(found.num_columns):
