@@ -23,6 +23,7 @@ PARTS: Final = {
     "broker": "broker/broker_faults_suite",
     "locks": "indexing/lock_faults",
     "task queue": "indexing/task_queue_faults",
+    "supervisor": "indexing/supervisor_faults",
     "worker": "indexing/worker_faults",
     "content": "storage/test_content_faults",
     "disk queue": "storage/test_diskqueue_faults",
