@@ -368,10 +368,10 @@ class SupervisorWorld:
         raise AssertionError("it is refused again and again")
 
     def wait(self, condition: Callable[[], bool], where: str) -> None:
-        for _ in range(150):
+        for _ in range(300):
             if condition():
                 return
-            self.settle(2)
+            self.settle(1)
         tasks = {one: self.peons[one].report() for one in self.running()}
         every = [(one.id, one.standing.state, one.standing.errors()) for one in self.every()]
         raise AssertionError(
@@ -478,6 +478,9 @@ def prepare(operation: Operation, replicas: int) -> SupervisorWorld:
         world.wait(lambda: world.is_read, "prepared")
     else:
         world.send(3)
+    if operation in (reset, backfill):  # They refuse what the supervisor has not seen.
+        world.wait(lambda: world.every()[0].standing.latest()[0] == world.ends()[1], "prepared")
+        assert not world.is_caught_up
     return world
 
 
@@ -538,10 +541,10 @@ def attempt(
     with world.faults.armed(error, at, after=after, then=then):
         for _ in range(4):
             try:
-                if done is None or (operation in _REPEATED and not is_answered(done)):
+                if done is None or (operation in _REPEATED and not is_done(done)):
                     done = operation(world)
                 world.settle(5)
-                if world.has_begun and (is_answered(done) or operation not in _REPEATED):
+                if world.has_begun and (is_done(done) or operation not in _REPEATED):
                     break
             except BaseException:
                 if not world.faults.raised:
@@ -553,19 +556,22 @@ def attempt(
     raised = world.faults.raised
     where = f"{operation.__name__}: {error.__name__} at {at} ({raised}), after: {after}"
     assert done is not None, where
-    if operation in _REPEATED and not is_answered(done):
+    if not world.has_begun:
+        world.start()
         world.settle(5)
-        operation(world)
+    if operation in _REPEATED and not is_done(done):
+        done = operation(world)
         world.settle(5)
+        assert is_done(done) or operation is backfill, f"{where}: {done}"
     check(world, operation, where)
     world.database.close()
     return raised
 
 
-def is_answered(done: Future[object]) -> bool:
-    """Whether a command was done, or was found to have been done before."""
+def is_done(done: Future[object]) -> bool:
+    """Whether a command was done, or is refused because it was done before."""
     error = done.exception(0) if done.done() else Unavailable("")
-    return error is None or isinstance(error, InvalidRequest | NotFound)
+    return error is None or "already" in str(error) or isinstance(error, NotFound)
 
 
 def single(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from supervisor_faults import OPERATIONS, Operation, pair, single
+from supervisor_faults import OPERATIONS, Operation, attempt, hand_off, pair, single, terminate
 
+from penstock.core.errors import Unavailable
 from penstock.testing.injection import FAULTS
 
 # Each operation meets one kind of error here; the soak has pairs of all kinds.
@@ -23,3 +24,10 @@ def test_no_exception_at_any_call_of_a_port_loses_or_doubles_a_message(
 @pytest.mark.parametrize("number", range(20))
 def test_no_two_exceptions_lose_or_double_a_message(number: int) -> None:
     pair(number)
+
+
+@pytest.mark.parametrize(("operation", "at"), [(hand_off, 4), (terminate, 6)])
+def test_a_client_of_tasks_that_cannot_be_made_leaves_no_group_waiting(
+    operation: Operation, at: int
+) -> None:
+    assert attempt(operation, Unavailable, at) == "SupervisorWorld.within"

@@ -72,8 +72,8 @@ class Dialogue:
                 self._ask(group, replica)
 
     def _ask(self, group: TaskGroup, replica: Replica) -> None:
-        replica.asking = True
         task_id, peons = replica.task.id, self._peons()
+        replica.asking = True
 
         def done(report: TaskReport) -> None:
             replica.asking = False
@@ -116,9 +116,9 @@ class Dialogue:
                 self._catch_up(group, replica)
 
     def _catch_up(self, group: TaskGroup, replica: Replica) -> None:
-        replica.catching_up = True
         task_id, peons = replica.task.id, self._peons()
         checkpoints, end = dict(group.checkpoints), group.end
+        replica.catching_up = True
 
         def done(_none: None) -> None:
             replica.catching_up = False
@@ -176,8 +176,9 @@ class Dialogue:
         # A task that lags must hear of the earlier ends before this one.
         asked = [r.task.id for r in group.replicas.values() if r.has_worker and not group.lags(r)]
         if asked:
+            agreement = Round(self._peons(), self._calls, closing, ended)
             group.phase = GroupPhase.ROLLING
-            Round(self._peons(), self._calls, closing, ended).start(asked)
+            agreement.start(asked)
 
     def _read_on(self, group: TaskGroup, errors: Mapping[str, PenstockError]) -> None:
         if group.phase is GroupPhase.ROLLING:  # Its end may have become known meanwhile.

@@ -1,0 +1,42 @@
+"""A broker process that serves until it is killed, for `test_broker_limits.py`.
+
+    python broker_limits.py FOLDER
+
+It prints its HTTP port and its TCP port once it serves. Started by root, it becomes a user whom
+the limit of threads binds. As in a process of Penstock's own, a thread that dies ends it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Final
+
+from penstock.broker.options import BrokerOptions
+from penstock.broker.server import BrokerServer, run_broker
+from penstock.core.threads import DEATHS
+from penstock.services.host.process import DEAD_THREAD
+from penstock.storage.diskqueue import DiskQueueOptions
+
+NOBODY: Final = 65_534
+
+
+def main() -> None:
+    """Serve."""
+    if os.getuid() == 0:
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+    DEATHS.end_process_by(lambda _death: os._exit(DEAD_THREAD))
+
+    def say(server: BrokerServer) -> None:
+        print(server.http_port, server.broker.tcp_port, flush=True)
+
+    options = BrokerOptions(
+        sys.argv[1], http_port=0, tcp_port=0, default_partitions=2, min_free_bytes=0
+    )
+    run_broker(options, DiskQueueOptions(max_bytes_per_file=1 << 20), on_ready=say)
+
+
+if __name__ == "__main__":
+    main()
