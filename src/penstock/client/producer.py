@@ -203,7 +203,7 @@ class Producer:
             if publish.retry and not publish.answer.done():
                 steps.take(self._unsent.append, publish)  # behind one that was refused
             elif self._refused is None:
-                lost = AnswerLost(f"{reason}; the message is there or not")
+                lost = AnswerLost(f"{reason}; the message may or may not have been published")
                 steps.take(self._settle, publish, lost)
             else:
                 text = f"not published, because of another publish: {self._refused}"

@@ -82,7 +82,7 @@ class UnsyncedData:
             return None
         return (
             f"{self._name}: data has not been synced for {age_s:.0f} s, and a power loss would take"
-            f" it (the limit is {self.limit_s:.0f} s): look whether the disk answers"
+            f" it (the limit is {self.limit_s:.0f} s): check whether the disk responds"
         )
 
     def _check(self) -> None:

@@ -264,6 +264,8 @@ class ChannelKeeper:
 
         What was flushed is written, so a compaction that cannot begin is no failure of the flush.
         """
+        if not self._state.is_whole:
+            return  # half of a change would become the journal's beginning
         try:
             base = snapshot(self._state)
             self._beside = start_job("journal compaction", self._compact(base))

@@ -45,7 +45,11 @@ class TopicRoutes:
         """Let no channel have what none was given; with ``purge`` delete all messages."""
         name = request.required("topic")
         if not is_valid_name(name):
-            raise ApiError(400, "INVALID_TOPIC", f"{quoted(name)} is no name of a topic")
+            raise ApiError(
+                400,
+                "INVALID_TOPIC",
+                f"{quoted(name)} is not a valid topic name: use 1 to 64 of . a-z A-Z 0-9 _ -",
+            )
         topic = self._topic(request)
         if request.flag("purge"):
             await self._broker.changes.purge(topic)

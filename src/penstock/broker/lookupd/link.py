@@ -65,7 +65,7 @@ class Link(asyncio.Protocol):
         except PenstockError as error:
             self._end(error)
         except Exception as error:  # noqa: BLE001 - the top of a callback
-            self._end(Unavailable(f"cannot be told: {error!r}"))
+            self._end(Unavailable(f"the registration cannot be sent: {error!r}"))
 
     def _push(self, transport: asyncio.Transport) -> None:
         now_s = self._loop.time()

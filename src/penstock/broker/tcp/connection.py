@@ -26,7 +26,7 @@ from penstock.broker.tcp.intake import Intake
 from penstock.broker.tcp.output import Output
 from penstock.broker.tcp.session import Session
 from penstock.core.errors import PenstockError
-from penstock.core.looptasks import start_awaited
+from penstock.core.looptasks import start_job
 from penstock.core.steps import Steps
 
 if TYPE_CHECKING:
@@ -237,7 +237,7 @@ class Connection(asyncio.Protocol):
             try:
                 waiting = self._front.handler.carry_out(self, command)
                 if waiting is not None:
-                    self._busy = start_awaited(self._finish(waiting))
+                    self._busy = start_job("command", self._finish(waiting))
             except c.Refused as refused:
                 self.fail(refused.code, refused.text)
                 return
