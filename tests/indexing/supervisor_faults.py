@@ -16,7 +16,7 @@ from faultcases import DrawnCases
 from indexing_kit import FakeBroker, spec_json
 from queue_kit import KeptEvents, SaidWorker
 
-from penstock.core.errors import Conflict, InvalidRequest, LockRevoked, NotFound, Unavailable
+from penstock.core.errors import Conflict, LockRevoked, NotFound, Unavailable
 from penstock.indexing.actions import PublishSegments
 from penstock.indexing.engine import RowCounts
 from penstock.indexing.lockbox.lockboxes import Lockboxes
