@@ -32,6 +32,7 @@ class FakeServer:
     asked: list[tuple[str, str, dict[str, list[str]], bytes]] = field(default_factory=list)
     tokens: list[str | None] = field(default_factory=list)
     detail: str = ""
+    more_headers: dict[str, str] = field(default_factory=dict)
     url: str = ""
 
     def handle(self, handler: BaseHTTPRequestHandler) -> None:
@@ -47,6 +48,8 @@ class FakeServer:
         handler.send_header("Content-Length", str(len(content)))
         if self.detail:
             handler.send_header("X-Penstock-Detail", self.detail)
+        for name, value in self.more_headers.items():
+            handler.send_header(name, value)
         handler.end_headers()
         handler.wfile.write(content)
 
@@ -635,6 +638,48 @@ def test_sql_in_every_format(
         assert capsys.readouterr().err == "penstock: no column y\n"
     assert run(["sql", "  ;"]) == exitcodes.USAGE
     assert run(["sql", "SELECT 1", "-f", str(file)]) == exitcodes.USAGE
+
+
+def test_a_result_that_the_row_limit_cut_warns(server: FakeServer, capsys: Capture) -> None:
+    server.answers["/druid/v2/sql"] = (200, [["year"], [2013]])
+    for form in ("table", "csv", "json", "jsonl"):
+        server.more_headers = {"X-Penstock-Truncated": "true"}
+        assert run(["sql", "SELECT 1", "--format", form]) == exitcodes.OK
+        assert "the result was cut" in capsys.readouterr().err
+        server.more_headers = {}
+        assert run(["sql", "SELECT 1", "--format", form]) == exitcodes.OK
+        assert capsys.readouterr().err == ""
+
+
+def test_arguments_that_are_not_utf8(server: FakeServer, capsys: Capture) -> None:
+    server.answers["/status"] = (200, {})
+    name = "a\udcff"  # as Python reads the bytes a and 0xff
+    for arguments in (
+        ["rule", "list", name],
+        ["supervisor", "status", name],
+        ["segment", "list", name],
+        ["task", "status", name],
+        ["topic", "stats", name],
+        ["pub", "--topic", name, "x"],
+        ["pub", "--topic", "clicks", name],
+        ["compaction", "show", name],
+    ):
+        assert run(arguments) == exitcodes.USAGE
+        expected = "penstock: 'a\\udcff' has bytes that are not UTF-8: write it in UTF-8\n"
+        assert capsys.readouterr().err == expected
+
+
+def test_comments_of_rules_that_no_header_can_hold(
+    server: FakeServer, tmp_path: Path, capsys: Capture
+) -> None:
+    file = tmp_path / "rules.json"
+    file.write_text("[]")
+    for comment in ("5 €", "two\nlines", "\x1b[31mred"):
+        assert run(["rule", "set", "clicks", str(file), "--comment", comment]) == exitcodes.USAGE
+        assert capsys.readouterr().err.startswith("penstock: --comment: ")
+    assert server.asked == []
+    server.answers["/druid/coordinator/v1/rules/clicks"] = (200, [])
+    assert run(["rule", "set", "clicks", str(file), "--comment", "größe"]) == exitcodes.OK
 
 
 def test_the_prompt_goes_on_after_errors_and_interrupts(

@@ -21,6 +21,7 @@ from penstock.services.errorcodes import error_from
 
 JSON_TYPE = "application/json"
 DETAIL_HEADER = "X-Penstock-Detail"
+TRUNCATED_HEADER = "X-Penstock-Truncated"
 _ANSWER_TEXT_MAX = 2_000
 _CHUNK_BYTES = 64 << 10
 
@@ -38,7 +39,13 @@ class ChunkedAnswer:
     """An answer of any status, whose body is read as it is needed."""
 
     status: int
+    headers: Message
     chunks: Iterator[bytes]
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the row limit of a query cut the answer."""
+        return TRUNCATED_HEADER in self.headers
 
 
 class JsonClient:
@@ -148,7 +155,7 @@ class JsonClient:
             NotReachable: Nothing answers there; or, within the block, the answer was cut.
         """
         with self._opened(method, path, body, None, JSON_TYPE) as answer:
-            yield ChunkedAnswer(answer.status, self._chunks(answer))
+            yield ChunkedAnswer(answer.status, answer.headers, self._chunks(answer))
 
     def _chunks(self, answer: http.client.HTTPResponse) -> Iterator[bytes]:
         with self._translated():

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.core.errors import PenstockError
-from penstock.services.httpclient import JsonClient
+from penstock.services.httpclient import DETAIL_HEADER, JsonClient, error_of_answer
+
+PATH = "/druid/v2/sql"
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +18,8 @@ class Rows:
 
     names: Sequence[str]
     rows: Sequence[Sequence[object]]
+    truncated: bool = False
+    """Whether the row limit cut the answer."""
 
 
 def ask(api: JsonClient, statement: str, context: Mapping[str, object] | None = None) -> Rows:
@@ -29,8 +34,17 @@ def ask(api: JsonClient, statement: str, context: Mapping[str, object] | None = 
         PenstockError: As `JsonClient.request`; or what came is no answer to SQL.
     """
     body = {"query": statement, "resultFormat": "array", "header": True}
-    answer = api.post("/druid/v2/sql", {**body, "context": dict(context or {})})
+    content = json.dumps({**body, "context": dict(context or {})}).encode()
+    with api.reading("POST", PATH, content) as reply:
+        text = b"".join(reply.chunks)
+    if reply.status >= 300:
+        detail = reply.headers.get(DETAIL_HEADER, "")
+        raise error_of_answer(reply.status, text, f"POST {api.base_url}{PATH}", detail)
+    try:
+        answer: object = json.loads(text)
+    except ValueError:
+        answer = None
     rows = answer if isinstance(answer, list) and all(isinstance(r, list) for r in answer) else []
     if not rows or not all(isinstance(name, str) for name in rows[0]):
         raise PenstockError(f"{api.base_url} gave no rows; is it the API of Penstock?")
-    return Rows(rows[0], rows[1:])
+    return Rows(rows[0], rows[1:], reply.truncated)

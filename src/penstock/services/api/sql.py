@@ -46,6 +46,7 @@ from penstock.services.api.sqlresults import (
 from penstock.services.api.sqltypes import TypeName
 from penstock.services.emitting.emitter import Emitter
 from penstock.services.emitting.events import MetricEvent
+from penstock.services.httpclient import TRUNCATED_HEADER
 from penstock.spark.projections.choosing import wish_of
 from penstock.spark.sql.service import LargeAnswer, SqlQuery, SqlResult, SqlValue
 
@@ -168,7 +169,7 @@ class SqlRoutes:
         self._emit(query_id, started_s, success=True)
         headers = {ID_HEADER: query_id}
         if result.truncated:
-            headers["X-Penstock-Truncated"] = "true"
+            headers[TRUNCATED_HEADER] = "true"
         if result.projection:
             # A header takes no other signs than these.
             headers["X-Penstock-Projection"] = quote(result.projection)

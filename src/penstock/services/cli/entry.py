@@ -15,6 +15,7 @@ import typer
 
 import penstock
 from penstock.core.errors import InvalidRequest, NotReachable, PenstockError
+from penstock.core.printable import quoted
 from penstock.services.cli import (
     backups,
     consuming,
@@ -145,6 +146,11 @@ def run(arguments: list[str]) -> int:
         return exitcodes.OK
     except PenstockError as error:
         return _failed(error)
+    except UnicodeEncodeError as error:
+        # Python has half of a surrogate pair for each byte of the command line that is not UTF-8.
+        if not any(_is_half(character) for character in error.object[error.start : error.end]):
+            raise
+        return _failed(_not_utf8(arguments, error))
     except OSError as error:
         return _failed(error)
     return exitcodes.OK
@@ -176,6 +182,17 @@ def hoisted(arguments: list[str]) -> list[str]:
         else:
             rest.append(word)
     return front + rest
+
+
+def _is_half(character: str) -> bool:
+    return "\ud800" <= character <= "\udfff"
+
+
+def _not_utf8(arguments: list[str], error: UnicodeEncodeError) -> InvalidRequest:
+    """Return the error that names the argument with bytes that are not UTF-8."""
+    named = (one for one in arguments if any(map(_is_half, one)))
+    value = quoted(next(named, error.object))
+    return InvalidRequest(f"{value} has bytes that are not UTF-8: write it in UTF-8")
 
 
 def _failed(error: Exception) -> int:

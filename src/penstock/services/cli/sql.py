@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -58,6 +58,12 @@ class _Wanted:
 # Whether a statement becomes a task is for the server to say; this spares queries a question.
 _WRITES = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*(?:INSERT|REPLACE)\b", re.IGNORECASE | re.DOTALL)
 _EXPLAINS = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*EXPLAIN\b", re.IGNORECASE | re.DOTALL)
+
+_TRUNCATED: Final = (
+    "penstock: the result was cut, because it has more rows than the limit of a query (1,000,000,"
+    " or less if the query asks for it): select fewer rows, for instance an interval of __time at a"
+    " time"
+)
 
 _RESULT_FORMATS = {Format.CSV: "csv", Format.JSON: "object", Format.JSONL: "objectLines"}
 
@@ -150,6 +156,8 @@ def _query(api: JsonClient, statement: str, wanted: _Wanted) -> None:
         cells = [[write(value) for value in row] for row in found.rows]
         print_table(found.names, cells, numeric, width=terminal_width())
         say(f"{len(found.rows):,} {'row' if len(found.rows) == 1 else 'rows'}")
+        if found.truncated:
+            warn(_TRUNCATED)
         return
     body = {
         "query": statement,
@@ -161,6 +169,8 @@ def _query(api: JsonClient, statement: str, wanted: _Wanted) -> None:
         if answer.status != 200:
             raise error_of_answer(answer.status, b"".join(answer.chunks), "the query")
         print_result(answer.chunks, is_json=output is not Format.CSV)
+        if answer.truncated:
+            warn(_TRUNCATED)
 
 
 def _write(

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from penstock.core.errors import InvalidRequest, counted
+from penstock.core.printable import quoted
 from penstock.services.answers import objects, part
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.indexing.forms import COORDINATOR, Json, named
@@ -69,10 +70,24 @@ def set_rules(
         raise InvalidRequest(
             f"is no JSON: {error.msg}", place=f"{file}:{error.lineno}:{error.colno}"
         ) from None
+    if not (comment.isprintable() and _fits_a_header(comment)):
+        raise InvalidRequest(
+            f"{quoted(comment)} cannot be sent, because it is a header of HTTP: use one line of"
+            " characters of Latin-1",
+            place="--comment",
+        )
     headers = {"X-Druid-Author": "penstock rule set", "X-Druid-Comment": comment}
     path = f"{COORDINATOR}/rules/{named(datasource)}"
     answer = GIVEN.api().post(path, rules, headers=headers)
     say(f"{datasource} has {counted(len(objects(answer)), 'rule')} of its own")
+
+
+def _fits_a_header(text: str) -> bool:
+    try:
+        text.encode("latin-1")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 @rule_app.command()
