@@ -354,8 +354,7 @@ class SupervisorWorld:
     @property
     def is_gone(self) -> bool:
         """Whether the supervisor was terminated, and nothing of it is left."""
-        stored = self.truth.supervisors
-        left = [*stored.list(), *stored.ending(), *self.supervisors.streams.all()]
+        left = [*self.truth.supervisors.list(), *self.supervisors.streams.all()]
         return not (left or self.active() or self.broker.cursors)
 
     def ask(self, command: Callable[[], object]) -> object:
@@ -524,6 +523,9 @@ def check(world: SupervisorWorld, operation: Operation, where: str) -> None:
     world.ask(lambda: world.supervisors.terminate(ID))
     world.wait(lambda: world.is_gone, f"{where}: later terminated")
     assert not world.truth.locks.every().get(TOPIC), f"{where}: locks are left"
+    # An end that could not be noted is noted in the next term.
+    world.start()
+    world.wait(lambda: not world.truth.supervisors.ending(), f"{where}: the end is noted")
 
 
 def attempt(
