@@ -6,19 +6,22 @@ import gzip
 import io
 import json
 import os
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 CHILD: Final = Path(__file__).with_name("bombchild.py")
-TIMEOUT_S: Final = 170
-SHORT_LINES: Final = 2 << 20
+SHORT_LINES: Final = 3 << 17
+WIDE_RECORDS: Final = 130
+DICTIONARY_ROWS: Final = 600
+KEYS: Final = 150_000
 _MIB: Final = 1 << 20
 
 
@@ -32,28 +35,43 @@ class Read(NamedTuple):
     error: str = ""
 
 
-def read_in_child(how: str, kind: str, path: Path, *, memory_mb: int = 1_000) -> Read:
-    """Have a child read a file that may allocate so much for it.
+class Child:
+    """A process that reads each file in a fork of its own, which may allocate a given amount.
 
-    Args:
-        how: `batch` reads rows as Spark's workers do, `look` finds columns as they do, `flow` reads
-            records as processors do.
-        kind: The format, by its name there.
-        path: The file.
-        memory_mb: The limit.
+    `with` starts and ends it.
     """
-    done = subprocess.run(
-        [sys.executable, str(CHILD), how, kind, str(path), str(memory_mb)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=TIMEOUT_S,
-        # Arrow's own allocator reserves a gigabyte at once, used or not.
-        env={**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system"},
-    )
-    assert not done.returncode, done.stderr[-3_000:]
-    found = json.loads(done.stdout)
-    return Read(**{**found, "reasons": tuple(found["reasons"])})
+
+    def __enter__(self) -> Self:
+        """Start the process."""
+        self._process = subprocess.Popen(
+            [sys.executable, str(CHILD)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            # Arrow's own allocator reserves a gigabyte at once, used or not.
+            env={**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system"},
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the process."""
+        self._process.communicate()
+
+    def read(self, how: str, kind: str, path: Path, *, memory_mb: int = 250) -> Read:
+        """Return what a fork made of a file.
+
+        Args:
+            how: `batch` reads rows as Spark's workers do, `look` finds columns as they do, `flow`
+                reads records as processors do.
+            kind: The format, by its name there.
+            path: The file.
+            memory_mb: The limit of what the fork allocates.
+        """
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(json.dumps([how, kind, str(path), memory_mb]), file=self._process.stdin, flush=True)
+        found = json.loads(self._process.stdout.readline())
+        return Read(**{**found, "reasons": tuple(found.get("reasons", ()))})
 
 
 def avro_file(path: Path, schema: object, block: bytes, count: int) -> None:
@@ -84,63 +102,65 @@ def avro_empty_records(path: Path) -> None:
 
 
 def avro_zeros(path: Path) -> None:
-    """Write a block that unpacks to 300 MB."""
+    """Write a block that unpacks to 140 MiB."""
     with path.open("wb") as file:
-        rows = [{"at": "0" * (300 * _MIB)}]
+        rows = [{"at": "0" * (140 * _MIB)}]
         fastavro.writer(file, _record(("at", "string")), rows, codec="deflate")
 
 
 def avro_wide_records(path: Path) -> None:
-    """Write blocks of 16 MB whose records have arrays of tens of thousands of small values."""
+    """Write a block of 8 MiB whose records have arrays of tens of thousands of small values."""
     tags = {"type": "array", "items": {"type": "map", "values": "int"}}
     schema = _record(("at", "string"), ("tags", tags))
-    rows = ({"at": "2013-01-01", "tags": [{}] * 60_000} for _ in range(400))
+    rows = ({"at": "2013-01-01", "tags": [{}] * 60_000} for _ in range(WIDE_RECORDS))
     with path.open("wb") as file:
         fastavro.writer(file, schema, rows, codec="deflate", sync_interval=16 * _MIB)
 
 
 def parquet_long_value(path: Path) -> None:
-    """Write a value of 200 MB among others, in some 10 KB."""
-    table = pa.table({"at": ["2013-01-01"] * 3, "name": ["a", "0" * (200 * _MIB), "b"]})
+    """Write a value of 40 MiB among others, in a few KB."""
+    table = pa.table({"at": ["2013-01-01"] * 3, "name": ["a", "0" * (40 * _MIB), "b"]})
     pq.write_table(table, path, compression="zstd", write_statistics=False)
 
 
 def parquet_huge_values(path: Path) -> None:
-    """Write a row group of one value of 600 MB."""
-    table = pa.table({"at": ["2013-01-01"], "name": ["0" * (600 * _MIB)]})
+    """Write a row group of one value of 520 MiB."""
+    ends = pa.py_buffer(struct.pack("<2i", 0, 520 * _MIB))
+    name = pa.Array.from_buffers(pa.string(), 1, [None, ends, pa.py_buffer(bytes(520 * _MIB))])
+    table = pa.table({"at": ["2013-01-01"], "name": name})
     pq.write_table(table, path, compression="zstd", use_dictionary=False, write_statistics=False)
 
 
 def parquet_dictionary(path: Path) -> None:
-    """Write 4,000 rows of one value of 1 MB, which is stored once."""
-    name = pa.DictionaryArray.from_arrays(pa.array([0] * 4_000, pa.int32()), ["0" * _MIB])
-    table = pa.table({"at": ["2013-01-01"] * 4_000, "name": name})
+    """Write `DICTIONARY_ROWS` rows of one value of 1 MiB, which is stored once."""
+    name = pa.DictionaryArray.from_arrays(pa.array([0] * DICTIONARY_ROWS, pa.int32()), ["0" * _MIB])
+    table = pa.table({"at": ["2013-01-01"] * DICTIONARY_ROWS, "name": name})
     # Without the schema, readers know no dictionary.
     form = {"compression": "zstd", "write_statistics": False, "store_schema": False}
     pq.write_table(table, path, dictionary_pagesize_limit=4 * _MIB, **form)
 
 
 def json_many_keys(path: Path) -> None:
-    """Write an object of 1,000,000 keys."""
+    """Write an object of `KEYS` keys."""
     path.write_text(
-        '{"at":"2013-01-01",' + ",".join(f'"k{number}":1' for number in range(1_000_000)) + "}\n"
+        '{"at":"2013-01-01",' + ",".join(f'"k{number}":1' for number in range(KEYS)) + "}\n"
     )
 
 
 def json_keys_of_their_own(path: Path) -> None:
     """Write rows of which each has another key."""
-    path.write_text("".join(f'{{"k{number}":1}}\n' for number in range(300_000)))
+    path.write_text("".join(f'{{"k{number}":1}}\n' for number in range(KEYS)))
 
 
 def json_nested_keys(path: Path) -> None:
-    """Write an object in an object, of 1,000,000 keys."""
-    keys = ",".join(f'"k{number}":1' for number in range(1_000_000))
+    """Write an object in an object, of `KEYS` keys."""
+    keys = ",".join(f'"k{number}":1' for number in range(KEYS))
     path.write_text(f'{{"at":"2013-01-01","name":{{{keys}}}}}\n')
 
 
 def json_open_braces(path: Path) -> None:
-    """Write a list whose object opens others for 80 MB, packed."""
-    _packed(path, b'[{"a":', b'{"\\\\":' * _MIB, 16)
+    """Write a list whose object opens others for 12 MiB, packed."""
+    _packed(path, b'[{"a":', b'{"\\\\":' * _MIB, 2)
 
 
 def short_lines(path: Path) -> None:
@@ -149,26 +169,26 @@ def short_lines(path: Path) -> None:
 
 
 def zeros(path: Path) -> None:
-    """Write a line of 1 GB, packed."""
-    _packed(path, b"", bytes(16 * _MIB), 64)
+    """Write a line of 256 MiB, packed."""
+    _packed(path, b"", bytes(16 * _MIB), 16)
 
 
 def csv_many_columns(path: Path) -> None:
-    """Write a header of 1,000,000 columns, and a row."""
-    names = ",".join(f"c{number}" for number in range(1_000_000))
-    path.write_text(f"at,{names}\n2013-01-01{',1' * 1_000_000}\n")
+    """Write a header of 200,000 columns, and a row."""
+    names = ",".join(f"c{number}" for number in range(200_000))
+    path.write_text(f"at,{names}\n2013-01-01{',1' * 200_000}\n")
 
 
 def csv_many_values(path: Path) -> None:
-    """Write a line of 20,000,000 values, and one of two."""
-    path.write_text(f"at,name\n2013-01-01{',ab' * 20_000_000}\n2013-01-01,b\n")
+    """Write a line of 2,000,000 values, and one of two."""
+    path.write_text(f"at,name\n2013-01-01{',ab' * 2_000_000}\n2013-01-01,b\n")
 
 
 def csv_open_quote(path: Path) -> None:
-    """Write a quote that does not end within 200 MB of lines."""
+    """Write a quote that does not end within 20 MiB of lines."""
     with path.open("wb") as file:
         file.write(b'at,name\n2013-01-01,a\n2013-01-02,"b\n')
-        for _ in range(200):
+        for _ in range(20):
             file.write(b"2013-01-03,cccccc\n" * (_MIB // 18))
 
 
