@@ -2,14 +2,18 @@
 
     python broker_limits.py FOLDER
 
-It prints its HTTP port and its TCP port once it serves. Started by root, it becomes a user whom
-the limit of threads binds. As in a process of Penstock's own, a thread that dies ends it.
+It prints its HTTP port and its TCP port once it serves. At SIGUSR1 it starts no more
+threads until SIGUSR2. As in a process of Penstock's own, a thread that dies ends it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
+import resource
+import signal
 import sys
+from pathlib import Path
 from typing import Final
 
 from penstock.broker.options import BrokerOptions
@@ -21,15 +25,32 @@ from penstock.storage.diskqueue import DiskQueueOptions
 NOBODY: Final = 65_534
 
 
-def main() -> None:
-    """Serve."""
+def limit_threads() -> None:
+    """Let no more threads be started; root becomes a user whom that binds, and owns the folder."""
     if os.getuid() == 0:
+        top = Path(sys.argv[1])
+        for place in (top, *top.rglob("*")):
+            os.chown(place, NOBODY, NOBODY)
         os.setgroups([])
         os.setgid(NOBODY)
         os.setuid(NOBODY)
+    resource.setrlimit(resource.RLIMIT_NPROC, (0, resource.getrlimit(resource.RLIMIT_NPROC)[1]))
+
+
+def lift_limit() -> None:
+    """Let threads be started again."""
+    hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+    resource.setrlimit(resource.RLIMIT_NPROC, (hard, hard))
+
+
+def main() -> None:
+    """Serve."""
     DEATHS.end_process_by(lambda _death: os._exit(DEAD_THREAD))
 
     def say(server: BrokerServer) -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGUSR1, limit_threads)
+        loop.add_signal_handler(signal.SIGUSR2, lift_limit)
         print(server.http_port, server.broker.tcp_port, flush=True)
 
     options = BrokerOptions(
