@@ -175,7 +175,7 @@ class Client:
         self.lines.append(self.publisher)
         self.consumer = Line(self.broker.tcp, timeout_s=timeout_s)
         self.lines.append(self.consumer)
-        self.consumer.subscribe(self.topic, "c", 5)
+        self.consumer.subscribe(self.topic, "c", 2_000)
 
     def close(self) -> None:
         for line in self.lines:
@@ -302,9 +302,9 @@ def test_a_broker_keeps_what_it_acknowledged_under_a_limit(folder: Path, kind: s
         broker.start()
         for topic in sorted(notes.acknowledged):
             drain(broker, notes, topic)
-        for client in [Client(broker, notes, topic) for topic in TOPICS]:
-            assert client.publish()
-            client.close()
+        for topic in TOPICS:
+            with contextlib.closing(Client(broker, notes, topic)) as client:
+                assert client.publish(), log_path.read_text()[-2_000:]
         broker.process.send_signal(signal.SIGTERM)
         assert broker.process.wait(_WAIT_S) == 0, log_path.read_text()[-2_000:]
     copies = {place: ids for place, ids in notes.ids.items() if len(ids) > 1}
