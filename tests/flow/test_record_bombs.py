@@ -27,11 +27,15 @@ def child() -> Iterator[bombs.Child]:
             "field 'tags' is an array of values that take no bytes",
         ),
         ("avro", bombs.avro_empty_records, "announces 1,099,511,627,776 records"),
+        ("avro", bombs.avro_deep_record, "next"),
         ("avro", bombs.avro_zeros, "the Avro content: the block at byte"),
         ("parquet", bombs.parquet_huge_values, "the Parquet content: the values of column 'name'"),
         ("parquet", bombs.parquet_long_value, "a record is longer than 16,777,216 bytes"),
         ("json-lines", bombs.json_many_keys, "a record has 150,001 fields, more than 10,000"),
         ("json-lines", bombs.json_nested_keys, "a record has 150,002 fields, more than 10,000"),
+        ("json-lines", bombs.json_deep_arrays, "more than 500 levels of arrays and objects"),
+        ("json-lines", bombs.json_deep_objects, "more than 500 levels of arrays and objects"),
+        ("json", bombs.json_deep_arrays, "more than 500 levels of arrays and objects"),
         ("json-lines", bombs.json_keys_of_their_own, "more than 10,000 different fields"),
         ("csv", bombs.csv_many_columns, "the first line has more than 100,000 columns"),
         ("csv", bombs.csv_many_values, "CSV"),
@@ -49,6 +53,7 @@ def test_what_cannot_be_read_fails(
     ("kind", "make", "rows"),
     [
         ("avro", bombs.avro_wide_records, bombs.WIDE_RECORDS),
+        ("json-lines", bombs.json_many_brackets, 1),
         ("parquet", bombs.parquet_dictionary, bombs.DICTIONARY_ROWS),
     ],
 )

@@ -101,6 +101,12 @@ def avro_empty_records(path: Path) -> None:
     avro_file(path, _record(("at", "null")), b"", 2**40)
 
 
+def avro_deep_record(path: Path) -> None:
+    """Write a record that contains itself 200,000 times, in 400 kB."""
+    schema = _record(("at", "string"), ("next", ["null", "row"]))
+    avro_file(path, schema, b"\0\2" * 200_000 + b"\0\0", 1)
+
+
 def avro_zeros(path: Path) -> None:
     """Write a block that unpacks to 140 MiB."""
     with path.open("wb") as file:
@@ -150,6 +156,22 @@ def json_many_keys(path: Path) -> None:
 def json_keys_of_their_own(path: Path) -> None:
     """Write rows of which each has another key."""
     path.write_text("".join(f'{{"k{number}":1}}\n' for number in range(KEYS)))
+
+
+def json_deep_arrays(path: Path) -> None:
+    """Write a record of 1,000,000 arrays within each other, in 2 MB."""
+    path.write_bytes(b'{"a":' + b"[" * 1_000_000 + b"]" * 1_000_000 + b"}\n")
+
+
+def json_deep_objects(path: Path) -> None:
+    """Write a record of 100,000 objects within each other, with brackets in texts between them."""
+    path.write_bytes(b'{"}":"}\\"","a":' * 100_000 + b"1" + b"}" * 100_000 + b"\n")
+
+
+def json_many_brackets(path: Path) -> None:
+    """Write a record of 2,000 short arrays, and texts with brackets, quotes and backslashes."""
+    texts = ["[" * 600, '{"[\\', "\\"]
+    path.write_text(json.dumps({"a": [[1]] * 2_000, "b": texts, "[{": "]"}) + "\n")
 
 
 def json_nested_keys(path: Path) -> None:

@@ -32,6 +32,12 @@ def child() -> Iterator[bombs.Child]:
     [
         ("avro", "a.avro", bombs.avro_array_of_nulls, "a.avro: field 'tags' is an array of values"),
         ("avro", "a.avro", bombs.avro_empty_records, "announces 1,099,511,627,776 records"),
+        (
+            "avro",
+            "a.avro",
+            bombs.avro_deep_record,
+            "a.avro: field 'next' is of a type",
+        ),
         ("avro", "a.avro", bombs.avro_zeros, "a.avro: the block at byte"),
         (
             "parquet",

@@ -113,6 +113,12 @@ def bounded_blocks(
             f"{shown}: field {place!r} is an array of values that take no bytes, so a few bytes can"
             " announce any number of them: write the number of values, or leave the field out"
         )
+    recursive = recursive_field(blocks.writer_schema)
+    if recursive is not None:
+        raise InvalidRequest(
+            f"{shown}: field {recursive!r} is of a type that contains itself, so no column can hold"
+            " its values: write the field as JSON text"
+        )
     found = iter(blocks)
     without_bytes = is_empty(blocks.writer_schema)
     empty = 0
@@ -208,6 +214,42 @@ def endless_array(schema: object) -> str | None:
     No bound follows from the bytes of such an array: its count alone says how many values it has.
     """
     return _endless(schema, "", _named(schema))
+
+
+def recursive_field(schema: object) -> str | None:
+    """Return the place of a field whose record contains itself, such as `node.next`, or None.
+
+    The reader calls itself for each level of such a value, so a small block can exhaust its stack.
+    A type is defined before it is used, so a record can contain itself only within its definition.
+    """
+    left: list[tuple[object, str, frozenset[str], str]] = [(schema, "", frozenset(), "")]
+    while left:
+        one, namespace, within, place = left.pop()
+        if isinstance(one, str):
+            if _full_name(one, namespace) in within:
+                return place
+        elif isinstance(one, list):
+            left += [(part, namespace, within, place) for part in one]
+        elif isinstance(one, Mapping):
+            fields, name = one.get("fields"), one.get("name")
+            if isinstance(fields, list) and isinstance(name, str):
+                full = _full_name(name, str(one.get("namespace", namespace)))
+                inner = full.rpartition(".")[0]
+                left += [
+                    (
+                        *(field.get("type"), inner, within | {full}),
+                        f"{place}.{field.get('name')}".lstrip("."),
+                    )
+                    for field in fields
+                ]
+            else:
+                parts = [one.get(key) for key in ("type", "items", "values")]
+                left += [(part, namespace, within, place) for part in parts]
+    return None
+
+
+def _full_name(name: str, namespace: str) -> str:
+    return name if "." in name or not namespace else f"{namespace}.{name}"
 
 
 def _endless(schema: object, place: str, named: Mapping[str, object]) -> str | None:

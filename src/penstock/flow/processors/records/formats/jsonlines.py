@@ -35,7 +35,11 @@ _NEWLINE: Final = ord("\n")
 _DOING: Final = "the content is no JSON of records"
 FIELDS_MAX: Final = 10_000
 """Without a schema, content may have as many fields."""
+DEPTH_MAX: Final = 500
+"""A record may have as many levels of arrays and objects. Arrow's parser calls itself for each
+level: 100,000 levels exhaust its stack and end the process."""
 _PIECE_BYTES: Final = 64 << 10
+_NO_SIGNS: Final = bytes(set(range(256)) - set(b'"[]{}'))
 # Values of all fields that are made at once: a record of two bytes is a row of all of them.
 _CELLS_MAX: Final = 16 << 20
 
@@ -145,6 +149,36 @@ def _check_fields(line: bytes) -> None:
         )
 
 
+def _check_depth(chunk: bytes) -> None:
+    """Refuse records that nest too deeply; only lines of more than `DEPTH_MAX` bytes can."""
+    start = 0
+    while start < len(chunk):
+        # The last end of a line within reach: lines before it are too short.
+        end = chunk.rfind(b"\n", start, start + DEPTH_MAX)
+        if end < 0:
+            end = chunk.find(b"\n", start + DEPTH_MAX)
+            end = len(chunk) if end < 0 else end
+            line = chunk[start:end]
+            if line.count(b"[") + line.count(b"{") > DEPTH_MAX and _depth(line) > DEPTH_MAX:
+                raise BadRecords(
+                    f"a record has more than {DEPTH_MAX} levels of arrays and objects: write what"
+                    " is deeper as text"
+                )
+        start = end + 1
+
+
+def _depth(line: bytes) -> int:
+    """Return how many levels of arrays and objects are open at once at most."""
+    if b"\\" in line:
+        line = line.replace(b"\\\\", b"").replace(b'\\"', b"")
+    signs = np.frombuffer(line.translate(None, _NO_SIGNS), np.uint8)
+    quotes = signs == ord('"')
+    is_outside = np.cumsum(quotes, dtype=np.int32) & 1 == 0
+    opens = (signs == ord("[")) | (signs == ord("{"))
+    steps = np.where(opens, np.int8(1), np.int8(-1)) * (is_outside & ~quotes)
+    return int(np.cumsum(steps, dtype=np.int32).max(initial=0))
+
+
 def _lines_of(chunk: bytes, size: int) -> Iterator[bytes]:
     """Yield whole lines of a chunk, in pieces of at most a size unless one line is longer."""
     start = 0
@@ -245,6 +279,7 @@ def line_parser(schema: pa.Schema, *, refuse_others: bool) -> Callable[[bytes], 
 def _parse(chunk: bytes, schema: pa.Schema | None = None, others: str = "infer") -> pa.Table:
     if not chunk:
         return pa.schema([]).empty_table()
+    _check_depth(chunk)
     with translated(_DOING):
         return pj.read_json(
             pa.BufferReader(chunk),
