@@ -17,7 +17,13 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import InvalidRequest
 from penstock.flow.processors.records.formats import avro as avro_format
-from penstock.flow.processors.records.formats.formats import Format, read_records, record_writer
+from penstock.flow.processors.records.formats.formats import (
+    BATCH_BYTES_MAX,
+    CELLS_MAX,
+    Format,
+    read_records,
+    record_writer,
+)
 from penstock.flow.processors.records.formats.jsonarray import ListLines
 from penstock.flow.processors.records.formats.jsontext import json_objects
 from penstock.flow.processors.records.formats.model import (
@@ -268,6 +274,24 @@ def test_large_content_goes_through_in_batches_of_bounded_size() -> None:
     sizes = [batch.num_rows for batch in records.batches]
     assert sum(sizes) == 100_000
     assert len(sizes) > 2
+
+
+@pytest.mark.parametrize("format_", [Format.PARQUET, Format.ARROW])
+def test_very_many_columns_come_in_few_rows_at_once(format_: Format) -> None:
+    """As JSON, 8,192 rows of 20,000 columns take gigabytes."""
+    table = pa.table(dict.fromkeys(map(str, range(3_000)), pa.array([7] * 1_500)))
+    records = read_records(format_, source(write(format_, table)), ReadingOptions())
+    batches = list(records.batches)
+    assert sum(batch.num_rows for batch in batches) == 1_500
+    assert max(batch.num_rows for batch in batches) <= CELLS_MAX // 3_000
+
+
+def test_large_values_come_in_few_rows_at_once() -> None:
+    table = pa.table({"a": ["x" * (1 << 20)] * 80})
+    records = read_records(Format.ARROW, source(write(Format.ARROW, table)), ReadingOptions())
+    sizes = [batch.nbytes for batch in records.batches]
+    assert len(sizes) > 2
+    assert max(sizes) <= BATCH_BYTES_MAX
 
 
 def test_without_fastavro_the_error_says_how_to_install_it(

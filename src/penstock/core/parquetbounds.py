@@ -34,7 +34,9 @@ _OF_PREFIXES: Final = "DELTA_BYTE_ARRAY"
 _PREFIX_ROWS: Final = 1_024
 # Values of a batch may be larger than those of the row group are on average.
 _UNEVEN: Final = 4
-_UNCOUNTED: Final = frozenset({"BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE"})
+_FIXED: Final = frozenset({"BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE"})
+# What a value of such a type takes in memory, and where any other ends.
+_VALUE_BYTES: Final = 8
 
 
 def check_rows(metadata: pq.FileMetaData, size: int, shown: str) -> None:
@@ -113,9 +115,12 @@ def _row_bytes(
     for number in range(found.num_columns):
         column = found.column(number)
         path = column.path_in_schema
-        if column.physical_type in _UNCOUNTED or not column.num_values:
+        if not column.num_values:
             continue
         if wanted is not None and path.partition(".")[0] not in wanted:
+            continue
+        plain += _VALUE_BYTES * max(column.num_values / found.num_rows, 1.0)
+        if column.physical_type in _FIXED:
             continue
         size, count = column.total_uncompressed_size, column.num_values
         _check_values(shown, group, path, size / count)

@@ -55,6 +55,11 @@ MIME_TYPES: Final[Mapping[Format, str]] = {
     Format.ARROW: "application/vnd.apache.arrow.stream",
 }
 
+CELLS_MAX: Final = 2 << 20
+"""A batch has as many values at most, rows times columns, unless it has one row."""
+BATCH_BYTES_MAX: Final = 32 << 20
+"""A batch takes about as many bytes at most, unless it has one row."""
+
 _READERS: Final[Mapping[Format, Callable[[Source, ReadingOptions], Records]]] = {
     Format.JSON_LINES: read_json_lines,
     Format.JSON: read_json,
@@ -72,7 +77,8 @@ def read_records(format_: Format, source: Source, options: ReadingOptions) -> Re
         BadRecords: The content is not of the format, or does not fit the schema.
     """
     records = _READERS[format_](source, options)
-    return Records(records.schema, _of_bounded_length(records.batches, options.record_max_bytes))
+    bounded = _of_bounded_length(records.batches, options.record_max_bytes)
+    return Records(records.schema, _of_bounded_size(bounded))
 
 
 def _of_bounded_length(
@@ -85,6 +91,20 @@ def _of_bounded_length(
         ):
             raise record_too_long(bytes_max)
         yield batch
+
+
+def _of_bounded_size(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Cut batches of very many columns or bytes: as text, a value can take many times its bytes."""
+    for batch in batches:
+        rows = min(
+            CELLS_MAX // max(1, batch.num_columns),
+            batch.num_rows * BATCH_BYTES_MAX // max(1, batch.nbytes),
+        )
+        if batch.num_rows <= rows:
+            yield batch
+            continue
+        for start in range(0, batch.num_rows, max(1, rows)):
+            yield batch.slice(start, max(1, rows))
 
 
 def record_writer(
