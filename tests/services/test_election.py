@@ -407,6 +407,7 @@ def test_an_error_that_nobody_foresaw_ends_the_term_but_not_the_election(
     assert len(alerts.events) == a.faults
 
 
+@pytest.mark.usefixtures("deaths")
 def test_one_whose_leading_cannot_begin_is_no_leader_and_ends(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

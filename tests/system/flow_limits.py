@@ -17,6 +17,7 @@ import os
 import resource
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -32,6 +33,7 @@ from penstock.storage.content.repository import ContentOptions, ContentRepositor
 from penstock.storage.filesystem import OsFileSystem
 
 STEPS: Final = 240
+DRAIN_LIMIT_S: Final = 60
 BATCH: Final = 40
 TEXT: Final = "x" * 20_000
 NOBODY: Final = 65_534
@@ -167,10 +169,17 @@ class Steps:
                 self.queue.acknowledge(len(polled.flowfiles), size_bytes)
 
     def drain(self) -> None:
-        """Take all that is in the queue."""
+        """Take all that is in the queue; a swap file whose reading failed is read again later."""
         ids: list[str] = []
-        while polled := self.queue.poll_many(1_000).flowfiles:
+        given_up_s = time.monotonic() + DRAIN_LIMIT_S
+        while time.monotonic() < given_up_s:
+            polled = self.queue.poll_many(1_000).flowfiles
             ids += [str(one.id) for one in polled]
+            self.queue.acknowledge(len(polled), sum(one.size for one in polled))
+            if not polled and self.queue.size.is_empty:
+                break
+            if not polled:
+                time.sleep(0.01)
         self.note(f"queue {' '.join(ids)}\n".encode())
 
 

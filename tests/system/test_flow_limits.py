@@ -104,7 +104,8 @@ def test_a_start_finds_what_was_acknowledged_under_a_limit(folder: str, kind: st
     notes = Notes.read((Path(folder) / "notes").read_text())
     said = log.read_text()[-2_000:]
     assert notes.there, said
-    assert notes.raised or kind == "threads", said
+    # A swap file that cannot be written raises nothing: its FlowFiles stay in memory.
+    assert notes.raised or kind == "threads" or "too many open files" in said, said
     found = found_in(folder)
     if notes.stopped:
         assert notes.there - notes.unsure <= found <= notes.there | notes.unsure, said
