@@ -365,7 +365,7 @@ def read_to_the_end(client: socket.socket) -> int:
 def test_a_client_that_stops_reading_its_answer_is_cut_off(port: Port) -> None:
     port.guard.reading_timeout_s = 0.1
     with port.connect() as client:
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
         client.sendall(
             GET.replace(b"/status/health", b"/large") + b"Authorization: Bearer s\r\n\r\n"
         )
