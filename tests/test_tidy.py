@@ -39,7 +39,7 @@ STARTING = {
 
 
 # A handler that restores state and raises again must catch BaseException. One that restores nothing
-# says so behind its `except`: translates, warns, adds a note, reacts to this error alone.
+# states why behind its `except`: translates, warns, adds a note, reacts to this error alone.
 NARROW = re.compile(r"# narrow: \S.*$")
 
 

@@ -5,18 +5,17 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from faultcases import DrawnCases
+from faultcases import DrawnCases, DrawnPair, count_single
 from lockbox_kit import DAY, NOW_MS, SOURCE, by_text, hours, task, word
 
 from penstock.indexing.lockbox.lockboxes import Lockboxes
 from penstock.indexing.lockbox.model import HeldLock, LockTask, LockType
 from penstock.testing.clock import VirtualClock
-from penstock.testing.injection import FAULTS, Faults
+from penstock.testing.injection import Faults
 from penstock.testing.lanes import StepLanes
 from penstock.testing.locks import MemoryLockStore
 
@@ -199,25 +198,17 @@ def attempt(
     return raised
 
 
-def single(operation: Operation, error: type[BaseException], *, after: bool) -> int:
-    """Raise an error at each call of an operation, one after the other; return how many."""
-    at = 0
-    while attempt(operation, error, at, after=after):
-        at += 1
-    return at
+def single(
+    operation: Operation, error: type[BaseException], *, after: bool, stride: int = 1
+) -> int:
+    """Raise an error at each call of an operation in turn; return the number of the last call."""
+    return count_single(lambda at: attempt(operation, error, at, after=after), stride)
 
 
 def pair(number: int) -> str:
     """Raise two errors during one operation; both and the operation follow from the number."""
-    dice = random.Random(number)
-    operation, error, second = dice.choice(OPERATIONS), dice.choice(FAULTS), dice.choice(FAULTS)
-    return attempt(
-        operation,
-        error,
-        dice.randrange(4),
-        after=dice.random() < 0.5,
-        then=(second, dice.randrange(2)),
-    )
+    drawn = DrawnPair.of(number, OPERATIONS, calls=4, gaps=2)
+    return attempt(drawn.operation, drawn.first, drawn.at, after=drawn.after, then=drawn.then)
 
 
 PAIRS = DrawnCases(lambda number: ", then " in pair(number))

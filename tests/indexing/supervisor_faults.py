@@ -7,12 +7,11 @@ functions, so that a test runs a sample and the soak runs all.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 
-from faultcases import DrawnCases
+from faultcases import DrawnCases, DrawnPair, count_single
 from indexing_kit import FakeBroker, spec_json
 from queue_kit import KeptEvents, SaidWorker
 
@@ -32,7 +31,7 @@ from penstock.indexing.taskspec import StreamTaskSpec
 from penstock.mailbox import MailboxProcessor
 from penstock.storage.metadata import MetadataStore
 from penstock.testing.clock import VirtualClock
-from penstock.testing.injection import FAULTS, Faults
+from penstock.testing.injection import Faults
 from penstock.testing.lanes import InlineLanes, StepLanes
 from penstock.testing.settling import settle
 from penstock.testing.simulation.memory import MemoryDatabase
@@ -579,31 +578,20 @@ def is_done(done: Future[object]) -> bool:
 def single(
     operation: Operation, error: type[BaseException], *, after: bool, stride: int = 1
 ) -> int:
-    """Raise an error at each call of an operation, one after the other; return the last one.
-
-    Args:
-        operation: What is done.
-        error: What is raised.
-        after: Raise when the call has taken effect.
-        stride: Leave out calls between: 3 tries every third one.
-    """
-    at = 0
-    while attempt(operation, error, at, after=after):
-        at += stride
-    return at
+    """Raise an error at each call of an operation in turn; return the number of the last call."""
+    return count_single(lambda at: attempt(operation, error, at, after=after), stride)
 
 
 def pair(number: int) -> str:
     """Raise two errors during one operation; both and the operation follow from the number."""
-    dice = random.Random(number)
-    operation, error, second = dice.choice(OPERATIONS), dice.choice(FAULTS), dice.choice(FAULTS)
+    drawn = DrawnPair.of(number, OPERATIONS, calls=120, gaps=20)
     return attempt(
-        operation,
-        error,
-        dice.randrange(120),
-        after=dice.random() < 0.5,
-        then=(second, dice.randrange(20)),
-        replicas=dice.choice((1, 2)),
+        drawn.operation,
+        drawn.first,
+        drawn.at,
+        after=drawn.after,
+        then=drawn.then,
+        replicas=drawn.dice.choice((1, 2)),
     )
 
 

@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import TypeVar
 
-from faultcases import DrawnCases
+from faultcases import DrawnCases, DrawnPair, count_single
 from queue_kit import KeptEvents, SaidWorker, kill, noop
 
 from penstock.core.errors import PenstockError
@@ -23,7 +22,7 @@ from penstock.indexing.ports import TaskState
 from penstock.mailbox import MailboxProcessor
 from penstock.storage.metadata import MetadataStore
 from penstock.testing.clock import VirtualClock
-from penstock.testing.injection import FAULTS, Faults
+from penstock.testing.injection import Faults
 from penstock.testing.lanes import InlineLanes, StepLanes
 from penstock.testing.settling import settle
 from penstock.testing.simulation.memory import MemoryDatabase
@@ -188,31 +187,14 @@ def attempt(
 def single(
     operation: Operation, error: type[BaseException], *, after: bool, stride: int = 1
 ) -> int:
-    """Raise an error at each call of an operation, one after the other; return the last one.
-
-    Args:
-        operation: What is done.
-        error: What is raised.
-        after: Raise when the call has taken effect.
-        stride: Leave out calls between: 3 tries every third one.
-    """
-    at = 0
-    while attempt(operation, error, at, after=after):
-        at += stride
-    return at
+    """Raise an error at each call of an operation in turn; return the number of the last call."""
+    return count_single(lambda at: attempt(operation, error, at, after=after), stride)
 
 
 def pair(number: int) -> str:
     """Raise two errors during one operation; both and the operation follow from the number."""
-    dice = random.Random(number)
-    operation, error, second = dice.choice(OPERATIONS), dice.choice(FAULTS), dice.choice(FAULTS)
-    return attempt(
-        operation,
-        error,
-        dice.randrange(20),
-        after=dice.random() < 0.5,
-        then=(second, dice.randrange(6)),
-    )
+    drawn = DrawnPair.of(number, OPERATIONS, calls=20, gaps=6)
+    return attempt(drawn.operation, drawn.first, drawn.at, after=drawn.after, then=drawn.then)
 
 
 PAIRS = DrawnCases(lambda number: ", then " in pair(number))

@@ -26,7 +26,7 @@ _MIB: Final = 1 << 20
 
 
 class Read(NamedTuple):
-    """What a child made of a file: rows, those that are bad, why, columns found, an error."""
+    """The result of reading a file in a child: rows, bad ones, reasons, columns found, an error."""
 
     rows: int = 0
     bad: int = 0
@@ -75,7 +75,7 @@ class Child:
 
 
 def avro_file(path: Path, schema: object, block: bytes, count: int) -> None:
-    """Write an Avro file of one block, which announces so many records."""
+    """Write an Avro file of one block, whose header announces `count` records."""
     stored = io.BytesIO()
     fastavro.writer(stored, schema, [])
     head = stored.getvalue()

@@ -7,11 +7,12 @@ A module of tests has the cases of its part, `PAIRS = FaultCases(OPERATIONS, che
 from __future__ import annotations
 
 import math
+import random
 import traceback
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from penstock.testing.injection import FAULTS, Faults
 
@@ -24,7 +25,7 @@ class FaultCase:
     """One operation, and two faults at calls of its ports.
 
     Attributes:
-        operation: What is called.
+        operation: Name of the operation.
         first: The first exception.
         at: Number of calls before it.
         after: Raise it when the call has taken effect.
@@ -127,3 +128,48 @@ class DrawnCases:
                 text = "".join(traceback.format_exception(error, limit=-3))
                 failures.append(f"case {number}: {text}")
         return failures, reached
+
+
+Op = TypeVar("Op")
+
+
+def count_single(attempt: Callable[[int], str], stride: int = 1) -> int:
+    """Raise one error at each call of an operation in turn; return the number of the last call.
+
+    Args:
+        attempt: Raises at the call of a number; returns where, empty if there was no such call.
+        stride: 3 tries every third call.
+    """
+    at = 0
+    while attempt(at):
+        at += stride
+    return at
+
+
+@dataclass(frozen=True)
+class DrawnPair(Generic[Op]):
+    """Two faults of one operation, all drawn from a number.
+
+    Attributes:
+        operation: The operation.
+        first: The first exception.
+        at: Number of calls before it.
+        after: Raise it when the call has taken effect.
+        then: The second exception, and the number of calls between the two.
+        dice: Draws what else a part needs.
+    """
+
+    operation: Op
+    first: type[BaseException]
+    at: int
+    after: bool
+    then: tuple[type[BaseException], int]
+    dice: random.Random
+
+    @classmethod
+    def of(cls, number: int, operations: Sequence[Op], calls: int, gaps: int) -> DrawnPair[Op]:
+        """Draw a pair within the given numbers of calls."""
+        dice = random.Random(number)
+        operation, first, then = dice.choice(operations), dice.choice(FAULTS), dice.choice(FAULTS)
+        at, after = dice.randrange(calls), dice.random() < 0.5
+        return cls(operation, first, at, after, (then, dice.randrange(gaps)), dice)

@@ -214,7 +214,7 @@ def test_threads_without_state_of_their_own_start_again(
     owner = make(clock, tmp_path)
     owner.start()  # type: ignore[attr-defined]
     until(lambda: name in DEATHS.counts() and not clock.faults)
-    # The role is not ready as long as the thread does not run, and says so.
+    # The role is not ready as long as the thread does not run, and reports that.
     ready = Readiness("flow", [], SystemClock(), on_ready=lambda: None).state()
     assert not ready.ready
     assert any(one.startswith(f"{name} ended unexpectedly") for one in ready.texts())

@@ -105,7 +105,7 @@ def test_a_sync_that_succeeds_makes_all_durable_whatever_was_raised_before(
 
 
 def check_durable(world: World) -> None:
-    """Check that all claims are there after power losses, once a sync has succeeded."""
+    """Check that all claims exist after power losses, once a sync has succeeded."""
     world.put(3)
     world.content.sync()
     for seed in range(3):

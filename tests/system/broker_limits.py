@@ -2,7 +2,7 @@
 
     python broker_limits.py FOLDER
 
-It prints its HTTP port and its TCP port once it serves. At SIGUSR1 it starts no more
+It prints its HTTP port and its TCP port once it serves. At SIGUSR1 it no longer starts
 threads until SIGUSR2. As in a process of Penstock's own, a thread that dies ends it.
 """
 
@@ -26,7 +26,7 @@ NOBODY: Final = 65_534
 
 
 def limit_threads() -> None:
-    """Let no more threads be started; root becomes a user whom that binds, and owns the folder."""
+    """Forbid further threads; root becomes a user whom that binds, and owns the folder."""
     if os.getuid() == 0:
         top = Path(sys.argv[1])
         for place in (top, *top.rglob("*")):

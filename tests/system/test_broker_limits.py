@@ -1,7 +1,7 @@
 """A broker process under real limits: memory, file descriptors, threads.
 
 Whatever a limit made fail, the broker takes messages again once the limit is lifted, or its process
-has ended and is started again. Then each message that was acknowledged is there, in one copy, and
+has ended and is started again. Then each message that was acknowledged exists, in one copy, and
 none that nobody published. A channel delivers what was not finished, and may redeliver the rest.
 """
 
@@ -56,11 +56,11 @@ class Line(V2):
 
 @dataclass
 class Notes:
-    """What clients know.
+    """Messages, as clients know them.
 
     Attributes:
         acknowledged: Numbers of messages that were acknowledged, by topic.
-        unsure: Numbers of those that were not; they may be there.
+        unsure: Numbers of those that were not; they may exist.
         finished: Numbers of those that a consumer has finished.
         ids: By topic and number, the ids under which a message was delivered.
         failed: How many requests failed.

@@ -1,7 +1,7 @@
 """The FlowFile repository and a queue under real limits: memory, file descriptors, threads.
 
 Whatever a limit made fail, a start finds the FlowFiles that were acknowledged, each with its
-content, and no other; unless the repository has stopped, of which the last commit may be there.
+content, and no other; unless the repository has stopped, of which the last commit may exist.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def folder() -> Iterator[str]:
 
 @dataclass
 class Notes:
-    """What a process noted.
+    """Notes of a process.
 
     Attributes:
         there: Ids of FlowFiles that must be found.
