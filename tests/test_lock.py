@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -23,7 +24,7 @@ build-backend = "hatchling.build"
 [project]
 name = "project"
 version = "1.0"
-dependencies = ["locked"]
+dependencies = ["DEPENDENCY"]
 """
 
 
@@ -49,22 +50,56 @@ def make_wheel(folder: Path) -> str:
     return hashlib.sha256(wheel.read_bytes()).hexdigest()
 
 
-def make_project(folder: Path, locked_hash: str) -> None:
+def make_source(folder: Path) -> str:
+    """Write the source of a package `pyspark` into a folder; return its SHA-256."""
+    tree = folder / "pyspark-1.0"
+    (tree / "pyspark").mkdir(parents=True)
+    (tree / "pyspark" / "__init__.py").touch()
+    about = "Metadata-Version: 2.1\nName: pyspark\nVersion: 1.0\n"
+    (tree / "PKG-INFO").write_text(about)
+    code = (
+        "from setuptools import setup\nsetup(name='pyspark', version='1.0', packages=['pyspark'])"
+    )
+    (tree / "setup.py").write_text(code)
+    packed = folder / "pyspark-1.0.tar.gz"
+    with tarfile.open(packed, "w:gz") as archive:
+        archive.add(tree, tree.name)
+    shutil.rmtree(tree)
+    return hashlib.sha256(packed.read_bytes()).hexdigest()
+
+
+def make_project(folder: Path, locked_hash: str, dependency: str = "locked") -> None:
     """Write a checkout that `scripts/setup` can install: its one dependency is locked."""
     (folder / "scripts").mkdir(parents=True)
     shutil.copy(ROOT / "scripts" / "setup", folder / "scripts" / "setup")
     (folder / "scripts" / "find-java").write_text("#!/bin/sh\n")
     (folder / "scripts" / "find-java").chmod(0o755)
-    (folder / "pyproject.toml").write_text(PROJECT)
+    (folder / "pyproject.toml").write_text(PROJECT.replace("DEPENDENCY", dependency))
     (folder / "project").mkdir()
     (folder / "project" / "__init__.py").touch()
-    (folder / "requirements.lock").write_text(f"locked==1.0 \\\n    --hash=sha256:{locked_hash}\n")
+    locked = f"{dependency}==1.0 \\\n    --hash=sha256:{locked_hash}\n"
+    (folder / "requirements.lock").write_text(locked)
     environment = folder / ".venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
     # The installers and the build backend of the environment that runs the tests.
     scheme = {"base": str(environment), "platbase": str(environment)}
     packages = Path(sysconfig.get_path("purelib", "venv", scheme))
     (packages / "tests.pth").write_text(sysconfig.get_path("purelib") + "\n")
+
+
+def set_up(project: Path, packages: Path) -> subprocess.CompletedProcess[str]:
+    """Run `scripts/setup demo` in a checkout; a folder stands for the package index."""
+    variables = {"NO_INDEX": "1", "FIND_LINKS": str(packages), "NO_BUILD_ISOLATION": "1"}
+    caches = project.parent / "caches"
+    environment = {
+        **{name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"},
+        **{f"{tool}_{name}": value for tool in ("UV", "PIP") for name, value in variables.items()},
+        "UV_CACHE_DIR": str(caches / "uv"),
+        "XDG_CACHE_HOME": str(caches),
+        "PIP_NO_CACHE_DIR": "1",
+    }
+    command = ["bash", str(project / "scripts" / "setup"), "demo"]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize("right", [True, False], ids=["right hash", "wrong hash"])
@@ -74,15 +109,7 @@ def test_the_setup_installs_a_locked_package_only_with_its_hash(
     wheels, project = tmp_path / "wheels", tmp_path / "project"
     found = make_wheel(wheels)
     make_project(project, found if right else "0" * len(found))
-    variables = {"NO_INDEX": "1", "FIND_LINKS": str(wheels), "NO_BUILD_ISOLATION": "1"}
-    environment = {
-        **{name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"},
-        **{f"{tool}_{name}": value for tool in ("UV", "PIP") for name, value in variables.items()},
-        "UV_CACHE_DIR": str(tmp_path / "cache"),
-        "PIP_NO_CACHE_DIR": "1",
-    }
-    command = ["bash", str(project / "scripts" / "setup"), "demo"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = set_up(project, wheels)
     installed = list(project.glob(".venv/lib/python*/site-packages/locked.py"))
     if right:
         assert done.returncode == 0, done.stderr
@@ -94,3 +121,33 @@ def test_the_setup_installs_a_locked_package_only_with_its_hash(
     assert "Hash mismatch for `locked" in done.stderr
     assert "THESE PACKAGES DO NOT MATCH THE HASHES" in done.stderr
     assert not (project / ".venv" / ".ready-demo").exists()
+
+
+def test_the_wheel_of_pyspark_is_built_once_for_all_checkouts(tmp_path: Path) -> None:
+    packages = tmp_path / "packages"
+    source = make_source(packages)
+    for name in ("first", "second", "third"):
+        make_project(tmp_path / name, source, "pyspark")
+    done = set_up(tmp_path / "first", packages)
+    assert done.returncode == 0, done.stderr
+    assert "building the wheel of PySpark" in done.stderr
+    shutil.rmtree(packages)
+    packages.mkdir()
+    done = set_up(tmp_path / "second", packages)
+    assert done.returncode == 0, done.stderr
+    assert list((tmp_path / "second").glob(".venv/lib/python*/site-packages/pyspark/__init__.py"))
+    # A damaged wheel is not installed: without the source it cannot be built again.
+    (wheel,) = (tmp_path / "caches" / "penstock" / "wheels").glob("*/pyspark-1.0-*.whl")
+    wheel.write_bytes(wheel.read_bytes()[:-1])
+    done = set_up(tmp_path / "third", packages)
+    assert done.returncode == 1, done.stderr
+    assert "the wheel of PySpark could not be built" in done.stderr
+
+
+def test_the_wheel_of_pyspark_is_built_only_from_the_locked_source(tmp_path: Path) -> None:
+    packages, project = tmp_path / "packages", tmp_path / "project"
+    make_project(project, "0" * len(make_source(packages)), "pyspark")
+    done = set_up(project, packages)
+    assert done.returncode == 1, done.stderr
+    assert "THESE PACKAGES DO NOT MATCH THE HASHES" in done.stderr
+    assert not list((tmp_path / "caches" / "penstock" / "wheels").iterdir())
