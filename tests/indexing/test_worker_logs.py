@@ -128,6 +128,17 @@ def test_kept_logs_are_bounded_by_number_and_size(tmp_path):
     assert (kept / "notes.txt").exists()
 
 
+def test_a_task_whose_id_ends_like_a_log_is_counted_alone(tmp_path):
+    kept = tmp_path / "kept"
+    store = LogStore(str(kept), LogStoreOptions(tasks_max=1, tidy_every=1_000))
+    for number, task_id in enumerate(("t", "t.log")):
+        store.put(task_id, b"1", b"{}")
+        for path in kept.glob(f"{task_id}.*"):
+            os.utime(path, (number, number))
+    store.tidy()
+    assert sorted(path.name for path in kept.iterdir()) == ["t.log.log", "t.log.report.json"]
+
+
 def test_now_and_then_the_store_is_tidied(tmp_path):
     store = LogStore(str(tmp_path / "kept"), LogStoreOptions(tasks_max=2, tidy_every=4))
     for number in range(12):

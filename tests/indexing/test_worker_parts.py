@@ -70,6 +70,22 @@ def test_folders_go_where_the_fewest_run_and_are_found_again(folders):
         folders.make(noop("a").model_copy(update={"id": ".."}), [])
 
 
+def test_no_task_gets_the_name_of_a_file_that_the_worker_writes() -> None:
+    """Every name that is ever in the folder, temporary ones too, is refused as a task's id."""
+    fs = CrashableFileSystem()
+    worker_identity("base", fs, lambda: "w")
+    folders = TaskFolders(["base"], fs)
+    folders.write_enabled(enabled=False)
+    written = fs.listdir("base")
+    assert written == ["identity.json", "worker.json"]
+    for name in (*written, *(f"{one}.tmp" for one in written)):
+        with pytest.raises(InvalidRequest, match="keeps a file of its own under this name"):
+            folders.make(noop("a").model_copy(update={"id": name}), [])
+        with pytest.raises(InvalidRequest, match="keeps a file of its own under this name"):
+            folders.clear(name)
+    assert fs.listdir("base") == written
+
+
 def test_a_task_taken_again_keeps_the_log_that_may_be_nowhere_else(folders):
     one = folders.make(noop("a"), [])
     Attempts(one, OsFileSystem()).begin(restorable=True)

@@ -14,6 +14,7 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from penstock.core.intervals import Interval
+from penstock.core.names import TASK
 from penstock.core.printable import HIDDEN
 from penstock.segments.model import Segment
 from penstock.services.backup.rebuild import named_file
@@ -162,6 +163,16 @@ def test_every_spec_refuses_hostile_names_and_changes_nothing(
         refused(router.post("/druid/v2/sql/task", json={"query": statement}))
     tiers = [{"type": "loadForever", "tieredReplicants": {name: 1}}]
     refused(router.post(f"{C}/rules/d", json=tiers))
+    assert state(world) == before
+
+
+@pytest.mark.parametrize("name", TASK.taken)
+def test_no_task_has_the_name_of_a_file_of_the_worker(world: OverlordWorld, name: str) -> None:
+    before = state(world)
+    told = refused(world.api.post(f"{P}/task", json=noop(name)))
+    assert f"'{name}' is not a valid task id: Penstock keeps a file of its own" in told
+    for path in ("status", "log", "reports"):
+        assert world.api.get(f"{P}/task/{name}/{path}").status_code == 404
     assert state(world) == before
 
 

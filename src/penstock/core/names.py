@@ -36,6 +36,7 @@ class NameRule:
         characters_max: Length in characters; 0: `bytes_max` bounds it.
         is_folder: Whether it becomes a folder: it must not start with a dot then.
         reserved: Characters with a meaning, and what they mean.
+        taken: Names of files of Penstock's own in the folder that holds the folders of such names.
     """
 
     what: str
@@ -43,14 +44,26 @@ class NameRule:
     characters_max: int = 0
     is_folder: bool = False
     reserved: tuple[str, str] = ("", "")
+    taken: tuple[str, ...] = ()
 
 
 _PATH: Final = ("/\\", "the name becomes a folder")
 
+WORKER_STATE_FILE: Final = "worker.json"
+WORKER_IDENTITY_FILE: Final = "identity.json"
+_WORKER_FILES: Final = (WORKER_STATE_FILE, WORKER_IDENTITY_FILE)
+
 # Names of task folders are some 60 bytes longer, and escaped ones up to three times as long.
 DATASOURCE: Final = NameRule("datasource name", bytes_max=64, is_folder=True, reserved=_PATH)
 SUPERVISOR: Final = NameRule("supervisor id", bytes_max=64, is_folder=True, reserved=_PATH)
-TASK: Final = NameRule("task id", bytes_max=180, is_folder=True, reserved=_PATH)
+TASK: Final = NameRule(
+    "task id",
+    bytes_max=180,
+    is_folder=True,
+    reserved=_PATH,
+    # A file is written under its name with `.tmp` before it replaces the one before.
+    taken=(*_WORKER_FILES, *(f"{name}.tmp" for name in _WORKER_FILES)),
+)
 TIER: Final = NameRule("tier name", bytes_max=64, is_folder=True, reserved=_PATH)
 LOOKED_UP: Final = NameRule("name", bytes_max=255, is_folder=True, reserved=_PATH)
 """A name that a request looks up: of a task, a supervisor or a worker, whoever made it."""
@@ -75,7 +88,19 @@ def check_name(name: str, rule: NameRule, *, place: str = "") -> str:
         raise _refused(
             name, rule, place, "it has U+FFFD, which stands for bytes that are not valid UTF-8"
         )
+    check_not_taken(name, rule, place=place)
     return name
+
+
+def check_not_taken(name: str, rule: NameRule, *, place: str = "") -> None:
+    """Refuse the name of a file of Penstock's own. Raises as `check_name`.
+
+    A name that an earlier release stored may be one: it can be looked up and removed.
+    """
+    if name in rule.taken:
+        raise _refused(
+            name, rule, place, "Penstock keeps a file of its own under this name beside the folders"
+        )
 
 
 def check_stored_name(name: str, rule: NameRule, *, place: str = "") -> str:

@@ -149,7 +149,8 @@ class LogStore:
         for details in listed:
             path = str(details["name"])
             name = path.rpartition("/")[2]
-            task_id = name.removesuffix(REPORT).removesuffix(LOG)
+            # Once: the id of a task may end so itself.
+            task_id = name.removesuffix(REPORT if name.endswith(REPORT) else LOG)
             if task_id == name or details.get("type") != "file":
                 continue  # not ours
             changed, size, paths = tasks.get(task_id, (0.0, 0, []))

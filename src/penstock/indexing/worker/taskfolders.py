@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import orjson
 
 from penstock.core.errors import CorruptData, InvalidRequest, NotFound, PenstockError
+from penstock.core.names import TASK, WORKER_IDENTITY_FILE, WORKER_STATE_FILE, check_not_taken
 from penstock.indexing.ports import TaskState
 from penstock.indexing.task.folder import TaskFolder
 from penstock.indexing.worker.attempts import Attempts, TaskEnd
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
     from penstock.storage.filesystem import FileSystem
 
 _log = logging.getLogger(__name__)
-
-_STATE_FILE: Final = "worker.json"
-_IDENTITY_FILE: Final = "identity.json"
 
 
 def worker_identity(base: str, fs: FileSystem, new_id: Callable[[], str]) -> str:
@@ -43,7 +41,7 @@ def worker_identity(base: str, fs: FileSystem, new_id: Callable[[], str]) -> str
         Unavailable: The disk is full.
     """
     fs.mkdir(base)
-    path = f"{base}/{_IDENTITY_FILE}"
+    path = f"{base}/{WORKER_IDENTITY_FILE}"
     found = _identity_in(path, fs)
     if found is None:
         fs.write_atomically(path, orjson.dumps({"id": new_id()}))
@@ -197,10 +195,11 @@ class TaskFolders:
         """Return the bases that have a folder of a task."""
         if not task_id or "/" in task_id or task_id.startswith("."):
             raise InvalidRequest(f"{task_id!r} cannot name a folder, so it is no id of a task")
+        check_not_taken(task_id, TASK)
         return [base for base in self._bases if self._fs.exists(f"{base}/{task_id}")]
 
     def _state_path(self) -> str:
-        return f"{self._bases[0]}/{_STATE_FILE}"
+        return f"{self._bases[0]}/{WORKER_STATE_FILE}"
 
     def _look_into(self, path: str, task_id: str) -> tuple[TaskFolder, TaskEnd | None] | None:
         try:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from penstock.core.errors import Conflict, InvalidRequest
-from penstock.core.names import TASK, check_stored_name
+from penstock.core.names import TASK, check_not_taken, check_stored_name
 from penstock.indexing.spec.batch import CompactSpec
 from penstock.indexing.spec.context import with_defaults
 from penstock.indexing.spec.model import SpecModel
@@ -29,6 +29,7 @@ def new_row(task: TaskSpec, now_ms: int, *, payload_bytes_max: int) -> TaskRow:
             it the locks that it needs.
     """
     check_stored_name(task.id, TASK, place="id")
+    check_not_taken(task.id, TASK, place="id")
     if isinstance(task, CompactSpec):
         task.require_locks()
     payload = task.to_json()
