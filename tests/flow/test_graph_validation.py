@@ -101,7 +101,7 @@ def test_values_are_judged_with_their_parameters() -> None:
     assert with_processor(good, "Read") == []
     bad = good.replace("#{size}", "#{folder}")
     assert with_processor(bad, "Read") == [
-        "f.yaml:4:77: processors.Read.properties.Batch Size: '/data' is no whole number: write one "
+        "f.yaml:4:77: processors.Read.properties.Batch Size: '/data' is not a whole number of 64 bits: write one "
         "such as 100"
     ]
 

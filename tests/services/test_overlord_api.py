@@ -312,7 +312,7 @@ def test_the_token_is_asked_for(world: OverlordWorld) -> None:
     [
         ("GET", "/tasks?state=odd", None, 400, "state: 'odd' is no state"),
         ("GET", "/tasks?max=0", None, 400, "max: "),
-        ("GET", "/completeTasks?n=x", None, 400, "n: 'x' is no whole number"),
+        ("GET", "/completeTasks?n=x", None, 400, "n: 'x' is not a whole number"),
         ("GET", "/tasks?createdTimeInterval=now", None, 400, "createdTimeInterval: "),
         ("GET", "/task/nobody", None, 404, "no task 'nobody'"),
         ("GET", "/task/nobody/status", None, 404, "no task 'nobody'"),

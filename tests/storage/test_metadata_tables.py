@@ -361,3 +361,14 @@ def test_absolute_announced_files_of_earlier_releases_become_relative(store) -> 
         assert store.announce(name, "d", f"s{name}", [file])
     store.roots.register("w", "/new/tasks", ["t", "identity.json"])
     assert announced_paths(store) == ["/new/tasks/t/persist/1-0/x", "/old/tasks/u/persist/1-0/x"]
+
+
+@pytest.mark.parametrize("number", [1 << 63, 1 << 64, -(1 << 63) - 1])
+def test_a_number_that_the_database_cannot_keep_is_refused(
+    store: MetadataStore, number: int
+) -> None:
+    with pytest.raises(InvalidRequest, match="cannot keep or look for"):
+        store.segments.unused(changed_before_ms=number, datasource="d")
+    with pytest.raises(InvalidRequest, match="cannot keep or look for"):
+        store.leases.renew("r", "h", host="h", port=number, ttl_ms=1)
+    assert store.leases.list() == []

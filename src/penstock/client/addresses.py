@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from penstock.core.errors import InvalidRequest
 
+_PORT = re.compile(r"[0-9]{1,5}")
 _PORTS = 65_536
 
 
@@ -29,7 +31,7 @@ class Address:
         host, _, port = text.rpartition(":")
         bare = host.removeprefix("[").removesuffix("]")
         bracketed = bare != host
-        if not bare or not port.isdecimal() or not 0 < int(port) < _PORTS:
+        if not bare or not _PORT.fullmatch(port) or not 0 < int(port) < _PORTS:
             raise InvalidRequest(
                 f"{text!r} is no address of a server: write host:port, such as 127.0.0.1:4150, or"
                 " unix:/path"

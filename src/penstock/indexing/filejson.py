@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from penstock.core.intervals import Interval
+from penstock.core.wholenumbers import is_int64
 from penstock.indexing.engine import DataFile, RowCounts
 
 Number = TypeVar("Number", int, float)
@@ -88,7 +89,7 @@ def counts_from_json(value: object) -> RowCounts:
 
 
 def whole_number(value: object) -> int:
-    """Return a JSON value that is a whole number, or raise TypeError."""
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{value!r} is no whole number")
+    """Return a JSON value that is a whole number of 64 bits, or raise TypeError."""
+    if not is_int64(value):
+        raise TypeError(f"{value!r:.60} is not a whole number of 64 bits")
     return value

@@ -21,6 +21,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from penstock.core.errors import CorruptData, InvalidRequest
+from penstock.core.printable import quoted
+from penstock.core.wholenumbers import int64_of, is_int64
 
 Offsets = Mapping[int, int]
 """Stream partition -> offset of the next message."""
@@ -267,19 +269,34 @@ def offsets_from_json(value: object) -> dict[int, int]:
         InvalidRequest: It is not an object of stream partition numbers and offsets.
     """
     if not isinstance(value, dict):
-        raise InvalidRequest(f'offsets must be an object such as {{"0": 120}}, not {value!r}')
+        raise InvalidRequest(f'offsets must be an object such as {{"0": 120}}, not {value!r:.60}')
     found: dict[int, int] = {}
     for key, offset in value.items():
-        good_key = isinstance(key, int) or (
-            isinstance(key, str) and key.isascii() and key.isdigit()
-        )
-        if not good_key or isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
+        partition = int64_of(str(key)) if isinstance(key, int | str) else None
+        if partition is None or partition < 0 or not is_int64(offset) or offset < 0:
             raise InvalidRequest(
-                f'offsets must be stream partition numbers and offsets such as {{"0": 120}},'
-                f" not {key!r}: {offset!r}"
+                'offsets must be stream partitions and offsets of 64 bits such as {"0": 120},'
+                f" not {quoted(str(key))}: {offset!r:.60}"
             )
-        found[int(key)] = offset
+        if partition in found:
+            raise InvalidRequest(f"stream partition {partition} has two offsets: keep one of them")
+        found[partition] = offset
     return found
+
+
+def range_from_json(start: object, end: object) -> tuple[dict[int, int], dict[int, int]]:
+    """Read where a sequence begins and ends. Raises as `offsets_from_json`.
+
+    Raises:
+        InvalidRequest: The two name different stream partitions.
+    """
+    begins, ends = offsets_from_json(start), offsets_from_json(end)
+    if begins.keys() != ends.keys():
+        raise InvalidRequest(
+            f"the start names the stream partitions {sorted(begins)}, and the end {sorted(ends)}:"
+            " name the same in both"
+        )
+    return begins, ends
 
 
 def _text(offsets: Offsets) -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 from penstock.broker.httpserver.hosts import normalized_host
 from penstock.core.durations import parse_duration
 from penstock.core.errors import InvalidRequest
+from penstock.core.wholenumbers import int64_of
 from penstock.flow.modules import is_module_name
 
 # In URLs: what stands behind a user's name, and parameters by their names. A password may hold
@@ -25,6 +26,8 @@ _PASSWORD = re.compile(r"(://[^/@\s:]*:)\S*@")
 _PARAMETER = re.compile(
     r"((?:password|passwd|pwd|secret|token|signature|sig|key)=)[^;&\s]+", re.IGNORECASE
 )
+_MEMORY = re.compile(r"[0-9]{1,9}[mg]")
+_SIZE = re.compile(r"[0-9]{1,6}t|[0-9]{1,9}[mg]")
 _UNITS = {"m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
@@ -45,11 +48,12 @@ class Address:
         host, separator, port = text.strip().rpartition(":")
         if not separator:
             host = ""
-        if not port.isdecimal() or int(port) > 65_535:
+        number = int64_of(port)
+        if number is None or not 0 <= number <= 65_535:
             raise InvalidRequest(f"{text!r} is no address; write HOST:PORT, such as 127.0.0.1:8888")
         if host.startswith("[") != host.endswith("]") or (":" in host and not host.startswith("[")):
             raise InvalidRequest(f"{text!r} is no address; write IPv6 as [::1]:8888")
-        return cls(host.strip("[]") or "127.0.0.1", int(port))
+        return cls(host.strip("[]") or "127.0.0.1", number)
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -86,7 +90,7 @@ def address(value: object) -> Address:
 def memory(value: object) -> str:
     """Read a size of memory, such as 2g."""
     found = text(value).lower()
-    if not (found[:-1].isdecimal() and found[-1] in "mg" and int(found[:-1]) > 0):
+    if not _MEMORY.fullmatch(found) or not int(found[:-1]):
         raise InvalidRequest(f"{value!r} is no size of memory; write 512m or 2g")
     return found
 
@@ -116,7 +120,7 @@ def size_to(most: str) -> Callable[[object], str]:
 def size(value: object) -> str:
     """Read a size, such as 20g."""
     found = text(value).lower()
-    if not (found[:-1].isdecimal() and found[-1] in _UNITS):
+    if not _SIZE.fullmatch(found):
         raise InvalidRequest(f"{value!r} is no size; write 500m, 20g or 1t")
     return found
 
@@ -137,10 +141,10 @@ def number(low: int, high: int) -> Callable[[object], int]:
     """Return what reads a whole number between two bounds."""
 
     def parse(value: object) -> int:
-        found = str(value).strip()
-        if isinstance(value, bool) or not found.isdecimal() or not low <= int(found) <= high:
+        found = None if isinstance(value, bool) else int64_of(str(value).strip())
+        if found is None or not low <= found <= high:
             raise InvalidRequest(f"{value!r} is no whole number from {low} to {high}")
-        return int(found)
+        return found
 
     return parse
 

@@ -18,6 +18,8 @@ from typing import Final, Generic, TypeAlias, TypeVar, cast
 from urllib.parse import urlsplit
 
 from penstock.core.errors import InvalidRequest
+from penstock.core.printable import quoted
+from penstock.core.wholenumbers import INT64_MAX, int64_of
 from penstock.flow.scheduling.periods import parse_period
 
 T = TypeVar("T")
@@ -88,10 +90,12 @@ def _without(separator: str, item: str) -> str:
 
 
 def _parse_int(text: str) -> int:
-    try:
-        return int(text.strip())
-    except ValueError:
-        raise InvalidRequest(f"{text!r} is no whole number: write one such as 100") from None
+    number = int64_of(text.strip())
+    if number is None:
+        raise InvalidRequest(
+            f"{quoted(text)} is not a whole number of 64 bits: write one such as 100"
+        )
+    return number
 
 
 def _parse_float(text: str) -> float:
@@ -121,7 +125,10 @@ def parse_size(text: str) -> int:
     match = _SIZE.fullmatch(text.strip().lower())
     if match is None:
         raise InvalidRequest(f"{text!r} is no size: write one such as 512, 64 KB, 10 MB or 2 GB")
-    return int(Decimal(match[1]) * _SCALES[match[2].rstrip("ib")])
+    size = int(Decimal(match[1]) * _SCALES[match[2].rstrip("ib")])
+    if size > INT64_MAX:
+        raise InvalidRequest(f"{quoted(text)} is more than 8 EiB: write a smaller size")
+    return size
 
 
 def _parse_regex(text: str) -> re.Pattern[str]:

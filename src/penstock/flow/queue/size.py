@@ -13,6 +13,8 @@ from fractions import Fraction
 from typing import Final
 
 from penstock.core.errors import InvalidRequest
+from penstock.core.printable import quoted
+from penstock.core.wholenumbers import INT64_MAX
 
 
 class Availability(enum.Enum):
@@ -92,7 +94,9 @@ class QueueOptions:
         return (0 < self.backpressure_count <= count) or (0 < self.backpressure_bytes <= size_bytes)
 
 
-_SIZE: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*(B|KB|MB|GB|TB)\s*", re.IGNORECASE)
+_SIZE: Final = re.compile(
+    r"\s*([0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})\s*(B|KB|MB|GB|TB)\s*", re.IGNORECASE
+)
 _UNITS: Final = {"B": 0, "KB": 10, "MB": 20, "GB": 30, "TB": 40}
 
 
@@ -108,4 +112,7 @@ def parse_size(text: str) -> int:
             f"{text!r} is no size; write a number and B, KB, MB, GB or TB, such as '1 GB'"
         )
     number, unit = found.groups()
-    return int(Fraction(number.rstrip(".")) * (1 << _UNITS[unit.upper()]))
+    size = int(Fraction(number.rstrip(".")) * (1 << _UNITS[unit.upper()]))
+    if size > INT64_MAX:
+        raise InvalidRequest(f"{quoted(text)} is more than 8 EiB: write a smaller size")
+    return size

@@ -15,7 +15,7 @@ from penstock.indexing.actions.wire import (
 )
 from penstock.indexing.engine import RowCounts
 from penstock.indexing.filejson import counts_from_json, counts_to_json
-from penstock.indexing.sequences import Offsets, offsets_from_json, offsets_to_json
+from penstock.indexing.sequences import Offsets, offsets_to_json, range_from_json
 from penstock.storage.metadata import Basis, PublishOutcome, SegmentRow
 from penstock.storage.metadata.rows import PublishKind
 
@@ -73,12 +73,17 @@ class PublishSegments:
     @classmethod
     def from_json(cls, value: Mapping[str, object]) -> PublishSegments:
         """Read the JSON form."""
-        start, end, basis = value["startMetadata"], value["endMetadata"], value.get("basis")
+        basis, is_batch = value.get("basis"), value["startMetadata"] is value["endMetadata"] is None
+        start, end = (
+            (None, None)
+            if is_batch
+            else range_from_json(value["startMetadata"], value["endMetadata"])
+        )
         return cls(
             sequence_name=str(value["sequenceName"]),
             segments=tuple(segment_from_json(item) for item in objects(value["segments"])),
-            start=None if start is None else offsets_from_json(start),
-            end=None if end is None else offsets_from_json(end),
+            start=start,
+            end=end,
             counts=counts_from_json(value["counts"]),
             topic_id=str(value.get("topicId", "")),
             kind=PUBLISH_TYPES[str(value["type"])],

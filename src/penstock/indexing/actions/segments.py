@@ -121,6 +121,8 @@ class SegmentListUnused:
         """Read the JSON form."""
         versions, limit = value.get("versions"), value.get("limit")
         changed = value.get("maxUsedStatusLastUpdatedTime")
+        if limit is not None and whole_number(limit) < 0:
+            raise ValueError(f"limit {limit} is below 0")
         return cls(
             Interval.parse(str(value["interval"])),
             None if versions is None else tuple(strings(versions)),

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from penstock.indexing.actions.wire import objects
 from penstock.indexing.engine import DataFile
 from penstock.indexing.filejson import data_file_from_json, data_file_to_json, whole_number
-from penstock.indexing.sequences import Offsets, offsets_from_json, offsets_to_json
+from penstock.indexing.sequences import Offsets, offsets_from_json, offsets_to_json, range_from_json
+
+_PORT_MAX: Final = 65_535
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +47,9 @@ class AnnounceFiles:
     def from_json(cls, value: Mapping[str, object]) -> AnnounceFiles:
         """Read the JSON form."""
         files = tuple(data_file_from_json(item) for item in objects(value["files"]))
-        return cls(
-            str(value["sequenceName"]),
-            files,
-            # Peons of an earlier release do not say.
-            offsets_from_json(value.get("startMetadata", {})),
-            offsets_from_json(value.get("endMetadata", {})),
-            str(value.get("topicId", "")),
-        )
+        # Peons of an earlier release name no offsets.
+        start, end = range_from_json(value.get("startMetadata", {}), value.get("endMetadata", {}))
+        return cls(str(value["sequenceName"]), files, start, end, str(value.get("topicId", "")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +69,10 @@ class UpdateLocation:
     @classmethod
     def from_json(cls, value: Mapping[str, object]) -> UpdateLocation:
         """Read the JSON form."""
-        return cls(str(value["host"]), whole_number(value["port"]))
+        port = whole_number(value["port"])
+        if not 0 < port <= _PORT_MAX:
+            raise ValueError(f"port {port} is not from 1 to {_PORT_MAX}")
+        return cls(str(value["host"]), port)
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,6 +89,13 @@ def _count(value: object) -> object:
     return value
 
 
+def _within_64_bits(value: int) -> int:
+    # A number in quotes becomes one only behind `_count`.
+    if abs(value) > _MAX_COUNT:
+        raise mistake(f"must be at most {_MAX_COUNT}")
+    return value
+
+
 def _flag(value: object) -> object:
     """Druid's reader takes these; what else may mean yes or no is refused by the strict type."""
     if isinstance(value, str):
@@ -236,7 +243,7 @@ CappedDurationMs = Annotated[
 ]
 """A duration; more days than the calendar has are as many as it has."""
 Flag = Annotated[bool, BeforeValidator(_flag), Strict()]
-Count = Annotated[int, BeforeValidator(_count)]
+Count = Annotated[int, BeforeValidator(_count), AfterValidator(_within_64_bits)]
 TopicName = Annotated[str, AfterValidator(_topic)]
 TimeText = Annotated[str, AfterValidator(_time)]
 IntervalText = Annotated[str, AfterValidator(_interval)]

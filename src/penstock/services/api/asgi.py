@@ -24,6 +24,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 import penstock
 from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
 from penstock.core.loopstalls import loop_stalls
+from penstock.core.printable import quoted
+from penstock.core.wholenumbers import int64_of
 from penstock.services.api.instead import instead_of
 from penstock.services.errorcodes import BodyTooLarge, error_body, status_and_code
 from penstock.services.readiness import ReadyState
@@ -102,7 +104,8 @@ class BodyLimit:
             await self._app(scope, receive, send)
             return
         announced = next((v for k, v in scope["headers"] if k == b"content-length"), b"0")
-        if announced.isdigit() and int(announced) > self._limit_bytes:
+        size_bytes = int64_of(announced.decode("latin-1"))
+        if announced.isdigit() and (size_bytes is None or size_bytes > self._limit_bytes):
             body = {"error": _too_large(self._limit_bytes), "errorCode": "invalidInput"}
             await JsonResponse(body, 413)(scope, receive, send)
             return
@@ -340,7 +343,9 @@ def integer(request: Request, name: str, default: int | None = None) -> int | No
     text = request.query_params.get(name)
     if text is None:
         return default
-    try:
-        return int(text)
-    except ValueError:
-        raise InvalidRequest(f"{text!r} is no whole number", place=name) from None
+    found = int64_of(text)
+    if found is None:
+        raise InvalidRequest(
+            f"{quoted(text)} is not a whole number of 64 bits: write digits", place=name
+        )
+    return found

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from penstock.core.errors import Dependency, PenstockError, Unavailable
 from penstock.core.waits import waits_from_json
+from penstock.core.wholenumbers import int64_of, is_int64
 from penstock.indexing.ports import (
     DEFAULT_WORKER_CATEGORY,
     Effort,
@@ -110,7 +111,13 @@ def offsets_of(value: object) -> dict[int, int]:
     """
     if not isinstance(value, dict):
         raise TypeError("offsets are an object")
-    return {int(partition): int(offset) for partition, offset in value.items()}
+    found: dict[int, int] = {}
+    for name, offset in value.items():
+        partition = int64_of(str(name))
+        if partition is None or not is_int64(offset):
+            raise ValueError(f"not a stream partition and its offset: {name!r:.60}: {offset!r:.60}")
+        found[partition] = offset
+    return found
 
 
 def _texts(offsets: Mapping[int, int]) -> dict[str, int]:

@@ -32,6 +32,7 @@ from penstock.core.instants import parse_time
 from penstock.core.looptasks import start_awaited, start_job
 from penstock.core.sqlsizes import check_text
 from penstock.core.sqltext import tokens
+from penstock.core.wholenumbers import is_int64
 from penstock.indexing.engine import EngineFailure
 from penstock.services.api.asgi import JsonResponse
 from penstock.services.api.indexer.answers import typed_error
@@ -409,6 +410,10 @@ def _parameters(given: object) -> Sequence[SqlValue]:
         if value is not None and not isinstance(value, str | int | float | bool):
             raise InvalidRequest(
                 "must be a text, a number, true, false or null", place=f"parameters[{number}]"
+            )
+        if isinstance(value, int) and not isinstance(value, bool) and not is_int64(value):
+            raise InvalidRequest(
+                f"{value} has more than 64 bits: write it as a text", place=f"parameters[{number}]"
             )
         if isinstance(one, dict) and one.get("type") is not None and value is not None:
             values.append(_typed(one["type"], value, f"parameters[{number}]"))

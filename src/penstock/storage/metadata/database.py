@@ -179,6 +179,14 @@ class Database:
                 )
             try:
                 return self._once(work, write=write)
+            except OverflowError as error:
+                # SQLite's driver raises it past its own errors.
+                if "SQLite" not in str(error):
+                    raise
+                raise InvalidRequest(
+                    "the database cannot keep or look for a number of more than 64 bits: give a"
+                    " smaller one"
+                ) from error
             except self._errors as error:
                 if postgres.is_silence(_driver_error(error)):
                     self._rest_until_s = self._clock.monotonic_s() + REST_S

@@ -1,0 +1,122 @@
+"""Numbers of any size in every place of every action of a task: each is done or refused."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+
+import orjson
+import pytest
+from action_kit import DAY, NOTHING, Desk, batch, rows, stream
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.core.errors import PenstockError
+from penstock.indexing import actions
+from penstock.indexing.actions import (
+    AnnounceFiles,
+    CheckPointDataSourceMetadata,
+    LockTryAcquire,
+    PublishSegments,
+    SegmentListUnused,
+    UpdateLocation,
+)
+from penstock.indexing.actions.locks import LockedSegment
+from penstock.indexing.actions.places import SegmentPlace
+from penstock.indexing.engine import DataFile
+from penstock.services.errorcodes import status_and_code
+
+VERSION = "2024-02-01T00:00:00.000Z"
+FILE = DataFile("/x/0.parquet", DAY, 1, 2, DAY.start_ms, DAY.start_ms, (("page", "string"),))
+SEGMENTS = rows([SegmentPlace(DAY, VERSION, 0, 1)])
+EXAMPLES = (
+    AnnounceFiles("base-s_0", (FILE,), {0: 0}, {0: 5}),
+    CheckPointDataSourceMetadata({0: 0}),
+    LockTryAcquire((), segments=(LockedSegment(DAY, VERSION, 0),)),
+    PublishSegments("base-s_0", SEGMENTS, {0: 0}, {0: 5}, NOTHING),
+    PublishSegments("b", SEGMENTS, None, None, NOTHING, kind="append"),
+    SegmentListUnused(DAY, None, 5, 7),
+    UpdateLocation("host", 80),
+)
+FORMS = [action.to_json() for action in EXAMPLES]
+# No other action has a number in it.
+WITHOUT = {
+    *("datasourceList", "lockList", "lockRelease", "markSegmentsAsUnused", "segmentAllocate"),
+    *("markSegmentsToUpgrade", "retrieveSegmentsById", "segmentDivision", "segmentListUsed"),
+    *("segmentNuke", "segmentTransactionalReplace"),
+}
+EDGES = [
+    sign * (1 << bits) + more
+    for sign in (1, -1)
+    for bits in (31, 32, 63, 64)
+    for more in (-1, 0, 1)
+]
+Numbers = st.sampled_from(
+    [*map(str, EDGES), "9" * 400, "9" * 4_400, "-" + "9" * 4_400]
+) | st.integers().map(str)
+
+Place = tuple[str | int, ...]
+
+
+def places(value: object, place: Place = ()) -> Iterator[Place]:
+    """Yield where numbers stand, and keys that are numbers."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            if name.isdecimal():
+                yield (*place, name)
+            yield from places(inner, (*place, name))
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            yield from places(inner, (*place, number))
+    elif isinstance(value, int) and not isinstance(value, bool):
+        yield place
+
+
+PLACES = [(number, place) for number, form in enumerate(FORMS) for place in places(form)]
+
+
+def with_number(form: dict[str, object], place: Place, number: str, *, as_key: bool) -> bytes:
+    """Return the JSON of a form in which another number stands at a place."""
+    changed = copy.deepcopy(form)
+    inside: object = changed
+    for step in place[:-1]:
+        inside = inside[step]  # type: ignore[index]
+    assert isinstance(inside, dict | list)
+    if as_key and isinstance(inside, dict):
+        inside[number] = inside.pop(str(place[-1]))
+        return json.dumps(changed).encode()
+    inside[place[-1]] = "?number?"  # type: ignore[index]
+    return json.dumps(changed).replace('"?number?"', number).encode()
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
+    made = Desk(tmp_path_factory.mktemp("numbers"))
+    made.add(stream("s"))
+    made.add(batch("b", useConcurrentLocks=True))
+    return made
+
+
+def test_every_action_with_a_number_is_here() -> None:
+    found = {str(form["type"]) for form in FORMS}
+    assert found | WITHOUT == set(actions._READERS)
+    assert not found & WITHOUT
+
+
+@settings(max_examples=300)
+@given(st.sampled_from(PLACES), Numbers, st.booleans(), st.sampled_from(["s", "b"]))
+def test_a_number_of_any_size_is_taken_or_refused(
+    desk: Desk, place: tuple[int, Place], number: str, as_key: bool, task: str
+) -> None:
+    form = with_number(FORMS[place[0]], place[1], number, as_key=as_key)
+    refused: list[PenstockError] = []
+    with suppress(orjson.JSONDecodeError):  # the body is refused
+        try:
+            desk.handler.perform(task, orjson.loads(form))
+        except PenstockError as error:
+            refused.append(error)
+    for error in refused:
+        assert status_and_code(error)[0] < 500, (error, form[:300])
+        assert len(str(error)) < 1_000
