@@ -26,7 +26,15 @@ from penstock.core.names import (
     normalised,
     spelling,
 )
-from penstock.core.printable import HIDDEN, escaped, escaped_json, escaped_lines, quoted
+from penstock.core.printable import (
+    HIDDEN,
+    escaped,
+    escaped_json,
+    escaped_lines,
+    from_header,
+    quoted,
+    to_header,
+)
 
 FOLDERS = (DATASOURCE, SUPERVISOR, TASK, TIER, LOOKED_UP)
 RULES = (*FOLDERS, COMPONENT)
@@ -85,6 +93,14 @@ def test_a_name_that_becomes_a_folder_leads_to_no_other(
 )
 def test_ordinary_names_are_names_of_everything(name: str) -> None:
     assert [check_name(name, rule) for rule in RULES] == [name] * len(RULES)
+
+
+def test_the_files_of_a_worker_are_not_names_of_tasks() -> None:
+    for name in TASK.taken:
+        with pytest.raises(InvalidRequest, match=f"id: '{name}' is not a valid task id: Penstock"):
+            check_name(name, TASK, place="id")
+        # An earlier release may have stored it.
+        assert check_stored_name(name, TASK) == check_name(name, LOOKED_UP) == name
 
 
 def test_the_length_is_that_of_the_normal_form() -> None:
@@ -153,3 +169,15 @@ def test_escaped_json_means_the_same(name: str, value: str) -> None:
         # Two halves of a pair that follow each other are one character in JSON's escapes.
         assert json.loads(text) == json.loads(json.dumps(content))
         assert not re.search(f"(?!\n)[{HIDDEN}]", text)
+
+
+@given(Text)
+def test_a_text_comes_through_a_header_escaped(text: str) -> None:
+    header = to_header(text)
+    assert not re.search(rb"[\x00-\x1f\x7f]", header)
+    assert from_header(header.decode("latin-1")) == escaped(text)
+
+
+def test_a_header_that_is_not_utf8_stays_as_it_was_read() -> None:
+    assert from_header("Caf\u00e9") == "Caf\u00e9"
+    assert from_header("\u20ac") == "\u20ac"

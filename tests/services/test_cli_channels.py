@@ -213,3 +213,18 @@ def test_more_than_one_look(broker: RunningBroker, command: Command) -> None:
         client.publish("t", [b"%d" % number for number in range(2_500)])
     shown = command("topic", "peek", "t", "--max", "9999").split()
     assert shown == [str(number) for number in range(2_500)]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("topic", "create", "Café"), ("pub", "--topic", "Café", "an event")],
+    ids=["create", "pub"],
+)
+def test_a_name_that_is_refused_is_shown_as_it_was_typed(
+    command: Command, words: tuple[str, ...]
+) -> None:
+    said = " ".join(command(*words, code=2).split())
+    assert "INVALID_TOPIC: " in said
+    assert "'Café' is not a valid topic name: use 1 to 64 of . a-z A-Z 0-9 _ -" in said or (
+        "'Café' is no name of a topic" in said
+    )

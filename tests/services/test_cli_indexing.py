@@ -190,6 +190,50 @@ def test_what_is_wrong_is_one_line(tmp_path: Path, capsys: Capture) -> None:
         assert says in out(capsys, *arguments, code=code)
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(("task", one) for one in ("status", "why", "log", "report")),
+        *(("supervisor", one) for one in ("status", "history", "suspend", "stats")),
+        *(("compaction", "show"), ("rule", "history"), ("segment", "timeline")),
+        ("task", "shutdown"),
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("name", ["a/b", ""])
+def test_a_name_that_no_path_can_have_is_refused_by_the_command(
+    capsys: Capture, command: tuple[str, ...], name: str
+) -> None:
+    said = " ".join(out(capsys, *command, "--", name, code=exitcodes.USAGE).split())
+    assert f"{name!r} is not a valid name: a name is not empty and has no '/'" in said
+
+
+BROKEN = {
+    '{\n "a": 1,\n nonsense}': ":3:2: is not JSON: Expecting property name enclosed in double",
+    "[" * 100_000: ": has objects or lists inside each other too deeply: write it flatter",
+}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("task", "submit"), ("supervisor", "submit"), ("compaction", "set"), ("rule", "set", "web")],
+    ids=" ".join,
+)
+def test_broken_json_is_named_with_its_file_and_line(
+    tmp_path: Path, capsys: Capture, command: tuple[str, ...]
+) -> None:
+    file = tmp_path / "broken.json"
+    for text, why in BROKEN.items():
+        file.write_text(text)
+        said = out(capsys, *command, str(file), code=exitcodes.USAGE)
+        assert f"{file}{why}" in " ".join(said.split()), said
+    # Where no file can say so, the server does, with the place in the spec.
+    file.write_text('{"dataSource": "web", "taskPriority": ' + "9" * 5_000 + "}")
+    said = out(capsys, *command, str(file), code=exitcodes.USAGE)
+    assert "64 bits" in said
+    assert "9" * 100 not in said
+
+
 def test_a_lag_in_time_is_told_where_it_is_wanted(
     world: OverlordWorld, tmp_path: Path, capsys: Capture
 ) -> None:

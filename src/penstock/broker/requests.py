@@ -26,6 +26,7 @@ from penstock.core.errors import (
     NotReachable,
     Unavailable,
 )
+from penstock.core.printable import from_header
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -146,7 +147,7 @@ def _as_error(
         document = None
     code = document.get("message") if isinstance(document, dict) else None
     what = code if isinstance(code, str) else answer.decode(errors="replace")[:200]
-    detail = response.headers.get("X-Penstock-Detail", "")
+    detail = from_header(response.headers.get("X-Penstock-Detail", ""))
     # The broker's own words say what to mend; the request is only of use without them.
     if not detail:
         message = f"{request}: {response.status} {what}"

@@ -43,6 +43,22 @@ def quoted(text: str) -> str:
     return repr(text if len(text) <= _QUOTED_MAX else f"{text[:_QUOTED_MAX]}…")
 
 
+def to_header(text: str) -> bytes:
+    """Return a text as the value of an HTTP header: escaped, in UTF-8."""
+    return escaped(text).encode()
+
+
+def from_header(value: str) -> str:
+    """Return the text of a header by `to_header`, of which Python reads each byte as a character.
+
+    What is not UTF-8 stays as it was read: another server may have written it.
+    """
+    try:
+        return value.encode("latin-1").decode()
+    except UnicodeError:  # narrow: restores nothing
+        return value
+
+
 def _is_plain(text: str) -> bool:
     return text.isascii() and text.isprintable()
 

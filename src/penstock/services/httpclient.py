@@ -17,10 +17,11 @@ from email.message import Message
 from urllib.parse import urlencode, urlsplit
 
 from penstock.core.errors import Dependency, InvalidRequest, NotReachable, PenstockError
+from penstock.core.printable import from_header
 from penstock.services.errorcodes import error_from
 
 JSON_TYPE = "application/json"
-DETAIL_HEADER = "X-Penstock-Detail"
+_DETAIL_HEADER = "X-Penstock-Detail"
 TRUNCATED_HEADER = "X-Penstock-Truncated"
 _ANSWER_TEXT_MAX = 2_000
 _CHUNK_BYTES = 64 << 10
@@ -111,7 +112,7 @@ class JsonClient:
         status, answered, content = self._exchange(method, path, body, query, JSON_TYPE, headers)
         if status >= 300:
             request = f"{method} {self.base_url}{path}"
-            raise error_of_answer(status, content, request, answered.get(DETAIL_HEADER, ""))
+            raise error_of_answer(status, content, request, detail_of(answered))
         if not answered.get("Content-Type", "").startswith(JSON_TYPE):
             return content.decode(errors="replace")
         try:
@@ -127,7 +128,7 @@ class JsonClient:
         status, headers, content = self._exchange("GET", path, b"", query, JSON_TYPE)
         if status >= 300:
             request = f"GET {self.base_url}{path}"
-            raise error_of_answer(status, content, request, headers.get(DETAIL_HEADER, ""))
+            raise error_of_answer(status, content, request, detail_of(headers))
         return Answer(headers, content)
 
     def exchange(
@@ -234,6 +235,11 @@ def _no_answer(error: OSError | http.client.HTTPException) -> str:
         )
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return f"does not answer ({reason}); is Penstock running there? (penstock up)"
+
+
+def detail_of(headers: Message[str, str]) -> str:
+    """Return what the broker says of an error beside its code; empty if it says nothing."""
+    return from_header(headers.get(_DETAIL_HEADER, ""))
 
 
 def error_of_answer(status: int, content: bytes, request: str, detail: str = "") -> PenstockError:

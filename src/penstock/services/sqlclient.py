@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.core.errors import PenstockError
-from penstock.services.httpclient import DETAIL_HEADER, JsonClient, error_of_answer
+from penstock.services.httpclient import JsonClient, detail_of, error_of_answer
 
 PATH = "/druid/v2/sql"
 
@@ -38,7 +38,7 @@ def ask(api: JsonClient, statement: str, context: Mapping[str, object] | None = 
     with api.reading("POST", PATH, content) as reply:
         text = b"".join(reply.chunks)
     if reply.status >= 300:
-        detail = reply.headers.get(DETAIL_HEADER, "")
+        detail = detail_of(reply.headers)
         raise error_of_answer(reply.status, text, f"POST {api.base_url}{PATH}", detail)
     try:
         answer: object = json.loads(text)

@@ -17,6 +17,7 @@ from urllib.parse import parse_qsl
 import orjson
 
 from penstock.broker.messages import MalformedBody
+from penstock.broker.names import NAME_BYTES_MAX, is_valid_name
 from penstock.core.errors import (
     Closed,
     Conflict,
@@ -26,6 +27,8 @@ from penstock.core.errors import (
     PenstockError,
     Unavailable,
 )
+from penstock.core.printable import quoted, to_header
+from penstock.core.wholenumbers import INT64_MAX, int64_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -44,7 +47,6 @@ _MENDS: Final = {
     "BODY_TOO_BIG": "send fewer messages at once, or raise the broker's max_body_bytes",
 }
 _BROKEN_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})|;")
-_UNPRINTABLE: Final = re.compile(r"[^\x20-\x7e]")
 
 
 class ApiError(PenstockError):
@@ -116,8 +118,7 @@ def error_response(error: ApiError) -> Response:
     """Return the answer for an error."""
     headers = list(error.headers)
     if error.detail:
-        plain = _UNPRINTABLE.sub("?", error.detail[:_DETAIL_CHARACTERS_MAX])
-        headers.append((b"x-penstock-detail", plain.encode("ascii")))
+        headers.append((b"x-penstock-detail", to_header(error.detail[:_DETAIL_CHARACTERS_MAX])))
     if error.status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     body = orjson.dumps({"message": error.code})
@@ -220,6 +221,22 @@ class Request:
             raise ApiError(400, f"MISSING_ARG_{name.upper()}", f"add the parameter {name}=")
         return value
 
+    def topic_name(self) -> str:
+        """Return the parameter ``topic``.
+
+        Raises:
+            ApiError: It is missing or not a valid name.
+        """
+        name = self.required("topic")
+        if not is_valid_name(name):
+            raise ApiError(
+                400,
+                "INVALID_TOPIC",
+                f"{quoted(name)} is not a valid topic name: use 1 to {NAME_BYTES_MAX} of"
+                " . a-z A-Z 0-9 _ -",
+            )
+        return name
+
     def integer(self, name: str, default: int | None = None) -> int:
         """Return a parameter that is a number of 0 or more.
 
@@ -231,11 +248,14 @@ class Request:
             return default
         if text is None:
             raise ApiError(400, f"MISSING_ARG_{name.upper()}", f"add the parameter {name}=")
-        if not (text.isascii() and text.isdecimal() and len(text) < 20):
+        number = int64_of(text)
+        if number is None or number < 0:
             raise ApiError(
-                400, f"INVALID_{name.upper()}", f"{name}={text} is no whole number of 0 or more"
+                400,
+                f"INVALID_{name.upper()}",
+                f"{name}={quoted(text)} is not a whole number from 0 to {INT64_MAX}",
             )
-        return int(text)
+        return number
 
     def flag(self, name: str) -> bool:
         """Return whether a parameter is set, to anything but ``0`` and ``false`` (as in NSQ)."""

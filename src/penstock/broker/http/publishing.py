@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.broker.http.exchange import OK, ApiError, Request, Response
 from penstock.broker.messages import parse_binary, parse_text
-from penstock.broker.names import is_valid_name
 from penstock.broker.topics.placement import Placement, Producer
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ class PublishRoutes:
             body = await request.body(limit, "MSG_TOO_BIG", self._timeout_s)
             if not body:
                 raise ApiError(400, "MSG_EMPTY", "send the message as the body")
-            topic_name = _topic_name(request)
+            topic_name = request.topic_name()
             due_ms = self._due_ms(request)
             placement = _placement(request)
             publisher = self._broker.publisher
@@ -59,7 +58,7 @@ class PublishRoutes:
         options = self._broker.options
         limit = options.max_body_bytes
         request.require_length(limit, "BODY_TOO_BIG")
-        topic_name = _topic_name(request)
+        topic_name = request.topic_name()
         placement = _placement(request)
         async with self._room(_expected(request, limit)):
             body = await request.body(limit, "BODY_TOO_BIG", self._timeout_s)
@@ -110,13 +109,6 @@ class PublishRoutes:
 def _expected(request: Request, limit: int) -> int:
     length = request.content_length
     return limit if length is None else length
-
-
-def _topic_name(request: Request) -> str:
-    name = request.required("topic")
-    if not is_valid_name(name):
-        raise ApiError(400, "INVALID_TOPIC", "1 to 64 of a-z A-Z 0-9 . _ - are a topic's name")
-    return name
 
 
 def _placement(request: Request) -> Placement:

@@ -9,8 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.broker.http.exchange import EMPTY, ApiError, Request, Response
-from penstock.broker.names import is_valid_name
-from penstock.core.printable import quoted
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
@@ -43,13 +41,7 @@ class TopicRoutes:
 
     async def empty(self, request: Request) -> Response:
         """Let no channel have what none was given; with ``purge`` delete all messages."""
-        name = request.required("topic")
-        if not is_valid_name(name):
-            raise ApiError(
-                400,
-                "INVALID_TOPIC",
-                f"{quoted(name)} is not a valid topic name: use 1 to 64 of . a-z A-Z 0-9 _ -",
-            )
+        request.topic_name()
         topic = self._topic(request)
         if request.flag("purge"):
             await self._broker.changes.purge(topic)

@@ -23,6 +23,7 @@ from penstock.broker.httpserver.guard import UNFINISHED_BYTES_MAX, HttpGuard
 from penstock.broker.httpserver.hosts import HttpRefusal
 from penstock.broker.httpserver.unread import TOTAL_TIMEOUT_S, DropUnread
 from penstock.core.errors import InvalidRequest
+from penstock.core.printable import to_header
 
 if TYPE_CHECKING:
     import asyncio
@@ -328,7 +329,7 @@ class _Refused:
         headers = [
             (b"content-type", b"application/json; charset=utf-8"),
             (b"content-length", b"%d" % len(self._body)),
-            (b"x-penstock-detail", self._refusal.detail.encode("ascii", errors="replace")),
+            (b"x-penstock-detail", to_header(self._refusal.detail)),
         ]
         start = {"type": "http.response.start", "status": self._refusal.status, "headers": headers}
         await send(start)

@@ -13,7 +13,7 @@ import contextlib
 import json
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -21,6 +21,7 @@ import typer
 
 from penstock.core.errors import InvalidRequest, counted
 from penstock.core.printable import escaped, escaped_json, escaped_lines
+from penstock.core.wholenumbers import int64_of
 from penstock.services.answers import objects, whole
 from penstock.services.cli import exitcodes
 from penstock.services.cli.tables import print_table
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 Row = Mapping[str, object]
+_NUMBER_SHOWN = 30
 
 
 def print_json(content: object) -> None:
@@ -174,6 +176,63 @@ def read_text(file: Path) -> str:
         return sys.stdin.read()
     with reading(file):
         return file.read_text(encoding="utf-8")
+
+
+def read_json(file: Path) -> object:
+    """Return the value of a JSON file that a command was given. Raises as `read_text`.
+
+    Raises:
+        InvalidRequest: It is not JSON; the message names the file, line and column.
+    """
+    return parse_json(read_text(file), str(file))
+
+
+def read_spec(file: Path) -> bytes:
+    """Return a JSON or YAML file as it was written: the server also sees names that stand twice.
+
+    Raises:
+        InvalidRequest: As `read_json`; the server reads YAML, because that takes long to import.
+    """
+    text = read_text(file)
+    if text.lstrip().startswith(("{", "[")):
+        parse_json(text, str(file), whole=len)
+    return text.encode(errors="surrogateescape")
+
+
+def parse_json(text: str, place: str, *, whole: Callable[[str], int] | None = None) -> object:
+    """Return the value of a JSON text.
+
+    Args:
+        text: The text.
+        place: Where it comes from, for the message.
+        whole: Reads whole numbers; None: they must fit into 64 bits.
+
+    Raises:
+        InvalidRequest: It is not JSON.
+    """
+    try:
+        value: object = json.loads(text, parse_int=whole or _int64)
+    except json.JSONDecodeError as error:
+        raise InvalidRequest(
+            f"is not JSON: {error.msg}", place=f"{place}:{error.lineno}:{error.colno}"
+        ) from None
+    except RecursionError:
+        raise InvalidRequest(
+            "has objects or lists inside each other too deeply: write it flatter", place=place
+        ) from None
+    except InvalidRequest as error:  # narrow: adds the place
+        raise InvalidRequest(str(error), place=place) from None
+    return value
+
+
+def _int64(text: str) -> int:
+    number = int64_of(text)
+    if number is None:
+        raise InvalidRequest(
+            f"the number {text[:_NUMBER_SHOWN]}… has more than 64 bits: write a smaller one, or put"
+            " it in quotes"
+        )
+    return number
 
 
 @contextlib.contextmanager

@@ -116,7 +116,7 @@ def _context(given: Sequence[str]) -> dict[str, object]:
             raise InvalidRequest(f"--context {one} is no NAME=VALUE, such as maxParseExceptions=10")
         try:
             found[name] = json.loads(value)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):  # Python makes no number of more than 4,300 digits
             found[name] = value
     return found
 

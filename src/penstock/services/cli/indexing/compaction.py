@@ -21,7 +21,7 @@ from penstock.services.cli.indexing.forms import (
     named,
     warn_of_no_data,
 )
-from penstock.services.cli.output import print_json, print_rows, read_text, say
+from penstock.services.cli.output import print_json, print_rows, read_json, say
 
 compaction_app = typer.Typer(
     help="Automatic compaction.", no_args_is_help=True, rich_markup_mode=None
@@ -40,12 +40,7 @@ def set_config(
     file: Annotated[Path, typer.Argument(help="The configuration, JSON; - is standard input.")],
 ) -> None:
     """Say what the segments of a datasource should look like."""
-    try:
-        config: object = json.loads(read_text(file))
-    except json.JSONDecodeError as error:
-        raise InvalidRequest(
-            f"is no JSON: {error.msg}", place=f"{file}:{error.lineno}:{error.colno}"
-        ) from None
+    config = read_json(file)
     name = part(config, "dataSource")
     if not isinstance(name, str) or not name:
         raise InvalidRequest("must name the datasource", place=f"{file}: dataSource")

@@ -14,8 +14,9 @@ from urllib.parse import quote
 
 import typer
 
-from penstock.core.errors import NotFound, PenstockError, Unavailable, counted
+from penstock.core.errors import InvalidRequest, NotFound, PenstockError, Unavailable, counted
 from penstock.core.instants import format_time, parse_time
+from penstock.core.printable import quoted
 from penstock.services.answers import objects, part, whole
 from penstock.services.cli import exitcodes
 from penstock.services.cli.context import GIVEN
@@ -50,8 +51,18 @@ Interval = Annotated[
 
 
 def named(*parts: str) -> str:
-    """Return parts of a path, escaped."""
-    return "/".join(quote(part, safe="") for part in parts)
+    """Return names as parts of a path, escaped.
+
+    Raises:
+        InvalidRequest: One cannot be a part of a path, so nothing can have this name.
+    """
+    for name in parts:
+        if not name or "/" in name:
+            raise InvalidRequest(
+                f"{quoted(name)} is not a valid name: a name is not empty and has no '/', which"
+                " separates the parts of a path; use a name as the list command shows it"
+            )
+    return "/".join(quote(name, safe="") for name in parts)
 
 
 def compacts(supervisor: object) -> bool:

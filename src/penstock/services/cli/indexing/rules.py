@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +12,7 @@ from penstock.core.printable import quoted
 from penstock.services.answers import objects, part
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.indexing.forms import COORDINATOR, Json, named
-from penstock.services.cli.output import print_json, print_rows, read_text, say
+from penstock.services.cli.output import print_json, print_rows, read_json, say
 
 rule_app = typer.Typer(help="Retention rules.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -64,12 +63,7 @@ def set_rules(
     comment: Annotated[str, typer.Option("--comment", help="Why; it is kept.")] = "",
 ) -> None:
     """Set all rules of a datasource, in order; an empty list leaves it to _default."""
-    try:
-        rules: object = json.loads(read_text(file))
-    except json.JSONDecodeError as error:
-        raise InvalidRequest(
-            f"is no JSON: {error.msg}", place=f"{file}:{error.lineno}:{error.colno}"
-        ) from None
+    rules = read_json(file)
     if not (comment.isprintable() and _fits_a_header(comment)):
         raise InvalidRequest(
             f"{quoted(comment)} cannot be sent, because it is a header of HTTP: use one line of"

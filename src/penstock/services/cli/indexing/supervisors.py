@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
-from urllib.parse import quote
 
 import typer
 
@@ -21,6 +19,7 @@ from penstock.services.cli.indexing.forms import (
     Wait,
     awaited,
     compacts,
+    named,
     succeeded,
     tell_end,
     warn_of_no_data,
@@ -30,7 +29,7 @@ from penstock.services.cli.output import (
     first_line,
     print_json,
     print_rows,
-    read_text,
+    read_spec,
     say,
     wait_lines,
     warn,
@@ -65,18 +64,7 @@ def submit(
     as_json: Json = False,
 ) -> None:
     """Start a supervisor, or give one a new spec."""
-    text = read_text(file)
-    try:
-        if text.lstrip().startswith("{"):  # what is not JSON may be YAML
-            json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InvalidRequest(
-            f"is no JSON: {error.msg}", place=f"{file}:{error.lineno}:{error.colno}"
-        ) from None
-    except RecursionError:
-        raise InvalidRequest("is nested too deeply for a spec", place=str(file)) from None
-    # As it was written: the overlord also sees names that stand twice.
-    answer = GIVEN.api().request("POST", PREFIX, text.encode(errors="surrogateescape"))
+    answer = GIVEN.api().request("POST", PREFIX, read_spec(file))
     if as_json:
         print_json(answer)
     elif isinstance(answer, dict):
@@ -118,7 +106,7 @@ def list_supervisors(as_json: Json = False) -> None:
 @supervisor_app.command()
 def status(name: Id, as_json: Json = False) -> None:
     """Show a supervisor: its state, its tasks, its lag."""
-    answer = GIVEN.api().get(f"{PREFIX}/{quote(name, safe='')}/status")
+    answer = GIVEN.api().get(f"{PREFIX}/{named(name)}/status")
     payload = answer.get("payload") if isinstance(answer, dict) else None
     if as_json or not isinstance(payload, dict):
         print_json(answer)
@@ -192,7 +180,7 @@ def _by_partition(numbers: object) -> str:
 
 
 def _act(name: str, action: str, body: object = None) -> None:
-    GIVEN.api().post(f"{PREFIX}/{quote(name, safe='')}/{action}", body)
+    GIVEN.api().post(f"{PREFIX}/{named(name)}/{action}", body)
 
 
 @supervisor_app.command()
@@ -202,7 +190,7 @@ def history(
     as_json: Json = False,
 ) -> None:
     """List the versions of a supervisor's spec, the newest first."""
-    found = objects(GIVEN.api().get(f"{PREFIX}/{quote(name, safe='')}/history", {"count": limit}))
+    found = objects(GIVEN.api().get(f"{PREFIX}/{named(name)}/history", {"count": limit}))
     rows = [
         {
             "version": one.get("version"),
@@ -331,7 +319,7 @@ def backfill(
     ] = None,
 ) -> None:
     """Go on at the latest messages; another supervisor reads those before them, and then ends."""
-    path = f"{PREFIX}/{quote(name, safe='')}/resetToLatestAndBackfill"
+    path = f"{PREFIX}/{named(name)}/resetToLatestAndBackfill"
     query = {} if tasks is None else {"backfillTaskCount": tasks}
     other = part(GIVEN.api().post(path, query=query), "backfillSupervisorId")
     say(f"supervisor {name} goes on at the latest messages; {other} reads those before them")
@@ -340,7 +328,7 @@ def backfill(
 @supervisor_app.command()
 def stats(name: Id, as_json: Json = False) -> None:
     """Show what a supervisor's tasks have counted, and how many messages a second they read."""
-    found = GIVEN.api().get(f"{PREFIX}/{quote(name, safe='')}/stats")
+    found = GIVEN.api().get(f"{PREFIX}/{named(name)}/stats")
     rows = [
         {
             "group": group,
@@ -402,7 +390,7 @@ def _status(name: str) -> object:
     Raises:
         InvalidRequest: It compacts, so it has neither lag nor tasks that hand over.
     """
-    status = GIVEN.api().get(f"{PREFIX}/{quote(name, safe='')}/status")
+    status = GIVEN.api().get(f"{PREFIX}/{named(name)}/status")
     if compacts(part(status, "payload")):
         raise InvalidRequest(
             f"supervisor {name} compacts and reads no stream: see penstock supervisor status"

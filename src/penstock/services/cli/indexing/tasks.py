@@ -27,7 +27,7 @@ from penstock.services.cli.output import (
     first_line,
     print_json,
     print_rows,
-    read_text,
+    read_spec,
     say,
     say_lines,
     wait_lines,
@@ -56,9 +56,7 @@ def submit(
     as_json: Json = False,
 ) -> None:
     """Have a batch task run: index_parallel, compact, kill, and others."""
-    text = read_text(file)
-    # As it was written: the overlord also sees names that stand twice.
-    answer = GIVEN.api().request("POST", _TASK, text.encode(errors="surrogateescape"))
+    answer = GIVEN.api().request("POST", _TASK, read_spec(file))
     task_id = str(part(answer, "task"))
     if wait:
         follow(task_id, as_json=as_json)
