@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import time
+from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler.loadscope import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 from penstock.core.threads import DEATHS, Deaths
 
@@ -68,12 +71,40 @@ class Lanes(LoadScopeScheduling):
         return _lane(nodeid) or nodeid.partition("::")[0]
 
 
+class Shares:
+    """Counts how long each process of `make test` ran tests of each lane, and when it ended."""
+
+    def __init__(self) -> None:
+        self._begun_s = time.monotonic()
+        self._ran_s: Counter[tuple[str, str]] = Counter()
+        self._ended_s: dict[str, float] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Add the time of one phase of a test."""
+        process = getattr(report, "worker_id", "")
+        self._ran_s[process, _lane(report.nodeid) or "others"] += report.duration
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: WorkerController) -> None:
+        """Note when a process ended."""
+        self._ended_s[node.gateway.id] = time.monotonic() - self._begun_s
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Show who waited for whom at the end."""
+        for process, ended_s in sorted(self._ended_s.items()):
+            lanes = {lane: took for (one, lane), took in self._ran_s.items() if one == process}
+            shown = ", ".join(f"{lane} {took:.0f} s" for lane, took in lanes.items())
+            terminalreporter.write_line(f"{process} ended after {ended_s:.0f} s: {shown}")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Have each process of `make test` begin with another folder when it collects.
 
     In a new clone each would else compile every test, and all of them the same one at a time.
     """
     given = getattr(config, "workerinput", None)
+    if given is None and getattr(config.option, "numprocesses", None):
+        config.pluginmanager.register(Shares())
     if given is None or config.args != config.getini("testpaths"):
         return
     tests = sorted(path.relative_to(FOLDER) for path in FOLDER.rglob("test_*.py"))
