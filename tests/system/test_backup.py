@@ -48,6 +48,9 @@ def test_a_backup_under_load_is_exact_after_its_restore(tmp_path: Path, shared_s
         load = Load(rig, RATE_PER_S)
         load.start()
         try:
+            # Not the tasks' end is tested here: it would be waited for.
+            rig.until("some rows", lambda: bool(rig.sums()[0]))
+            rig.hand_over()
             rig.until("some segments", rig.has_segments)
             # Its input is marked unused while the backup runs, or before.
             rig.api.post("/druid/indexer/v1/task", compaction(HALF))
