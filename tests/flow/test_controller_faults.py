@@ -8,15 +8,17 @@ from pathlib import Path
 import pytest
 from controller_kit import LINE, World, apply, queued, states, wait_counted
 
-from penstock.core.errors import Unavailable
+from penstock.core.errors import Closed, PenstockError, Unavailable
+from penstock.core.threads import DEATHS
 from penstock.flow.controller.controller import FlowController
 from penstock.flow.controller.queueing import QueueBoard
 from penstock.flow.queue.queue import FlowFileQueue
+from penstock.flow.scheduling.component import Component
 from penstock.storage.filesystem import OsFileSystem
 from penstock.testing.injection import FAULTS
 
-# A control thread carries these to whoever gave the command; others end it.
-FAULTS_OF_COMMANDS = [one for one in FAULTS if issubclass(one, Exception)]
+# All go to whoever gave the command. Others than these end the control thread, too.
+ANSWERS = tuple(one for one in FAULTS if issubclass(one, PenstockError))
 CHANGED = LINE.replace("{type: Pass}", "{type: Pass, properties: {word: x}}")
 LONGER = """
 name: line
@@ -30,6 +32,8 @@ connections:
   - {from: Pass.success, to: Again}
   - {from: Again.success, to: End}
 """
+
+pytestmark = pytest.mark.usefixtures("deaths")
 
 
 class Faulty(OsFileSystem):
@@ -49,7 +53,7 @@ class Faulty(OsFileSystem):
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("error", FAULTS_OF_COMMANDS)
+@pytest.mark.parametrize("error", FAULTS)
 def test_a_change_that_could_not_be_kept_changes_nothing(
     tmp_path: Path, error: type[BaseException], after: bool
 ) -> None:
@@ -64,6 +68,7 @@ def test_a_change_that_could_not_be_kept_changes_nothing(
         apply(controller, CHANGED)
     assert controller.applied == before
     check_runs(controller)
+    check_ended(controller, error)
     controller.close()
     again = world.open()
     assert again.applied == before
@@ -72,7 +77,7 @@ def test_a_change_that_could_not_be_kept_changes_nothing(
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("error", FAULTS_OF_COMMANDS)
+@pytest.mark.parametrize("error", FAULTS)
 def test_a_start_that_could_not_be_kept_starts_nothing(
     tmp_path: Path, error: type[BaseException], after: bool
 ) -> None:
@@ -84,12 +89,13 @@ def test_a_start_that_could_not_be_kept_starts_nothing(
     with pytest.raises(error):
         controller.start()
     assert set(states(controller).values()) == {"stopped"}
+    check_ended(controller, error)
     controller.close()
     assert set(states(world.open()).values()) == {"stopped"}
     world.close()
 
 
-@pytest.mark.parametrize("error", FAULTS_OF_COMMANDS)
+@pytest.mark.parametrize("error", [one for one in FAULTS if issubclass(one, Exception)])
 def test_a_stop_that_could_not_be_kept_stops(tmp_path: Path, error: type[BaseException]) -> None:
     fs = Faulty()
     world = World(fs, str(tmp_path))
@@ -105,8 +111,8 @@ def test_a_stop_that_could_not_be_kept_stops(tmp_path: Path, error: type[BaseExc
 
 @pytest.mark.parametrize("method", ["add", "change", "remove"])
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("error", FAULTS_OF_COMMANDS)
-def test_a_change_that_was_made_in_part_is_completed_when_it_is_applied_again(
+@pytest.mark.parametrize("error", FAULTS)
+def test_a_change_that_was_made_in_part_is_completed_when_it_is_applied_again_or_by_a_restart(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     error: type[BaseException],
@@ -122,11 +128,26 @@ def test_a_change_that_was_made_in_part_is_completed_when_it_is_applied_again(
         patched.setattr(QueueBoard, method, once(getattr(QueueBoard, method), error, after=after))
         with pytest.raises(error):
             apply(controller, LONGER)
-    apply(controller, LONGER)
+    if check_ended(controller, error):
+        controller.close()
+        controller = world.open()
+    else:
+        apply(controller, LONGER)
     check_longer(controller)
     controller.close()
     check_longer(world.open())
     world.close()
+
+
+def check_ended(controller: FlowController, error: type[BaseException]) -> bool:
+    """Insist that an exception ended the control thread, or was only an answer; say which."""
+    ends = not issubclass(error, ANSWERS)
+    assert controller._control.join(30 if ends else 0) == ends
+    assert DEATHS.counts() == ({"flow-control": 1} if ends else {})
+    if ends:
+        with pytest.raises(Closed):
+            controller.start()
+    return ends
 
 
 def check_runs(controller: FlowController) -> None:
@@ -140,7 +161,7 @@ def check_longer(controller: FlowController) -> None:
 
 
 @pytest.mark.parametrize("method", ["restore", "put_many", "set_prioritizers"])
-@pytest.mark.parametrize("error", FAULTS_OF_COMMANDS)
+@pytest.mark.parametrize("error", FAULTS)
 def test_flowfiles_of_a_queue_that_could_not_be_made_come_when_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException], method: str
 ) -> None:
@@ -158,10 +179,36 @@ def test_flowfiles_of_a_queue_that_could_not_be_made_come_when_it_is(
         patched.setattr(FlowFileQueue, method, once(real, error, after=method == "put_many"))
         with pytest.raises(error):
             apply(controller, LINE)
-    apply(controller, LINE)
+    if check_ended(controller, error):
+        controller.close()
+        controller = world.open()
+    else:
+        apply(controller, LINE)
     assert len(queued(controller)) == 10
     controller.start()
     wait_counted(controller, 10)
+    world.close()
+
+
+def test_an_error_of_the_scheduler_ends_it_and_answers_those_who_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(OsFileSystem(), str(tmp_path))
+    controller = world.open()
+    apply(controller, LINE)
+    real = Component.clear_timers
+    with monkeypatch.context() as patched:
+        patched.setattr(Component, "clear_timers", once(real, MemoryError, after=False))
+        controller.start()
+        with pytest.raises((MemoryError, Closed)):
+            controller.stop()
+    assert controller._scheduling.join(30)
+    assert DEATHS.counts()["flow-scheduler"] == 1
+    with pytest.raises(Closed):
+        controller.status()
+    controller.close()
+    controller = world.open()  # it was to stop
+    assert set(states(controller).values()) == {"stopped"}
     world.close()
 
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from schedulingkit import World
+from schedulingkit import Part, World
 
-from penstock.core.errors import Closed, Conflict, InvalidRequest, NotFound
+from penstock.core.errors import Closed, Conflict, InvalidRequest, NotFound, PenstockError
 from penstock.flow.errors import ProcessError
+from penstock.flow.scheduling.component import Component
 from penstock.flow.scheduling.cron import CronExpression
 from penstock.flow.scheduling.lifecycle import ComponentState, Desired, Effect, Lifecycle
 from penstock.flow.scheduling.options import SchedulerOptions
 from penstock.flow.scheduling.strategy import Schedule, Strategy, every
+from penstock.testing.injection import Faults
 
 S = ComponentState
 
@@ -400,3 +403,91 @@ def test_whatever_happens_each_success_is_ended_once_and_nothing_is_forgotten(
         if life.is_at_rest:
             assert life.desired in (Desired.STOPPED, Desired.DISABLED)
         assert life.runs <= (scheduled == 1)
+
+
+COMMANDS: dict[str, Callable[[World], Future[None]]] = {
+    "add": lambda world: world.scheduler.add("two", Part(world), Schedule()),
+    "remove": lambda world: world.scheduler.remove("one"),
+    "reschedule": lambda world: world.scheduler.reschedule("one", Schedule()),
+    "start": lambda world: world.scheduler.start("one"),
+    "stop": lambda world: world.scheduler.stop("one"),
+    "run_once": lambda world: world.scheduler.run_once("one"),
+    "terminate": lambda world: world.scheduler.terminate("one"),
+    "enable": lambda world: world.scheduler.enable("one"),
+    "disable": lambda world: world.scheduler.disable("one"),
+    "recheck": lambda world: world.scheduler.recheck("one"),
+    "limit_group": lambda world: world.scheduler.limit_group("group", 2),
+    "resize": lambda world: world.scheduler.resize(2),
+    "close": lambda world: world.scheduler.close(),
+}
+
+
+REFUSED: dict[str, Callable[[World], Future[None]]] = {
+    "add": lambda world: world.scheduler.add("one", Part(world), Schedule()),
+    "remove": lambda world: world.scheduler.remove("none"),
+    "reschedule": lambda world: world.scheduler.reschedule("none", Schedule()),
+    "start": lambda world: world.scheduler.start("none"),
+    "stop": lambda world: world.scheduler.stop("none"),
+    "run_once": lambda world: world.scheduler.run_once("none"),
+    "limit_group": lambda world: world.scheduler.limit_group("group", 0),
+    "resize": lambda world: world.scheduler.resize(0),
+}
+
+
+@pytest.mark.parametrize("error", [MemoryError, OSError, RuntimeError, KeyboardInterrupt])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_unexpected_error_of_a_command_goes_to_its_future_and_ends_the_loop(
+    name: str, error: type[BaseException]
+) -> None:
+    """The scheduler went on with state that was half changed."""
+    world, faults, ended = World(), Faults(), list[BaseException]()
+    world.add("one")
+    command = COMMANDS[name](world)
+    # At the second call, as the first is that of the command.
+    with faults.armed_inside(["penstock.flow.scheduling"], error, 1):
+        try:
+            world.mailbox.drain()
+        except error as caught:
+            ended.append(caught)
+    assert ended == [command.exception(0)], faults.raised
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_refused_command_does_not_end_the_loop(name: str) -> None:
+    world = World()
+    part = world.started("one")
+    command = REFUSED[name](world)
+    world.mailbox.drain()
+    assert isinstance(command.exception(0), PenstockError)
+    world.put("one")
+    world.settle()
+    assert part.taken == 1
+
+
+def test_a_question_that_fails_does_not_end_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    part = world.started("one")
+    with monkeypatch.context() as patch:
+        patch.setattr(Component, "statistics", None)  # which cannot be called
+        with pytest.raises(TypeError):
+            world.done(world.scheduler.statistics())
+    world.put("one")
+    world.settle()
+    assert part.taken == 1
+
+
+def test_those_who_wait_for_a_stop_hear_of_the_end_of_the_loop() -> None:
+    """They waited until their time was over."""
+    world = World()
+    world.started("one", takes_s=5)
+    world.put("one")
+    world.add("two", method_takes_s=5)
+    stopped, ran = world.scheduler.stop("one"), world.scheduler.run_once("two")
+    world.settle()
+    assert not stopped.done()
+    assert not ran.done()
+    world.scheduler.loop_failed()
+    for one in (stopped, ran):
+        with pytest.raises(Closed, match="restart the flow service"):
+            one.result(0)
+    assert not world.flights  # the pool is closed

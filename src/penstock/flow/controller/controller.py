@@ -4,6 +4,9 @@ Owns the threads and the repositories. Commands come one after the other, on one
 what is only read (`applied`, `status`, queues) is read from any thread, of immutable values. Does
 not own what a command does (`running`), nor scheduling, sessions or queues, which it puts together.
 
+A command that raises an exception other than a `PenstockError` ends its thread, and the process
+with it: the next start puts the flow together from what is stored.
+
 Order of a start: content, FlowFile repository, queues, components; then what was running runs.
 """
 
@@ -105,7 +108,12 @@ class FlowController:
         self._budget = HeapBudget(options.heap_bytes)
         self._queues = QueueBoard(self._repository, clock, self._budget, background.submit)
         self._services = SessionServices(self._repository, self._content, clock, new_uuid, fs)
-        self._scheduling = MailboxThread("flow-scheduler", clock=clock, daemon=True)
+        self._scheduling = MailboxThread(
+            "flow-scheduler",
+            clock=clock,
+            on_failure=lambda _error: self._scheduler.loop_failed(),
+            daemon=True,
+        )
         self._scheduler = Scheduler(
             self._scheduling.processor,
             ThreadPool("flow"),
@@ -378,7 +386,7 @@ class FlowController:
             self._flow.note_firings(ends_in_order=False)
 
     def _do(self, command: Callable[[], T], description: str, *arguments: object) -> T:
-        future = self._control.executor.submit(command, description, *arguments)
+        future = self._control.executor.submit_change(command, description, *arguments)
         return answer(future)
 
     def _wait_named(self, future: Future[None], target: str) -> None:

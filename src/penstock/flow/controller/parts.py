@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.errors import Conflict, NotFound, counted
 from penstock.core.names import normalised
+from penstock.flow.controller.answers import answer
 from penstock.flow.controller.junction import OUT, Junction
 from penstock.flow.controller.queueing import Ring
 from penstock.flow.controller.status import ComponentStatus, ConnectionStatus
@@ -202,7 +203,7 @@ class Parts:
                 asked.append(self._scheduler.reschedule(one, plans.schedules[one]))
         self.schedules = plans.schedules
         for future in asked:
-            future.result()
+            answer(future)
 
     def component_statuses(self, scheduling: SchedulerStatistics) -> list[ComponentStatus]:
         """Return what each component does."""

@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from penstock.core.errors import Closed, Conflict, InvalidRequest, NotFound
+from penstock.core.errors import Closed, Conflict, InvalidRequest, NotFound, PenstockError
 from penstock.flow.scheduling.component import Component
 from penstock.flow.scheduling.lifecycle import ComponentState
 from penstock.flow.scheduling.living import Living
@@ -39,10 +39,13 @@ T = TypeVar("T")
 class Scheduler:
     """Runs components when they have work, by event, timer or CRON.
 
-    All methods may be called from any thread. A future is done when what was asked for is; it
-    carries `NotFound` for an unknown id, `Conflict` for a state that forbids the request, and is
-    cancelled if the mailbox closes before. Where it is closed already, requests raise `Closed`, and
-    events are ignored. Do not wait for a future on the scheduler's thread.
+    All methods but `loop_failed` may be called from any thread. A future is done when what was
+    asked for is; it carries `NotFound` for an unknown id, `Conflict` for a state that forbids the
+    request, and is cancelled if the mailbox closes before. Where it is closed already, requests
+    raise `Closed`, and events are ignored. Do not wait for a future on the scheduler's thread.
+
+    Every request but `statistics` changes state: an exception that is not a `PenstockError` goes to
+    its future and ends the mailbox's loop (`MailboxExecutor.submit_change`).
 
     Args:
         mailbox: Whose thread owns the state; its owner starts and stops it.
@@ -82,7 +85,7 @@ class Scheduler:
                 raise Conflict(f"component {component_id} is scheduled already: remove it first")
             self._components[component_id] = Component(component_id, component, schedule)
 
-        return self._executor.submit(add, "add %s", component_id)
+        return self._executor.submit_change(add, "add %s", component_id)
 
     def remove(self, component_id: str) -> Future[None]:
         """Forget a component. `Conflict`: it is neither stopped nor disabled."""
@@ -94,11 +97,11 @@ class Scheduler:
                 raise Conflict(f"component {component_id} is {state}: stop it before it is removed")
             del self._components[component_id]
 
-        return self._executor.submit(remove, "remove %s", component_id)
+        return self._executor.submit_change(remove, "remove %s", component_id)
 
     def reschedule(self, component_id: str, schedule: Schedule) -> Future[None]:
         """Change a schedule, of a running component, too: runs under way go on."""
-        return self._executor.submit(
+        return self._executor.submit_change(
             lambda: self._running.reschedule(self._find(component_id), schedule),
             "reschedule %s",
             component_id,
@@ -157,7 +160,7 @@ class Scheduler:
 
     def recheck(self, component_id: str) -> Future[None]:
         """Try to start a component now that waits to be tried again: it was mended."""
-        return self._executor.submit(
+        return self._executor.submit_change(
             lambda: self._living.recheck(self._find(component_id)), "recheck %s", component_id
         )
 
@@ -194,7 +197,7 @@ class Scheduler:
 
     def limit_group(self, group: str, threads: int | None) -> Future[None]:
         """Bound the runs of all components of a process group; None: no bound."""
-        return self._executor.submit(
+        return self._executor.submit_change(
             lambda: self._running.limit_group(group, threads), "limit group %s", group
         )
 
@@ -208,7 +211,7 @@ class Scheduler:
             for component in self._components.values():
                 self._running.look_at(component)
 
-        return self._executor.submit(resize, "resize to %s", threads)
+        return self._executor.submit_change(resize, "resize to %s", threads)
 
     def statistics(self, only: Collection[str] | None = None) -> Future[SchedulerStatistics]:
         """Return a snapshot.
@@ -242,14 +245,20 @@ class Scheduler:
             self._watch.cancel()
             for component in self._components.values():
                 self._running.unschedule(component)
-                waiting = [*component.waiters, *filter(None, [component.once])]
-                for waiter in waiting:
-                    waiter.set_exception(Closed("the scheduler was closed"))
-                component.waiters, component.once = [], None
+                _fail_waiters(component, "the scheduler was closed")
             self._components.clear()
             self._pool.close()
 
-        return self._executor.submit(close, "close the scheduler")
+        return self._executor.submit_change(close, "close the scheduler")
+
+    def loop_failed(self) -> None:
+        """Fail the futures of components that were to stop, and end the pool's idle threads.
+
+        For the mailbox's thread, after an exception ended its loop.
+        """
+        for component in self._components.values():
+            _fail_waiters(component, "the scheduler failed: restart the flow service")
+        self._pool.close()
 
     # Inside
 
@@ -277,7 +286,7 @@ class Scheduler:
             component = self._find(component_id)
             self._living.apply(component, what(component))
 
-        return self._executor.submit(happen, description, component_id)
+        return self._executor.submit_change(happen, description, component_id)
 
     def _ask(
         self,
@@ -295,8 +304,16 @@ class Scheduler:
             self._running.clock_was_set(component)
 
 
+def _fail_waiters(component: Component, why: str) -> None:
+    waiting = [*component.waiters, *filter(None, [component.once])]
+    component.waiters, component.once = [], None
+    for waiter in waiting:
+        if not waiter.done():  # one whose command failed half way is
+            waiter.set_exception(Closed(why))
+
+
 class _Asked(Generic[T]):
-    """A command whose future is done later than the command."""
+    """A command that changes state, and whose future is done later than the command."""
 
     __slots__ = ("_command", "future")
 
@@ -312,7 +329,7 @@ class _Asked(Generic[T]):
         except BaseException as error:  # the future's owner hears it, as with any executor
             if not self.future.done():
                 self.future.set_exception(error)
-            if not isinstance(error, Exception):
+            if not isinstance(error, PenstockError):
                 raise
 
     def cancel(self) -> bool:
