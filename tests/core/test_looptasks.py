@@ -1,4 +1,4 @@
-"""Tasks and loops whose end is noticed."""
+"""Tasks and loops whose end is noticed, work on threads, and callbacks that raise."""
 
 from __future__ import annotations
 
@@ -6,13 +6,22 @@ import asyncio
 import gc
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 import uvloop
 
-from penstock.core import threads
+from penstock.core import looptasks, threads
 from penstock.core.errors import Closed, Unavailable
-from penstock.core.looptasks import LoopThread, keep_running, start_awaited, start_job, watch_loop
+from penstock.core.looptasks import (
+    LoopThread,
+    call_each,
+    keep_running,
+    run_on_thread,
+    start_awaited,
+    start_job,
+    watch_loop,
+)
 from penstock.core.threads import DEATHS, Death, Deaths, OnDeath
 
 LIMIT_S = 30.0
@@ -199,3 +208,187 @@ def test_a_loop_that_is_stopped_ends_nothing(ended: list[Death], make_loop: Make
     on_loop(make_loop, lambda: keep_running("waits", wait))
     assert cancelled.is_set()
     assert (ended, DEATHS.counts()) == ([], {})
+
+
+class GatedLoop(asyncio.SelectorEventLoop):
+    """Waits for the test where the end of a loop begins, and before it closes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gates = {name: (threading.Event(), threading.Event()) for name in ("stopped", "close")}
+        self.handed_over = threading.Event()
+
+    def run_forever(self) -> None:
+        super().run_forever()
+        if not self.gates["stopped"][0].is_set():
+            self._pass("stopped")
+
+    def close(self) -> None:
+        self._pass("close")
+        super().close()
+
+    def call_soon_threadsafe(self, *arguments, **named):  # type: ignore[no-untyped-def]
+        handle = super().call_soon_threadsafe(*arguments, **named)
+        self.handed_over.set()
+        return handle
+
+    def _pass(self, name: str) -> None:
+        reached, may_go_on = self.gates[name]
+        reached.set()
+        assert may_go_on.wait(LIMIT_S)
+
+
+@pytest.mark.parametrize("place", ["stopped", "close"])
+def test_work_that_comes_while_a_loop_ends_is_answered(place: str) -> None:
+    """Its future was never done: it came when the tasks had been cancelled already."""
+    gated = GatedLoop()
+    loop = LoopThread("a loop", gated)
+    loop.start()
+    loop.post(gated.stop)
+    loop._thread.expect_end()
+    if place == "close":
+        assert gated.gates["stopped"][0].wait(LIMIT_S)
+        gated.gates["stopped"][1].set()
+    assert gated.gates[place][0].wait(LIMIT_S)
+    answers: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            loop.run(asyncio.sleep(LIMIT_S))
+        except BaseException as error:  # noqa: BLE001 - looked at below
+            answers.append(error)
+
+    gated.handed_over.clear()
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    # Refused at once, or handed over to the loop that is about to end.
+    while asking.is_alive() and not gated.handed_over.wait(0.01):
+        pass
+    for _, one_may_go_on in gated.gates.values():
+        one_may_go_on.set()
+    asking.join(LIMIT_S)
+    loop.stop()
+    assert [type(one) for one in answers] == [Closed]
+
+
+def test_work_that_does_not_end_with_its_loop_is_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(looptasks, "_END_S", 0.05)
+    begun, answers = threading.Event(), []
+    loop = LoopThread("a loop", asyncio.new_event_loop())
+
+    async def stay() -> None:
+        asyncio.current_task()._log_destroy_pending = False  # type: ignore[union-attr]
+        while not loop._loop.is_closed():
+            try:
+                begun.set()
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                pass
+
+    def ask() -> None:
+        try:
+            loop.run(stay())
+        except Closed as error:
+            answers.append(error)
+
+    loop.start()
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    assert begun.wait(LIMIT_S)
+    loop.stop()
+    asking.join(LIMIT_S)
+    assert len(answers) == 1
+
+
+def test_a_loop_that_never_ran_refuses_work() -> None:
+    loop = LoopThread("a loop", asyncio.new_event_loop())
+    loop.stop()
+    with pytest.raises(Closed, match="has ended"):
+        loop.run(return_at_once())
+
+
+class LateExecutor(ThreadPoolExecutor):
+    """Queues work and raises, as an executor does whose thread cannot start."""
+
+    def __init__(self, *, runs_first: bool = False) -> None:
+        super().__init__(1)
+        self.queued: list[Callable[[], object]] = []
+        self._runs_first = runs_first
+
+    def submit(self, fn, /, *args, **kwargs):  # type: ignore[no-untyped-def]
+        self.queued.append(fn)
+        if self._runs_first:
+            fn(*args)
+        raise RuntimeError("can't start new thread")
+
+
+def test_work_whose_executor_raised_never_runs() -> None:
+    executor, ran = LateExecutor(), []
+
+    async def ask() -> None:
+        with pytest.raises(RuntimeError, match="can't start"):
+            await run_on_thread(lambda: ran.append(1), executor)
+
+    asyncio.run(ask())
+    for work in executor.queued:
+        work()  # a thread that starts later
+    assert not ran
+
+
+def test_work_that_a_thread_took_before_the_executor_raised_counts() -> None:
+    executor = LateExecutor(runs_first=True)
+    assert asyncio.run(run_on_thread(lambda: 7, executor)) == 7
+
+
+def test_results_and_exceptions_go_to_the_caller() -> None:
+    def fail() -> None:
+        raise MemoryError
+
+    async def ask() -> int:
+        with pytest.raises(MemoryError):
+            await run_on_thread(fail)
+        return await run_on_thread(threading.get_ident)
+
+    assert asyncio.run(ask()) != threading.get_ident()
+
+
+def test_work_that_waits_for_a_thread_does_not_run_if_its_caller_is_cancelled() -> None:
+    ran: list[int] = []
+
+    async def ask() -> None:
+        gate: Future[None] = Future()
+        executor = ThreadPoolExecutor(1)
+        first = asyncio.ensure_future(run_on_thread(gate.result, executor))
+        second = asyncio.ensure_future(run_on_thread(lambda: ran.append(1), executor))
+        await asyncio.sleep(0)
+        second.cancel()
+        await asyncio.wait([second])
+        gate.set_result(None)
+        await first
+        executor.shutdown()
+
+    asyncio.run(ask())
+    assert not ran
+
+
+def test_each_callback_is_called_whatever_one_raises() -> None:
+    called: list[int] = []
+    told: list[object] = []
+
+    def fail() -> None:
+        raise MemoryError
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    async def call() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: told.append(context["exception"]))
+        with pytest.raises(KeyboardInterrupt):
+            call_each([fail, lambda: called.append(1), interrupt, lambda: called.append(2)])
+
+    asyncio.run(call())
+    assert called == [1, 2]
+    assert [type(error) for error in told] == [MemoryError]

@@ -1,4 +1,4 @@
-"""Start tasks and loops of asyncio, and notice when one ends that should not.
+"""Start tasks, callbacks, threads and loops of asyncio, and notice what fails in them.
 
 The only place that creates tasks, runs loops on threads, and sets a loop's exception handler. Three
 kinds of tasks:
@@ -16,11 +16,24 @@ awaited, ends the process as an uncaught exception of a thread does (`watch_loop
   `PenstockError`: both are foreseen kinds of failure;
 - an exception of the protocol of one connection, which the loop closes then: a client must not be
   able to end a server.
+
+`call_each` and `report` give such an exception to the loop by themselves. In contrast to
+`core.steps`, which raises the first exception to the caller, they are for callbacks whose failure
+is not the caller's.
+
+A loop gives blocking work to threads with `run_on_thread`. `ThreadPoolExecutor.submit` raises if no
+thread can be started, but it has queued the work by then, and a thread that starts later runs it. A
+caller that was told of the failure has undone its part, or has asked again. So work is given to an
+executor behind a claim: either the work runs and its outcome goes to the caller, or the caller gets
+the exception and the work never runs.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import threading
+from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -28,9 +41,12 @@ from penstock.core.errors import Closed, PenstockError, Unavailable
 from penstock.core.threads import DEATHS, Death, OnDeath, OwnedThread, RestartPauses
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterable
+    from concurrent.futures import Executor
 
 T = TypeVar("T")
+
+_logger = logging.getLogger(__name__)
 
 _END_S: Final = 10.0
 
@@ -130,11 +146,77 @@ def watch_loop(
     loop.set_exception_handler(handle)
 
 
+async def run_on_thread(work: Callable[[], T], executor: Executor | None = None) -> T:
+    """Return the result of work that runs on a thread, beside the event loop.
+
+    Args:
+        work: What runs. If the caller is cancelled, work that has begun goes on.
+        executor: Whose thread it runs on; by default the loop's.
+
+    Raises:
+        RuntimeError: No thread can be started; the work has not run, and will not.
+    """
+    outcome: Future[T] = Future()
+
+    def run() -> None:
+        if not outcome.set_running_or_notify_cancel():
+            return
+        try:
+            result = work()
+        except BaseException as error:  # noqa: BLE001 - the caller raises it
+            outcome.set_exception(error)
+        else:
+            outcome.set_result(result)
+
+    awaited = asyncio.wrap_future(outcome)
+    try:
+        asyncio.get_running_loop().run_in_executor(executor, run)
+    except BaseException:
+        if outcome.cancel():
+            awaited.cancel()
+            raise
+        # A thread had taken it before the executor raised.
+    return await awaited
+
+
+def call_each(callbacks: Iterable[Callable[[], object]]) -> None:
+    """Call all callbacks, whatever one of them raises.
+
+    An exception goes to the event loop's exception handler: it is not the caller's, and whoever
+    waits behind the callback may wait for ever. One that ends the program, as Ctrl-C does, is
+    raised when all were called.
+    """
+    ends: BaseException | None = None
+    for callback in callbacks:
+        try:
+            callback()
+        except Exception as error:  # noqa: BLE001 - the exception handler has it
+            report("a callback failed", error)
+        except BaseException as error:  # noqa: BLE001 - raised below
+            ends = error
+    if ends is not None:
+        raise ends
+
+
+def report(message: str, error: BaseException) -> None:
+    """Give the event loop's exception handler an exception that has no other taker."""
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:  # no loop runs, as in tests of parts
+        _logger.error(message, exc_info=error)  # noqa: TRY400
+    else:
+        loop.call_exception_handler({"message": message, "exception": error})
+
+
 class LoopThread:
     """An event loop on a thread of its own, from `start` to `stop`.
 
     Owns the thread and its end. Does not own what runs on the loop: that is made and used there
     only, and other threads ask with `run` and `post`.
+
+    Its mutex is held while a coroutine is handed to the loop, and for the note that the loop ends:
+    the loop cannot take mail any more when it ends, and each coroutine must be either refused, or
+    be there when the tasks are cancelled.
 
     Args:
         name: Of the thread.
@@ -144,6 +226,9 @@ class LoopThread:
     def __init__(self, name: str, loop: asyncio.AbstractEventLoop) -> None:
         self._name = name
         self._loop = loop
+        self._mutex = threading.Lock()
+        self._ends = False
+        self._waiting: set[Callable[[BaseException | None], None]] = set()
         self._thread = OwnedThread(name, self._run)
 
     def start(self) -> None:
@@ -156,18 +241,19 @@ class LoopThread:
 
         Raises:
             Unavailable: It took too long; it was cancelled.
-            Closed: The loop has ended.
+            Closed: The loop has ended, before or meanwhile.
         """
-        if self._loop.is_closed():
-            work.close()
-            raise Closed(f"{self._name} has ended: start it again")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        future = self._hand_over(work)
         try:
             return future.result(timeout_s)
         except TimeoutError:
             if timeout_s is None or not future.cancel():
-                raise  # by the work itself
+                return future.result()  # what the work itself raised, or returned just now
             raise Unavailable(f"{self._name}: nothing happened within {timeout_s} s") from None
+        except CancelledError:
+            if self._ends:
+                raise self._closed() from None
+            raise Unavailable(f"{self._name}: the work was cancelled") from None
 
     def post(self, work: Callable[[], object]) -> None:
         """Have something called on the loop soon; nothing happens if it has ended."""
@@ -181,18 +267,60 @@ class LoopThread:
         if self._thread.ident is not None:
             self._thread.join(_END_S)
         elif not self._loop.is_closed():
-            self._loop.close()
+            self._close()
+
+    def _hand_over(self, work: Coroutine[object, object, T]) -> Future[T]:
+        try:
+            with self._mutex:
+                self._check_runs()
+                future = asyncio.run_coroutine_threadsafe(work, self._loop)
+                fail = future.set_exception
+                self._waiting.add(fail)
+        except BaseException:
+            work.close()
+            raise
+        future.add_done_callback(lambda _done: self._waiting.discard(fail))
+        return future
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_forever()
         finally:
-            tasks = asyncio.all_tasks(self._loop)
-            for task in tasks:
-                task.cancel()
-            if tasks:
-                self._loop.run_until_complete(asyncio.wait(tasks, timeout=_END_S))
+            self._end()
+
+    def _end(self) -> None:
+        """Refuse what comes, cancel what is there, and close the loop."""
+        with self._mutex:
+            self._ends = True
+        try:
+            # What was handed over before comes first in the loop, and is a task when this runs.
+            self._loop.run_until_complete(_cancel_tasks())
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.run_until_complete(self._loop.shutdown_default_executor())
-            self._loop.close()
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        with self._mutex:
+            self._ends = True
+        self._loop.close()
+        for fail in tuple(self._waiting):  # for tasks that did not end when they were cancelled
+            with suppress(InvalidStateError):
+                fail(self._closed())
+
+    def _check_runs(self) -> None:
+        if self._ends:
+            raise self._closed()
+
+    def _closed(self) -> Closed:
+        return Closed(f"{self._name} has ended: start it again")
+
+
+async def _cancel_tasks() -> None:
+    """Cancel all tasks of the running loop but this one, and wait a while for their ends."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=_END_S)

@@ -24,7 +24,7 @@ from penstock.broker.channel.serving import Serving
 from penstock.broker.channel.walltime import WallTime
 from penstock.broker.names import is_ephemeral
 from penstock.core.errors import Unavailable
-from penstock.core.loopthreads import report
+from penstock.core.looptasks import report
 from penstock.core.steps import Steps
 
 if TYPE_CHECKING:

@@ -25,8 +25,7 @@ import pyarrow as pa
 from penstock.broker.memory.ledger import MemoryLedger
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Closed, PenstockError
-from penstock.core.looptasks import start_job
-from penstock.core.loopthreads import call_each, run_on_thread
+from penstock.core.looptasks import call_each, run_on_thread, start_job
 from penstock.core.sparselog import SparseLog
 from penstock.storage.logfiles import OffsetsDeleted
 

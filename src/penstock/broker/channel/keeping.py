@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.broker.channel.state.journalled import snapshot
 from penstock.core.clock import SystemClock
 from penstock.core.errors import PenstockError, Unavailable
-from penstock.core.looptasks import start_awaited, start_job
-from penstock.core.loopthreads import run_on_thread
+from penstock.core.looptasks import run_on_thread, start_awaited, start_job
 from penstock.core.sparselog import SparseLog
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.broker import messageid
 from penstock.broker.channel.looking import MessageState, look, offsets_in
 from penstock.broker.http.exchange import ApiError, Request, Response, json_response
-from penstock.core.loopthreads import run_on_thread
+from penstock.core.looptasks import run_on_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from penstock.broker.http.exchange import ApiError
 from penstock.broker.topics.placement import require_partition
-from penstock.core.loopthreads import run_on_thread
+from penstock.core.looptasks import run_on_thread
 
 if TYPE_CHECKING:
     from penstock.broker.http.exchange import Request

@@ -23,8 +23,7 @@ from penstock.broker.http.exchange import (
     json_response,
 )
 from penstock.broker.names import require_name
-from penstock.core.looptasks import start_job
-from penstock.core.loopthreads import run_on_thread
+from penstock.core.looptasks import run_on_thread, start_job
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import Closed, PenstockError
-from penstock.core.loopthreads import run_on_thread
+from penstock.core.looptasks import run_on_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable

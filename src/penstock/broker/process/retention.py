@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import PenstockError
-from penstock.core.loopthreads import run_on_thread
+from penstock.core.looptasks import run_on_thread
 from penstock.core.sparselog import SparseLog
 
 if TYPE_CHECKING:

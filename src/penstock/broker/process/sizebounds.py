@@ -18,8 +18,7 @@ from weakref import WeakKeyDictionary
 
 from penstock.broker.topics.options import WhenFull
 from penstock.core.errors import Closed, PenstockError, Unavailable
-from penstock.core.looptasks import start_job
-from penstock.core.loopthreads import call_each, run_on_thread
+from penstock.core.looptasks import call_each, run_on_thread, start_job
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable

@@ -23,7 +23,7 @@ from penstock.broker.security.authority import Question
 from penstock.broker.security.patterns import Pattern
 from penstock.broker.security.permissions import Grant, Permissions
 from penstock.core.errors import PenstockError
-from penstock.core.loopthreads import run_on_thread
+from penstock.core.looptasks import run_on_thread
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable

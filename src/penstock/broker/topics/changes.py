@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from penstock.broker.names import is_ephemeral
 from penstock.core.errors import NotFound, Unavailable
-from penstock.core.looptasks import start_awaited
-from penstock.core.loopthreads import call_each, report, run_on_thread
+from penstock.core.looptasks import call_each, report, run_on_thread, start_awaited
 from penstock.core.steps import Steps
 
 if TYPE_CHECKING:

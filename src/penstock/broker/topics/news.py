@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.core.loopthreads import call_each
+from penstock.core.looptasks import call_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable
