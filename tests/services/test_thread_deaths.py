@@ -6,6 +6,7 @@ turn.
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import subprocess
@@ -293,6 +294,42 @@ def test_a_child_watch_that_died_reports_the_end_of_each_child(
     assert told.wait(LIMIT_S)
     watch.stop()
     assert DEATHS.counts() == {"child watch": 2}
+
+
+def test_a_descriptor_that_cannot_be_watched_is_dropped_and_its_owner_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The body met it again at each restart, and no child was watched any more."""
+    watch = ChildWatch()
+    register = watch._selector.register
+    refused: list[int] = []
+
+    def refuse_first(fd: int, *given: object) -> object:
+        if not refused:
+            refused.append(fd)
+            raise OSError(errno.ENOSPC, "no space for watches")
+        return register(fd, *given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(watch._selector, "register", refuse_first)
+    watch.start()
+    told, later = threading.Semaphore(0), threading.Event()
+    reader, writer = os.pipe()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        watch.watch(child.pid, reader, told.release)
+        assert told.acquire(timeout=LIMIT_S)
+        assert refused == [reader]
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(reader)
+        os.close(writer)
+        other, words = os.pipe()
+        watch.watch(child.pid, other, later.set)
+        os.write(words, b".")
+        assert later.wait(LIMIT_S)
+        os.close(words)
+        assert child.stdin is not None
+        child.stdin.close()
+        assert told.acquire(timeout=LIMIT_S)  # the child's end
+    watch.stop()
 
 
 def test_the_events_of_a_task_are_emitted_after_a_fault(ends: Ends) -> None:

@@ -2,13 +2,15 @@
 
 Owns the thread, a pidfd and the reading end of a pipe for each child that is watched. It reaps
 nothing: whoever started a child asks it for its exit code then. Where the kernel has no pidfd, an
-end is not told, and whoever looks now and then finds it.
+end is not told, and whoever looks now and then finds it. A descriptor that the kernel refuses to
+watch is closed, and its owner is told once, so that it looks now and then, too.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import selectors
 import threading
@@ -17,6 +19,8 @@ from dataclasses import dataclass
 
 from penstock.core.errors import Unavailable
 from penstock.core.threads import OnDeath, OwnedThread
+
+_logger = logging.getLogger(__name__)
 
 _READ_BYTES = 4_096
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
@@ -102,19 +106,36 @@ class ChildWatch:
     def _run(self) -> None:
         while True:
             ready = self._selector.select()
-            with self._mutex:
-                if self._stopped:
-                    return
-                while self._fresh:
-                    # Taken out last: if it fails, it is tried again after the restart.
-                    one = self._fresh[0]
-                    self._selector.register(one.fd, selectors.EVENT_READ, one)
-                    del self._fresh[0]
+            self._register_fresh()
+            if self._stopped:
+                return
             for key, _events in ready:
                 if isinstance(key.data, _Watched):
                     self._handle(key.data)
                 else:
                     os.read(self._wake_reader, _READ_BYTES)
+
+    def _register_fresh(self) -> None:
+        while True:
+            refusal: OSError | None = None
+            with self._mutex:
+                if self._stopped or not self._fresh:
+                    return
+                one = self._fresh[0]
+                try:
+                    self._selector.register(one.fd, selectors.EVENT_READ, one)
+                except OSError as error:  # such as ENOSPC: the kernel's limit of watches
+                    refusal = error
+                # After any other error it is tried again when the body was restarted.
+                del self._fresh[0]
+            if refusal is not None:
+                os.close(one.fd)
+                _logger.warning(
+                    "a child's %s cannot be watched (%s): its owner must ask for news by itself",
+                    "pipe" if one.is_pipe else "end",
+                    refusal.strerror,
+                )
+                one.tell()
 
     def _handle(self, one: _Watched) -> None:
         said = one.is_pipe and bool(os.read(one.fd, _READ_BYTES))
