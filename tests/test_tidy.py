@@ -38,9 +38,11 @@ STARTING = {
 }
 
 
-# A handler that restores state and raises again must catch BaseException. One that restores nothing
-# states why behind its `except`: translates, warns, adds a note, reacts to this error alone.
+# A handler that restores state and raises, again or another exception, must catch BaseException.
+# One that restores nothing states why behind its `except`: translates, warns, adds a note, reacts
+# to this error alone.
 NARROW = re.compile(r"# narrow: \S.*$")
+LOGS = re.compile(r"(self\.)?_?log(ger)?\.")
 
 
 def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -147,6 +149,17 @@ def test_work_of_spark_names_the_memory_limit_that_it_exceeds() -> None:
     assert not found, f"pass `limited(work)` of `spark.pieces`: {found}"
 
 
+def statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield the statements of a body, and those in blocks of it; not those of functions."""
+    for one in body:
+        yield one
+        if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            continue
+        for child in ast.iter_child_nodes(one):
+            if isinstance(child, ast.stmt):
+                yield from statements([child])
+
+
 def ends_with_raise(body: list[ast.stmt]) -> bool:
     """Say whether the last statement raises again, in a `with` of its own or not."""
     last = body[-1]
@@ -155,18 +168,48 @@ def ends_with_raise(body: list[ast.stmt]) -> bool:
     return isinstance(last, ast.Raise) and last.exc is None
 
 
+def changes_state(statement: ast.stmt) -> bool:
+    """Say whether a statement calls something for its effect, or sets more than a local name."""
+    if isinstance(statement, ast.Expr):
+        call = statement.value.value if isinstance(statement.value, ast.Await) else statement.value
+        return isinstance(call, ast.Call) and not LOGS.match(ast.unparse(call.func))
+    if isinstance(statement, ast.Delete):
+        return True
+    targets: list[ast.expr] = []
+    if isinstance(statement, ast.Assign):
+        targets = statement.targets
+    elif isinstance(statement, ast.AugAssign | ast.AnnAssign):
+        targets = [statement.target]
+    return any(
+        isinstance(one, ast.Attribute | ast.Subscript)
+        for target in targets
+        for one in (target.elts if isinstance(target, ast.Tuple) else [target])
+    )
+
+
+def restores(handler: ast.ExceptHandler) -> bool:
+    """Say whether a handler changes state and raises: this exception or, as it is told, another."""
+    only_raises = len(handler.body) == 1 and isinstance(handler.body[0], ast.Raise)
+    if ends_with_raise(handler.body) and not only_raises:
+        return True
+    inside = list(statements(handler.body))
+    raises = any(isinstance(one, ast.Raise) and one.exc is not None for one in inside)
+    return raises and any(changes_state(one) for one in inside)
+
+
 def narrow_restores(text: str) -> Iterator[tuple[int, str]]:
-    """Yield line and exceptions of handlers that do something, raise again, and catch few."""
+    """Yield line and exceptions of handlers that restore, and catch few."""
     lines = text.splitlines()
     for node in ast.walk(ast.parse(text)):
-        if not isinstance(node, ast.ExceptHandler) or node.type is None:
+        if not isinstance(node, ast.Try):
             continue
-        caught = ast.unparse(node.type)
-        only_raises = len(node.body) == 1 and isinstance(node.body[0], ast.Raise)
-        if caught == "BaseException" or only_raises or not ends_with_raise(node.body):
-            continue
-        if not NARROW.search(lines[node.lineno - 1]):
-            yield node.lineno, caught
+        names = [ast.unparse(one.type) for one in node.handlers if one.type is not None]
+        for handler in node.handlers:
+            # With a handler for the others beside it, this one only translates, too.
+            if handler.type is None or "BaseException" in names or not restores(handler):
+                continue
+            if not NARROW.search(lines[handler.lineno - 1]):
+                yield handler.lineno, ast.unparse(handler.type)
 
 
 def test_what_restores_state_and_raises_again_does_so_for_every_exception() -> None:
@@ -195,8 +238,36 @@ except ValueError:
     with suppress(OSError):
         undo()
         raise
+try:
+    work()
 except BaseException:
     undo()
     raise
+try:
+    work()
+except OSError as error:
+    file.close()
+    raise Unavailable(str(error)) from error
+try:
+    work()
+except OSError as error:
+    reason = str(error)
+    logger.warning("it failed: %s", reason)
+    raise Unavailable(reason) from error
+except ValueError:
+    if known:
+        self.count -= 1
+        raise Conflict("again") from None
+try:
+    work()
+except OSError as error:
+    file.close()
+    raise Unavailable(str(error)) from error
+except BaseException:
+    file.close()
+    raise
 """
-    assert list(narrow_restores(text)) == [(4, "PenstockError"), (12, "ValueError")]
+    assert list(narrow_restores(text)) == [
+        *((4, "PenstockError"), (12, "ValueError")),
+        *((23, "OSError"), (32, "ValueError")),
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -261,3 +262,21 @@ def test_many_publishers_and_readers_at_once(broker: RunningBroker) -> None:
         for part in broker.stored("t"):
             mine = [int(m.split(b"/")[1]) for m in part if m.startswith(b"%d/" % number)]
             assert mine == sorted(mine)
+
+
+@pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
+def test_a_request_that_was_interrupted_leaves_no_answer_to_the_next(
+    client: BrokerClient, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    """A publish that followed was taken, and yet failed as if nobody had answered."""
+
+    def fail(_response: http.client.HTTPResponse) -> bytes:
+        raise error("no room")
+
+    client.create_topic("t")
+    with monkeypatch.context() as patch:
+        patch.setattr(http.client.HTTPResponse, "read", fail)
+        with pytest.raises(error):
+            client.offsets("t")
+    client.publish("t", [b"x"])
+    assert latest(client) == [1]

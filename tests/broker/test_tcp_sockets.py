@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 from broker_harness import RunningBroker
+from portfaults import check_at_each_call
 from v2 import V2, sized
 
 from penstock.broker.options import BrokerOptions
 from penstock.broker.protocol.negotiation import NegotiationLimits
-from penstock.broker.tcp.listeners import bind_unix_listener
+from penstock.broker.tcp import listeners
+from penstock.broker.tcp.listeners import bind_listener, bind_unix_listener
 from penstock.core.errors import InvalidRequest, Unavailable
 
 
@@ -143,3 +145,32 @@ def test_a_message_never_waits_longer_than_the_output_timeout(
         client.publish("t", b"x")
         client.socket.settimeout(20)  # far below the 30 s that this client would wait
         assert client.message().body == b"x"
+
+
+def test_a_listener_that_cannot_be_bound_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def bind_and_close() -> None:
+        listener = bind_listener("127.0.0.1", 0)
+        listener._target.close()  # type: ignore[attr-defined]
+
+    ports, results = ("socket",), {"socket"}
+    assert check_at_each_call(monkeypatch, listeners, bind_and_close, ports=ports, results=results)
+
+
+def test_a_unix_listener_that_cannot_be_bound_leaves_neither_descriptor_nor_file(
+    monkeypatch: pytest.MonkeyPatch, path: Path
+) -> None:
+    def bind_and_close() -> None:
+        listener = bind_unix_listener(str(path), 0o600)
+        listener._target.close()  # type: ignore[attr-defined]
+        path.unlink()
+
+    def check() -> None:
+        assert not path.exists()
+
+    met = check_at_each_call(
+        *(monkeypatch, listeners, bind_and_close),
+        ports=("os", "socket"),
+        results={"socket"},
+        check=check,
+    )
+    assert met

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 from certificates import contexts
-from fake_server import FakeServer, Manners, World, address_of, frame, run
+from fake_server import FakeServer, Manners, World, address_of, frame, run, until
 
 from penstock.client import ConnectionOptions, Producer, ProducerOptions
 from penstock.client.options import BackoffOptions, Compression
-from penstock.core.errors import InvalidRequest, Unavailable
+from penstock.client.v2.connection import Connection, open_connection
+from penstock.client.v2.wire import Frame
+from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
 
 pytestmark = pytest.mark.usefixtures("either_loop")
 
@@ -208,3 +210,35 @@ def test_options_that_cannot_be(make: object, match: str) -> None:
     assert callable(make)
     with pytest.raises(InvalidRequest, match=match):
         make()
+
+
+class Nobody:
+    """Takes no interest in a connection."""
+
+    def received(self, frames: list[Frame]) -> None:
+        """Take frames."""
+
+    def disconnected(self, reason: PenstockError) -> None:
+        """Take note of the end."""
+
+
+@pytest.mark.parametrize("error", [OSError, MemoryError, KeyError])
+def test_a_connection_that_fails_while_it_opens_is_closed(
+    monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    async def fail(*_given: object) -> None:
+        raise error("broken")
+
+    monkeypatch.setattr(Connection, "open", fail)
+
+    async def story() -> None:
+        async with FakeServer() as server:
+            expected = Unavailable if error is OSError else error
+            with pytest.raises(expected, match="broken"):
+                await open_connection(
+                    server.address, ConnectionOptions(), Nobody(), World().environment
+                )
+            peer = await server.peer()
+            await until(lambda: peer.ended)
+
+    run(story())

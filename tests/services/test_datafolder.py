@@ -13,8 +13,11 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from portfaults import check_at_each_call
 
 from penstock.core.errors import Conflict, InvalidRequest, PenstockError
+from penstock.services.config import Address
+from penstock.services.host import datafolder, process
 from penstock.services.host.datafolder import FORMAT, DataFolder, FolderLock
 
 
@@ -320,3 +323,26 @@ def test_a_folder_that_spark_cannot_read_is_refused_before_anything_is_made(
     with pytest.raises(InvalidRequest, match=r"rename the folder.*--data-dir"):
         DataFolder(tmp_path / name).prepare()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_that_cannot_be_taken_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stayed locked, though nobody held it, until the process ended."""
+    folder = DataFolder(tmp_path)
+
+    def take_and_release() -> None:
+        lock = FolderLock(folder)
+        lock.take()
+        lock.release()
+
+    assert check_at_each_call(monkeypatch, datafolder, take_and_release) > 0
+
+
+def test_a_port_that_cannot_be_bound_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def listen_and_close() -> None:
+        listener = process.listen(Address("127.0.0.1", 0), "--port")
+        listener._target.close()  # type: ignore[attr-defined]
+
+    ports, results = ("socket",), {"socket"}
+    assert check_at_each_call(monkeypatch, process, listen_and_close, ports=ports, results=results)

@@ -492,6 +492,20 @@ def test_without_a_zookeeper_the_address_is_named(monkeypatch: pytest.MonkeyPatc
         ZooKeeper(f"127.0.0.1:{port}", "/x").start()
 
 
+def test_a_session_that_cannot_begin_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    zookeeper = ZooKeeper("127.0.0.1:1", "/x")
+    ended: list[int] = []
+
+    def fail(**_given: object) -> None:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(zookeeper.client, "start", fail)
+    monkeypatch.setattr(zookeeper, "stop", lambda: ended.append(1))
+    with pytest.raises(MemoryError):
+        zookeeper.start()
+    assert ended
+
+
 def test_polls_and_renewals_outlive_an_error_that_nobody_foresaw(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,11 +6,15 @@ import tempfile
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.core.errors import PenstockError
 from penstock.core.intervals import Interval
-from penstock.spark.chunkfiles import Run, RunFiles, write_run
+from penstock.spark.batch import writing
+from penstock.spark.chunkfiles import Run, RunFiles, write_run, write_whole
+from penstock.testing.injection import FAULTS
 
 HOUR_MS = 3_600_000
 # Of each split: by hour, the batches of numbers.
@@ -60,3 +64,34 @@ def test_a_file_of_many_chunks_is_opened_once(tmp_path: Path) -> None:
     assert [files.read(runs[hour]).column("n").to_pylist() for hour in range(9)] == [
         [hour] for hour in range(9)
     ]
+
+
+@pytest.mark.parametrize("error", FAULTS)
+def test_a_file_that_cannot_be_written_whole_is_removed(
+    tmp_path: Path, error: type[BaseException]
+) -> None:
+    """What a worker had written before it ran out of memory stayed in the folder for good."""
+
+    def write(path: Path) -> None:
+        path.write_bytes(b"half")
+        raise error("no more")
+
+    with pytest.raises((error, PenstockError)):
+        write_whole(tmp_path / "file", write)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("error", FAULTS)
+@pytest.mark.parametrize("name", ["write_table", "_sync"])
+def test_a_segment_file_that_cannot_be_written_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException], name: str
+) -> None:
+    def fail(*arguments: object) -> None:
+        if name == "write_table":
+            Path(str(arguments[1])).write_bytes(b"half")
+        raise error("no more")
+
+    monkeypatch.setattr(writing, name, fail)
+    with pytest.raises((error, PenstockError)):
+        writing._write_durably(pa.table({"n": [1]}), tmp_path, "0.parquet", 1)
+    assert list(tmp_path.iterdir()) == []

@@ -5,12 +5,18 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import cast
 
+import psycopg
 import pytest
+from psycopg import OperationalError
+from psycopg.pq import PGconn, TransactionStatus
 
 from penstock.core.errors import NotFound, Unavailable
 from penstock.storage.databases.address import DatabaseAddress
 from penstock.storage.databases.postgres import opened
+from penstock.storage.metadata.backends.bounded import BoundedConnection
 from penstock.testing.clock import VirtualClock
 
 
@@ -59,3 +65,31 @@ def test_what_stands_in_the_way_is_told() -> None:
     told = pytest.raises(Unavailable, match=r"failed to resolve host 'a\.\.b'")
     with told, opened(unknown, "r", "p", lambda: None):
         pass
+
+
+class Unconnected(BoundedConnection):
+    """A connection without a server."""
+
+    def __init__(self, pgconn: PGconn) -> None:
+        self.pgconn = pgconn
+
+    def __del__(self) -> None:
+        """Close nothing."""
+
+
+@pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt, OperationalError])
+def test_a_connection_whose_answer_was_not_read_is_closed(
+    monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    def fail(*_given: object) -> None:
+        raise error("broken")
+
+    monkeypatch.setattr(psycopg.Connection, "wait", fail)
+    ended: list[int] = []
+    pgconn = SimpleNamespace(
+        transaction_status=TransactionStatus.ACTIVE, finish=lambda: ended.append(1)
+    )
+    connection = Unconnected(cast("PGconn", pgconn))
+    with pytest.raises(error):
+        connection.wait(iter(()))  # type: ignore[arg-type]
+    assert ended == [1]

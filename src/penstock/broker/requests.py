@@ -24,6 +24,7 @@ from penstock.core.errors import (
     InvalidRequest,
     NotFound,
     NotReachable,
+    PenstockError,
     Unavailable,
 )
 from penstock.core.printable import from_header
@@ -88,8 +89,12 @@ class Requests:
         while True:
             try:
                 return self._exchange(method, target, body, wait_s)
-            except (OSError, http.client.HTTPException) as error:
-                self.close()
+            except PenstockError:  # an answer that was read to its end
+                raise
+            except BaseException as error:
+                self.close()  # or the next request would read what is left of this answer
+                if not isinstance(error, OSError | http.client.HTTPException):
+                    raise
                 if not repeats or isinstance(error, TimeoutError):
                     raise self._no_answer(error) from error
                 repeats -= 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -188,9 +189,12 @@ def write_whole(target: Path, write: Callable[[Path], None]) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         write(temporary)
         temporary.replace(target)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise translate_error(error, str(target), "write") from error
+    except BaseException as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise translate_error(error, str(target), "write") from error
+        raise
 
 
 def chunk_name(interval: Interval) -> str:

@@ -410,20 +410,32 @@ class OsFileSystem:
     def create(self, path: str, *, replace: bool = False) -> OsAppendFile:
         """Create an empty file."""
         kind = os.O_TRUNC if replace else os.O_EXCL
-        return OsAppendFile(self._open(path, os.O_RDWR | os.O_CREAT | kind, "create"), path, 0)
+        fd = self._open(path, os.O_RDWR | os.O_CREAT | kind, "create")
+        try:
+            return OsAppendFile(fd, path, 0)
+        except BaseException:
+            os.close(fd)
+            raise
 
     def open_append(self, path: str) -> OsAppendFile:
         """Open an existing file for writing at its end."""
         fd = self._open(path, os.O_RDWR, "open for writing")
         try:
             return OsAppendFile(fd, path, os.fstat(fd).st_size)
-        except OSError as error:
+        except BaseException as error:
             os.close(fd)
-            raise translate_error(error, path, "stat") from error
+            if isinstance(error, OSError):
+                raise translate_error(error, path, "stat") from error
+            raise
 
     def open_read(self, path: str) -> OsReadFile:
         """Open an existing file for reading."""
-        return OsReadFile(self._open_regular(path), path)
+        fd = self._open_regular(path)
+        try:
+            return OsReadFile(fd, path)
+        except BaseException:
+            os.close(fd)
+            raise
 
     def read_bytes(self, path: str) -> bytes:
         """Return the whole content of a small file."""
@@ -516,16 +528,17 @@ class OsFileSystem:
         fd = self._open(folder, os.O_RDONLY | os.O_DIRECTORY, "open")
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+            return OsFolderLock(fd)
+        except BaseException as error:
             os.close(fd)
-            raise Conflict(
-                f"{folder}: another process (or another owner in this one) has it open; "
-                "stop that one or use another folder"
-            ) from error
-        except OSError as error:
-            os.close(fd)
-            raise translate_error(error, folder, "lock") from error
-        return OsFolderLock(fd)
+            if isinstance(error, BlockingIOError):
+                raise Conflict(
+                    f"{folder}: another process (or another owner in this one) has it open; "
+                    "stop that one or use another folder"
+                ) from error
+            if isinstance(error, OSError):
+                raise translate_error(error, folder, "lock") from error
+            raise
 
     def free_bytes(self, folder: str) -> int:
         """Return how much this user can still write to the disk of a folder."""
@@ -538,13 +551,19 @@ class OsFileSystem:
     def _open_regular(self, path: str) -> int:
         """Open a file for reading; what has no end, or waits for a writer, is refused."""
         fd = self._open(path, os.O_RDONLY | os.O_NONBLOCK, "open")
-        kind = os.fstat(fd).st_mode
-        if stat.S_ISREG(kind):
-            return fd
-        os.close(fd)
-        if stat.S_ISDIR(kind):
-            raise translate_error(OSError(errno.EISDIR, os.strerror(errno.EISDIR)), path, "read")
-        raise InvalidRequest(f"{path}: cannot read: is a device or a pipe; correct the path")
+        try:
+            kind = os.fstat(fd).st_mode
+            if stat.S_ISREG(kind):
+                return fd
+            if stat.S_ISDIR(kind):
+                raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))  # noqa: TRY301
+            refusal = f"{path}: cannot read: is a device or a pipe; correct the path"
+            raise InvalidRequest(refusal)  # noqa: TRY301
+        except BaseException as error:
+            os.close(fd)
+            if isinstance(error, OSError):
+                raise translate_error(error, path, "read") from error
+            raise
 
     def _open(self, path: str, flags: int, doing: str) -> int:
         try:

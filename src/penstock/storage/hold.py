@@ -165,11 +165,15 @@ class Hold:
                 raise translate_error(error, owner, "open") from error
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
+            except BaseException as error:
                 os.close(fd)
-                raise Conflict(
-                    f"another backup of {files.root} is running: wait until it has ended"
-                ) from error
+                if isinstance(error, BlockingIOError):
+                    raise Conflict(
+                        f"another backup of {files.root} is running: wait until it has ended"
+                    ) from error
+                if isinstance(error, OSError):
+                    raise translate_error(error, owner, "lock") from error
+                raise
             self._owner = fd
             try:
                 files.drop()

@@ -69,8 +69,14 @@ class SyncThreads:
         try:
             self._workers.submit(_nothing).result()
             self._timer.start()
-        except (RuntimeError, MemoryError) as error:
+        except BaseException as error:
+            self._timer.expect_end()
+            with self._changed:  # the timer may have begun before its start raised
+                self._closed = True
+                self._changed.notify()
             self._workers.shutdown(wait=False, cancel_futures=True)
+            if not isinstance(error, RuntimeError | MemoryError):
+                raise
             raise Unavailable(
                 f"{name}: no thread can be started to fsync ({error}): raise the limit of processes"
                 " (ulimit -u) or of memory"

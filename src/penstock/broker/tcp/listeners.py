@@ -35,8 +35,10 @@ def bind_listener(host: str, port: int) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         listener.listen(BACKLOG)
-    except OSError as error:
+    except BaseException as error:
         listener.close()
+        if not isinstance(error, OSError):
+            raise
         if error.errno == errno.EADDRINUSE:
             raise Unavailable(
                 f"port {port} of {host} is taken: stop the program that uses it, or choose another "
@@ -61,15 +63,21 @@ def bind_unix_listener(path: str, mode: int) -> socket.socket:
     """
     _remove_stale(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    is_bound = False
     try:
         # Before the file is there, or for a moment everybody could connect.
         os.fchmod(listener.fileno(), mode)
         listener.bind(path)
+        is_bound = True
         # Of the permissions the process's mask may have taken some away.
         Path(path).chmod(mode)
         listener.listen(BACKLOG)
-    except OSError as error:
+    except BaseException as error:
         listener.close()
+        if is_bound:
+            remove_unix_listener(path)
+        if not isinstance(error, OSError):
+            raise
         raise InvalidRequest(
             f"{path}: {error}: name a path of 107 bytes at most in a folder that can be written",
             place="tcp-socket",

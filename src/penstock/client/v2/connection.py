@@ -271,13 +271,14 @@ async def open_connection(
             else:
                 await loop.create_connection(lambda: connection, target.host, target.port)
             await connection.open(environment)
-    except TimeoutError as error:
-        reason = Unavailable(f"{address} did not answer within {options.connect_timeout_s:g} s")
+    except BaseException as error:
+        reason: PenstockError = Closed(f"connecting to {address} was given up")
+        if isinstance(error, TimeoutError):
+            reason = Unavailable(f"{address} did not answer within {options.connect_timeout_s:g} s")
+        elif isinstance(error, OSError):
+            reason = Unavailable(f"{address} cannot be reached: {error}; is the server up?")
         connection.abort(reason)
-        raise reason from error
-    except OSError as error:
-        raise Unavailable(f"{address} cannot be reached: {error}; is the server up?") from error
-    except BaseException:
-        connection.abort(Closed(f"connecting to {address} was given up"))
+        if isinstance(error, OSError):
+            raise reason from error
         raise
     return connection

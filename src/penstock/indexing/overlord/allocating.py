@@ -115,7 +115,7 @@ class Allocating:
         """
         try:
             places = self._places(task, action)
-        except PlaceWithheld as error:
+        except PlaceWithheld as error:  # narrow: counts refusals
             limit_ms = read_context(task.context, priority=task.priority).lock_timeout_ms
             if self._patience.refused(task.id) < limit_ms:
                 raise

@@ -106,7 +106,7 @@ def _read(raw: bytes | str) -> object:
         return read_yaml(raw)
     try:
         value: object = orjson.loads(raw)
-    except orjson.JSONDecodeError as error:
+    except orjson.JSONDecodeError as error:  # narrow: translates
         _refuse(_too_large(raw))  # A number of hundreds of digits is infinite to the reader.
         text = f"not JSON: {error.msg} at line {error.lineno} column {error.colno}"
         raise SpecError((Mistake("", text),)) from error

@@ -197,7 +197,7 @@ class SequencePublish:
         action = SegmentAllocate(self._job.sequence_name, tuple(part.times for part in parts))
         try:
             places = self._tools.actions.perform(action)
-        except Conflict as error:
+        except Conflict as error:  # narrow: only a clash has the parts made again
             self._divisions += 1
             if self._divisions == _DIVISIONS_MAX:
                 raise

@@ -240,7 +240,7 @@ class Worker:
         future = submit(run, description)
         try:
             return future.result(_ANSWER_TIMEOUT_S)
-        except TimeoutError as error:
+        except TimeoutError as error:  # narrow: any other is the answer of the command
             # Whoever asked goes elsewhere: a task that began here later would run twice.
             if not future.cancel() and too_late is not None:
                 future.add_done_callback(partial(_tell, too_late))

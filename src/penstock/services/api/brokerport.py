@@ -97,7 +97,7 @@ class HttpBrokerPort:
             self._clients.client = client
         try:
             yield client
-        except NotReachable as error:
+        except NotReachable as error:  # narrow: another port helps against this error alone
             # It may be started again at another port.
             self._clients.client = None
             client.close()

@@ -23,7 +23,7 @@ def settled(answer: Future[T]) -> T:
     """
     try:
         return answer.result(MAILBOX_TIMEOUT_S)
-    except FutureTimeoutError:
+    except FutureTimeoutError:  # narrow: translates; a command that began goes on
         answer.cancel()
         raise Unavailable("the mailbox is busy and did not answer in time; ask again") from None
     except CancelledError:

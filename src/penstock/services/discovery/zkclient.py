@@ -133,11 +133,13 @@ class ZooKeeper:
         """
         try:
             self.client.start(timeout=CONNECT_TIMEOUT_S)
-        except KazooTimeoutError:
+        except BaseException as error:
             self.stop()
-            raise Unavailable(
-                f"no ZooKeeper answers at {self._hosts}; is it running there? (--zookeeper)"
-            ) from None
+            if isinstance(error, KazooTimeoutError):
+                raise Unavailable(
+                    f"no ZooKeeper answers at {self._hosts}; is it running there? (--zookeeper)"
+                ) from None
+            raise
 
     def stop(self) -> None:
         """End the session."""

@@ -194,7 +194,7 @@ class LeaderSelector:
             raise
         # The documented top-level boundary: without this thread nobody here is ever elected, and
         # one that leads is never told to stop.
-        except Exception as error:
+        except Exception as error:  # narrow: counts; any other ends the process
             self.faults += 1
             failure = "the election failed in a way that nobody foresaw, and is tried again"
             send_alert(self._emitter, logger, failure, Severity.SERVICE_FAILURE, error=error)

@@ -435,7 +435,7 @@ class FolderLock:
 
         Raises:
             Conflict: Another Penstock holds it; the message names its process id.
-            Unavailable: The lock file cannot be opened.
+            Unavailable: The lock file cannot be opened or written.
         """
         try:
             # Not inherited by children: the lock must end with this very process.
@@ -443,17 +443,26 @@ class FolderLock:
         except OSError as error:
             raise Unavailable(f"{self._path} cannot be opened: {error.strerror}") from None
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(fd, 32, 0).decode(errors="replace").strip()
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = os.pread(fd, 32, 0).decode(errors="replace").strip()
+                raise Conflict(
+                    f"another Penstock{f' (process {holder})' if holder else ''} uses the data "
+                    f"folder {self._path.parent}; stop it first"
+                    f"{f' (kill {holder})' if holder else ''}, "
+                    "or name another folder with --data-dir"
+                ) from None
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        except BaseException as error:
             os.close(fd)
-            raise Conflict(
-                f"another Penstock{f' (process {holder})' if holder else ''} uses the data folder "
-                f"{self._path.parent}; stop it first{f' (kill {holder})' if holder else ''}, "
-                "or name another folder with --data-dir"
-            ) from None
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+            if isinstance(error, OSError):
+                raise Unavailable(
+                    f"{self._path} cannot be written: {error.strerror}; make it writable and free "
+                    "the disk"
+                ) from None
+            raise
         self._fd = fd
 
     def release(self) -> None:

@@ -131,8 +131,10 @@ def listen(address: Address, option: str) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((address.host, address.port))
         listener.listen(1_024)
-    except (OSError, UnicodeError) as error:
+    except BaseException as error:
         listener.close()
+        if not isinstance(error, OSError | UnicodeError):
+            raise
         if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
             holder = port_holder(address.port)
             raise Conflict(

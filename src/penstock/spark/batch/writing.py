@@ -11,6 +11,7 @@ import os
 import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -156,9 +157,12 @@ def _write_durably(rows: pa.Table, folder: Path, name: str, level: int) -> int:
         _sync(temporary)
         temporary.rename(folder / name)
         return (folder / name).stat().st_size
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise translate_error(error, str(folder / name), "write") from error
+    except BaseException as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise translate_error(error, str(folder / name), "write") from error
+        raise
 
 
 def _sync(path: Path) -> None:

@@ -253,7 +253,7 @@ class SparkSessions:
             yield session
         except PenstockError:
             raise
-        except Exception as error:  # the documented boundary: Spark raises many kinds
+        except Exception as error:  # narrow: the documented boundary; Spark raises many kinds
             ours = translate(error)
             if ours is None:
                 raise

@@ -187,7 +187,7 @@ class Database:
                     "the database cannot keep or look for a number of more than 64 bits: give a"
                     " smaller one"
                 ) from error
-            except self._errors as error:
+            except self._errors as error:  # narrow: notes that the server is silent
                 if postgres.is_silence(_driver_error(error)):
                     self._rest_until_s = self._clock.monotonic_s() + REST_S
                 if attempt == TRIES or not _is_clash(error):

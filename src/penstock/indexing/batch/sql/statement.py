@@ -218,7 +218,7 @@ def _granularity(reader: Words) -> str:
             found = word
     try:
         Granularity.parse(found)
-    except InvalidRequest as error:
+    except InvalidRequest as error:  # narrow: the error is to name this place
         reader.at -= 1
         raise reader.wrong(f"{error}; {_PARTITIONED}") from error
     return found

@@ -70,7 +70,7 @@ def answered(future: Future[T]) -> T:
     """
     try:
         return future.result(_ANSWER_S)
-    except (FutureTimeoutError, CancelledError):
+    except (FutureTimeoutError, CancelledError):  # narrow: translates; the question is void
         future.cancel()
         raise Unavailable("the overlord is busy or ends: the next round asks again") from None
 

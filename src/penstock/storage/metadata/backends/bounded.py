@@ -42,9 +42,11 @@ class BoundedConnection(psycopg.Connection[TupleRow]):
         limit_s = self.answer_timeout_s if timeout is None else timeout
         try:
             return super().wait(gen, interval, limit_s)
-        except psycopg.OperationalError as error:
+        except BaseException as error:
             if self.pgconn.transaction_status != TransactionStatus.ACTIVE:
                 raise
             # What the server does with the statement is not known: nothing may follow it.
             self.pgconn.finish()
-            raise ServerSilent(f"no answer within {limit_s} s") from error
+            if isinstance(error, psycopg.OperationalError):
+                raise ServerSilent(f"no answer within {limit_s} s") from error
+            raise

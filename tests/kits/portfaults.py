@@ -1,0 +1,60 @@
+"""Raise an exception of each kind at each call of the system in an operation, and count leaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from penstock.core.errors import PenstockError
+from penstock.testing.injection import FAULTS, Faults
+
+
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def check_at_each_call(
+    monkeypatch: pytest.MonkeyPatch,
+    module: ModuleType,
+    operation: Callable[[], object],
+    *,
+    ports: Collection[str] = ("os", "fcntl"),
+    results: Collection[str] = (),
+    check: Callable[[], object] = lambda: None,
+) -> int:
+    """Insist that no descriptor is left open, whatever a call raises; return how many calls met it.
+
+    Args:
+        monkeypatch: Of the test.
+        module: The module whose ports are made to fail; `os.close` never does.
+        operation: Opens something, and closes it again.
+        ports: Names of the port modules in the module.
+        results: Names of calls whose results are ports, too.
+        check: More that must hold after each fault.
+    """
+    faults = Faults()
+    for name in ports:
+        target = getattr(module, name)
+        port = faults.port(target, results)
+        if hasattr(target, "close"):
+            vars(port)["close"] = target.close
+        monkeypatch.setattr(module, name, port)
+    operation()  # what is opened once and kept is open from here on
+    met = 0
+    for error in FAULTS:
+        at = 0
+        while True:
+            before = open_descriptors()
+            with faults.armed(error, at), suppress(PenstockError):
+                operation()
+            assert open_descriptors() == before, f"{error.__name__} at {faults.raised}"
+            check()
+            if not faults.raised:
+                break
+            at += 1
+        met += at
+    return met
