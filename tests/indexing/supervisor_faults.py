@@ -7,7 +7,7 @@ functions, so that a test runs a sample and the soak runs all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 
@@ -27,6 +27,8 @@ from penstock.indexing.ports import TaskLocation, TaskPhase, TaskReport, TaskSta
 from penstock.indexing.sequences import Offsets, Sequences
 from penstock.indexing.spec import SupervisorSpec, parse_supervisor_spec
 from penstock.indexing.supervisor import Supervisor, SupervisorOptions, SupervisorPorts
+from penstock.indexing.supervisor.groups import GroupPhase
+from penstock.indexing.supervisor.streamwatch import cursor_name
 from penstock.indexing.taskspec import StreamTaskSpec
 from penstock.mailbox import MailboxProcessor
 from penstock.storage.metadata import MetadataStore
@@ -482,6 +484,51 @@ def prepare(operation: Operation, replicas: int) -> SupervisorWorld:
     return world
 
 
+def under_way(one: Supervisor) -> Iterator[str]:
+    """Yield what a supervisor takes for under way; at rest, when no call is, that is nothing."""
+    state = one._state
+    if one._convergence._is_busy:
+        yield "a round"
+    if state.stream._looking:
+        yield "a look at the stream"
+    for group in state.groups.values():
+        if group.phase is GroupPhase.ROLLING:
+            yield f"an agreement of {group.name}"
+        for task_id, replica in group.replicas.items():
+            if replica.asking:
+                yield f"a question to {task_id}"
+            if replica.catching_up:
+                yield f"a catch-up of {task_id}"
+
+
+def out_of_step(world: SupervisorWorld) -> list[str]:
+    """Return what supervisors take for so that is not so. Time passes, in which no task acts."""
+    settle(world.processor, world.clock, _TURN_S, world.lanes)
+    found = []
+    for one in world.every():
+        found += [f"{one.id} waits for {what}" for what in under_way(one)]
+        if one.is_stopping or one.spec.suspended:
+            continue
+        known, true = one.standing.committed(), world.truth.offsets(one.id) or {}
+        if known != true:
+            found.append(f"{one.id} knows the offsets {known}, not {true}")
+        ends = world.ends()[1]
+        wanted = {p: at for p, at in one._state.committed.to_keep.items() if at <= ends.get(p, -1)}
+        held = world.broker.cursors.get((TOPIC, cursor_name(one.id)), {})
+        if wanted and held != wanted:
+            found.append(f"{one.id} holds {held}, not {wanted}")
+    return found
+
+
+def check_in_step(world: SupervisorWorld, where: str) -> None:
+    """Insist that supervisors know in seconds what is so, without what helps after minutes."""
+    for _ in range(3):
+        if not (found := out_of_step(world)):
+            return
+        world.settle(1)
+    raise AssertionError(f"{where}: {found}")
+
+
 def converge(world: SupervisorWorld, operation: Operation, where: str) -> None:
     """Have a world end in a supervisor that has published all."""
     world.settle(10)
@@ -564,7 +611,9 @@ def attempt(
         done = operation(world)
         world.settle(5)
         assert is_done(done) or operation is backfill, f"{where}: {done}"
+    check_in_step(world, where)
     check(world, operation, where)
+    check_in_step(world, where)
     world.database.close()
     return raised
 

@@ -5,7 +5,17 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from supervisor_faults import OPERATIONS, Operation, attempt, hand_off, pair, single, terminate
+from supervisor_faults import (
+    OPERATIONS,
+    Operation,
+    adopt,
+    attempt,
+    hand_off,
+    look,
+    pair,
+    single,
+    terminate,
+)
 
 from penstock.core.errors import Unavailable
 from penstock.testing.injection import FAULTS
@@ -26,8 +36,24 @@ def test_no_two_exceptions_lose_or_double_a_message(number: int) -> None:
     pair(number)
 
 
-@pytest.mark.parametrize(("operation", "at"), [(hand_off, 4), (terminate, 6)])
-def test_a_client_of_tasks_that_cannot_be_made_leaves_no_group_waiting(
-    operation: Operation, at: int
-) -> None:
-    assert attempt(operation, Unavailable, at) == "SupervisorWorld.within"
+# The number of a call in an operation, and which call that is: where a failure is an answer, so
+# that the loop goes on with what it has noted before the call.
+ANSWERED = [
+    (hand_off, 4, "SupervisorWorld.within"),  # before an agreement
+    (terminate, 6, "SupervisorWorld.within"),
+    (adopt, 17, "SupervisorWorld.within"),  # before a question
+    (hand_off, 21, "SupervisorWorld.within"),  # before a catch-up
+    (look, 6, "FakeBroker.available"),
+    (look, 7, "SupervisorWorld.report"),  # a question
+    (look, 53, "SupervisorWorld.pause"),  # one of two in an agreement
+    (look, 57, "SupervisorWorld.set_end_offsets"),
+    (look, 90, "SupervisorWorld.report"),  # a catch-up
+    (look, 111, "MemoryDatabase.read"),  # the committed offsets
+    (look, 118, "FakeBroker.set_cursor"),
+    (terminate, 97, "FakeBroker.drop_cursor"),
+]
+
+
+@pytest.mark.parametrize(("operation", "at", "call"), ANSWERED)
+def test_a_call_that_fails_leaves_nobody_waiting(operation: Operation, at: int, call: str) -> None:
+    assert attempt(operation, Unavailable, at) == call
