@@ -10,10 +10,12 @@ from supervisor_faults import (
     Operation,
     adopt,
     attempt,
+    fail,
     hand_off,
     look,
     pair,
     single,
+    submit,
     terminate,
 )
 
@@ -42,13 +44,15 @@ ANSWERED = [
     (hand_off, 4, "SupervisorWorld.within"),  # before an agreement
     (terminate, 6, "SupervisorWorld.within"),
     (adopt, 17, "SupervisorWorld.within"),  # before a question
-    (hand_off, 21, "SupervisorWorld.within"),  # before a catch-up
+    (look, 76, "SupervisorWorld.within"),  # before a catch-up
+    (submit, 27, "TaskQueue.add"),
+    (hand_off, 106, "TaskQueue.shutdown"),  # of a replica
     (look, 6, "FakeBroker.available"),
     (look, 7, "SupervisorWorld.report"),  # a question
     (look, 53, "SupervisorWorld.pause"),  # one of two in an agreement
     (look, 57, "SupervisorWorld.set_end_offsets"),
     (look, 90, "SupervisorWorld.report"),  # a catch-up
-    (look, 111, "MemoryDatabase.read"),  # the committed offsets
+    (fail, 120, "MemoryDatabase.read"),  # the committed offsets, when they moved last
     (look, 118, "FakeBroker.set_cursor"),
     (terminate, 97, "FakeBroker.drop_cursor"),
 ]
@@ -57,3 +61,7 @@ ANSWERED = [
 @pytest.mark.parametrize(("operation", "at", "call"), ANSWERED)
 def test_a_call_that_fails_leaves_nobody_waiting(operation: Operation, at: int, call: str) -> None:
     assert attempt(operation, Unavailable, at) == call
+
+
+def test_a_group_whose_only_task_does_not_answer_is_asked_again_for_its_end() -> None:
+    assert attempt(hand_off, Unavailable, 9, replicas=1) == "SupervisorWorld.pause"
