@@ -501,10 +501,15 @@ def under_way(one: Supervisor) -> Iterator[str]:
                 yield f"a catch-up of {task_id}"
 
 
+def paused(world: SupervisorWorld) -> Iterator[str]:
+    """Yield the tasks that are paused; at rest nobody goes on with them before their time."""
+    yield from (one for one in world.running() if world.peons[one].is_paused)
+
+
 def out_of_step(world: SupervisorWorld) -> list[str]:
     """Return what supervisors take for so that is not so. Time passes, in which no task acts."""
     settle(world.processor, world.clock, _TURN_S, world.lanes)
-    found = []
+    found = [f"{one} is paused" for one in paused(world)]
     for one in world.every():
         found += [f"{one.id} waits for {what}" for what in under_way(one)]
         if one.is_stopping or one.spec.suspended:

@@ -63,5 +63,7 @@ def test_a_call_that_fails_leaves_nobody_waiting(operation: Operation, at: int, 
     assert attempt(operation, Unavailable, at) == call
 
 
-def test_a_group_whose_only_task_does_not_answer_is_asked_again_for_its_end() -> None:
-    assert attempt(hand_off, Unavailable, 9, replicas=1) == "SupervisorWorld.pause"
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_a_group_whose_only_task_does_not_answer_is_asked_again_for_its_end(*, after: bool) -> None:
+    raised = attempt(hand_off, Unavailable, 9, after=after, replicas=1)
+    assert raised == "SupervisorWorld.pause"
