@@ -2,15 +2,17 @@
 
 A value may be stored once, in a dictionary, and stand in a million rows; a run of equal rows takes
 a few bytes, whatever its length. So neither the size of a file nor that of a row group bounds what
-its rows take. Owns the bounds, which follow from the footer and, where needed, from the dictionary
-of a column. Does not own reading: a footer that lies is for the memory limit of the process.
+its rows take. Owns the bounds, which follow from the footer, then from the headers of
+dictionaries, and where these do not suffice from the dictionaries. Does not own reading: a footer
+that lies is for the memory limit of the process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -26,8 +28,8 @@ VALUE_BYTES_MAX: Final = 512 << 20
 """A column chunk whose values take more on average is refused: one value is read as a whole."""
 ROWS_PER_BYTE_MAX: Final = 100_000
 """A file may hold as many rows for each of its bytes; one of equal rows has some thousands."""
-PROBE_BUFFER_BYTES: Final = 64 << 10
-"""How much of a column is read ahead where only its dictionary is wanted."""
+# How much of a column is read ahead where only its dictionary is wanted.
+_PROBE_BUFFER_BYTES: Final = 64 << 10
 _OF_DICTIONARY: Final = frozenset({"RLE_DICTIONARY", "PLAIN_DICTIONARY"})
 # A value may begin as the one before it, and is stored without that part.
 _OF_PREFIXES: Final = "DELTA_BYTE_ARRAY"
@@ -37,6 +39,40 @@ _UNEVEN: Final = 4
 _FIXED: Final = frozenset({"BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE"})
 # What a value of such a type takes in memory, and where any other ends.
 _VALUE_BYTES: Final = 8
+# The header of a page, as Thrift's compact protocol writes it: whole numbers with the ids 1 to 3.
+_HEADER_BYTES: Final = 64
+_NUMBER_FIELD: Final = 0x15
+_DICTIONARY_PAGE: Final = 2
+# The header of the dictionary, with the id 7, behind the sizes or behind a checksum with the id 4.
+_DICTIONARY_FIELDS: Final = frozenset({0x4C, 0x3C})
+_PLAIN_ENCODINGS: Final = frozenset({0, 2})
+_BOOLEAN_FIELDS: Final = frozenset({0x11, 0x12})
+# A larger dictionary is left to Arrow.
+_DICTIONARY_BYTES_MAX: Final = 8 << 20
+_CODECS: Final[Mapping[str, str]] = {
+    "SNAPPY": "snappy",
+    "GZIP": "gzip",
+    "ZSTD": "zstd",
+    "BROTLI": "brotli",
+}
+_LENGTH_BYTES: Final = 4
+
+
+class _DictionaryPage(NamedTuple):
+    """Place of a dictionary in its file, and its size when it is unpacked."""
+
+    size: int
+    stored_size: int
+    start: int
+
+
+class _Coded(NamedTuple):
+    """A column chunk of which values may be in a dictionary, and the values of a row."""
+
+    number: int
+    path: str
+    per_row: float
+    size: int
 
 
 def check_rows(metadata: pq.FileMetaData, size: int, shown: str) -> None:
@@ -53,7 +89,7 @@ def check_rows(metadata: pq.FileMetaData, size: int, shown: str) -> None:
 
 
 def runs_of_groups(
-    opened: Callable[[Sequence[str]], pq.ParquetFile],
+    stored: pa.NativeFile,
     metadata: pq.FileMetaData,
     groups: Iterable[int],
     names: Sequence[str] | None,
@@ -65,7 +101,7 @@ def runs_of_groups(
     Small ones come together, so that they are not a batch each.
 
     Args:
-        opened: Opens the file once more; returns the given columns by their dictionaries.
+        stored: The file.
         metadata: The footer.
         groups: Which row groups.
         names: The columns that are read; None: all.
@@ -77,10 +113,10 @@ def runs_of_groups(
     """
     run: list[int] = []
     run_rows, run_bytes = 0, 0.0
-    wanted = None if names is None else frozenset(names)
+    bounds = _RowBounds(stored, metadata, names, rows_max, shown)
     for group in groups:
         rows = metadata.row_group(group).num_rows
-        row_bytes = _row_bytes(opened, metadata, group, wanted, rows_max, shown)
+        row_bytes = bounds.row_bytes(group)
         is_small = rows <= rows_max and row_bytes * rows <= BATCH_BYTES_MAX
         if run and (
             not is_small
@@ -98,47 +134,116 @@ def runs_of_groups(
         yield run, rows_max
 
 
-def _row_bytes(
-    opened: Callable[[Sequence[str]], pq.ParquetFile],
-    metadata: pq.FileMetaData,
-    group: int,
-    wanted: frozenset[str] | None,
-    rows_max: int,
-    shown: str,
-) -> float:
-    """Return how many bytes a row of a row group may take."""
-    found = metadata.row_group(group)
-    if found.num_rows < 1:  # values of no row are damage, which the reader reports
-        return 0.0
-    plain, coded_at_most = 0.0, 0.0
-    coded: dict[str, float] = {}
-    for number in range(found.num_columns):
-        column = found.column(number)
-        path = column.path_in_schema
-        if not column.num_values:
-            continue
-        if wanted is not None and path.partition(".")[0] not in wanted:
-            continue
-        plain += _VALUE_BYTES * max(column.num_values / found.num_rows, 1.0)
-        if column.physical_type in _FIXED:
-            continue
-        size, count = column.total_uncompressed_size, column.num_values
-        _check_values(shown, group, path, size / count)
-        plain += size / found.num_rows * _UNEVEN
-        if _OF_DICTIONARY.intersection(column.encodings):
-            coded[path] = max(count / found.num_rows, 1.0)
-            # No value is larger than all of the chunk.
-            coded_at_most += size * coded[path]
-        elif _OF_PREFIXES in column.encodings:
-            plain += BATCH_BYTES_MAX / _PREFIX_ROWS
-    if (plain + coded_at_most) * min(rows_max, found.num_rows) <= BATCH_BYTES_MAX:
-        return plain + coded_at_most
-    if not coded:
-        return plain
-    file = opened(list(coded))
-    return plain + sum(
-        largest * coded[path] for path, largest in _largest_values(file, group, list(coded))
-    )
+class _RowBounds:
+    """What rows of one file may take. Opens the file once more at most.
+
+    Args:
+        stored: The file.
+        metadata: The footer.
+        names: The columns that are read; None: all.
+        rows_max: How many rows are read at once at most.
+        shown: What messages call the file.
+    """
+
+    def __init__(
+        self,
+        stored: pa.NativeFile,
+        metadata: pq.FileMetaData,
+        names: Sequence[str] | None,
+        rows_max: int,
+        shown: str,
+    ) -> None:
+        self._stored = stored
+        self._metadata = metadata
+        self._wanted = None if names is None else frozenset(names)
+        self._rows_max = rows_max
+        self._shown = shown
+        self._by_dictionaries: pq.ParquetFile | None = None
+
+    def row_bytes(self, group: int) -> float:
+        """Return how many bytes a row of a row group may take."""
+        found = self._metadata.row_group(group)
+        if found.num_rows < 1:  # values of no row are damage, which the reader reports
+            return 0.0
+        plain = 0.0
+        coded: list[_Coded] = []
+        for number in range(found.num_columns):
+            column = found.column(number)
+            path = column.path_in_schema
+            count = column.num_values
+            if not count:
+                continue
+            if self._wanted is not None and path.partition(".")[0] not in self._wanted:
+                continue
+            per_row = max(count / found.num_rows, 1.0)
+            plain += _VALUE_BYTES * per_row
+            if column.physical_type in _FIXED:
+                continue
+            size = column.total_uncompressed_size
+            _check_values(self._shown, group, path, size / count)
+            plain += size / found.num_rows * _UNEVEN
+            if _OF_DICTIONARY.intersection(column.encodings):
+                if column.physical_type == "FIXED_LEN_BYTE_ARRAY":
+                    plain += self._metadata.schema.column(number).length * per_row
+                else:  # No value is larger than all of the chunk.
+                    coded.append(_Coded(number, path, per_row, size))
+            elif _OF_PREFIXES in column.encodings:
+                plain += BATCH_BYTES_MAX / _PREFIX_ROWS
+        left = BATCH_BYTES_MAX / min(self._rows_max, found.num_rows) - plain
+        if _total(coded) > left:
+            coded = self._by_headers(found, coded)
+        if _total(coded) > left:
+            coded = self._by_values(group, coded, left)
+        return plain + _total(coded)
+
+    def _by_headers(self, found: pq.RowGroupMetaData, coded: Sequence[_Coded]) -> list[_Coded]:
+        """Return the columns with the sizes of their dictionaries, which no value exceeds."""
+        known = []
+        for one in coded:
+            page = _dictionary_page(self._stored, found.column(one.number))
+            known.append(one if page is None else one._replace(size=min(one.size, page.size)))
+        return known
+
+    def _by_values(self, group: int, coded: Sequence[_Coded], left: float) -> list[_Coded]:
+        """Return the columns with the largest values of those whose dictionaries are large."""
+        share = left / len(coded)
+        found = self._metadata.row_group(group)
+        known: list[_Coded] = []
+        unknown: dict[str, _Coded] = {}
+        for one in coded:
+            if one.size * one.per_row <= share:
+                known.append(one)
+                continue
+            largest = _largest_short_value(self._stored, found.column(one.number))
+            if largest is None:
+                unknown[one.path] = one
+            else:
+                known.append(one._replace(size=largest))
+        if unknown:
+            found_largest = _largest_values(self._opened(), group, list(unknown))
+            known += [unknown[path]._replace(size=largest) for path, largest in found_largest]
+        return known
+
+    def _opened(self) -> pq.ParquetFile:
+        """Return the file opened once more, with the columns of text by their dictionaries."""
+        if self._by_dictionaries is None:
+            # Imported here: see `penstock.spark.batch.input.columnar`.
+            import pyarrow.parquet as pq  # noqa: PLC0415
+
+            schema = self._metadata.schema
+            columns = [schema.column(number) for number in range(len(schema))]
+            self._by_dictionaries = pq.ParquetFile(
+                self._stored,
+                metadata=self._metadata,
+                read_dictionary=[one.path for one in columns if one.physical_type == "BYTE_ARRAY"],
+                pre_buffer=False,
+                buffer_size=_PROBE_BUFFER_BYTES,
+            )
+        return self._by_dictionaries
+
+
+def _total(coded: Iterable[_Coded]) -> float:
+    return sum(one.size * one.per_row for one in coded)
 
 
 def _check_values(shown: str, group: int, path: str, value_bytes: float) -> None:
@@ -148,6 +253,91 @@ def _check_values(shown: str, group: int, path: str, value_bytes: float) -> None
             f" {int(value_bytes):,} bytes on average, more than {VALUE_BYTES_MAX:,}: leave the"
             " column out, or write smaller values"
         )
+
+
+def _dictionary_page(
+    stored: pa.NativeFile, column: pq.ColumnChunkMetaData
+) -> _DictionaryPage | None:
+    """Return where the dictionary of a column chunk is; None: its first page is something else.
+
+    Arrow unpacks a dictionary into as many bytes as its header announces, and no more.
+    """
+    at = column.data_page_offset
+    if column.has_dictionary_page and 0 < column.dictionary_page_offset < at:
+        at = column.dictionary_page_offset
+    head = bytes(stored.read_at(_HEADER_BYTES, at))
+    try:
+        kind, place = _number(head, 0)
+        size, place = _number(head, place)
+        stored_size, place = _number(head, place)
+        if kind != _DICTIONARY_PAGE or size < 0 or stored_size < 0:
+            return None
+        return _DictionaryPage(size, stored_size, at + _end_of_header(head, place))
+    except (IndexError, ValueError):
+        return None  # of a program that writes otherwise
+
+
+def _end_of_header(head: bytes, place: int) -> int:
+    """Return the length of the header of a dictionary, whose sizes end at a place."""
+    if head[place] == _NUMBER_FIELD:
+        _, place = _number(head, place)
+    if head[place] not in _DICTIONARY_FIELDS:
+        raise ValueError("no header of a dictionary")
+    _, place = _number(head, place + 1)
+    encoding, place = _number(head, place)
+    if encoding not in _PLAIN_ENCODINGS:
+        raise ValueError("a dictionary of another encoding")
+    if head[place] in _BOOLEAN_FIELDS:
+        place += 1
+    if head[place] or head[place + 1]:
+        raise ValueError("a header of more fields")
+    return place + 2
+
+
+def _number(head: bytes, place: int) -> tuple[int, int]:
+    """Return the number of the field at a place, and where it ends."""
+    if head[place] != _NUMBER_FIELD:
+        raise ValueError("no number")
+    value = 0
+    for shift in range(5):
+        byte = head[place + 1 + shift]
+        value |= (byte & 0x7F) << (7 * shift)
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), place + 2 + shift
+    raise ValueError("no number of 32 bits")
+
+
+def _largest_short_value(stored: pa.NativeFile, column: pq.ColumnChunkMetaData) -> int | None:
+    """Return the length of the largest value in a dictionary of values of up to 255 bytes, or None.
+
+    A value is behind its length, of four bytes. Three bytes of 0 in a row stand in no text, so they
+    are all in lengths: it suffices to check that each value ends where the next length is. There is
+    no result for a dictionary of other values, and for some of very short ones.
+    """
+    page = _dictionary_page(stored, column)
+    codec = column.compression
+    if page is None or max(page.size, page.stored_size) > _DICTIONARY_BYTES_MAX:
+        return None
+    if codec not in _CODECS and codec != "UNCOMPRESSED":
+        return None
+    data = stored.read_at(page.stored_size, page.start)
+    if codec in _CODECS:
+        try:
+            data = pa.Codec(_CODECS[codec]).decompress(data, page.size)
+        except (pa.ArrowException, OSError, ValueError):
+            return None  # Damage is for the reader, and so is a codec that is not installed.
+    found = np.frombuffer(data, np.uint8)
+    if len(found) != page.size or not len(found):
+        return None
+    zeros = found == 0
+    lengths_at = np.flatnonzero(zeros[1:-2] & zeros[2:-1] & zeros[3:])
+    if not len(lengths_at) or lengths_at[0]:
+        return None
+    lengths = found[lengths_at].astype(np.int64)
+    ends = lengths_at + _LENGTH_BYTES + lengths
+    if ends[-1] != len(found) or not np.array_equal(ends[:-1], lengths_at[1:]):
+        return None
+    return int(lengths.max())
 
 
 def _largest_values(

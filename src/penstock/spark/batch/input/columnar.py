@@ -6,13 +6,13 @@ null.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
 import pyarrow as pa
 
-from penstock.core.parquetbounds import PROBE_BUFFER_BYTES, check_rows, runs_of_groups
+from penstock.core.parquetbounds import check_rows, runs_of_groups
 from penstock.spark.batch.input.avro import read_avro
 from penstock.spark.batch.input.opening import opened
 from penstock.spark.batch.input.splits import InputFile, Source, Split
@@ -79,20 +79,8 @@ def _read_parquet(
     names = _wanted(file.schema_arrow.names, shape, renamed)
     end = split.end if split.end >= 0 else file.num_row_groups
     at = sum(file.metadata.row_group(group).num_rows for group in range(split.start))
-
-    def by_dictionaries(columns: Sequence[str]) -> pq.ParquetFile:
-        return pq.ParquetFile(
-            stored,
-            metadata=file.metadata,
-            read_dictionary=columns,
-            pre_buffer=False,
-            buffer_size=PROBE_BUFFER_BYTES,
-        )
-
     groups, shown = range(split.start, end), split.file.shown
-    for run, rows in runs_of_groups(
-        by_dictionaries, file.metadata, groups, names, BATCH_ROWS, shown
-    ):
+    for run, rows in runs_of_groups(stored, file.metadata, groups, names, BATCH_ROWS, shown):
         for batch in file.iter_batches(rows, row_groups=run, columns=names, use_threads=False):
             yield at, _under_names(batch, renamed)
             at += batch.num_rows

@@ -6,14 +6,14 @@ Owns the opening of both and the projection to a schema. The formats are Arrow's
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import BinaryIO, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.core.errors import InvalidRequest
-from penstock.core.parquetbounds import PROBE_BUFFER_BYTES, check_rows, runs_of_groups
+from penstock.core.parquetbounds import check_rows, runs_of_groups
 from penstock.flow.processors.records.formats.casting import fitted
 from penstock.flow.processors.records.formats.model import (
     BATCH_ROWS,
@@ -52,22 +52,10 @@ def _batches(stream: BinaryIO, size: int) -> Iterator[pa.RecordBatch]:
     """Yield the rows, as many at once as are bounded in bytes, too."""
     stored = pa.PythonFile(stream, mode="r")
     file = pq.ParquetFile(stored, pre_buffer=False)
-
-    def by_dictionaries(columns: Sequence[str]) -> pq.ParquetFile:
-        return pq.ParquetFile(
-            stored,
-            metadata=file.metadata,
-            read_dictionary=columns,
-            pre_buffer=False,
-            buffer_size=PROBE_BUFFER_BYTES,
-        )
-
     shown = "the Parquet content"
     check_rows(file.metadata, size, shown)
     groups = range(file.num_row_groups)
-    for run, rows in runs_of_groups(
-        by_dictionaries, file.metadata, groups, None, BATCH_ROWS, shown
-    ):
+    for run, rows in runs_of_groups(stored, file.metadata, groups, None, BATCH_ROWS, shown):
         yield from file.iter_batches(batch_size=rows, row_groups=run, use_threads=False)
 
 

@@ -1,0 +1,106 @@
+"""Rows of Parquet that are read at once take no more than the bound, whatever its dictionaries."""
+
+from __future__ import annotations
+
+import io
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.core import parquetbounds
+from penstock.core.parquetbounds import runs_of_groups
+
+ROWS = 1 << 16
+
+
+def stored(values: pa.Array, codec: str, **form: object) -> pa.BufferReader:
+    raw = io.BytesIO()
+    pq.write_table(pa.table({"a": values}), raw, compression=codec, **form)
+    return pa.BufferReader(raw.getvalue())
+
+
+def rows_at_once(file: pa.BufferReader) -> int:
+    metadata = pq.read_metadata(file)
+    [(groups, rows)] = runs_of_groups(file, metadata, [0], None, ROWS, "a.parquet")
+    assert groups == [0]
+    return rows
+
+
+@pytest.fixture
+def no_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    def opened(*_: object, **__: object) -> None:
+        raise AssertionError("the header and the lengths of the dictionary suffice")
+
+    monkeypatch.setattr(pq, "ParquetFile", opened)
+
+
+@pytest.mark.usefixtures("no_reader")
+@pytest.mark.parametrize("codec", ["none", "snappy", "zstd", "gzip", "brotli"])
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+def test_a_dictionary_of_many_short_values_needs_no_other_reader(codec: str, version: str) -> None:
+    values = pa.array([f"value {number % 20_000}" for number in range(100_000)])
+    assert rows_at_once(stored(values, codec, data_page_version=version)) == ROWS
+
+
+@pytest.mark.usefixtures("no_reader")
+def test_a_small_dictionary_is_known_by_its_header() -> None:
+    values = pa.array(["a" * 500, "b"] * 50_000)
+    assert rows_at_once(stored(values, "snappy")) == ROWS
+
+
+@pytest.mark.parametrize("codec", ["snappy", "lz4"])
+@pytest.mark.parametrize("length", [3_000, 100_000])
+def test_rows_of_long_values_are_read_in_small_batches(codec: str, length: int) -> None:
+    values = pa.DictionaryArray.from_arrays(pa.array([0, 1] * 50_000), ["0" * length, "b"])
+    rows = rows_at_once(stored(values, codec, dictionary_pagesize_limit=1 << 20))
+    assert rows * length <= parquetbounds.BATCH_BYTES_MAX
+    assert rows * length > parquetbounds.BATCH_BYTES_MAX / 2
+
+
+def test_many_row_groups_are_probed_by_one_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = []
+    real = pq.ParquetFile
+    values = pa.array([f"{number % 2_000:0300d}" for number in range(100_000)])
+    file = stored(values, "snappy", row_group_size=20_000)
+    metadata = pq.read_metadata(file)
+
+    def counted(*args: object, **form: object) -> pq.ParquetFile:
+        opened.append(args)
+        return real(*args, **form)
+
+    monkeypatch.setattr(pq, "ParquetFile", counted)
+    runs = runs_of_groups(file, metadata, range(5), None, ROWS, "a.parquet")
+    assert [group for groups, _ in runs for group in groups] == [0, 1, 2, 3, 4]
+    assert len(opened) == 1
+
+
+@given(
+    st.lists(
+        st.one_of(st.binary(max_size=12), st.sampled_from([b"\0" * 9, b"\0" * 300, b"\2\0\0\0ab"])),
+        min_size=1,
+        max_size=40,
+    ),
+    st.sampled_from(["none", "snappy"]),
+)
+def test_the_largest_value_is_that_of_the_dictionary_or_not_known(
+    values: list[bytes], codec: str
+) -> None:
+    file = stored(pa.array(values, pa.binary()), codec)
+    column = pq.read_metadata(file).row_group(0).column(0)
+    found = parquetbounds._largest_short_value(file, column)
+    assert found in {None, max(map(len, values))}
+    if all(len(value) < 256 and b"\0" not in value and value for value in values):
+        assert found is not None
+
+
+@pytest.mark.parametrize("cut", [0, 1, 5, 20])
+def test_a_page_that_is_cut_or_something_else_is_left_to_the_reader(cut: int) -> None:
+    file = stored(pa.array(["a" * 50, "b"]), "snappy")
+    column = pq.read_metadata(file).row_group(0).column(0)
+    end = column.dictionary_page_offset + cut
+    raw = file.read_at(1 << 20, 0)
+    for tail in (b"", b"\xff" * 100):
+        assert parquetbounds._largest_short_value(pa.BufferReader(raw[:end] + tail), column) is None
