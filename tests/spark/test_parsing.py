@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.instants import parse_time
+from penstock.spark.topic import parse as parse_module
 from penstock.spark.topic.coerce import UnparseableError, row_of
 from penstock.spark.topic.parse import LEAF_MESSAGES, MessageParser, Parsed
 from penstock.spark.topic.rowshape import FieldType, RowShape, TimeField, TimeFormat
@@ -404,3 +405,45 @@ def test_messages_of_many_columns_are_parsed_some_at_once() -> None:
     assert parsed.rows.num_rows == 4_001
     assert parsed.rows.column(7)[4_000].as_py() == "x"
     assert [bad.index for bad in parsed.bad] == [4_001]
+
+
+def wide(kinds: list[bytes], fields: int = 1_000) -> list[bytes]:
+    """Return a message for each kind of value, with as many fields of that kind."""
+    return [
+        b'{"at":1,' + b",".join(b'"f%d":%s' % (field, kind) for field in range(fields)) + b"}"
+        for kind in kinds
+    ]
+
+
+def reads_of(messages: list[bytes], monkeypatch: pytest.MonkeyPatch) -> tuple[Parsed, int]:
+    shape = RowShape(
+        tuple((f"f{number}", FieldType.DOUBLE) for number in range(1_000)), TimeField("at")
+    )
+    reads = []
+    real = parse_module._read
+
+    def counted(text: pa.Buffer, reading: dict[str, pa.DataType]) -> pa.Table:
+        reads.append(text.size)
+        return real(text, reading)
+
+    monkeypatch.setattr(parse_module, "_read", counted)
+    return parse(messages, shape), len(reads)
+
+
+def test_many_fields_that_are_written_otherwise_cost_few_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parsed, reads = reads_of(wide([b'"1.5"'] * 2), monkeypatch)
+    assert reads <= 4
+    assert parsed.rows.column(1_000).to_pylist() == [1.5, 1.5]
+    assert not parsed.bad
+
+
+def test_fields_that_differ_one_after_the_other_cost_a_bounded_number_of_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first messages, which tell how all fields are written, have none of them."""
+    messages = [b'{"at":1}'] * LEAF_MESSAGES + wide([b'"1.5"'] * 2)
+    parsed, reads = reads_of(messages, monkeypatch)
+    assert reads <= 3 * 8
+    assert parsed.rows.column(1_000).to_pylist() == [None] * LEAF_MESSAGES + [1.5, 1.5]

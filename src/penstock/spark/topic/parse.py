@@ -22,6 +22,7 @@ from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
@@ -50,6 +51,11 @@ _CHANGED: Final = re.compile(r"Column\(/(?P<name>.*)\) changed from \w+ to (?P<k
 _DECIMAL: Final = r"^-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?$"
 # What to read a field as, when its values turn out to be numbers.
 _NUMBER_AS: Final = {FieldType.DOUBLE: pa.float64(), FieldType.FLOAT: pa.float64()}
+# A batch is read again where a field is written otherwise. Arrow names one such field each time, so
+# all are looked for in the first messages once there are several, and few may then be left.
+_FIELDS_NAMED: Final = 2
+_READS_MAX: Final = 8
+_SAMPLE_BYTES: Final = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +158,14 @@ class MessageParser:
     def _rows_of(self, text: pa.Buffer, count: int, base: int) -> Parsed:
         reading = dict(self._read_as)
         # Each field may turn out to be written in another way once; then the batch is not clean.
-        for _ in range(len(reading) + 1):
+        for reads in range(_READS_MAX):
             try:
                 table = _read(text, reading)
                 break
             except pa.ArrowInvalid as error:
                 reading.update(self._other_reading(str(error), reading))
+                if reads == _FIELDS_NAMED:
+                    reading.update(self._sampled_reading(text, reading))
             except UnicodeDecodeError:
                 raise NotCleanError from None
         else:
@@ -174,16 +182,39 @@ class MessageParser:
         if match is None or match["name"] not in reading:
             raise NotCleanError
         name, kind = match["name"], match["kind"]
-        if kind == "string":
-            other = pa.string()
-        elif kind == "number":
-            type_ = self._types.get(name)
-            other = pa.int64() if type_ is None else _NUMBER_AS.get(type_, pa.int64())
-        else:
+        if kind not in {"string", "number"}:
             raise NotCleanError
+        other = self._type_of(name, kind)
         if reading[name] == other:
             raise NotCleanError
         return {name: other}
+
+    def _type_of(self, name: str, kind: str) -> pa.DataType:
+        """Return what to read a field as whose values are of a kind of JSON."""
+        if kind == "string":
+            return pa.string()
+        type_ = self._types.get(name)
+        return pa.int64() if type_ is None else _NUMBER_AS.get(type_, pa.int64())
+
+    def _sampled_reading(
+        self, text: pa.Buffer, reading: dict[str, pa.DataType]
+    ) -> dict[str, pa.DataType]:
+        """Return what to read fields as instead whose values differ in the first messages."""
+        kinds: dict[str, str] = {}
+        sample = text.slice(0, min(text.size, _SAMPLE_BYTES)).to_pybytes()
+        for line in sample.split(b"\n")[:LEAF_MESSAGES]:
+            try:
+                value = orjson.loads(line)
+            except orjson.JSONDecodeError:
+                break
+            for name, inner in value.items() if isinstance(value, dict) else ():
+                if name in reading and (kind := _kind_of(inner)) is not None:
+                    kinds.setdefault(name, kind)
+        return {
+            name: self._type_of(name, kind)
+            for name, kind in kinds.items()
+            if _kind_read(reading[name]) not in {None, kind}
+        }
 
     def _convert(self, table: pa.Table, base: int, *, ascii_only: bool) -> Parsed:
         columns: list[pa.Array] = []
@@ -276,6 +307,21 @@ def cut_out(
 
 def _is_ascii(text: pa.Buffer) -> bool:
     return bool(np.frombuffer(text, np.uint8).max() < _ASCII_END)
+
+
+def _kind_of(value: object) -> str | None:
+    """Return the kind of JSON of a text or number, by the names of Arrow's messages."""
+    if isinstance(value, str):
+        return "string"
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return "number" if is_number else None
+
+
+def _kind_read(type_: pa.DataType) -> str | None:
+    """Return the kind of JSON that Arrow reads a text or number of a type from."""
+    if pa.types.is_string(type_):
+        return "string"
+    return "number" if pa.types.is_integer(type_) or pa.types.is_floating(type_) else None
 
 
 def _read(text: pa.Buffer, reading: dict[str, pa.DataType]) -> pa.Table:
