@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import InvalidRequest
 from penstock.flow.processors.records.formats import avro as avro_format
+from penstock.flow.processors.records.formats import columnar, jsonlines
 from penstock.flow.processors.records.formats.formats import (
     BATCH_BYTES_MAX,
     CELLS_MAX,
@@ -36,6 +37,7 @@ from penstock.flow.processors.records.formats.schematext import parse_schema
 
 Rows = list[dict[str, object]]
 
+UNSET = "<built-in function loads> returned NULL without setting an exception"
 LINES, LIST, CSV = Format.JSON_LINES, Format.JSON, Format.CSV
 
 
@@ -442,3 +444,22 @@ def test_a_schema_is_read(text: str, schema: dict[str, pa.DataType]) -> None:
 def test_a_wrong_schema_says_where(text: str, message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
         parse_schema(text)
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), pa.ArrowMemoryError("malloc of size 8 failed"), SystemError(UNSET)]
+)
+@pytest.mark.parametrize("format_", [LINES, Format.PARQUET, Format.AVRO])
+def test_memory_that_runs_out_is_not_the_contents_fault(
+    monkeypatch: pytest.MonkeyPatch, format_: Format, error: Exception
+) -> None:
+    data = write(format_, pa.table({"a": [1, 2]}))
+
+    def fails(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(jsonlines.pj, "read_json", fails)
+    monkeypatch.setattr(columnar, "_batches", lambda *_: iter(fails, None))
+    monkeypatch.setattr(avro_format, "gathered_records", lambda *_: iter(fails, None))
+    with pytest.raises(BadRecords, match=r"^the process ran out of its memory.*may be whole"):
+        read(format_, data)

@@ -50,6 +50,12 @@ def read(raw: bytes) -> list[object]:
     return [row for _, batch in batches for row in batch.to_pylist()]
 
 
+@pytest.mark.parametrize("cut", [10, len(GOOD) - 1, len(GOOD) - 20])
+def test_a_file_that_is_cut_is_damaged_at_its_end(cut: int) -> None:
+    with pytest.raises(CorruptData, match=rf"a\.avro: damaged at byte {cut}: "):
+        read(GOOD[:cut])
+
+
 def with_schema(schema: str) -> bytes:
     """Return a file whose header has this text for a schema, and no rows."""
     stored = io.BytesIO()

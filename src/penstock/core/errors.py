@@ -117,12 +117,13 @@ class CorruptData(PenstockError):
 
     Args:
         file: Path of the file.
-        position: Byte position of the damage.
+        position: Byte position of the damage; None: it is not known.
         reason: What does not hold.
     """
 
-    def __init__(self, file: str, position: int, reason: str) -> None:
-        super().__init__(f"{file}: damaged at byte {position}: {reason}")
+    def __init__(self, file: str, position: int | None, reason: str) -> None:
+        place = "" if position is None else f" at byte {position}"
+        super().__init__(f"{file}: damaged{place}: {reason}")
         self.file = file
         self.position = position
         self.reason = reason

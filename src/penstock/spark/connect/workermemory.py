@@ -20,11 +20,11 @@ from typing import Final
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.hostmemory import total_memory_bytes
+from penstock.core.outofmemory import is_out_of_memory, memory_text
 
 LIMIT_BYTES: Final = 4 << 30
 """Limit of a worker on a host where that is at most half of the memory, and at least its share."""
 _LIMIT_BYTES_MIN: Final = 1 << 30
-_MIB: Final = 1 << 20
 _BADNESS: Final = "500"  # from -1000 to 1000; processes have 0
 _REMEDY: Final = (
     "split the file, write smaller rows, blocks or row groups, or run the task on a host with more"
@@ -64,7 +64,7 @@ def limit_this_process() -> None:
 
 @contextlib.contextmanager
 def naming(work: str) -> Iterator[None]:
-    """Have a `MemoryError` leave the block as an error that names the work.
+    """Have an error of a failed allocation leave the block as one that names the work.
 
     Args:
         work: What the block does, such as `reading rows.json`.
@@ -74,16 +74,17 @@ def naming(work: str) -> Iterator[None]:
     """
     try:
         yield
-    except MemoryError:
+    except (MemoryError, SystemError) as error:
+        if not is_out_of_memory(error):
+            raise
         raise out_of_memory(work) from None
 
 
 def out_of_memory(work: str) -> InvalidRequest:
     """Return the error of work that exceeded the memory limit of its process."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_DATA)
-    limit = "" if soft == resource.RLIM_INFINITY else f" limit of {soft // _MIB:,} MB"
-    owner = "a Python worker of Spark" if limit else "the process"
-    return InvalidRequest(f"{owner} ran out of its memory{limit} while {work}: {_REMEDY}")
+    text = memory_text()
+    owner = "the process" if text == "memory" else "a Python worker of Spark"
+    return InvalidRequest(f"{owner} ran out of its {text} while {work}: {_REMEDY}")
 
 
 def _allocated() -> int:

@@ -72,7 +72,7 @@ def _open(path: str) -> ds.FileSystemDataset:
     try:
         return ds.dataset(inner, format=kind, filesystem=filesystem)
     except pa.ArrowInvalid as error:
-        raise CorruptData(path, 0, f"it is no Parquet file ({error})") from error
+        raise CorruptData(path, None, f"it is no Parquet file ({error})") from error
 
 
 def _within(interval: Interval, schema: pa.Schema) -> pc.Expression:

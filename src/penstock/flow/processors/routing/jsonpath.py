@@ -14,6 +14,7 @@ from jsonpath import CompoundJSONPath, JSONPath, JSONPathError
 from jsonpath import compile as compile_path
 
 from penstock.core.errors import InvalidRequest
+from penstock.core.outofmemory import is_out_of_memory, memory_text
 from penstock.flow.flowfile import MIME_TYPE, UUID
 from penstock.flow.processor import (
     SIZE,
@@ -134,6 +135,13 @@ class EvaluateJsonPath(Processor):
             document: object = orjson.loads(session.read_all(flowfile, self.max_size))
         except orjson.JSONDecodeError as error:
             raise ProcessError(f"the content is no JSON: {error}") from None
+        except (MemoryError, SystemError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise ProcessError(
+                f"the process ran out of its {memory_text()} while it read {flowfile.size:,} bytes"
+                " of JSON, and the content may be whole: free memory or lower max_size"
+            ) from None
         if not isinstance(document, dict | list):
             raise ProcessError(
                 "the content is a single JSON value: paths lead into objects and lists"

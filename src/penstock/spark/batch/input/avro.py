@@ -21,10 +21,12 @@ import pyarrow as pa
 
 from penstock.core.avrobounds import (
     BLOCK_BYTES_MAX,
+    AvroBlock,
     bounded_blocks,
     gathered_records,
 )
 from penstock.core.errors import CorruptData, InvalidRequest
+from penstock.core.outofmemory import is_out_of_memory
 from penstock.spark.batch.input.conforming import as_text
 from penstock.spark.batch.input.opening import opened
 from penstock.spark.batch.input.splits import InputFile
@@ -87,7 +89,7 @@ def avro_columns(file: InputFile) -> dict[str, AvroType]:
         CorruptData: It is no such file.
         InvalidRequest: It holds no records, or cannot be read here.
     """
-    with opened(file) as stored, _translated(file):
+    with opened(file) as stored, _translated(file, _Reached(stored)):
         return {
             str(field["name"]): _type_of(field["type"])
             for field in _fields(file, _fastavro().block_reader(stored).writer_schema)
@@ -110,16 +112,40 @@ def read_avro(
         block_bytes_max: A block that unpacks to more is refused.
     """
     at = 0
-    with _translated(file):
+    reached = _Reached(stored)
+    with _translated(file, reached):
         blocks = _fastavro().block_reader(stored)
         fields = (str(field["name"]) for field in _fields(file, blocks.writer_schema))
         names = [name for name in fields if name in wanted]
         bounded = bounded_blocks(stored, blocks, file.shown, block_bytes_max)
-        for held in gathered_records(bounded, BATCH_ROWS):
+        for held in gathered_records(reached.blocks(bounded), BATCH_ROWS):
             batch = _batch(held, names)
             held.clear()  # before the next ones are read
             yield at, batch
             at += batch.num_rows
+
+
+class _Reached:
+    """Place that the reading of a file has reached.
+
+    Args:
+        stored: The file.
+    """
+
+    def __init__(self, stored: pa.NativeFile) -> None:
+        self._stored = stored
+        self._block_at: int | None = None
+
+    def blocks(self, blocks: Iterator[AvroBlock]) -> Iterator[AvroBlock]:
+        """Yield the blocks; while one is in use, its beginning is the place."""
+        for block in blocks:
+            self._block_at = block.offset
+            yield block
+            self._block_at = None
+
+    def byte(self) -> int:
+        """Return the beginning of the block in use, or where the next byte is read."""
+        return int(self._stored.tell()) if self._block_at is None else self._block_at
 
 
 def _batch(records: Sequence[Mapping[str, object]], names: Sequence[str]) -> pa.RecordBatch:
@@ -162,15 +188,17 @@ def _type_of(type_: object) -> AvroType:
 
 
 @contextmanager
-def _translated(file: InputFile) -> Iterator[None]:
-    """Have what fastavro raises name the file."""
+def _translated(file: InputFile, reached: _Reached) -> Iterator[None]:
+    """Have what fastavro raises name the file and the place."""
     try:
         yield
     except MemoryError:
         raise out_of_memory(f"reading {file.shown}") from None
     except (*_BROKEN, _fastavro().schema.SchemaParseException) as error:
+        if is_out_of_memory(error):
+            raise out_of_memory(f"reading {file.shown}") from None
         reason = f"{str(error) or type(error).__name__}: is the file whole, and Avro?"
-        raise CorruptData(file.shown, 0, reason) from None
+        raise CorruptData(file.shown, reached.byte(), reason) from None
 
 
 def _fastavro() -> ModuleType:

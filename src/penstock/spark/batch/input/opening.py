@@ -17,6 +17,7 @@ import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
 from penstock.core.errors import CorruptData, InvalidRequest, NotFound
+from penstock.core.outofmemory import is_out_of_memory
 from penstock.indexing.engine import InputUnavailable
 from penstock.indexing.masking import masked_url
 from penstock.spark.batch.input.splits import InputFile
@@ -77,7 +78,10 @@ def translated(file: InputFile) -> Iterator[None]:
     """
     try:
         yield
-    except MemoryError:  # Arrow's error of this kind, too, which is one of its others as well
+    except (MemoryError, SystemError) as error:
+        # Before the others: Arrow's error of this kind is one of those, too.
+        if not is_out_of_memory(error):
+            raise
         raise out_of_memory(f"reading {file.shown}") from None
     except FileNotFoundError:
         raise NotFound(f"{file.shown} is not there: correct the input's paths") from None
@@ -90,7 +94,7 @@ def translated(file: InputFile) -> Iterator[None]:
     except (pa.ArrowException, OSError, EOFError) as error:
         # Arrow raises OSError for streams that are cut off or are not what they should be.
         reason = f"{_first_line(error)}: is the file whole, and of the format that is given?"
-        raise CorruptData(file.shown, 0, reason) from None
+        raise CorruptData(file.shown, None, reason) from None
 
 
 def local_size(name: str) -> int:

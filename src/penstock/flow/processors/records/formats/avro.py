@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from penstock.core.avrobounds import bounded_blocks, gathered_records
 from penstock.core.errors import InvalidRequest
+from penstock.core.outofmemory import is_out_of_memory
 from penstock.flow.processors.records.formats.casting import fitted
 from penstock.flow.processors.records.formats.model import (
     BATCH_ROWS,
@@ -26,6 +27,7 @@ from penstock.flow.processors.records.formats.model import (
     ReadingOptions,
     Records,
     Source,
+    no_memory_left,
     translated,
 )
 
@@ -51,7 +53,7 @@ _MAX_DEPTH: Final = 50
 # What fastavro raises at bytes that are no Avro: whatever its decoding runs into.
 _BROKEN: Final = (
     ValueError, EOFError, TypeError, LookupError, OverflowError, MemoryError, AttributeError,
-    struct.error, zlib.error, RecursionError, OSError,
+    struct.error, zlib.error, RecursionError, OSError, SystemError,
 )  # fmt: skip
 
 
@@ -79,7 +81,7 @@ def read_avro(source: Source, options: ReadingOptions) -> Records:
                 except InvalidRequest as error:
                     raise BadRecords(str(error)) from None
                 except _BROKEN as error:
-                    raise BadRecords(f"{_DOING}: {_text(error)}") from None
+                    raise _refusal(_DOING, error) from None
                 if rows is None:
                     return
                 with translated(_DOING):
@@ -117,7 +119,7 @@ class AvroWriter:
             for row in batch.to_pylist(maps_as_pydicts="strict"):
                 self._writer.write(row)
         except _BROKEN as error:
-            raise BadRecords(f"the records cannot be written as Avro: {_text(error)}") from None
+            raise _refusal("the records cannot be written as Avro", error) from None
         self._pass_on()
 
     def close(self) -> None:
@@ -153,12 +155,19 @@ def _opened(stream: BinaryIO) -> tuple[pa.Schema, Iterator[list[Mapping[str, obj
             stream.seek(0)
             reader = fastavro.block_reader(stream, reader_schema=plain)
     except broken as error:
-        raise BadRecords(f"{_DOING}: {_text(error)}") from None
+        raise _refusal(_DOING, error) from None
     if not (isinstance(plain, dict) and plain.get("type") == "record"):
         raise BadRecords("the Avro file holds values that are no records: there are no columns")
     type_ = _arrow_type(plain, "record", 0)
     blocks = bounded_blocks(stream, reader, "the Avro content")
     return pa.schema(list(type_)), gathered_records(blocks, BATCH_ROWS)
+
+
+def _refusal(doing: str, error: Exception) -> BadRecords:
+    """Return the error for what fastavro raised."""
+    if is_out_of_memory(error):
+        return no_memory_left("or the content is damaged and announces a value of any length")
+    return BadRecords(f"{doing}: {_text(error)}")
 
 
 def _without_uuids(schema: object) -> object:

@@ -12,7 +12,8 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.flow.processors.records.formats.model import BadRecords
+from penstock.core.outofmemory import is_out_of_memory
+from penstock.flow.processors.records.formats.model import BadRecords, no_memory_left
 
 _ZONED: Final = r"(?:[Zz]|[+-]\d{2}:?\d{2})$"
 
@@ -50,6 +51,8 @@ def as_type(column: pa.Array, field: pa.Field) -> pa.Array:
             return _times(column, wanted)
         return pc.cast(column, wanted, safe=True)
     except (pa.ArrowException, OSError) as error:
+        if is_out_of_memory(error):
+            raise no_memory_left() from None
         text = " ".join(str(error).split())[:300]
         raise BadRecords(f"column {field.name!r} is to be {wanted}: {text}") from None
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
 
 import pyarrow as pa
 
+from penstock.core.outofmemory import is_out_of_memory, memory_text
 from penstock.flow.errors import ProcessError
 
 if TYPE_CHECKING:
@@ -33,6 +34,20 @@ def record_too_long(bytes_max: int) -> BadRecords:
     """Return the error of a record that is longer than it may be."""
     return BadRecords(
         f"a record is longer than {bytes_max:,} bytes: raise max_record, or check the format"
+    )
+
+
+def no_memory_left(otherwise: str = "") -> BadRecords:
+    """Return the error of a process that runs out of memory while it handles records.
+
+    Args:
+        otherwise: Another cause that is possible, such as `or the content is damaged`.
+    """
+    return BadRecords(
+        f"the process ran out of its {memory_text()} while a processor handled these records"
+        f"{otherwise and f', {otherwise}'}. Other processors may have used the memory, so the"
+        " content may be whole: free memory or split the content, then send the FlowFile through"
+        " the processor again"
     )
 
 
@@ -163,10 +178,15 @@ def translated(doing: str) -> Iterator[None]:
     """Have what Arrow raises leave the block as `BadRecords`; errors of ours pass.
 
     Raises:
-        BadRecords: What Arrow said, after what was being done.
+        BadRecords: What Arrow said, after what was being done; or that memory ran out.
     """
     try:
         yield
+    except (MemoryError, SystemError) as error:
+        # Before the others: Arrow's error of this kind is one of those, too.
+        if not is_out_of_memory(error):
+            raise
+        raise no_memory_left() from None
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         # A message may hold the value at fault, however long.
         text = " ".join(str(error).split())[:500] or type(error).__name__
