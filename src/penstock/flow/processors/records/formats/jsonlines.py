@@ -61,32 +61,47 @@ def read_chunks(open_: Callable[[], Iterator[bytes]], options: ReadingOptions) -
     """
     if options.schema is not None:
         return _by_schema(open_, options.schema, refuse_others=options.refuse_others)
-    found = open_()
-    first = next(found, b"")
-    table = _parsed_alike(first)
-    schema = _unified(pa.schema([]), _found_in(first, table))
-    for chunk in found:
-        schema = _unified(schema, _found_in(chunk, _parsed_alike(chunk)))
-        table = None
+    schema = pa.schema([])
+    known: pa.Schema | None = None
+    tables: list[pa.Table | None] = []
+    for chunk in open_():
+        table = _parsed_alike(chunk, known)
+        # Only the records of the only chunk are kept.
+        tables = [table] if not tables else [None]
+        known = None if table is None else table.schema
+        schema = _unified(schema, _found_in(chunk, table))
     settled = pa.schema([pa.field(field.name, _settled(field.type)) for field in schema])
+    [table] = tables or [_parse(b"")]
     if table is not None and settled == table.schema:
         return Records(settled, iter(table.combine_chunks().to_batches()))
     return _by_schema(open_, settled, refuse_others=True)
 
 
-def _parsed_alike(chunk: bytes) -> pa.Table | None:
-    """Return the records of a chunk if all are like the first ones; None: they have to be inferred.
+def _parsed_alike(chunk: bytes, known: pa.Schema | None) -> pa.Table | None:
+    """Return the records of a chunk if all are alike; None: their fields have to be inferred.
 
     Arrow makes each field that it finds as long as there are records, and both may be many: it may
     look for fields in small pieces alone.
+
+    Args:
+        chunk: The records.
+        known: The fields of the chunk before, which this one has in most cases; or those of its
+            first records are taken.
     """
     if len(chunk) <= _PIECE_BYTES:
         return _parse(chunk)
+    if known is not None and (table := _parsed_as(chunk, known)) is not None:
+        return table
     end = chunk.rfind(b"\n", 0, _PIECE_BYTES) + 1
-    if not end:
-        return None
-    known = _parse(chunk[:end]).schema
-    if chunk.count(b"\n") * (len(known) + 1) > _CELLS_MAX:
+    return _parsed_as(chunk, _parse(chunk[:end]).schema) if end else None
+
+
+def _parsed_as(chunk: bytes, known: pa.Schema) -> pa.Table | None:
+    """Return the records of a chunk if they have these fields and no others."""
+    # A record takes two bytes at least.
+    if len(chunk) // 2 * (len(known) + 1) > _CELLS_MAX and (
+        chunk.count(b"\n") * (len(known) + 1) > _CELLS_MAX
+    ):
         return None
     try:
         return _parse(chunk, known, "error")
@@ -131,7 +146,8 @@ def _check_fields(line: bytes) -> None:
     if line.count(b":") <= FIELDS_MAX:
         return
     try:
-        left: list[object] = [orjson.loads(line)]
+        with translated(_DOING):
+            left: list[object] = [orjson.loads(line)]
     except orjson.JSONDecodeError:
         return  # Arrow's reader has the words for it.
     count = 0
@@ -150,13 +166,17 @@ def _check_fields(line: bytes) -> None:
 
 
 def _check_depth(chunk: bytes) -> None:
-    """Refuse records that nest too deeply; only lines of more than `DEPTH_MAX` bytes can."""
+    """Refuse records that nest too deeply; only lines of more than twice `DEPTH_MAX` bytes can."""
+    whole = len(chunk) // DEPTH_MAX * DEPTH_MAX
+    ends = np.frombuffer(chunk, np.uint8, whole) == _NEWLINE
+    if len(chunk) <= 2 * DEPTH_MAX or ends.reshape(-1, DEPTH_MAX).any(axis=1).all():
+        return  # a line that is as long would be all of such a part
     start = 0
     while start < len(chunk):
         # The last end of a line within reach: lines before it are too short.
-        end = chunk.rfind(b"\n", start, start + DEPTH_MAX)
+        end = chunk.rfind(b"\n", start, start + 2 * DEPTH_MAX)
         if end < 0:
-            end = chunk.find(b"\n", start + DEPTH_MAX)
+            end = chunk.find(b"\n", start + 2 * DEPTH_MAX)
             end = len(chunk) if end < 0 else end
             line = chunk[start:end]
             if line.count(b"[") + line.count(b"{") > DEPTH_MAX and _depth(line) > DEPTH_MAX:
@@ -245,7 +265,8 @@ def _by_schema(
 
     def batches() -> Iterator[pa.RecordBatch]:
         for chunk in open_():
-            if chunk.count(b"\n") < records_max:
+            # A record takes two bytes at least.
+            if len(chunk) < 2 * records_max or chunk.count(b"\n") < records_max:
                 yield parse(chunk)
                 continue
             ends = np.flatnonzero(np.frombuffer(chunk, np.uint8) == _NEWLINE) + 1
