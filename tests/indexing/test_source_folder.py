@@ -54,6 +54,47 @@ def test_a_file_without_a_whole_line_is_not_there_yet(tmp_path):
     assert supplier(tmp_path).available().partitions == {}
 
 
+class Counting(OsFileSystem):
+    """Counts the bytes of files that are read."""
+
+    def __init__(self):
+        self.bytes = 0
+
+    def open_read(self, path):
+        file = super().open_read(path)
+        pread = file.pread
+
+        def counted(size, position):
+            data = pread(size, position)
+            self.bytes += len(data)
+            return data
+
+        class File:
+            def __init__(self):
+                self.pread = counted
+                self.close = file.close
+
+        return File()
+
+
+def test_a_line_without_end_is_read_once_not_at_each_look(tmp_path):
+    fs = Counting()
+    source = FolderSupplier(fs, VirtualClock(), str(tmp_path), "*.log")
+    path = tmp_path / "a.log"
+    path.write_bytes(b"one\n" + b"x" * 100_000)
+    assert lines_of(source) == [1]
+    fs.bytes = 0
+    for _ in range(5):
+        assert lines_of(source) == [1]
+    assert fs.bytes < 10_000
+    path.write_bytes(b"one\n" + b"y" * 50_000 + b"\nthree\n")  # cut, and written once more
+    assert lines_of(source) == [3]
+
+
+def lines_of(source):
+    return [found.latest for found in source.available().partitions.values()]
+
+
 def test_a_rotated_file_keeps_its_partition_and_the_new_one_has_its_own(tmp_path):
     file = tmp_path / "a.log"
     source = supplier(tmp_path, "a.log*")

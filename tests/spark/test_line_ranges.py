@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.errors import CorruptData
+from penstock.core.errors import CorruptData, InvalidRequest
 from penstock.indexing.engine import FileRange
 from penstock.spark.topic.parse import MessageParser
-from penstock.spark.topic.places import as_source, read_place
-from penstock.spark.topic.reading import BadMessagePolicy, read_parsed
+from penstock.spark.topic.places import LongLine, _read_lines, as_source, read_place
+from penstock.spark.topic.reading import BadMessagePolicy, naming_split, read_parsed
 from penstock.spark.topic.rowshape import RowShape, TimeField
 from penstock.spark.topic.splits import SourceRange, cut
 from penstock.storage.filesystem import OsFileSystem
@@ -46,6 +46,70 @@ def test_any_window_and_any_cut_give_the_same_lines(
         for line in read(source, block_bytes)
     ]
     assert found == list(enumerate(lines))[start:]
+
+
+@given(
+    sizes=st.lists(st.integers(0, 40), min_size=1, max_size=8),
+    block_bytes=st.integers(1, 8),
+    start=st.integers(0, 3),
+)
+def test_lines_that_are_too_long_are_told_in_any_window(
+    tmp_path_factory, sizes, block_bytes, start
+):
+    path = Path(tmp_path_factory.mktemp("lines")) / "a.log"
+    lines = [b"x" * size + b"\n" for size in sizes]
+    path.write_bytes(b"".join(lines))
+    start = min(start, len(lines))
+    begin = sum(map(len, lines[:start]))
+    source = as_source(FileRange(0, str(path), start, len(lines), begin, sum(map(len, lines))))
+    found = {}
+    for piece in _read_lines(OsFileSystem(), source, block_bytes, 10):
+        assert sum(map(len, piece.messages.to_pylist())) <= 10 + 2 * block_bytes
+        for number, line in enumerate(piece.messages.to_pylist(), piece.base_offset):
+            found[number] = None if isinstance(piece, LongLine) else line
+    wanted = [line if len(line) <= 11 else None for line in lines]
+    assert found == dict(list(enumerate(wanted))[start:])
+
+
+def test_a_line_that_is_too_long_is_a_bad_message(tmp_path, monkeypatch):
+    monkeypatch.setattr(_read_lines, "__defaults__", (100,))
+    path = tmp_path / "a.log"
+    path.write_bytes(b'{"a":"' + b"x" * 200 + b'"}\n{"timestamp":1}\n{"timestamp":2}\n')
+    source = as_source(FileRange(0, str(path), 0, 3, 0, path.stat().st_size))
+    parser = MessageParser(RowShape((), TimeField("timestamp")))
+    [rows] = read_parsed(OsFileSystem(), (source,), parser, BadMessagePolicy(drop=True))
+    assert rows.num_rows == 2
+    with pytest.raises(CorruptData, match="offset 0: longer than 100 bytes"):
+        list(read_parsed(OsFileSystem(), (source,), parser, BadMessagePolicy()))
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError, SystemError("<loads> returned NULL without setting an exception")]
+)
+def test_memory_that_runs_out_names_the_place(tmp_path, error):
+    class Parser:
+        def parse(self, messages):
+            raise error
+
+    path = tmp_path / "a.log"
+    path.write_bytes(b'{"timestamp":1}\n{"timestamp":2}\n')
+    source = as_source(FileRange(7, str(path), 0, 2, 0, 32))
+    with pytest.raises(
+        InvalidRequest,
+        match=r"memory.* while reading topic 'clicks', stream partition 7, offsets 0 to 1: split",
+    ):
+        list(read_parsed(OsFileSystem(), (source,), Parser(), BadMessagePolicy(topic="clicks")))
+
+
+def test_memory_that_runs_out_behind_the_reading_names_the_ranges():
+    split = (SourceRange(3, "/topics/clicks", 5, 9), SourceRange(4, "/topics/clicks", 0, 2))
+    with (
+        pytest.raises(InvalidRequest, match=r"partition 3, offsets 5 to 8; .*partition 4, offsets"),
+        naming_split(split, "clicks"),
+    ):
+        raise MemoryError
+    with pytest.raises(SystemError), naming_split(split, "clicks"):
+        raise SystemError("something else")
 
 
 def test_a_file_that_was_cut_is_told(tmp_path):

@@ -44,7 +44,7 @@ from penstock.spark.folding import Fold
 from penstock.spark.pieces import numbers, reported
 from penstock.spark.prefolding.groups import Groups
 from penstock.spark.topic.parse import BatchParser
-from penstock.spark.topic.reading import BadMessagePolicy, read_parsed
+from penstock.spark.topic.reading import BadMessagePolicy, naming_split, read_parsed
 from penstock.spark.topic.records import RecordParser
 from penstock.spark.topic.rowshape import TIME_COLUMN, TIME_TYPE
 from penstock.spark.topic.splits import Split
@@ -99,6 +99,10 @@ class ReadWork:
 
     def read(self, number: int) -> Report:
         """Read one split and write its rows."""
+        with naming_split(self.splits[number], self.policy.topic):
+            return self._read(number)
+
+    def _read(self, number: int) -> Report:
         gathered = _Gathered(self.target, self.fold)
         processed = late = early = 0
         split = self.splits[number]
@@ -225,8 +229,9 @@ def parse_splits(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of the splits whose numbers Spark hands in, or their groups."""
     for number in numbers(batches):
-        rows = read_parsed(OsFileSystem(), splits[number], make_parser(), policy)
-        yield from rows if groups is None else groups.gathered(rows)
+        with naming_split(splits[number], policy.topic):
+            rows = read_parsed(OsFileSystem(), splits[number], make_parser(), policy)
+            yield from rows if groups is None else groups.gathered(rows)
 
 
 def spread_rows(work: SpreadWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -308,7 +313,7 @@ def _read(path: str) -> pa.Table:
         return pq.read_table(path, use_threads=False)
     except (pa.ArrowException, OSError) as error:
         reason = f"{str(error).strip()}: the next task reads its events again"
-        raise CorruptData(path, 0, reason) from None
+        raise CorruptData(path, None, reason) from None
 
 
 def reports(texts: Iterable[str]) -> list[Report]:

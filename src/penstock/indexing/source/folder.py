@@ -47,13 +47,15 @@ _GONE_FILES_MAX: Final = 1 << 16
 class _Tail:
     """What is known of one file: some (line, position) pairs in order, and where it was read to.
 
-    `lines` whole lines end at `position`; bytes behind it are of a line that is not whole.
+    `lines` whole lines end at `position`; bytes behind it are of a line that is not whole, and have
+    been searched for its end up to `searched`.
     """
 
     path: str
     marks: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])
     lines: int = 0
     position: int = 0
+    searched: int = 0
 
 
 class FolderSupplier:
@@ -184,6 +186,8 @@ class FolderSupplier:
             tail = self._tails.get(partition) or _Tail(path)
             if stat.size < tail.position:
                 tail = _Tail(path)  # It was cut: what is said of it now shows what is missing.
+            elif stat.size < tail.searched:
+                tail.searched = tail.position
             tail.path = path
             _read_on(file, tail)
             found[partition] = tail
@@ -215,7 +219,7 @@ def _available(tail: _Tail) -> Available:
 
 def _read_on(file: ReadFile, tail: _Tail) -> None:
     """Count the lines that came since; note a place for each window."""
-    at = tail.position
+    at = max(tail.position, tail.searched)
     while window := file.pread(_WINDOW_BYTES, at):
         ends = np.flatnonzero(np.frombuffer(window, np.uint8) == _NEWLINE)
         if ends.size:
@@ -223,6 +227,7 @@ def _read_on(file: ReadFile, tail: _Tail) -> None:
             tail.position = at + int(ends[-1]) + 1
             tail.marks.append((tail.lines, tail.position))
         at += len(window)
+        tail.searched = at
     # Many small looks would leave many places.
     if len(tail.marks) > 2 and tail.marks[-1][1] - tail.marks[-3][1] < _WINDOW_BYTES:
         del tail.marks[-2]

@@ -42,7 +42,7 @@ from penstock.spark.pieces import numbers, reported
 from penstock.spark.tables.columns import wider
 from penstock.spark.tables.reading import widened
 from penstock.spark.topic.parse import LEAF_MESSAGES, lines_of_objects
-from penstock.spark.topic.reading import read_messages, read_whole
+from penstock.spark.topic.reading import naming_split, read_messages, read_whole
 from penstock.spark.topic.rowshape import FieldType
 from penstock.spark.topic.times import NotCleanError
 from penstock.storage.filesystem import OsFileSystem
@@ -80,6 +80,10 @@ class LookWork:
 
     def look(self, number: int) -> Found:
         """Return the columns of the messages of one split."""
+        with naming_split(self.splits[number]):
+            return self._look(number)
+
+    def _look(self, number: int) -> Found:
         found: Found = {}
         if self.beside is None:
             for messages in read_messages(OsFileSystem(), self.splits[number]):
@@ -227,7 +231,8 @@ class AlikeWork:
         try:
             rows = pq.read_table(path, use_threads=False).combine_chunks()
         except (pa.ArrowException, OSError) as error:
-            raise CorruptData(path, 0, f"{error}: the next task reads its events again") from None
+            reason = f"{error}: the next task reads its events again"
+            raise CorruptData(path, None, reason) from None
         wanted = {name: type_ for name, type_ in self.columns if name != TIME_COLUMN}
         columns = []
         for name, column in zip(rows.column_names, rows.columns, strict=True):

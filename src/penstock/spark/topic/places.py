@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 _LINES: Final = "lines:"
 _KAFKA: Final = "kafka:"
+LINE_BYTES_MAX: Final = 64 << 20
+"""A line of a file that is longer is a bad message."""
 # What a record is taken to have where its supplier does not know.
 _RECORD_BYTES: Final = 256
 _NEWLINE: Final = 10
@@ -63,6 +65,18 @@ class RecordSlice:
     offsets: npt.NDArray[np.int64]
     messages: pa.BinaryArray
     beside: Beside
+
+
+@dataclass(frozen=True, slots=True)
+class LongLine(MessageSlice):
+    """An empty line in the place of one that is longer than `bytes_max`; the parser refuses it."""
+
+    bytes_max: int
+
+    @property
+    def reason(self) -> str:
+        """Why the line is a bad message."""
+        return f"longer than {self.bytes_max:,} bytes"
 
 
 def read_place(fs: FileSystem, source: SourceRange, block_bytes: int) -> Iterator[MessageSlice]:
@@ -113,11 +127,18 @@ def _read_kafka(source: SourceRange, block_bytes: int, *, whole: bool) -> Iterat
     )
 
 
-def _read_lines(fs: FileSystem, source: SourceRange, block_bytes: int) -> Iterator[MessageSlice]:
+def _read_lines(
+    fs: FileSystem,
+    source: SourceRange,
+    block_bytes: int,
+    line_bytes_max: int = LINE_BYTES_MAX,
+) -> Iterator[MessageSlice]:
+    """Yield the lines of a range; of one that is too long no more than that is held."""
     path, line, position, end_position = json.loads(source.folder.removeprefix(_LINES))
     file = fs.open_read(path)
     try:
         rest = b""
+        is_long = False
         while position < end_position and line < source.end:
             window = file.pread(min(block_bytes, end_position - position), position)
             if not window:
@@ -125,6 +146,14 @@ def _read_lines(fs: FileSystem, source: SourceRange, block_bytes: int) -> Iterat
             position += len(window)
             data = rest + window
             ends = np.flatnonzero(np.frombuffer(data, np.uint8) == _NEWLINE)
+            if is_long or (ends[0] if ends.size else len(data)) > line_bytes_max:
+                is_long, rest = not ends.size, b""
+                if is_long:
+                    continue
+                if line >= source.start:
+                    yield LongLine(line, pa.array([b"\n"], pa.binary()), 0, line_bytes_max)
+                line += 1
+                data, ends = data[int(ends[0]) + 1 :], ends[1:] - int(ends[0]) - 1
             if not ends.size:
                 rest = data
                 continue

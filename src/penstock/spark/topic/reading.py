@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
@@ -15,9 +16,16 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.core.errors import CorruptData, NotFound
+from penstock.spark.connect.workermemory import naming
 from penstock.spark.topic.badfiles import BadFileWriter, BadRecord, bad_file_name
 from penstock.spark.topic.parse import BadMessage, BatchParser
-from penstock.spark.topic.places import RecordSlice, is_folder, read_place, read_whole_place
+from penstock.spark.topic.places import (
+    LongLine,
+    RecordSlice,
+    is_folder,
+    read_place,
+    read_whole_place,
+)
 from penstock.spark.topic.records import RecordParser, Records, whole_records
 from penstock.spark.topic.splits import SourceRange
 from penstock.spark.topic.tallies import note_bytes
@@ -123,15 +131,17 @@ def read_raw(fs: FileSystem, split: Iterable[SourceRange]) -> Iterator[pa.Record
 def read_messages(fs: FileSystem, split: Iterable[SourceRange]) -> Iterator[pa.BinaryArray]:
     """Yield the messages in batches of a size that parses well."""
     for source in split:
-        for batch in _gather(read_place(fs, source, BATCH_BYTES)):
-            yield _joined(batch)
+        with naming(_reading(source, "")):
+            for batch in _gather(read_place(fs, source, BATCH_BYTES)):
+                yield _joined(batch)
 
 
 def read_whole(fs: FileSystem, split: Iterable[SourceRange], topic: str) -> Iterator[Records]:
     """Yield the records with all that they have, in batches of a size that parses well."""
     for source in split:
-        for batch in _gather(read_whole_place(fs, source, BATCH_BYTES)):
-            yield whole_records(batch, topic, source.partition)
+        with naming(_reading(source, topic)):
+            for batch in _gather(read_whole_place(fs, source, BATCH_BYTES)):
+                yield whole_records(batch, topic, source.partition)
 
 
 def read_parsed(
@@ -152,7 +162,8 @@ def read_parsed(
             name = bad_file_name(source.partition, source.start, source.end)
             writer = BadFileWriter(fs, policy.folder, name, policy.topic, source.partition, attempt)
         try:
-            yield from _parsed(fs, source, parser, policy, writer)
+            with naming(_reading(source, policy.topic)):
+                yield from _parsed(fs, source, parser, policy, writer)
         finally:
             # The process goes on when this fails, or when nobody wants the rest.
             if writer is not None:
@@ -187,14 +198,17 @@ def _batches(
 ) -> Iterator[_Batch]:
     if isinstance(parser, RecordParser):
         for records in read_whole(fs, [source], topic):
-            parsed = parser.parse_records(records)
+            with naming(_reading(_narrowed(source, records.offsets), topic)):
+                parsed = parser.parse_records(records)
             bad = _bad_among(records, parsed.bad) if parsed.bad else None
             yield _Batch(parsed.rows, bad, _payload_bytes(records.values))
         return
     for batch in _gather(read_place(fs, source, BATCH_BYTES)):
         size = sum(_payload_bytes(piece.messages) for piece in batch)
-        messages = _joined(batch)
-        parsed = parser.parse(messages)
+        first, end = batch[0].base_offset, batch[-1].base_offset + len(batch[-1].messages)
+        with naming(_reading(replace(source, start=first, end=end), topic)):
+            messages = _joined(batch)
+            parsed = parser.parse(messages)
         yield _Batch(
             parsed.rows, _records(batch, messages, parsed.bad) if parsed.bad else None, size
         )
@@ -249,8 +263,10 @@ def _records(
     starts = np.cumsum([0, *(len(piece.messages) for piece in batch)])
     places = np.searchsorted(starts, [b.index for b in bad], side="right") - 1
     for found, place in zip(bad, places.tolist(), strict=True):
-        offset = batch[place].base_offset + found.index - int(starts[place])
-        yield BadRecord(offset, found.reason, messages[found.index].as_py())
+        piece = batch[place]
+        offset = piece.base_offset + found.index - int(starts[place])
+        reason = piece.reason if isinstance(piece, LongLine) else found.reason
+        yield BadRecord(offset, reason, messages[found.index].as_py())
 
 
 def _bad_among(records: Records, bad: Sequence[BadMessage]) -> Iterator[BadRecord]:
@@ -258,6 +274,28 @@ def _bad_among(records: Records, bad: Sequence[BadMessage]) -> Iterator[BadRecor
     for found in bad:
         value = records.values[found.index].as_py() or b""
         yield BadRecord(records.offsets[found.index].as_py(), found.reason, value)
+
+
+def naming_split(split: Iterable[SourceRange], topic: str = "") -> AbstractContextManager[None]:
+    """Have an error of a failed allocation leave the block as one that names the ranges."""
+    return naming(f"working on {'; '.join(_shown(source, topic) for source in split)}")
+
+
+def _reading(source: SourceRange, topic: str) -> str:
+    return f"reading {_shown(source, topic)}"
+
+
+def _shown(source: SourceRange, topic: str) -> str:
+    shown = f"topic {topic!r}" if topic else source.folder
+    offsets = f"offsets {source.start} to {source.end - 1}"
+    return f"{shown}, stream partition {source.partition}, {offsets}"
+
+
+def _narrowed(source: SourceRange, offsets: pa.Int64Array) -> SourceRange:
+    """Return the part of a range that some records are."""
+    if not len(offsets):
+        return source
+    return replace(source, start=offsets[0].as_py(), end=offsets[len(offsets) - 1].as_py() + 1)
 
 
 def _refusal(record: BadRecord, source: SourceRange, topic: str) -> CorruptData:
