@@ -21,7 +21,7 @@ CHILD: Final = Path(__file__).with_name("bombchild.py")
 SHORT_LINES: Final = 3 << 17
 WIDE_RECORDS: Final = 130
 DICTIONARY_ROWS: Final = 600
-KEYS: Final = 150_000
+KEYS: Final = 250_000
 _MIB: Final = 1 << 20
 
 
@@ -202,8 +202,8 @@ def csv_many_columns(path: Path) -> None:
 
 
 def csv_many_values(path: Path) -> None:
-    """Write a line of 2,000,000 values, and one of two."""
-    path.write_text(f"at,name\n2013-01-01{',ab' * 2_000_000}\n2013-01-01,b\n")
+    """Write a line of 7,500,000 values, and one of two."""
+    path.write_text(f"at,name\n2013-01-01{',' * 7_500_000}\n2013-01-01,b\n")
 
 
 def csv_open_quote(path: Path) -> None:
