@@ -38,8 +38,13 @@ def child() -> Iterator[bombs.Child]:
         ("json", bombs.json_deep_arrays, "more than 500 levels of arrays and objects"),
         ("json-lines", bombs.json_keys_of_their_own, "more than 10,000 different fields"),
         ("csv", bombs.csv_many_columns, "the first line has more than 100,000 columns"),
-        ("csv", bombs.csv_many_values, "CSV"),
-        ("csv", bombs.csv_open_quote, "CSV"),
+        ("arrow", bombs.arrow_zeros, "takes 1,074,7"),
+        (
+            "arrow",
+            bombs.arrow_file_of_zeros,
+            "with its dictionaries, more than 1,073,741,824",
+        ),
+        ("arrow", bombs.arrow_many_rows, "announces 1,099,511,627,776 rows"),
     ],
 )
 def test_what_cannot_be_read_fails(
@@ -55,6 +60,7 @@ def test_what_cannot_be_read_fails(
         ("avro", bombs.avro_wide_records, bombs.WIDE_RECORDS),
         ("json-lines", bombs.json_many_brackets, 1),
         ("parquet", bombs.parquet_dictionary, bombs.DICTIONARY_ROWS),
+        ("arrow", bombs.arrow_dictionary, bombs.DICTIONARY_ROWS),
     ],
 )
 def test_what_is_large_is_read_piece_by_piece(

@@ -23,6 +23,8 @@ WIDE_RECORDS: Final = 130
 DICTIONARY_ROWS: Final = 600
 KEYS: Final = 250_000
 _MIB: Final = 1 << 20
+_ZSTD: Final = pa.ipc.IpcWriteOptions(compression="zstd")
+_MANY_ROWS: Final = pa.ipc.IpcWriteOptions(allow_64bit=True)
 
 
 class Read(NamedTuple):
@@ -146,6 +148,42 @@ def parquet_dictionary(path: Path) -> None:
     pq.write_table(table, path, dictionary_pagesize_limit=4 * _MIB, **form)
 
 
+def arrow_zeros(path: Path) -> None:
+    """Write a record batch of 1,025 MiB of zeros, as a stream."""
+    batch = pa.RecordBatch.from_arrays([_zeros(1_025)], names=["name"])
+    with pa.ipc.new_stream(path, batch.schema, options=_ZSTD) as writer:
+        writer.write_batch(batch)
+
+
+def arrow_file_of_zeros(path: Path) -> None:
+    """Write a dictionary of 600 MiB of zeros, and a record batch of as many, as a file."""
+    coded = pa.DictionaryArray.from_arrays(pa.array([0] * 600), _zeros(600))
+    batch = pa.RecordBatch.from_arrays([coded, _zeros(600)], names=["name", "more"])
+    with pa.ipc.new_file(path, batch.schema, options=_ZSTD) as writer:
+        writer.write_batch(batch)
+
+
+def _zeros(rows: int) -> pa.Array:
+    """Return values of 1 MiB of zeros, which take no memory until they are written."""
+    return pa.Array.from_buffers(pa.binary(_MIB), rows, [None, pa.py_buffer(bytes(rows * _MIB))])
+
+
+def arrow_many_rows(path: Path) -> None:
+    """Write 2**40 rows of nothing."""
+    nothing = pa.Array.from_buffers(pa.null(), 1 << 40, [None])
+    batch = pa.RecordBatch.from_arrays([nothing], names=["name"])
+    with pa.ipc.new_stream(path, batch.schema, options=_MANY_ROWS) as writer:
+        writer.write_batch(batch)
+
+
+def arrow_dictionary(path: Path) -> None:
+    """Write `DICTIONARY_ROWS` rows of one value of 1 MiB, which is stored once."""
+    name = pa.DictionaryArray.from_arrays(pa.array([0] * DICTIONARY_ROWS, pa.int32()), ["0" * _MIB])
+    table = pa.table({"name": name})
+    with pa.ipc.new_stream(path, table.schema) as writer:
+        writer.write_table(table)
+
+
 def json_many_keys(path: Path) -> None:
     """Write an object of `KEYS` keys."""
     path.write_text(
@@ -202,8 +240,8 @@ def csv_many_columns(path: Path) -> None:
 
 
 def csv_many_values(path: Path) -> None:
-    """Write a line of 7,500,000 values, and one of two."""
-    path.write_text(f"at,name\n2013-01-01{',' * 7_500_000}\n2013-01-01,b\n")
+    """Write a line of 2,700,000 values, each of which takes 84 bytes in Python, and one of two."""
+    path.write_text(f"at,name\n2013-01-01{',ŀ' * 2_700_000}\n2013-01-01,b\n", "utf-8")
 
 
 def csv_open_quote(path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import BinaryIO, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from penstock.core.arrowbounds import check_batches
 from penstock.core.errors import InvalidRequest
 from penstock.core.parquetbounds import check_rows, runs_of_groups
 from penstock.flow.processors.records.formats.casting import fitted
@@ -67,6 +68,11 @@ def read_arrow(source: Source, options: ReadingOptions) -> Records:
     """
     with source.open() as stream, translated(_NO_ARROW):
         is_file = stream.read(len(_ARROW_FILE)) == _ARROW_FILE
+    with source.open() as stream:
+        try:
+            check_batches(stream, "the Arrow content")
+        except InvalidRequest as error:
+            raise BadRecords(str(error)) from None
     with source.open() as stream, translated(_NO_ARROW):
         open_ = pa.ipc.open_file if is_file else pa.ipc.open_stream
         found = open_(pa.PythonFile(stream, mode="r")).schema

@@ -12,7 +12,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.core.rowbytes import bytes_of_rows, may_have_long_rows
+from penstock.core.rowbytes import bytes_of_rows, dictionaries_of, may_have_long_rows
 from penstock.flow.processors.records.formats.avro import AvroWriter, read_avro
 from penstock.flow.processors.records.formats.columnar import (
     ArrowWriter,
@@ -98,13 +98,20 @@ def _of_bounded_size(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
     for batch in batches:
         rows = min(
             CELLS_MAX // max(1, batch.num_columns),
-            batch.num_rows * BATCH_BYTES_MAX // max(1, batch.nbytes),
+            batch.num_rows * BATCH_BYTES_MAX // max(1, _bytes_of(batch)),
         )
         if batch.num_rows <= rows:
             yield batch
             continue
         for start in range(0, batch.num_rows, max(1, rows)):
             yield batch.slice(start, max(1, rows))
+
+
+def _bytes_of(batch: pa.RecordBatch) -> int:
+    """Return how many bytes the values of a batch take, also those that a dictionary has once."""
+    if any(True for column in batch.columns for _ in dictionaries_of(column)):
+        return int(pc.sum(bytes_of_rows(batch)).as_py() or 0)
+    return int(batch.nbytes)
 
 
 def record_writer(

@@ -1,0 +1,221 @@
+"""Bounds of Arrow's file and stream format, found out before a record batch is read.
+
+A buffer of a batch may be compressed, and the bytes before it announce any length, which the reader
+allocates. A batch also announces its number of rows, which may take no bytes at all. Owns the
+bounds, which follow from the metadata of each batch; the reading of values is Arrow's, and so is
+the report of damage.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from typing import BinaryIO, Final, NamedTuple
+
+from penstock.core.errors import InvalidRequest
+
+BATCH_BYTES_MAX: Final = 1 << 30
+"""A record batch, or the dictionaries of a file, of more bytes when unpacked is refused."""
+ROWS_PER_BYTE_MAX: Final = 100_000
+"""A batch may have as many rows for each byte of its file."""
+
+MAGIC: Final = b"ARROW1"
+_FIRST_AT: Final = 8
+_CONTINUED: Final = b"\xff" * 4
+_DICTIONARY: Final = 2
+_RECORDS: Final = 3
+_METADATA_BYTES_MAX: Final = 64 << 20
+
+
+class _Batch(NamedTuple):
+    """Unpacked bytes and rows that a batch announces, and where the message behind it begins."""
+
+    size: int
+    rows: int
+    is_dictionary: bool
+    end: int
+
+
+def check_batches(stored: BinaryIO, shown: str) -> None:
+    """Refuse a file or stream with a batch that stands for too much.
+
+    Args:
+        stored: The file, from its beginning; it may be anywhere afterwards.
+        shown: What messages call the file.
+
+    Raises:
+        InvalidRequest: It announces too many bytes or rows.
+    """
+    size = stored.seek(0, os.SEEK_END)
+    held = 0
+    try:
+        for batch in _batches(stored, size):
+            held += batch.size if batch.is_dictionary else 0
+            taken = held + (0 if batch.is_dictionary else batch.size)
+            if taken > BATCH_BYTES_MAX:
+                raise InvalidRequest(
+                    f"{shown}: the record batch that ends at byte {batch.end:,} takes {taken:,}"
+                    f" bytes with its dictionaries, more than {BATCH_BYTES_MAX:,}: write fewer rows"
+                    " in a batch"
+                )
+            if batch.rows > ROWS_PER_BYTE_MAX * size:
+                raise InvalidRequest(
+                    f"{shown}: the record batch that ends at byte {batch.end:,} announces"
+                    f" {batch.rows:,} rows, more than {ROWS_PER_BYTE_MAX:,} for each of the"
+                    f" {size:,} bytes: check the program that wrote the file"
+                )
+    except struct.error:
+        return  # The reader reports the damage.
+
+
+def _batches(stored: BinaryIO, size: int) -> Iterator[_Batch]:
+    """Yield what is known of each batch, of a file in the order of its footer."""
+    stored.seek(0)
+    if stored.read(len(MAGIC)) == MAGIC:
+        for at in _places(stored, size):
+            found = _batch_at(stored, at)
+            if found is not None:
+                yield found
+        return
+    at = 0
+    while at < size:
+        found = _batch_at(stored, at)
+        if found is None:
+            return
+        yield found
+        at = found.end
+
+
+def _places(stored: BinaryIO, size: int) -> list[int]:
+    """Return where the batches of a file begin, those of dictionaries first."""
+    stored.seek(max(size - len(MAGIC) - 4, 0))
+    [length] = struct.unpack("<i", stored.read(4))
+    begin = size - len(MAGIC) - 4 - length
+    if not 0 < length <= _METADATA_BYTES_MAX or begin < _FIRST_AT:
+        raise struct.error
+    stored.seek(begin)
+    footer = stored.read(length)
+    table = _Table.root(footer)
+    places = []
+    for field in (2, 3):
+        first, count = table.vector(field)
+        # A block is a place, the length of the metadata, four bytes of nothing and a length.
+        places += [block[0] for block in _structs(footer, "<qiiq", first, count)]
+    return places
+
+
+def _batch_at(stored: BinaryIO, at: int) -> _Batch | None:
+    """Return what is known of the batch at a place, or None at the end of a stream.
+
+    Another message, such as the schema, counts as an empty batch.
+    """
+    if at < 0:
+        raise struct.error
+    stored.seek(at)
+    head = stored.read(8)
+    at += 4
+    if head[:4] == _CONTINUED:
+        head = head[4:]
+        at += 4
+    if not head:
+        return None
+    [length] = struct.unpack_from("<i", head)
+    if not length:
+        return None
+    if not 0 < length <= _METADATA_BYTES_MAX:
+        raise struct.error
+    stored.seek(at)
+    message = stored.read(length)
+    body_at = at + length
+    table = _Table.root(message)
+    kind = table.number(1, "<B")
+    body = table.number(3, "<q")
+    if body < 0:
+        raise struct.error
+    end = body_at + body
+    if kind not in {_RECORDS, _DICTIONARY}:
+        return _Batch(0, 0, is_dictionary=False, end=end)
+    batch = table.table(2)
+    if kind == _DICTIONARY:
+        batch = batch.table(1)
+    first, count = batch.vector(2)
+    buffers = list(_structs(message, "<qq", first, count))
+    total = sum(
+        _unpacked(stored, body_at + place, length) if batch.has(3) else length
+        for place, length in buffers
+        if length > 0
+    )
+    return _Batch(max(total, body), batch.number(0, "<q"), kind == _DICTIONARY, end)
+
+
+def _unpacked(stored: BinaryIO, at: int, length: int) -> int:
+    """Return the length that a compressed buffer announces; -1 stands for one that is not."""
+    if at < 0:
+        raise struct.error
+    stored.seek(at)
+    [size] = struct.unpack("<q", stored.read(8))
+    return length if size < 0 else int(size)
+
+
+def _structs(data: bytes, form: str, first: int, count: int) -> Iterator[tuple[int, ...]]:
+    size = struct.calcsize(form)
+    if first + count * size > len(data):
+        raise struct.error
+    yield from struct.iter_unpack(form, data[first : first + count * size])
+
+
+class _Table:
+    """A table of Flatbuffers.
+
+    Args:
+        data: The bytes that it is in.
+        at: Where it begins.
+    """
+
+    def __init__(self, data: bytes, at: int) -> None:
+        self._data = data
+        self._at = at
+        [back] = struct.unpack_from("<i", data, at)
+        self._fields_at = at - back
+        if self._fields_at < 0:
+            raise struct.error
+        [self._size] = struct.unpack_from("<H", data, self._fields_at)
+
+    @classmethod
+    def root(cls, data: bytes) -> _Table:
+        """Return the outermost table."""
+        return cls(data, *struct.unpack_from("<I", data))
+
+    def _place(self, field: int) -> int:
+        """Return where a field is; 0: it has its default."""
+        at = 4 + 2 * field
+        if at + 2 > self._size:
+            return 0
+        [offset] = struct.unpack_from("<H", self._data, self._fields_at + at)
+        return self._at + int(offset) if offset else 0
+
+    def has(self, field: int) -> bool:
+        """Tell whether a field is given."""
+        return self._place(field) != 0
+
+    def number(self, field: int, form: str) -> int:
+        """Return a number; 0 if it is not given."""
+        place = self._place(field)
+        return int(struct.unpack_from(form, self._data, place)[0]) if place else 0
+
+    def table(self, field: int) -> _Table:
+        """Return a table within this one."""
+        place = self._place(field)
+        if not place:
+            raise struct.error
+        return _Table(self._data, place + self.number(field, "<I"))
+
+    def vector(self, field: int) -> tuple[int, int]:
+        """Return where a list begins and how many values it has."""
+        place = self._place(field)
+        if not place:
+            return 0, 0
+        begin = place + self.number(field, "<I")
+        [count] = struct.unpack_from("<I", self._data, begin)
+        return begin + 4, int(count)

@@ -1,0 +1,56 @@
+"""Bounds of Arrow's own format: ordinary files pass, damaged ones are left to the reader."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.core import arrowbounds
+from penstock.core.arrowbounds import check_batches
+from penstock.core.errors import InvalidRequest
+
+
+def written(*, is_file: bool, codec: str | None, rows: int = 1_000) -> bytes:
+    names = pa.array([f"name {number % 7}" for number in range(rows)])
+    nested = pa.array([[{"a": "x", "b": None}]] * rows)
+    table = pa.table({"name": names.dictionary_encode(), "text": names, "nested": nested})
+    out = io.BytesIO()
+    open_ = pa.ipc.new_file if is_file else pa.ipc.new_stream
+    with open_(out, table.schema, options=pa.ipc.IpcWriteOptions(compression=codec)) as writer:
+        writer.write_table(table, max_chunksize=300)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("is_file", [True, False])
+@pytest.mark.parametrize("codec", [None, "zstd", "lz4"])
+def test_each_batch_is_found_with_its_size(
+    monkeypatch: pytest.MonkeyPatch, is_file: bool, codec: str | None
+) -> None:
+    raw = written(is_file=is_file, codec=codec)
+    check_batches(io.BytesIO(raw), "a.arrow")
+    found = list(arrowbounds._batches(io.BytesIO(raw), len(raw)))
+    rows = [one.rows for one in found if not one.is_dictionary and one.rows]
+    assert rows == [300, 300, 300, 100]
+    assert any(one.is_dictionary for one in found)
+    [first, *_] = [one.size for one in found if one.rows == 300]
+    assert first > 300 * (4 + 4 + len("name 1"))  # unpacked, whatever the codec
+    monkeypatch.setattr(arrowbounds, "BATCH_BYTES_MAX", 1_000)
+    with pytest.raises(InvalidRequest, match=r"a\.arrow: the record batch that ends at byte"):
+        check_batches(io.BytesIO(raw), "a.arrow")
+
+
+GOOD = [written(is_file=is_file, codec="lz4", rows=40) for is_file in (True, False)]
+
+
+@given(st.sampled_from(GOOD), st.data())
+def test_damage_is_left_to_the_reader(good: bytes, data: st.DataObject) -> None:
+    raw = bytearray(good[: data.draw(st.integers(0, len(good)))])
+    for _ in range(data.draw(st.integers(0, 4)) if raw else 0):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    with contextlib.suppress(InvalidRequest):
+        check_batches(io.BytesIO(bytes(raw)), "a.arrow")
