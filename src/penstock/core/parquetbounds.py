@@ -56,6 +56,8 @@ _CODECS: Final[Mapping[str, str]] = {
     "BROTLI": "brotli",
 }
 _LENGTH_BYTES: Final = 4
+# What is searched at once, so that the results stay in the caches.
+_STEP_BYTES: Final = 32 << 10
 
 
 class _DictionaryPage(NamedTuple):
@@ -327,17 +329,22 @@ def _largest_short_value(stored: pa.NativeFile, column: pq.ColumnChunkMetaData) 
         except (pa.ArrowException, OSError, ValueError):
             return None  # Damage is for the reader, and so is a codec that is not installed.
     found = np.frombuffer(data, np.uint8)
-    if len(found) != page.size or not len(found):
+    if len(found) != page.size:
         return None
-    zeros = found == 0
-    lengths_at = np.flatnonzero(zeros[1:-2] & zeros[2:-1] & zeros[3:])
-    if not len(lengths_at) or lengths_at[0]:
-        return None
-    lengths = found[lengths_at].astype(np.int64)
-    ends = lengths_at + _LENGTH_BYTES + lengths
-    if ends[-1] != len(found) or not np.array_equal(ends[:-1], lengths_at[1:]):
-        return None
-    return int(lengths.max())
+    end = largest = 0
+    for begin in range(0, len(found), _STEP_BYTES):
+        part = found[begin : begin + _STEP_BYTES + _LENGTH_BYTES - 1]
+        zeros = part == 0
+        places = np.flatnonzero(zeros[1:-2] & zeros[2:-1] & zeros[3:])
+        if not len(places):
+            continue  # If a length should be here, the next one is not at the end.
+        lengths = part[places]
+        ends = places + lengths + _LENGTH_BYTES
+        if begin + places[0] != end or not np.array_equal(ends[:-1], places[1:]):
+            return None
+        end = begin + int(ends[-1])
+        largest = max(largest, int(lengths.max()))
+    return largest if end == len(found) else None
 
 
 def _largest_values(
