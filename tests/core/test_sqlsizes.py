@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
+from penstock.core import sqlsizes
 from penstock.core.errors import InvalidRequest
 from penstock.core.sqlsizes import (
     DEPTH_MAX,
@@ -17,10 +20,12 @@ from penstock.core.sqlsizes import (
     REPLACED_MAX,
     TABLES_MAX,
     TEXT_MAX,
+    TOKENS_MAX,
     UNIONS_MAX,
     check_sizes,
+    statement_tokens,
 )
-from penstock.core.sqltext import tokens
+from penstock.core.sqltext import Token, each_token, tokens
 from penstock.indexing.batch.sql.statement import parse_ingest
 from penstock.spark.sql.statement import read_statement
 
@@ -142,7 +147,7 @@ BLOWS_UP = {
         f"more than {PIPES_MAX} pipes .*line 1, column",
     ),
     "text": ("SELECT '" + "x" * TEXT_MAX + "'", f"{TEXT_MAX} are the limit"),
-    "tokens": ("SELECT " + "1+" * 60_000 + "1", "100000 are the limit"),
+    "tokens": ("SELECT " + "1+" * 60_000 + "1", "more than 100000 words and signs"),
     "parentheses": ("SELECT " + "(" * 300 + "1" + ")" * 300, f"deeper than {NESTING_MAX} levels"),
     "cases": ("SELECT " + "CASE WHEN a THEN " * 300 + "1" + " END" * 300, "CASE is nested deeper"),
     "parentheses with a column that is called end": (
@@ -298,3 +303,31 @@ def test_what_is_never_closed_is_counted_once(open_: str) -> None:
 )
 def test_pieces_of_statements_have_a_size(sql: str) -> None:
     check_sizes(sql, tokens(sql))
+
+
+@pytest.mark.parametrize(
+    ("sql", "message", "most"),
+    [
+        ("SELECT " + "(" * 200_000 + ")" * 200_000, "nested deeper", NESTING_MAX + 2),
+        ("SELECT " + "[(" * 200_000, "nested deeper", NESTING_MAX + 2),
+        ("SELECT " + "1+" * 400_000, "words and signs", TOKENS_MAX + 1),
+    ],
+)
+def test_a_statement_is_taken_apart_up_to_its_limit_alone(
+    monkeypatch: pytest.MonkeyPatch, sql: str, message: str, most: int
+) -> None:
+    """Several such statements at once kept all threads of the router waiting for seconds."""
+    made = 0
+
+    def counted(text: str) -> Iterator[Token]:
+        nonlocal made
+        for token in each_token(text):
+            made += 1
+            yield token
+
+    monkeypatch.setattr(sqlsizes, "each_token", counted)
+    for read in (statement_tokens, read_statement, parse_ingest):
+        made = 0
+        with pytest.raises(InvalidRequest, match=message):
+            read(sql)
+        assert made == most

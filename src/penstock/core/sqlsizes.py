@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Final, NoReturn
 
 from penstock.core.errors import InvalidRequest
-from penstock.core.sqltext import Token, place
+from penstock.core.sqltext import Token, closing_of, each_token, place
 
 TEXT_MAX: Final = 1_000_000
 TOKENS_MAX: Final = 100_000
@@ -41,6 +41,10 @@ GROUPING_SETS_MAX: Final = 4_096
 
 _OPENING: Final = frozenset({"(", "[", "{", "CASE"})
 _CLOSING: Final = frozenset({")", "]", "}", "END"})
+_BRACKETS: Final[Mapping[str, int]] = {
+    **dict.fromkeys("([{", 1),
+    **dict.fromkeys(")]}", -1),
+}
 _ENDS_TABLES: Final = frozenset(
     {"SELECT", "WHERE", "GROUP", "HAVING", "ORDER", "SORT", "CLUSTER", "DISTRIBUTE", "LIMIT"}
     | {
@@ -79,19 +83,40 @@ def check_text(sql: str) -> None:
         )
 
 
+def statement_tokens(sql: str) -> list[Token]:
+    """Take a statement apart, up to the first token over a limit.
+
+    All other threads wait for much of that time, so a statement that is refused must cost little.
+
+    Raises:
+        InvalidRequest: It has too many tokens, or parentheses nested too deep; or a text, a name or
+            a comment is not closed.
+    """
+    found: list[Token] = []
+    depth = 0
+    for token in each_token(sql):
+        found.append(token)
+        if token.text in _BRACKETS:
+            depth = max(0, depth + _BRACKETS[token.text])
+            if depth > NESTING_MAX:
+                _check_nesting(sql, found)
+        if len(found) > TOKENS_MAX:
+            raise InvalidRequest(
+                f"the statement has more than {TOKENS_MAX} words and signs, which is the"
+                f" limit, because planning takes time and memory with each: {_AS_TABLE_IN}"
+            )
+    return found
+
+
 def check_sizes(sql: str, found: Sequence[Token]) -> None:
     """Refuse a statement that would blow up in Spark's parser, analyzer or optimizer.
 
-    The text is `check_text`'s: that of a statement that writes may hold the rows themselves.
+    The text is `check_text`'s: that of a statement that writes may hold the rows themselves. The
+    number of tokens is `statement_tokens`'.
 
     Raises:
         InvalidRequest: A size is over its limit; the message names the place and the limit.
     """
-    if len(found) > TOKENS_MAX:
-        raise InvalidRequest(
-            f"the statement has {len(found)} words and signs, and {TOKENS_MAX} are the limit,"
-            f" because planning takes time and memory with each: {_AS_TABLE_IN}"
-        )
     _check_nesting(sql, found)
     _check_lists(sql, found)
     _Tables(sql, found).check()
@@ -287,7 +312,7 @@ def _definitions(found: Sequence[Token]) -> Mapping[int, str]:
 
     In Spark's grammar a definition is `name [(columns)] [MAX RECURSION LEVEL n] [AS] (query)`.
     """
-    closing = _closing(found)
+    closing = closing_of(found)
     names: dict[int, str] = {}
 
     def word(index: int) -> str:
@@ -326,18 +351,6 @@ def _are_columns(found: Sequence[Token], at: int) -> bool:
             return False
         at += 2
     return False
-
-
-def _closing(found: Sequence[Token]) -> Mapping[int, int]:
-    """Return the index of the closing parenthesis by that of the opening one."""
-    pairs: dict[int, int] = {}
-    opened: list[int] = []
-    for at, token in enumerate(found):
-        if token.text == "(":
-            opened.append(at)
-        elif token.text == ")" and opened:
-            pairs[opened.pop()] = at
-    return pairs
 
 
 _INFIX: Final = frozenset("+-*/%|&^<>=!:~") | {"IS", "LIKE", "ILIKE", "RLIKE", "DIV", "COLLATE"}
@@ -446,7 +459,7 @@ def _ends_operand(token: Token) -> bool:
 
 def _check_groupings(sql: str, found: Sequence[Token]) -> None:
     """Bound the grouping sets of each GROUP BY: Spark copies each row for each of them."""
-    closing = _closing(found)
+    closing = closing_of(found)
     for start, (token, following) in enumerate(pairwise(found)):
         if (token.text, following.text) != ("GROUP", "BY"):
             continue
@@ -537,7 +550,7 @@ class _Expressions:
     def __init__(self, sql: str, found: Sequence[Token]) -> None:
         self._sql = sql
         self._found = found
-        self._closing = _closing(found)
+        self._closing = closing_of(found)
         self._definitions = _definitions(found)
         self._with: dict[str, _Scope] = {}
         self._merged = 0

@@ -8,7 +8,7 @@ statement is about is for others to say.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -137,7 +137,15 @@ def tokens(sql: str) -> list[Token]:
     Raises:
         InvalidRequest: A text, a name or a comment is not closed.
     """
-    found: list[Token] = []
+    return list(each_token(sql))
+
+
+def each_token(sql: str) -> Iterator[Token]:
+    """Take SQL apart token by token, so that a caller may stop before the end.
+
+    Raises:
+        InvalidRequest: A text, a name or a comment is not closed.
+    """
     at = 0
     while at < len(sql):
         match = _TOKEN.match(sql, at)
@@ -147,20 +155,19 @@ def tokens(sql: str) -> list[Token]:
         if match["comment"] and sql[at + 2 : at + 3] != "+":
             end = _past_comment(sql, at)
         elif match["text"]:
-            found.append(Token(raw, "", at, is_text=True))
+            yield Token(raw, "", at, is_text=True)
         elif match["quoted"]:
-            found.append(Token(raw, "", at, name=_unquoted(raw)))
+            yield Token(raw, "", at, name=_unquoted(raw))
         elif match["word"]:
-            found.append(Token(raw, raw.upper(), at, name=raw))
+            yield Token(raw, raw.upper(), at, name=raw)
         elif match["mark"]:
             if raw in "'\"`$":
                 raise InvalidRequest(
                     f"{raw} opens a text or name that is not closed or not supported,"
                     f" {place(sql, at)}: close it, and quote text with '…', names with \"…\""
                 )
-            found.append(Token(raw, raw, at))
+            yield Token(raw, raw, at)
         at = end
-    return found
 
 
 def check_calls(sql: str, found: Sequence[Token]) -> None:
@@ -342,6 +349,18 @@ def _begins_query(found: Sequence[Token], at: int) -> bool:
         is_first = before[-1:] == ["("] and before[0] != "TRIM"
         return is_first and (is_table or following.text == "(")
     return word == "SELECT" or (word == "TABLE" and bool(following.name))
+
+
+def closing_of(found: Sequence[Token]) -> Mapping[int, int]:
+    """Return the index of the closing parenthesis by that of the opening one."""
+    pairs: dict[int, int] = {}
+    opened: list[int] = []
+    for at, token in enumerate(found):
+        if token.text == "(":
+            opened.append(at)
+        elif token.text == ")" and opened:
+            pairs[opened.pop()] = at
+    return pairs
 
 
 def place(sql: str, position: int) -> str:

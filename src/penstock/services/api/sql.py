@@ -30,8 +30,7 @@ from starlette.routing import BaseRoute, Route
 from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
 from penstock.core.instants import parse_time
 from penstock.core.looptasks import start_awaited, start_job
-from penstock.core.sqlsizes import check_text
-from penstock.core.sqltext import tokens
+from penstock.core.sqlsizes import check_text, statement_tokens
 from penstock.core.wholenumbers import is_int64
 from penstock.indexing.engine import EngineFailure
 from penstock.services.api.asgi import JsonResponse
@@ -446,7 +445,9 @@ def _typed(kind: object, value: str | float, place: str) -> SqlValue:
 
 
 def _check_bound(statement: str, count: int) -> None:
-    wanted = sum(token.text == "?" for token in tokens(statement))
+    if "?" not in statement:
+        return
+    wanted = sum(token.text == "?" for token in statement_tokens(statement))
     if wanted > count:
         text = f"the statement has {wanted} ?, and {count} parameters are given: give one for each"
         raise InvalidRequest(text, place="parameters")

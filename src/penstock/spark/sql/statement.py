@@ -11,13 +11,13 @@ whatever follows. WITH may lead to an INSERT, so what follows its definitions is
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.names import normalised
-from penstock.core.sqlsizes import check_sizes, check_text
+from penstock.core.sqlsizes import check_sizes, check_text, statement_tokens
 from penstock.core.sqltext import (
     Token,
     check_calls,
@@ -27,6 +27,7 @@ from penstock.core.sqltext import (
     place,
     tokens,
 )
+from penstock.core.sqlvalues import check_values
 
 _QUERY_STARTS: Final = frozenset({"SELECT", "VALUES", "TABLE", "("})
 _DESCRIBE: Final = frozenset({"DESCRIBE", "DESC"})
@@ -78,15 +79,21 @@ class Statement:
         return not self.explain and not self.command
 
 
-def read_statement(sql: str) -> Statement:
+def read_statement(sql: str, parameters: Sequence[object] = ()) -> Statement:
     """Return what a statement asks for.
 
+    Args:
+        sql: The statement.
+        parameters: The values of each `?`.
+
     Raises:
-        InvalidRequest: It writes, sets something, calls foreign code, or is not a statement.
+        InvalidRequest: It writes, sets something, calls foreign code, makes a value that is too
+            large, or is not a statement.
     """
     check_text(sql)
-    found = tokens(sql)
+    found = statement_tokens(sql)
     check_sizes(sql, found)
+    check_values(sql, found, parameters)
     while found and found[-1].text == ";":
         found.pop()
     if not found:

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import InvalidRequest
-from penstock.core.sqltext import check_expression
+from penstock.core.sqltext import check_expression, tokens
+from penstock.core.sqlvalues import check_values
 from penstock.spark.connect.session import SparkRefusal, SparkSessions
 from penstock.spark.expressions import column
 from penstock.spark.sqlwall import OUTLINE_CONF, check_expressions
@@ -62,6 +63,7 @@ class ExpressionCheck:
     def _mistake(self, expression: str) -> str:
         try:
             check_expression(expression)
+            check_values(expression, tokens(expression))
         except InvalidRequest as error:
             return str(error)
         try:

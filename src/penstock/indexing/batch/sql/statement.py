@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Granularity, Interval, parse_time
-from penstock.core.sqlsizes import check_sizes
-from penstock.core.sqltext import check_calls, check_clauses, check_unquoted, tokens
+from penstock.core.sqlsizes import check_sizes, statement_tokens
+from penstock.core.sqltext import check_calls, check_clauses, check_unquoted, each_token, tokens
+from penstock.core.sqlvalues import check_values
 from penstock.indexing.batch.sql.externs import Externs, read_externs
 from penstock.indexing.batch.sql.givencolumns import may_give
 from penstock.indexing.batch.sql.words import Words
@@ -45,10 +46,10 @@ def writes(sql: str) -> bool:
     """Tell whether a statement is an INSERT or a REPLACE, and so becomes a task.
 
     Raises:
-        InvalidRequest: A text, a name or a comment is not closed.
+        InvalidRequest: Its first text, name or comment is not closed.
     """
-    found = tokens(sql)
-    return bool(found) and found[0].text in {"INSERT", "REPLACE"}
+    first = next(each_token(sql), None)
+    return first is not None and first.text in {"INSERT", "REPLACE"}
 
 
 def parse_ingest(sql: str, *, context: Mapping[str, JsonValue] | None = None) -> SqlIngestSpec:
@@ -61,10 +62,11 @@ def parse_ingest(sql: str, *, context: Mapping[str, JsonValue] | None = None) ->
     Raises:
         InvalidRequest: It is not of the form above; the message says where and what to write.
     """
-    found = tokens(sql)
+    found = statement_tokens(sql)
     while found and found[-1].text == ";":
         found.pop()
     check_sizes(sql, found)
+    check_values(sql, found)
     check_calls(sql, found)
     externs = read_externs(sql, found)
     reader = Words(sql, found)

@@ -16,6 +16,7 @@ from typing import Final
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.sqltext import Token, check_expression, tokens
+from penstock.core.sqlvalues import check_values
 from penstock.indexing.spec.druidexpr.functions import DRUIDS_ALONE
 from penstock.indexing.spec.druidexpr.parser import parse
 from penstock.indexing.spec.druidexpr.translation import translate
@@ -46,11 +47,16 @@ def as_spark_sql(text: str, *, condition: bool = False) -> str:
         InvalidRequest: It is neither, runs other code, or has no exact translation.
     """
     if not is_druids(text):
-        check_expression(text)
+        _check(text)
         return text
     translated = translate(parse(text), condition=condition)
-    check_expression(translated)
+    _check(translated)
     return translated
+
+
+def _check(expression: str) -> None:
+    check_expression(expression)
+    check_values(expression, tokens(expression))
 
 
 def is_druids(text: str) -> bool:
