@@ -19,6 +19,7 @@ from test_spark_sql import FixedTables
 
 from penstock.broker.httpserver.guard import HttpGuard
 from penstock.core.clock import SystemClock
+from penstock.core.errors import InvalidRequest
 from penstock.core.metrics import MetricRegistry
 from penstock.indexing.engine import EngineFailure, EngineUnavailable
 from penstock.services.api.asgi import application
@@ -168,6 +169,59 @@ def test_what_is_fetched_at_once(rig: Rig, sql: str, *, large: bool) -> None:
 
 def test_the_row_limit_of_a_query_decides_too(rig: Rig) -> None:
     assert not is_large(rig, "SELECT id FROM range(100000)", row_limit=ROWS_AT_ONCE)
+
+
+LONG = "SELECT id, repeat(concat(id, '.'), 60000 + CAST(id % 7 AS INT)) AS text FROM range({rows})"
+
+
+def test_rows_that_are_long_go_through_files_however_few_they_are(rig: Rig) -> None:
+    """Spark held 1,500 rows of 300 kB several times at once, which ended its JVM."""
+    sql = LONG.format(rows=1_500)
+    for _ in range(2):
+        lines = rig.ask(sql).splitlines()
+        assert lines.pop() == b""
+        assert [int(line[1 : line.index(b",")]) for line in lines] == list(range(1_500))
+        assert json.loads(lines[1_499])[1] == "1499." * (60_000 + 1_499 % 7)
+    # It is remembered, so that it does not run twice each time.
+    assert (sql, 1_000_000) in rig.service._large
+    rig.until(rig.is_quiet)
+
+
+@pytest.mark.parametrize(
+    ("columns", "large"),
+    [
+        ("repeat(concat(id), 16384)", False),
+        ("repeat(concat(id), 16385)", True),
+        ("id AS c, id AS c, repeat(concat(id), 16385) AS c", True),
+        ("NULL AS a, repeat(concat(id), 8193) AS b, id, repeat(concat(id), 8192) AS b", True),
+        ("NULL AS a, repeat(concat(id), 8192) AS b, id, repeat(concat(id), 8192) AS b", False),
+        ("CAST(repeat(concat(id), 16385) AS BINARY)", True),
+        ("array_repeat(id, 20000)", True),
+        ("named_struct('a', map(1, repeat(concat(id), 20000)))", True),
+        ("array(id), map(id, id), named_struct('a', id), NULL", False),
+    ],
+)
+def test_how_long_a_row_may_be_that_is_fetched_at_once(
+    rig: Rig, columns: str, *, large: bool
+) -> None:
+    sql = f"SELECT {columns} FROM range(10)"
+    assert is_large(rig, sql) == large
+    result = rig.service.query(SqlQuery(sql))
+    assert len(result.table.columns) == len(result.column_types)
+    assert result.rows.num_rows == 10
+    result.close()
+
+
+def test_a_text_that_says_a_row_is_long_is_an_error_of_its_user(rig: Rig) -> None:
+    with pytest.raises(InvalidRequest, match="penstock: a row is too long"):
+        rig.service.query(SqlQuery(f"SELECT raise_error('{fetching._LONG_ROW}'), 'x'"))
+
+
+def test_many_columns_are_few_rows(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetching, "VALUES_AT_ONCE", 30)
+    assert not is_large(rig, "SELECT id, id + 1, id + 2 FROM range(10)")
+    assert is_large(rig, "SELECT id, id + 1, id + 3 FROM range(11)")
+    assert not is_large(rig, "SELECT id, id + 4, id + 3 FROM range(11)", row_limit=10)
 
 
 TYPES = """

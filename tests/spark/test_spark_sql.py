@@ -310,10 +310,10 @@ def test_an_unknown_table_is_answered_with_the_known_ones(sessions: SparkSession
         with pytest.raises(InvalidRequest, match=r'Datasources with data: "a-b", "flights"$'):
             ask(service, "SELECT * FROM hidden")
         source.supervisors = {"new one": [Feeder("s", suspended=False)]}
-        with pytest.raises(InvalidRequest, match="supervisor s is there, its rows are on the way"):
+        with pytest.raises(Conflict, match="supervisor s is there, its rows are on the way"):
             ask(service, 'SELECT * FROM "new one", hidden')
         source.dropped = {"gone"}
-        with pytest.raises(InvalidRequest, match='all segments of "gone" are unused'):
+        with pytest.raises(Conflict, match='all segments of "gone" are unused'):
             ask(service, "SELECT * FROM gone")
     finally:
         service.close()

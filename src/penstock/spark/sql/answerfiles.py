@@ -82,12 +82,14 @@ class SpillTarget:
 class SpillReport:
     """What a worker reports: the name of its file, its rows, and why it stopped early, if it did.
 
-    `problem` is one of `UNSHARED`, `TOO_LARGE` and `FULL`.
+    `problem` is one of `UNSHARED`, `TOO_LARGE` and `FULL`. `row_bytes_max` is about the size of the
+    longest row.
     """
 
     file: str
     rows: int
     problem: str = ""
+    row_bytes_max: int = 0
 
 
 UNSHARED: Final = "unshared"
@@ -143,13 +145,30 @@ def spill(target: SpillTarget, partition: int, batches: Iterable[pa.RecordBatch]
         return SpillReport("", 0)
     # An attempt of a task that failed leaves a file of another name.
     name = f"{partition}-{uuid.uuid4().hex}"
-    rows, problem = _write(target, folder / name, batches, partition)
+    longest = 0
+
+    def measured() -> Iterator[pa.RecordBatch]:
+        nonlocal longest
+        for batch in batches:
+            longest = max(longest, _row_bytes_max(batch))
+            yield batch
+
+    rows, problem = _write(target, folder / name, measured(), partition)
     if not rows:
         (folder / name).unlink(missing_ok=True)
         return SpillReport("", 0, problem)
     if not problem:
         (folder / f"{partition}.{rows}").touch()
-    return SpillReport(name, rows, problem)
+    return SpillReport(name, rows, problem, longest)
+
+
+def _row_bytes_max(batch: pa.RecordBatch) -> int:
+    # Imported here: only a worker of Spark comes this way.
+    import pyarrow.compute as pc  # noqa: PLC0415
+
+    from penstock.core.rowbytes import bytes_of_rows  # noqa: PLC0415
+
+    return int(pc.max(bytes_of_rows(batch)).as_py() or 0)
 
 
 def _rows_before(folder: Path, partition: int) -> int:
@@ -227,13 +246,20 @@ class SpilledRows:
         folder: The folder of the answer; `close` deletes it, and so does the end of this object.
         files: The files in the order of their rows.
         num_rows: Number of rows that are read; the files may have more.
+        row_bytes_max: About the size of the longest row.
     """
 
     def __init__(
-        self, schema: pa.Schema, folder: Path, files: Sequence[str], num_rows: int
+        self,
+        schema: pa.Schema,
+        folder: Path,
+        files: Sequence[str],
+        num_rows: int,
+        row_bytes_max: int = 0,
     ) -> None:
         self.schema = schema
         self.num_rows = num_rows
+        self.row_bytes_max = row_bytes_max
         self._paths = [folder / name for name in files]
         self._end = weakref.finalize(self, delete_answer, folder)
 

@@ -2,7 +2,8 @@
 
 Spark Connect has no back-pressure. The JVM keeps each partition of an answer as a whole, several
 times over, and queues what its client has not read. So at most `ROWS_AT_ONCE` rows are asked for
-directly. An answer that is larger is computed a second time, and Spark's Python workers write it to
+directly, of at most `ROW_BYTES_AT_ONCE` each: the first longer one ends the request. An answer that
+is larger is computed a second time, and Spark's Python workers write it to
 files (`answerfiles`) while it is computed: neither the JVM nor a worker holds more than a batch,
 and no core of Spark waits for a client.
 
@@ -18,6 +19,7 @@ import logging
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import pyarrow as pa
@@ -37,17 +39,30 @@ from penstock.spark.sql.answerfiles import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructField
 
 logger = logging.getLogger(__name__)
 
 ROWS_AT_ONCE: Final = 2_000
+ROW_BYTES_AT_ONCE: Final = 16 << 10
+"""Size of the values of one row that have no fixed width, such as texts."""
+VALUES_AT_ONCE: Final = 4_000_000
+"""Number of values: rows of very many columns are fewer."""
 
 KEPT_BYTES_MAX: Final = 1 << 20
 """Size of an answer that is kept in memory while its client reads it."""
 
 _STATEMENTS_MAX: Final = 1_000
+
+# An expression fails with it for a row that is too long to be fetched at once. Users can have the
+# same text, and then their answer goes through files.
+_LONG_ROW: Final = "penstock: a row is too long to be fetched at once"
+# The types whose values may have any size.
+_LONG_TYPES: Final = frozenset(
+    {"string", "char", "varchar", "binary", "variant", "array", "map", "struct"}
+)
+_TEXT_TYPES: Final = frozenset({"string", "char", "varchar", "binary"})
 
 # What a worker of a Spark elsewhere raises whose Python cannot run `write_spill`.
 _NO_PENSTOCK: Final = ("No module named 'penstock", "[PYTHON_VERSION_MISMATCH]")
@@ -135,11 +150,19 @@ class Fetcher:
         return self._cut(table)
 
     def _at_once(self, rows: DataFrame) -> Fetched:
-        most = min(self._limit, ROWS_AT_ONCE)
-        table = self._table(rows.limit(most + 1))
+        # Imported here, like all of PySpark: see `connect.session`.
+        from pyspark.errors import PySparkException  # noqa: PLC0415
+
+        most = min(self._limit, _rows_at_once(len(self._fields)))
+        try:
+            table = self._table(_guarded(rows, self._fields).limit(most + 1))
+        except PySparkException as error:  # narrow: translates
+            if _LONG_ROW in message_of(error):
+                return Fetched(None)
+            raise
         if table.num_rows > most and most < self._limit:
             return Fetched(None)
-        return self._cut(table)
+        return self._cut(table.select(range(len(self._fields))))
 
     def _spilled(self, rows: DataFrame, folder: AnswerFolder) -> Fetched:
         schema = self._schema()
@@ -161,7 +184,8 @@ class Fetcher:
             return self._whole(rows)
         count = sum(report.rows for report in reports)
         files = [report.file for report in reports if report.rows]
-        found = SpilledRows(schema, own, files, min(count, self._limit))
+        longest = max((report.row_bytes_max for report in reports), default=0)
+        found = SpilledRows(schema, own, files, min(count, self._limit), longest)
         return Fetched(found, truncated=count > self._limit)
 
     def _written(self, rows: DataFrame, target: SpillTarget) -> list[SpillReport]:
@@ -214,6 +238,51 @@ class Fetcher:
         if self._folder is None or rows.nbytes <= KEPT_BYTES_MAX:
             return Fetched(rows, truncated)
         return Fetched(self._folder.write(rows), truncated)
+
+
+def fits_at_once(rows: RowSource) -> bool:
+    """Tell whether an answer that was written to files could have been fetched at once."""
+    if isinstance(rows, SpilledRows) and rows.row_bytes_max > ROW_BYTES_AT_ONCE:
+        return False
+    return rows.num_rows <= _rows_at_once(len(rows.schema))
+
+
+def _rows_at_once(columns: int) -> int:
+    return min(ROWS_AT_ONCE, VALUES_AT_ONCE // max(1, columns))
+
+
+def _guarded(rows: DataFrame, fields: Sequence[StructField]) -> DataFrame:
+    """Return rows of which a long one fails, with one column more if any may be long.
+
+    The column is computed where the rows are limited, so that Spark neither plans nor moves them in
+    another way: a filter above the limit would cost small answers another stage.
+    """
+    # Imported here, like all of PySpark: see `connect.session`.
+    from pyspark.sql import functions as sf  # noqa: PLC0415
+
+    # Two columns may share a name.
+    names = [f"c{at}" for at in range(len(fields))]
+    sizes = [
+        _size(sf.col(name), kind)
+        for name, kind in zip(names, (one.dataType.typeName() for one in fields), strict=True)
+        if kind in _LONG_TYPES
+    ]
+    if not sizes:
+        return rows
+    while len(sizes) > 1:  # a balanced sum, as Spark and its client are recursive
+        pairs = zip_longest(sizes[::2], sizes[1::2])
+        sizes = [one if other is None else one + other for one, other in pairs]
+    is_short = sizes[0] <= sf.lit(ROW_BYTES_AT_ONCE)
+    return rows.toDF(*names).select("*", sf.assert_true(is_short, _LONG_ROW))
+
+
+def _size(column: Column, kind: str) -> Column:
+    """Return the size of a value in bytes; of a nested one about that of its text."""
+    # Imported here, like all of PySpark: see `connect.session`.
+    from pyspark.sql import functions as sf  # noqa: PLC0415
+
+    measured = sf.octet_length(column if kind in _TEXT_TYPES else column.cast("string"))
+    return sf.coalesce(measured.cast("bigint"), sf.lit(0))
 
 
 def _is_shared(reports: Sequence[SpillReport]) -> bool:

@@ -51,11 +51,11 @@ from penstock.spark.sql.answerfiles import BATCH_BYTES, AnswerFolder, AnswersFul
 from penstock.spark.sql.dialect import in_spark
 from penstock.spark.sql.exactness import QuerySessions, TwinTables
 from penstock.spark.sql.fetching import (
-    ROWS_AT_ONCE,
     Fetched,
     Fetcher,
     LargeStatements,
     RowSource,
+    fits_at_once,
 )
 from penstock.spark.sql.statement import Statement, read_statement, with_stored_names
 from penstock.spark.sql.suspects import Suspects
@@ -177,6 +177,11 @@ class SqlResult:
             return pa.Table.from_batches(self.rows.to_batches(), self.rows.schema)
         return self.rows
 
+    @property
+    def is_in_files(self) -> bool:
+        """Whether the rows are in files, which `close` deletes."""
+        return isinstance(self.rows, SpilledRows)
+
     def close(self) -> None:
         """Delete the files of a large answer."""
         if isinstance(self.rows, SpilledRows):
@@ -243,7 +248,7 @@ class SqlService:
 
         Raises:
             InvalidRequest: The statement does not parse, names what is not there, or writes.
-            Conflict: A query of the same id is running.
+            Conflict: A query of the same id is running, or a datasource has no rows yet.
             StorageUnavailable: The folder of the deep storage is missing.
             EngineUnavailable: Spark was lost, or `finish` was called; ask again.
             EngineFailure: The query failed while it ran, took too long or was cancelled.
@@ -321,7 +326,7 @@ class SqlService:
         self._exact.close()
 
     def _answer(self, query: SqlQuery, running: Running) -> SqlResult | LargeAnswer:
-        statement = read_statement(query.sql)
+        statement = read_statement(query.sql, query.parameters)
         known = (query.sql, *query.parameters, self._limit(query))
         if known in self._large and not query.is_large:
             return self._later(query, running)
@@ -333,7 +338,7 @@ class SqlService:
         if answer is None:
             self._large.note(known, is_large=True)
             return self._later(query, running)
-        if query.is_large and answer.rows.num_rows <= ROWS_AT_ONCE:
+        if query.is_large and fits_at_once(answer.rows):
             self._large.note(known, is_large=False)
         return answer
 
@@ -378,7 +383,7 @@ class SqlService:
             spelt = with_stored_names(query.sql, files)
             asked = replace(query, sql=spelt)
             if spelt != query.sql:
-                statement = read_statement(spelt)
+                statement = read_statement(spelt, query.parameters)
             text = spelt.lower()
             # A command may list all of them.
             every = not statement.query
@@ -515,6 +520,11 @@ class SqlService:
         return min(query.row_limit or self._options.row_limit, self._options.row_limit)
 
     def _explained(self, error: PenstockError, query: str, twins: TwinTables | None) -> str:
+        """Return what Spark says of a query, in the words of its user.
+
+        Raises:
+            Conflict: A datasource of the query is known, but has no rows.
+        """
         text = relocated_error(str(error), query) if query else str(error)
         if "TABLE_OR_VIEW_NOT_FOUND" not in text:
             return twins.explained(text) if twins and twins.are_read else text
@@ -532,7 +542,8 @@ class SqlService:
             if twins and twins.are_read and (meant := twins.explained_table(name, tables.files)):
                 return meant
             if why := why_empty(self._source, name):
-                return why
+                # The statement is right, and may be sent again as it is.
+                raise Conflict(why) from error
         known = tables.known_names()
         first = text.split("\n", 1)[0].split(". Verify", 1)[0]
         where = re.search(r"line (\d+),? pos(?:ition)? (\d+)", text)
