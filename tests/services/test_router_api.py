@@ -31,6 +31,7 @@ from penstock.services.leases import Directory
 from penstock.services.metricstext import metrics_text
 from penstock.services.readiness import ReadyState
 from penstock.spark.projections.choosing import ProjectionWish
+from penstock.spark.sql import answerfiles
 from penstock.spark.sql.answerfiles import AnswerFolder
 from penstock.spark.sql.service import LargeAnswer, SqlQuery, SqlResult
 from penstock.storage.metadata import MetadataStore, PublishRequest, SegmentRow
@@ -522,6 +523,39 @@ async def test_the_files_of_an_answer_go_when_it_cannot_be_sent(
     result = SqlResult(large.folder.write(twice), ("int", "int"), truncated=False)
     large.write = lambda: result  # type: ignore[method-assign]
     assert (await rig.ask("POST", SQL, json={"query": "large"})).status_code == 400
+    assert large.files() == []
+
+
+async def test_files_of_answers_are_deleted_off_the_event_loop(
+    rig: Rig, large: LargeAnswers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Deleting thousands of files, or one on a slow disk, kept all other clients waiting."""
+    loop_thread, deleting = threading.get_ident(), []
+    deleted = threading.Semaphore(0)
+    delete_answer = answerfiles.delete_answer
+
+    def delete(folder: Path) -> None:
+        deleting.append(threading.get_ident())
+        delete_answer(folder)
+        deleted.release()
+
+    monkeypatch.setattr(answerfiles, "delete_answer", delete)
+    large.let_go.set()
+    assert (await rig.ask("POST", SQL, json={"query": "large"})).status_code == 200
+    twice = pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["a", "a"])
+    result = SqlResult(large.folder.write(twice), ("int", "int"), truncated=False)
+    with monkeypatch.context() as patched:
+        patched.setattr(large, "write", lambda: result)
+        assert (await rig.ask("POST", SQL, json={"query": "large"})).status_code == 400
+    assert len(deleting) == 2
+    # Nobody waits any more for an answer that comes after its time is over.
+    late: asyncio.Future[SqlResult] = asyncio.get_running_loop().create_future()
+    late.add_done_callback(sql._drop)
+    rows = large.folder.write(pa.table({"a": [1]}))
+    late.set_result(SqlResult(rows, ("int",), truncated=False))
+    for _ in range(3):
+        assert await asyncio.to_thread(deleted.acquire, timeout=10)
+    assert loop_thread not in deleting
     assert large.files() == []
 
 

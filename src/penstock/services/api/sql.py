@@ -36,7 +36,7 @@ from penstock.indexing.engine import EngineFailure
 from penstock.services.api.asgi import JsonResponse
 from penstock.services.api.indexer.answers import typed_error
 from penstock.services.api.indexer.sqltask import refuse_writes
-from penstock.services.api.sqlanswer import SqlAnswer
+from penstock.services.api.sqlanswer import SqlAnswer, close_on_thread, close_soon
 from penstock.services.api.sqlresults import (
     CONTENT_TYPES,
     check_format,
@@ -159,7 +159,7 @@ class SqlRoutes:
             try:
                 check_names(result.rows.schema.names, wanted.result_format)
             except BaseException:
-                result.close()
+                await close_on_thread(result)
                 raise
         except PenstockError as error:
             self._failures.add()
@@ -202,6 +202,7 @@ class SqlRoutes:
             return await answer
         except asyncio.CancelledError:
             if not answer.cancelled():
+                answer.add_done_callback(_drop)
                 raise
             if gone.done():
                 raise Unavailable("the client went away before the query began") from None
@@ -295,8 +296,11 @@ class _Waiting:
 
 def _drop(answer: asyncio.Future[SqlResult]) -> None:
     """Take an answer that nobody waits for, so that its error is not reported as forgotten."""
-    if not answer.cancelled() and answer.exception() is None:
-        answer.result().close()
+    if answer.cancelled() or answer.exception() is not None:
+        return
+    result = answer.result()
+    if result.is_in_files:
+        close_soon(result)
 
 
 async def _gone(request: Request) -> None:

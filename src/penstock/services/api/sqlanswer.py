@@ -1,15 +1,20 @@
 """The HTTP response that sends the rows of a query, chunk by chunk as its client reads them.
 
 Owns the end of an answer: its files are deleted when the last row was sent and when the client
-leaves. The next chunk is made when the one before it is on its way, so at most one waits in memory.
+leaves. That happens on a thread, as there may be many files, and the loop serves all clients. The
+next chunk is made when the one before it is on its way, so at most one waits in memory.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
+
+from penstock.core.looptasks import start_job
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
@@ -53,6 +58,20 @@ class SqlAnswer(StreamingResponse):
         try:
             await super().__call__(scope, receive, watched)
         finally:
-            self._result.close()
+            await close_on_thread(self._result)
         if not is_complete:
             self._on_abandoned()
+
+
+async def close_on_thread(result: SqlResult) -> None:
+    """Delete the files of an answer on a thread, also if the caller is cancelled meanwhile."""
+    if result.is_in_files:
+        await asyncio.shield(close_soon(result))
+
+
+def close_soon(result: SqlResult) -> asyncio.Task[None]:
+    """Start to delete the files of an answer on a thread; for callbacks of the event loop.
+
+    If the loop ends first, the files are deleted with the folder of all answers.
+    """
+    return start_job("end of an answer", run_in_threadpool(result.close))
