@@ -6,12 +6,13 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 from datafolder import FEBRUARY, JANUARY, DataFolder, table
 
-from penstock.core.errors import InvalidRequest
+from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
 from penstock.core.intervals import Interval
 from penstock.indexing.engine import EngineFailure
 from penstock.indexing.spec.rows.declared import Declared, config_name, dump
@@ -22,10 +23,14 @@ from penstock.spark.connect.session import SparkSessions
 from penstock.spark.projections.choosing import Choice, ProjectionWish
 from penstock.spark.projections.maker import MakerOptions
 from penstock.spark.projections.shelf import UNNEEDED_S
-from penstock.spark.sql.fetching import Fetched
+from penstock.spark.sql.answerfiles import AnswersFull
+from penstock.spark.sql.fetching import Fetched, Fetcher
 from penstock.spark.sql.service import SqlQuery, SqlResult
 from penstock.spark.tables.metadata import DECLARED_FOR_S, MetadataTables
 from penstock.testing.clock import VirtualClock
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 pytestmark = pytest.mark.spark
 
@@ -496,6 +501,32 @@ def test_who_is_slow_does_not_show_what_was_there_before(world: World) -> None:
     assert found is not None
     assert isinstance(found.rows, pa.Table)
     assert found.rows.to_pylist() == wanted.table.to_pylist()
+
+
+@pytest.mark.parametrize(
+    "error", [AnswersFull("no room"), EngineFailure("too large"), Unavailable("not written")]
+)
+def test_an_answer_that_cannot_be_kept_is_not_computed_again_from_the_rows(
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: PenstockError,
+) -> None:
+    world.data.publish("sales", sales(1), JANUARY)
+    world.make()
+    fetched: list[DataFrame] = []
+
+    def fails(_: Fetcher, rows: DataFrame) -> Fetched:
+        fetched.append(rows)
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Fetcher, "fetch", fails)
+        with pytest.raises(type(error), match=str(error)):
+            world.ask()
+    assert len(fetched) == 1
+    assert not [text for text in caplog.messages if "projection" in text]
+    world.check("by day")
 
 
 def test_a_query_that_is_at_fault_itself_costs_no_projection(

@@ -23,7 +23,7 @@ from penstock.core.metrics import Counter
 from penstock.core.sparselog import SparseLog
 from penstock.segments.layout import projection_file
 from penstock.spark.connect.running import Running
-from penstock.spark.connect.session import SparkRefusal, SparkSessions
+from penstock.spark.connect.session import SparkDiskFull, SparkRefusal, SparkSessions
 from penstock.spark.projections.known import Known, KnownProjections
 from penstock.spark.projections.maker import Maker
 from penstock.spark.projections.matching import rewritten, why_not
@@ -216,8 +216,10 @@ class Projections:
 
         Raises:
             InvalidRequest: The query insists on it, and it gives other types.
-            PenstockError: It was stopped; or it insists, and this is what Spark says.
+            PenstockError: It was stopped; or its answer cannot be kept, which is no fault of the
+                projection; or it insists, and this is what Spark says.
         """
+        of_answer: PenstockError | None = None
         for attempt in range(1, _TRIES + 1):
             try:
                 with self._sessions.use() as spark, running.tagged(spark):
@@ -225,9 +227,14 @@ class Projections:
                     found = relation(spark, choice.sql, parameters)
                     types = [field.dataType.simpleString() for field in found.schema.fields]
                     is_fit = types == list(wanted)
-                    answer = fetch(found) if is_fit else None
+                    try:
+                        answer = fetch(found) if is_fit else None
+                    except PenstockError as error:  # narrow: Spark's errors are others here
+                        of_answer = error
+                        raise
             except PenstockError as error:
-                if running.stopped:
+                # From the rows, the answer would be as large, and the disk as full.
+                if running.stopped or error is of_answer or isinstance(error, SparkDiskFull):
                     raise
                 # Without a file that can be read anew it would end so again.
                 if not self._forget(choice, error) or attempt == _TRIES:
