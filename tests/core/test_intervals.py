@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.core.durations import DAY_MS
 from penstock.core.errors import InvalidRequest
+from penstock.core.instants import format_any_time, format_day
 from penstock.core.intervals import (
     END_OF_TIME_MS,
     ETERNITY,
@@ -231,6 +233,17 @@ def test_instants_outside_the_calendar_are_refused(ms: int) -> None:
     for use in (format_time, Granularity.parse("DAY").bucket, lambda at: Interval(at, at)):
         with pytest.raises(InvalidRequest, match="0001 to 9999"):
             use(ms)
+
+
+@given(instants, st.integers(-300, 300))
+def test_days_and_times_of_any_year_are_written(ms: int, cycles: int) -> None:
+    days = ms // DAY_MS
+    day = (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(days=days)).date()
+    assert format_any_time(ms) == format_time(ms)
+    year = day.year + 400 * cycles
+    shown = f"{'-' if year < 0 else ''}{abs(year):04d}{day.isoformat()[4:]}"
+    assert format_day(days + 146_097 * cycles) == shown
+    assert format_any_time(ms + 146_097 * DAY_MS * cycles) == shown + format_time(ms)[10:]
 
 
 # Buckets that are given

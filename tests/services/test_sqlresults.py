@@ -142,3 +142,61 @@ def test_json_formats_say_what_the_table_says(
     else:
         found = json.loads(written)
     assert [tuple(one.values() if isinstance(one, dict) else one) for one in found] == rows
+
+
+DAYS = pa.array(
+    [0, -719_162, -719_163, -719_529, 2_932_896, 2_932_897, 35_804_721, None], pa.int32()
+)
+DATES = [
+    "1970-01-01",
+    "0001-01-01",
+    "0000-12-31",
+    "-0001-12-31",
+    "9999-12-31",
+    "10000-01-01",
+    "99999-12-31",
+    None,
+]
+
+
+@pytest.mark.parametrize("form", ["array", "csv"])
+def test_days_and_times_of_any_year_are_written(form: str) -> None:
+    """Python has the years 1 to 9999; others cut an answer whose status was sent."""
+    days = DAYS.cast(pa.date32())
+    micros = pa.array(
+        [None if one is None else one * 86_400_000_000 + 123_456 for one in DAYS.to_pylist()]
+    )
+    utc = micros.cast(pa.timestamp("us", "UTC"))
+    table = pa.table({"day": days, "time": utc, "ntz": micros.cast(pa.timestamp("us"))})
+    written = text(form, table=table)
+    times = [one and f"{one}T00:00:00.123Z" for one in DATES]
+    rows = list(zip(DATES, times, times, strict=True))
+    if form == "array":
+        assert json.loads(written) == [list(row) for row in rows]
+    else:
+        assert written == "".join(",".join(one or "" for one in row) + "\n" for row in rows) + "\n"
+
+
+def test_days_of_any_year_are_written_within_others() -> None:
+    day = pa.scalar(2_932_897, pa.int32()).cast(pa.date32())
+    days = pa.array([day, None])
+    row = pa.StructArray.from_arrays([days, pa.array([1, 2])], ["day", "n"])
+    table = pa.table(
+        {
+            "list": pa.ListArray.from_arrays(pa.array([0, 2, 2], pa.int32()), days),
+            "row": row,
+            "rows": pa.ListArray.from_arrays(pa.array([0, 0, 2], pa.int32()), row),
+            "map": pa.MapArray.from_arrays(pa.array([0, 1, 1], pa.int32()), days[:1], days[:1]),
+        }
+    )
+    far = "10000-01-01"
+    assert json.loads(text("array", table=table)) == [
+        [[far, None], {"day": far, "n": 1}, [], [[far, far]]],
+        [[], {"day": None, "n": 2}, [{"day": far, "n": 1}, {"day": None, "n": 2}], []],
+    ]
+
+
+def test_text_that_is_not_utf8_has_signs_for_what_is_not() -> None:
+    raw = pa.array([b"a\xff", "é".encode(), None], pa.binary())
+    table = pa.table({"t": pa.Array.from_buffers(pa.string(), 3, raw.buffers())})
+    assert json.loads(text("array", table=table)) == [["a\ufffd"], ["é"], [None]]

@@ -2,7 +2,8 @@
 
 Owns the calendar: the one place that turns text into milliseconds and back, and the only one that
 knows months. The range is the years 1 to 9999 of the proleptic Gregorian calendar in UTC;
-`END_OF_TIME_MS`, the first instant of the year 10000, exists as the open end of intervals.
+`END_OF_TIME_MS`, the first instant of the year 10000, exists as the open end of intervals. Answers
+of SQL may hold others, which `format_day` and `format_any_time` write.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from penstock.core.errors import InvalidRequest
 START_OF_TIME_MS: Final = -62_135_596_800_000
 END_OF_TIME_MS: Final = 253_402_300_800_000
 
-_CYCLE_MS: Final = 146_097 * DAY_MS  # of 400 years
+_CYCLE_DAYS: Final = 146_097  # of 400 years
+_CYCLE_MS: Final = _CYCLE_DAYS * DAY_MS
 _EPOCH_ORDINAL: Final = date(1970, 1, 1).toordinal()
 _END_OF_TIME: Final = re.compile(r"10000-01-01(?:T00:00(?::00(?:\.000)?)?Z?)?", re.ASCII)
 _INSTANT: Final = re.compile(
@@ -91,6 +93,24 @@ def format_time(ms: int) -> str:
     second, millis = divmod(rest, SECOND_MS)
     day = date.fromordinal(days + _EPOCH_ORDINAL).isoformat()
     return f"{day}T{hour:02d}:{minute:02d}:{second:02d}.{millis:03d}Z"
+
+
+def format_day(days: int) -> str:
+    """Return the day so many days after 1970-01-01 as ``2013-01-31``, in any year.
+
+    Years are written as Druid does: ``10000-01-01``, ``0000-12-31``, ``-0001-01-01``.
+    """
+    cycles, rest = divmod(days, _CYCLE_DAYS)
+    day = date.fromordinal(rest + _EPOCH_ORDINAL)
+    year = day.year + 400 * cycles
+    sign = "-" if year < 0 else ""
+    return f"{sign}{abs(year):04d}-{day.month:02d}-{day.day:02d}"
+
+
+def format_any_time(ms: int) -> str:
+    """Return the instant as `format_time` does, in any year."""
+    days, in_day = divmod(ms, DAY_MS)
+    return format_day(days) + format_time(in_day)[len("1970-01-01") :]
 
 
 def month_of(ms: int) -> int:

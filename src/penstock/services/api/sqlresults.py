@@ -24,14 +24,14 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import orjson
+import pyarrow as pa
 
 from penstock.core.errors import InvalidRequest
+from penstock.core.instants import format_any_time, format_day
 from penstock.services.api.sqltypes import TypeName, type_name
 from penstock.spark.sql.answerfiles import pieces
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from penstock.spark.sql.fetching import RowSource
 
 ROWS_PER_CHUNK = 5_000
@@ -117,6 +117,7 @@ def write_rows(
     yield b"\n" if lines else b"]"
 
 
+_UNITS_A_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _JSON_OPTIONS = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_NON_STR_KEYS
 
 
@@ -128,8 +129,38 @@ def _chunks(
     names = list(source.schema.names)
     for batch in _bounded(source):
         # By position, since two columns may share a name.
-        rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        rows = zip(*(_values(column) for column in batch.columns), strict=True)
         yield [dict(zip(names, row, strict=True)) if as_objects else row for row in rows]
+
+
+def _values(column: pa.Array) -> list[object]:
+    """Return the values of a column; those that Python cannot hold as text.
+
+    Spark has days and times of years before 1 and after 9999, and texts that are not UTF-8.
+    """
+    try:
+        return column.to_pylist()  # type: ignore[no-any-return]
+    except (ValueError, OverflowError):
+        return [_value(scalar) for scalar in column]
+
+
+def _value(scalar: pa.Scalar) -> object:
+    try:
+        return scalar.as_py()
+    except (ValueError, OverflowError):
+        pass
+    of = scalar.type
+    if pa.types.is_date32(of):
+        return format_day(scalar.value)
+    if pa.types.is_timestamp(of):
+        return format_any_time(scalar.value * 1_000 // _UNITS_A_SECOND[of.unit])
+    if pa.types.is_string(of) or pa.types.is_large_string(of):
+        return scalar.as_buffer().to_pybytes().decode(errors="replace")
+    if pa.types.is_struct(of):
+        return {field.name: _value(scalar[at]) for at, field in enumerate(of)}
+    if pa.types.is_map(of):
+        return [(_value(entry[0]), _value(entry[1])) for entry in scalar.values]
+    return [_value(one) for one in scalar.values]  # of a list
 
 
 def _bounded(source: RowSource) -> Iterator[pa.RecordBatch]:
