@@ -636,6 +636,11 @@ def test_sql_in_every_format(
     for arguments in (["sql", "SELECT y"], ["sql", "SELECT y", "--format", "jsonl"]):
         assert run(arguments) == exitcodes.USAGE
         assert capsys.readouterr().err == "penstock: no column y\n"
+    # Such as a datasource that has no rows yet: the statement is right.
+    server.answers[sql] = (400, {"errorCode": "conflict", "errorMessage": "no rows yet"})
+    for arguments in (["sql", "SELECT y"], ["sql", "SELECT y", "--format", "jsonl"]):
+        assert run(arguments) == exitcodes.FAILED
+        assert capsys.readouterr().err == "penstock: no rows yet\n"
     assert run(["sql", "  ;"]) == exitcodes.USAGE
     assert run(["sql", "SELECT 1", "-f", str(file)]) == exitcodes.USAGE
 
@@ -663,10 +668,17 @@ def test_arguments_that_are_not_utf8(server: FakeServer, capsys: Capture) -> Non
         ["pub", "--topic", name, "x"],
         ["pub", "--topic", "clicks", name],
         ["compaction", "show", name],
+        ["sql", name],
+        ["sql", "--format", "csv", name],
+        ["sql", "INSERT " + name],
     ):
         assert run(arguments) == exitcodes.USAGE
-        expected = "penstock: 'a\\udcff' has bytes that are not UTF-8: write it in UTF-8\n"
-        assert capsys.readouterr().err == expected
+        expected = "a\\udcff' has bytes that are not UTF-8: write it in UTF-8\n"
+        said = capsys.readouterr().err
+        assert said.startswith("penstock: '")
+        assert said.endswith(expected)
+    sent = server.asked[-1][1] if server.asked else ""
+    assert "sql" not in sent
 
 
 def test_comments_of_rules_that_no_header_can_hold(

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import io
 import re
+from contextlib import redirect_stdout
 
 import pytest
+import rich.console
 from hypothesis import given
 from hypothesis import strategies as st
+from rich import box
 from rich.cells import cell_len
+from rich.table import Table
+from rich.text import Text
 
 from penstock.services.cli import output
 from penstock.services.cli.entry import run
@@ -83,3 +88,48 @@ def test_a_terminal_of_80_columns_folds_no_id(monkeypatch: pytest.MonkeyPatch) -
     assert run(["processor", "list"]) == 0
     plain = re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue())
     assert max(map(cell_len, plain.splitlines())) <= 80
+
+
+def by_rich(names: list[str], rows: list[tuple[str, ...]], numeric: list[bool]) -> str:
+    """The table as Rich lays it out, a cell at a time."""
+    said = io.StringIO()
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for name, right in zip(names, numeric, strict=True):
+        table.add_column(Text(name), justify="right" if right else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*(Text(text) for text in row))
+    rich.console.Console(file=said, width=10_000).print(table)
+    return said.getvalue()
+
+
+@given(
+    st.lists(
+        st.tuples(st.text("ab 字é\n", max_size=20), st.text("12.\n", max_size=5), st.text("x")),
+        max_size=5,
+    )
+)
+def test_a_table_looks_as_that_of_rich(rows: list[tuple[str, str, str]]) -> None:
+    names, numeric = ["text", "number 字", "é"], [False, True, False]
+    with redirect_stdout(io.StringIO()) as said:
+        print_table(names, rows, numeric, width=None)
+    assert [line.rstrip() for line in said.getvalue().splitlines()] == [
+        line.rstrip() for line in by_rich(names, rows, numeric).splitlines()
+    ]
+
+
+@pytest.mark.parametrize("width", [None, 200, 5])
+def test_rows_are_printed_without_rich(monkeypatch: pytest.MonkeyPatch, width: int | None) -> None:
+    """It takes a millisecond for each row, so that 200,000 of them took minutes."""
+    printed: list[object] = []
+    monkeypatch.setattr(rich.console.Console, "print", lambda *given, **_: printed.append(given))
+    with redirect_stdout(io.StringIO()) as said:
+        print_table(
+            ["n", "text"], [[str(n), "x"] for n in range(5_000)], [True, False], width=width
+        )
+    assert len(said.getvalue().splitlines()) >= 5_000
+    assert len(printed) <= 1
+
+
+def test_a_row_is_as_wide_as_it_is_where_no_terminal_is(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(["a", "b"], [["x" * 20_000, "y"]], [False, False], width=None)
+    assert capsys.readouterr().out.splitlines()[-1] == "x" * 20_000 + "   y"

@@ -17,7 +17,7 @@ from email.message import Message
 from urllib.parse import urlencode, urlsplit
 
 from penstock.core.errors import Dependency, InvalidRequest, NotReachable, PenstockError
-from penstock.core.printable import from_header
+from penstock.core.printable import from_header, quoted
 from penstock.services.errorcodes import error_from
 
 JSON_TYPE = "application/json"
@@ -25,6 +25,7 @@ _DETAIL_HEADER = "X-Penstock-Detail"
 TRUNCATED_HEADER = "X-Penstock-Truncated"
 _ANSWER_TEXT_MAX = 2_000
 _CHUNK_BYTES = 64 << 10
+_CONTEXT = 20  # characters around one that is not UTF-8
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ class JsonClient:
         headers: Mapping[str, str] | None = None,
     ) -> object:
         """Send JSON and return the JSON of the answer. Raises as `request`."""
-        content = json.dumps(body).encode() if body is not None else b""
+        content = json_body(body) if body is not None else b""
         return self.request("POST", path, content, query=query, headers=headers)
 
     def request(
@@ -221,6 +222,20 @@ class JsonClient:
         except (OSError, http.client.HTTPException) as error:
             text = f"{self.base_url} {_no_answer(error)}"
             raise NotReachable(text, dependency=self._dependency) from None
+
+
+def json_body(value: object) -> bytes:
+    """Return the JSON of a request.
+
+    Raises:
+        InvalidRequest: A text has half of a surrogate pair, as Python has for each byte of the
+            command line that is not UTF-8.
+    """
+    try:
+        return json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        text = quoted(error.object[max(0, error.start - _CONTEXT) : error.start + _CONTEXT])
+        raise InvalidRequest(f"{text} has bytes that are not UTF-8: write it in UTF-8") from None
 
 
 def _no_answer(error: OSError | http.client.HTTPException) -> str:

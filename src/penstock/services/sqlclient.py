@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.core.errors import PenstockError
-from penstock.services.httpclient import JsonClient, detail_of, error_of_answer
+from penstock.services.httpclient import JsonClient, detail_of, error_of_answer, json_body
 
 PATH = "/druid/v2/sql"
 
@@ -34,7 +34,7 @@ def ask(api: JsonClient, statement: str, context: Mapping[str, object] | None = 
         PenstockError: As `JsonClient.request`; or what came is no answer to SQL.
     """
     body = {"query": statement, "resultFormat": "array", "header": True}
-    content = json.dumps({**body, "context": dict(context or {})}).encode()
+    content = json_body({**body, "context": dict(context or {})})
     with api.reading("POST", PATH, content) as reply:
         text = b"".join(reply.chunks)
     if reply.status >= 300:

@@ -172,9 +172,9 @@ def read_text(file: Path) -> str:
     Raises:
         InvalidRequest: It cannot be read.
     """
-    if str(file) == "-":
-        return sys.stdin.read()
     with reading(file):
+        if str(file) == "-":
+            return sys.stdin.read()
         return file.read_text(encoding="utf-8")
 
 

@@ -14,6 +14,7 @@ from typing import Annotated, Final
 import typer
 
 from penstock.core.errors import InvalidRequest, PenstockError
+from penstock.core.printable import quoted
 from penstock.services.answers import part
 from penstock.services.cli.context import GIVEN, QUERY_TIMEOUT_S
 from penstock.services.cli.indexing.forms import follow
@@ -27,7 +28,7 @@ from penstock.services.cli.output import (
     warn_lines,
 )
 from penstock.services.cli.tables import print_table
-from penstock.services.httpclient import JsonClient, error_of_answer
+from penstock.services.httpclient import JsonClient, error_of_answer, json_body
 from penstock.services.sqlclient import ask
 
 HISTORY = Path("~/.penstock_history")
@@ -125,6 +126,13 @@ def _bare(text: str) -> str:
     statement = text.strip().removesuffix(";").strip()
     if not statement:
         raise InvalidRequest("the statement is empty")
+    try:
+        statement.encode()
+    except UnicodeEncodeError:
+        # Python has half of a surrogate pair for each byte of the command line that is not UTF-8.
+        raise InvalidRequest(
+            f"{quoted(statement)} has bytes that are not UTF-8: write it in UTF-8"
+        ) from None
     return statement
 
 
@@ -165,7 +173,7 @@ def _query(api: JsonClient, statement: str, wanted: _Wanted) -> None:
         "header": output is Format.CSV,
         "context": dict(wanted.context),
     }
-    with api.reading("POST", "/druid/v2/sql", json.dumps(body).encode()) as answer:
+    with api.reading("POST", "/druid/v2/sql", json_body(body)) as answer:
         if answer.status != 200:
             raise error_of_answer(answer.status, b"".join(answer.chunks), "the query")
         print_result(answer.chunks, is_json=output is not Format.CSV)

@@ -6,13 +6,18 @@ only a column that its command names as one that may be cut is, and ends in an e
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Final
 
 from penstock.core.printable import escaped, escaped_lines
 
 _GAP: Final = 3
 """Columns of the terminal between two of a table."""
+
+_BLOCK_ROWS: Final = 1_000
+"""Rows that are laid out before they are printed."""
 
 _CUT_TO_MIN: Final = 12
 """A column that may be cut keeps so much, and its name."""
@@ -35,9 +40,7 @@ def fitted(
     # With what it measures by, Rich takes a sixth of a second to import.
     from rich.cells import cell_len, set_cell_size  # noqa: PLC0415 - slow to import, not for every command
 
-    widths = [
-        max([_width(name), *(_width(row[at]) for row in cells)]) for at, name in enumerate(names)
-    ]
+    widths = _widths(names, cells)
     excess = sum(widths) + _GAP * (len(names) - 1) - width
     limits = list(widths)
     for name in may_cut:
@@ -91,28 +94,71 @@ def print_table(
         may_cut: As for `fitted`.
     """
     names = [escaped(name) for name in names]
-    cells = [[escaped_lines(text) for text in row] for row in cells]
+    cells = [[_printed(text) for text in row] for row in cells]
     shown = cells if width is None else fitted(names, cells, width, may_cut)
+    if shown is None:
+        _write(as_lines(names, cells))
+        return
     # Here, because commands that print no table start sooner without it.
-    from rich import box  # noqa: PLC0415 - slow to import, not for every command
     from rich.console import Console  # noqa: PLC0415 - slow to import, not for every command
-    from rich.table import Table  # noqa: PLC0415 - slow to import, not for every command
     from rich.text import Text  # noqa: PLC0415 - slow to import, not for every command
 
-    console = Console() if width is not None else Console(width=10_000)
-    if shown is None:
-        for line in as_lines(names, cells):
-            console.print(Text(line), soft_wrap=True)
-        return
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for name, right in zip(names, numeric, strict=True):
-        table.add_column(Text(name), justify="right" if right else "left", no_wrap=True)
-    for row in shown:
-        table.add_row(*(Text(text) for text in row))
-    console.print(table)
+    console = Console()
+    layout = _Layout(_widths(names, shown), numeric)
+    # Rich knows whether the terminal shows bold. Each of its rows takes a millisecond, so that
+    # those of the table do without it.
+    console.print(Text(layout.line(names), style="bold"), soft_wrap=True)
+    _write([("─" if console.encoding.startswith("utf") else "-") * layout.width])
+    for begin in range(0, len(shown), _BLOCK_ROWS):
+        _write([line for row in shown[begin : begin + _BLOCK_ROWS] for line in layout.lines(row)])
+
+
+class _Layout:
+    """The columns of a table.
+
+    Args:
+        widths: In characters of a terminal.
+        numeric: Which columns stand at the right.
+    """
+
+    def __init__(self, widths: Sequence[int], numeric: Sequence[bool]) -> None:
+        self._columns = list(zip(widths, numeric, strict=True))
+        self.width = sum(widths) + _GAP * (len(widths) - 1)
+
+    def lines(self, row: Sequence[str]) -> list[str]:
+        """Return the lines of a row, one if no cell has several."""
+        if not any("\n" in text for text in row):
+            return [self.line(row)]
+        parts = zip_longest(*(text.split("\n") for text in row), fillvalue="")
+        return [self.line(part) for part in parts]
+
+    def line(self, texts: Sequence[str]) -> str:
+        """Return one line."""
+        padded = []
+        for text, (width, right) in zip(texts, self._columns, strict=True):
+            padding = " " * (width - _width(text))
+            padded.append(padding + text if right else text + padding)
+        return (" " * _GAP).join(padded)
+
+
+def _widths(names: Sequence[str], cells: Sequence[Sequence[str]]) -> list[int]:
+    return [
+        max([_width(name), *(_width(row[at]) for row in cells)]) for at, name in enumerate(names)
+    ]
 
 
 def _width(text: str) -> int:
+    if text.isascii() and "\n" not in text:
+        return len(text)
     from rich.cells import cell_len  # noqa: PLC0415 - slow to import, not for every command
 
     return max(map(cell_len, text.split("\n")))
+
+
+def _printed(text: str) -> str:
+    return escaped_lines(text).expandtabs()
+
+
+def _write(lines: Sequence[str]) -> None:
+    """Print lines in which nothing controls the terminal."""
+    sys.stdout.writelines(f"{line}\n" for line in lines)
