@@ -681,6 +681,15 @@ def test_arguments_that_are_not_utf8(server: FakeServer, capsys: Capture) -> Non
     assert "sql" not in sent
 
 
+def test_a_statement_on_standard_input_that_is_not_utf8(
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"SELECT \xff"), "utf-8"))
+    assert run(["sql"]) == exitcodes.USAGE
+    assert capsys.readouterr().err == "penstock: -: is no UTF-8 text: byte 7 is none of it\n"
+    assert server.asked == []
+
+
 def test_comments_of_rules_that_no_header_can_hold(
     server: FakeServer, tmp_path: Path, capsys: Capture
 ) -> None:
