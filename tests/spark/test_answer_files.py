@@ -75,7 +75,9 @@ def test_rows_come_back_in_order_and_cut_at_the_limit(folder: AnswerFolder) -> N
 
 def test_a_worker_reports_its_longest_row(folder: AnswerFolder) -> None:
     target = target_of(folder)
-    report = spill(target, 0, [rows(0, 5).slice(5), rows(0, 5), rows(5, 8, "y" * 1_000), rows(8, 9)])
+    report = spill(
+        target, 0, [rows(0, 5).slice(5), rows(0, 5), rows(5, 8, "y" * 1_000), rows(8, 9)]
+    )
     assert report.row_bytes_max == 8 + 1_000
     assert spill(target, 1, []).row_bytes_max == 0
 
