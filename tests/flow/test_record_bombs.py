@@ -60,7 +60,6 @@ def test_what_cannot_be_read_fails(
         ("avro", bombs.avro_wide_records, bombs.WIDE_RECORDS),
         ("json-lines", bombs.json_many_brackets, 1),
         ("parquet", bombs.parquet_dictionary, bombs.DICTIONARY_ROWS),
-        ("arrow", bombs.arrow_dictionary, bombs.DICTIONARY_ROWS),
     ],
 )
 def test_what_is_large_is_read_piece_by_piece(

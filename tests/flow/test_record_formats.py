@@ -296,6 +296,14 @@ def test_large_values_come_in_few_rows_at_once() -> None:
     assert max(sizes) <= BATCH_BYTES_MAX
 
 
+def test_values_that_a_dictionary_has_once_count_for_each_row() -> None:
+    coded = pa.DictionaryArray.from_arrays(pa.array([0] * 100, pa.int32()), ["0" * (1 << 20)])
+    data = write(Format.ARROW, pa.table({"a": coded}))
+    batches = list(read_records(Format.ARROW, source(data), ReadingOptions()).batches)
+    assert max(batch.num_rows for batch in batches) <= BATCH_BYTES_MAX >> 20
+    assert sum(batch.num_rows for batch in batches) == 100
+
+
 def test_without_fastavro_the_error_says_how_to_install_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

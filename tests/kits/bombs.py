@@ -176,14 +176,6 @@ def arrow_many_rows(path: Path) -> None:
         writer.write_batch(batch)
 
 
-def arrow_dictionary(path: Path) -> None:
-    """Write `DICTIONARY_ROWS` rows of one value of 1 MiB, which is stored once."""
-    name = pa.DictionaryArray.from_arrays(pa.array([0] * DICTIONARY_ROWS, pa.int32()), ["0" * _MIB])
-    table = pa.table({"name": name})
-    with pa.ipc.new_stream(path, table.schema) as writer:
-        writer.write_table(table)
-
-
 def json_many_keys(path: Path) -> None:
     """Write an object of `KEYS` keys."""
     path.write_text(

@@ -77,8 +77,23 @@ def read_records(format_: Format, source: Source, options: ReadingOptions) -> Re
         BadRecords: The content is not of the format, or does not fit the schema.
     """
     records = _READERS[format_](source, options)
-    bounded = _of_bounded_length(records.batches, options.record_max_bytes)
-    return Records(records.schema, _of_bounded_size(bounded))
+    return Records(records.schema, _bounded(records.batches, options.record_max_bytes))
+
+
+def _bounded(batches: Iterator[pa.RecordBatch], bytes_max: int) -> Iterator[pa.RecordBatch]:
+    """Yield the records in batches of a bounded size; raises at one that is too long."""
+    for batch in batches:
+        # Of most batches nothing more has to be known.
+        if (
+            batch.nbytes <= min(bytes_max, BATCH_BYTES_MAX)
+            and batch.num_rows * batch.num_columns <= CELLS_MAX
+            and not any(
+                pa.types.is_nested(t) or pa.types.is_dictionary(t) for t in batch.schema.types
+            )
+        ):
+            yield batch
+            continue
+        yield from _of_bounded_size(_of_bounded_length(iter((batch,)), bytes_max))
 
 
 def _of_bounded_length(
