@@ -1,0 +1,207 @@
+"""Traces which modules one task, FlowFile, batch, event or message passes through.
+
+`python tests/ways/ways.py` prints for each of five ways the modules that ran, and the pairs of
+modules that call each other directly in both directions. Calls are recorded by `sys.setprofile`; a
+call counts if both frames belong to `penstock`, and the code of a module's import does not count.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+if __name__ == "__main__":
+    TESTS = Path(__file__).parent.parent
+    sys.path[:0] = [str(TESTS / name) for name in ("broker", "flow", "indexing", "services", "kits")]
+
+from batch_kit import BatchWorld, index, lines
+from broker_harness import RunningBroker
+from controller_kit import LINE, World, apply, wait_counted
+from indexing_kit import OneTask, event
+from overlord_kit import OverlordWorld, noop
+
+from penstock.broker.options import BrokerOptions
+from penstock.indexing.ports import TaskState
+from penstock.storage.filesystem import OsFileSystem
+
+SOURCE: Final = str(Path(sys.modules["penstock"].__file__ or "").parent) + "/"
+
+
+@dataclass(frozen=True)
+class Way:
+    """What one way touched: module names without `penstock.`, and calls between two modules."""
+
+    modules: frozenset[str]
+    calls: frozenset[tuple[str, str]]
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """Pairs of modules that call each other directly, each once and in order."""
+        return sorted((a, b) for a, b in self.calls if a < b and (b, a) in self.calls)
+
+
+class Tracer:
+    """Records calls in the threads that are started while it is active, and in its own thread."""
+
+    def __init__(self) -> None:
+        self._modules: set[str] = set()
+        self._calls: set[tuple[str, str]] = set()
+
+    def __enter__(self) -> Tracer:
+        threading.setprofile(self._seen)
+        sys.setprofile(self._seen)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+        threading.setprofile(None)
+
+    def begin(self) -> None:
+        """Forget what was recorded so far: the way begins now."""
+        self._modules.clear()
+        self._calls.clear()
+
+    def way(self) -> Way:
+        """Return what was recorded since `begin`."""
+        return Way(frozenset(self._modules), frozenset(self._calls))
+
+    def _seen(self, frame: FrameType, what: str, _argument: object) -> None:
+        if what != "call" or (callee := _module_of(frame)) is None:
+            return
+        self._modules.add(callee)
+        caller = None if frame.f_back is None else _module_of(frame.f_back)
+        if caller is not None and caller != callee:
+            self._calls.add((caller, callee))
+
+
+def _module_of(frame: FrameType) -> str | None:
+    name = frame.f_code.co_filename
+    if not name.startswith(SOURCE) or frame.f_code.co_name == "<module>":
+        return None
+    return name[len(SOURCE) : -len(".py")].removesuffix("/__init__").replace("/", ".")
+
+
+def task(folder: Path, tracer: Tracer) -> Way:
+    """A task from its POST to its end: API, overlord, worker."""
+    world = OverlordWorld(folder).start()
+    try:
+        tracer.begin()
+        assert world.api.post("/druid/indexer/v1/task", json=noop("one")).status_code == 200
+        world.runs("one")
+        world.end("one")
+        return tracer.way()
+    finally:
+        world.close()
+
+
+def flow(folder: Path, tracer: Tracer) -> Way:
+    """A flow of three processors, from its start to the last FlowFile."""
+    world = World(OsFileSystem(), str(folder))
+    try:
+        controller = world.open()
+        apply(controller, LINE)
+        tracer.begin()
+        controller.start()
+        wait_counted(controller, 10)
+        return tracer.way()
+    finally:
+        world.close()
+
+
+def streaming_task(folder: Path, tracer: Tracer) -> Way:
+    """A streaming task from its first event to its publish."""
+    world = OneTask(folder)
+    try:
+        tracer.begin()
+        for number in range(10):
+            world.broker.add("flights", number % 2, [event(number)])
+        world.run(lambda: len(world.announced()) == 10)
+        offsets = world.ask(world.task.pause())
+        world.ask(world.task.set_end_offsets(offsets, finish=True))
+        world.run(lambda: world.task.result.state is not TaskState.RUNNING)
+        assert world.published() == list(range(10))
+        return tracer.way()
+    finally:
+        world.metadata.close()
+
+
+def batch_task(folder: Path, tracer: Tracer) -> Way:
+    """A batch task from its spec to its publish."""
+    world = BatchWorld(folder)
+    try:
+        tracer.begin()
+        result = world.run(index(lines((1, "a", 1), (2, "b", 2))))
+        assert result.state is TaskState.SUCCESS, result.error
+        return tracer.way()
+    finally:
+        world.close()
+
+
+def message(folder: Path, tracer: Tracer) -> Way:
+    """A message from PUB to FIN over NSQ's protocol."""
+    options = BrokerOptions(folder=str(folder), http_port=0, tcp_port=0)
+    with RunningBroker(options) as broker:
+        with socket.create_connection(("127.0.0.1", broker.server.tcp_port), 30) as client:
+            client.sendall(b"  V2SUB t c\nRDY 1\n")
+            _read_frame(client)
+            tracer.begin()
+            client.sendall(b"PUB t\n" + struct.pack(">I", 5) + b"hello")
+            frames = [_read_frame(client), _read_frame(client)]
+            given = next(body for kind, body in frames if kind == 2)
+            client.sendall(b"FIN " + given[10:26] + b"\nNOP\n")
+            channel = broker.server.broker.topics.get("t")
+            assert channel is not None
+            client.sendall(b"CLS\n")
+            assert _read_frame(client) == (0, b"CLOSE_WAIT")
+        return tracer.way()
+
+
+def _read_frame(client: socket.socket) -> tuple[int, bytes]:
+    size, kind = struct.unpack(">II", _exactly(client, 8))
+    return kind, _exactly(client, size - 4)
+
+
+def _exactly(client: socket.socket, size: int) -> bytes:
+    got = bytearray()
+    while len(got) < size:
+        piece = client.recv(size - len(got))
+        assert piece, "the broker closed the connection"
+        got += piece
+    return bytes(got)
+
+
+WAYS: Final[dict[str, Callable[[Path, Tracer], Way]]] = {
+    "a task from POST to its end": task,
+    "a flow": flow,
+    "a streaming task": streaming_task,
+    "a batch task": batch_task,
+    "a message from PUB to FIN": message,
+}
+
+
+def trace(name: str, folder: Path) -> Way:
+    """Run one way of `WAYS` in a folder of its own."""
+    with Tracer() as tracer:
+        return WAYS[name](folder, tracer)
+
+
+def main() -> None:
+    """Print modules and pairs of each way."""
+    for name in WAYS:
+        with tempfile.TemporaryDirectory() as folder:
+            way = trace(name, Path(folder))
+        print(f"{name}: {len(way.modules)} modules, {len(way.pairs)} pairs")
+        for a, b in way.pairs:
+            print(f"    {a}  <->  {b}")
+
+
+if __name__ == "__main__":
+    main()
