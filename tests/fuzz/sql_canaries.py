@@ -176,7 +176,9 @@ def watching(sessions: SparkSessions, folder: Path, secret: str) -> Iterator[Wat
 @contextmanager
 def without_text_check() -> Iterator[None]:
     """Have services pass each statement on to Spark as it is; the check of plans stays."""
-    with mock.patch.object(sql_service, "read_statement", lambda sql: Statement(query=sql)):
+    with mock.patch.object(
+        sql_service, "read_statement", lambda sql, _parameters=(): Statement(query=sql)
+    ):
         yield
 
 

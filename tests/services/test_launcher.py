@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -440,9 +442,17 @@ def test_a_taken_port_is_told_with_its_holder() -> None:
             listen(Address("127.0.0.1", port), "--http")
 
 
+def _listen_outside_of_ephemeral_ports() -> socket.socket:
+    """Listen on a port that no connection of another process takes once it is free."""
+    for port in range(20_000, 30_000):
+        with contextlib.suppress(Conflict):
+            return listen(Address("127.0.0.1", port), "--http")
+    raise AssertionError("no port is free")
+
+
 def test_a_port_that_becomes_free_is_taken() -> None:
     clock = VirtualClock()
-    first = listen(Address("127.0.0.1", 0), "--http")
+    first = _listen_outside_of_ephemeral_ports()
     address = Address("127.0.0.1", first.getsockname()[1])
     got: list[int] = []
 

@@ -204,7 +204,7 @@ def test_a_datasource_that_is_gone_is_no_table_any_more(sql: SqlService, data: D
     segment = data.publish("short-lived", table(["2013-01-01"]))
     assert ask(sql, 'SELECT count(*) FROM "short-lived"') == [(1,)]
     data.store.segments.mark_unused([str(segment.id)])
-    with pytest.raises(InvalidRequest, match='all segments of "short-lived" are unused'):
+    with pytest.raises(Conflict, match='all segments of "short-lived" are unused'):
         ask(sql, 'SELECT count(*) FROM "short-lived"')
 
 

@@ -5,10 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from ways import WAYS, trace
 
-# The aims of the house; until they are reached, neither figure may rise.
-LIMITS: dict[str, tuple[int, int]] = {}
+# Modules and pairs of today. The aims are 35, 60, 45, 45 and 30 modules and no pair; until they are
+# reached, no figure may rise. Which threads meet varies by a few modules.
+LIMITS = {
+    "a task from POST to its end": (81, 15),
+    "a flow": (92, 16),
+    "a streaming task": (96, 16),
+    "a batch task": (87, 7),
+    "a message from PUB to FIN": (53, 0),
+}
 
 
 @pytest.mark.parametrize("name", WAYS)

@@ -16,11 +16,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Final
+from typing import Final, Self
 
 if __name__ == "__main__":
     TESTS = Path(__file__).parent.parent
-    sys.path[:0] = [str(TESTS / name) for name in ("broker", "flow", "indexing", "services", "kits")]
+    sys.path[:0] = [
+        str(TESTS / name) for name in ("broker", "flow", "indexing", "services", "kits")
+    ]
 
 from batch_kit import BatchWorld, index, lines
 from broker_harness import RunningBroker
@@ -55,7 +57,7 @@ class Tracer:
         self._modules: set[str] = set()
         self._calls: set[tuple[str, str]] = set()
 
-    def __enter__(self) -> Tracer:
+    def __enter__(self) -> Self:
         threading.setprofile(self._seen)
         sys.setprofile(self._seen)
         return self
@@ -149,7 +151,7 @@ def message(folder: Path, tracer: Tracer) -> Way:
     """A message from PUB to FIN over NSQ's protocol."""
     options = BrokerOptions(folder=str(folder), http_port=0, tcp_port=0)
     with RunningBroker(options) as broker:
-        with socket.create_connection(("127.0.0.1", broker.server.tcp_port), 30) as client:
+        with socket.create_connection(("127.0.0.1", broker.server.broker.tcp_port), 30) as client:
             client.sendall(b"  V2SUB t c\nRDY 1\n")
             _read_frame(client)
             tracer.begin()
@@ -157,8 +159,6 @@ def message(folder: Path, tracer: Tracer) -> Way:
             frames = [_read_frame(client), _read_frame(client)]
             given = next(body for kind, body in frames if kind == 2)
             client.sendall(b"FIN " + given[10:26] + b"\nNOP\n")
-            channel = broker.server.broker.topics.get("t")
-            assert channel is not None
             client.sendall(b"CLS\n")
             assert _read_frame(client) == (0, b"CLOSE_WAIT")
         return tracer.way()

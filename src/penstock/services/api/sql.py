@@ -200,7 +200,7 @@ class SqlRoutes:
                 self._abandon(query.query_id)
                 await self._end(query.query_id)
             return await answer
-        except asyncio.CancelledError:
+        except asyncio.CancelledError:  # narrow: only a cancel leaves the answer to nobody
             if not answer.cancelled():
                 answer.add_done_callback(_drop)
                 raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import quote
 
 import typer
 
@@ -56,10 +57,10 @@ def list_segments(
     if datasource is None:
         found = api.get(f"{COORDINATOR}/metadata/datasources")
         names = [str(name) for name in found] if isinstance(found, list) else []
-        segments = [segment for name in names for segment in _used(api, name)]
+        segments = [segment for name in names for segment in _used(api, quote(name, safe=""))]
     else:
         try:
-            segments = _used(api, datasource)
+            segments = _used(api, named(datasource))
         except NotFound:
             segments, empty = [], _none_yet(api, datasource)
     rows = [
@@ -73,8 +74,9 @@ def list_segments(
     print_rows(segments if as_json else rows, as_json=as_json, empty=empty)
 
 
-def _used(api: JsonClient, datasource: str) -> list[dict[str, object]]:
-    path = f"{COORDINATOR}/metadata/datasources/{named(datasource)}/segments"
+def _used(api: JsonClient, escaped: str) -> list[dict[str, object]]:
+    """Return the used segments of a datasource, whose name is escaped for a path."""
+    path = f"{COORDINATOR}/metadata/datasources/{escaped}/segments"
     return objects(api.get(path, {"full": "true"}))
 
 
