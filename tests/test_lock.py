@@ -10,7 +10,9 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import time
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -87,7 +89,7 @@ def make_project(folder: Path, locked_hash: str, dependency: str = "locked") -> 
     (packages / "tests.pth").write_text(sysconfig.get_path("purelib") + "\n")
 
 
-def set_up(project: Path, packages: Path) -> subprocess.CompletedProcess[str]:
+def set_up(project: Path, packages: Path, **more: str) -> subprocess.CompletedProcess[str]:
     """Run `scripts/setup demo` in a checkout; a folder stands for the package index."""
     variables = {"NO_INDEX": "1", "FIND_LINKS": str(packages), "NO_BUILD_ISOLATION": "1"}
     caches = project.parent / "caches"
@@ -97,6 +99,7 @@ def set_up(project: Path, packages: Path) -> subprocess.CompletedProcess[str]:
         "UV_CACHE_DIR": str(caches / "uv"),
         "XDG_CACHE_HOME": str(caches),
         "PIP_NO_CACHE_DIR": "1",
+        **more,
     }
     command = ["bash", str(project / "scripts" / "setup"), "demo"]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -151,3 +154,66 @@ def test_the_wheel_of_pyspark_is_built_only_from_the_locked_source(tmp_path: Pat
     assert done.returncode == 1, done.stderr
     assert "THESE PACKAGES DO NOT MATCH THE HASHES" in done.stderr
     assert not list((tmp_path / "caches" / "penstock" / "wheels").iterdir())
+
+
+def test_a_set_up_that_builds_the_wheel_later_keeps_the_one_that_another_uses(
+    tmp_path: Path,
+) -> None:
+    """It replaced the wheel, whose hash the other one had in its lock: hash mismatch."""
+    packages, caches = tmp_path / "packages", tmp_path / "caches"
+    source = make_source(packages)
+    for name in ("first", "second"):
+        make_project(tmp_path / name, source, "pyspark")
+    script = tmp_path / "second" / "scripts" / "setup"
+    begin = "    locked setuptools > .venv/setuptools.lock\n"
+    assert begin in script.read_text()
+    # It builds when the first one is done, though it found no wheel when it began.
+    wait = f"    until [ -e {caches}/done ]; do sleep 0.1; done\n"
+    script.write_text(script.read_text().replace(begin, wait + begin))
+    with ThreadPoolExecutor(1) as pool:
+        second = pool.submit(set_up, tmp_path / "second", packages)
+        wheels = caches / "penstock" / "wheels"
+        try:
+            while not list(wheels.glob("making.*")):
+                assert not second.done(), second.result().stderr
+                time.sleep(0.01)
+            done = set_up(tmp_path / "first", packages)
+            assert done.returncode == 0, done.stderr
+            (wheel,) = wheels.glob("*/pyspark-1.0-*.whl")
+            os.utime(wheel, (1, 1))
+        finally:
+            (caches / "done").touch()
+        assert second.result().returncode == 0, second.result().stderr
+    assert wheel.stat().st_mtime == 1
+    assert not list(wheels.glob("making.*"))
+
+
+def test_an_environment_that_has_everything_needs_neither_source_nor_wheel(tmp_path: Path) -> None:
+    """After an update of the checkout the set-up runs again, perhaps without a network."""
+    packages = tmp_path / "packages"
+    make_project(tmp_path / "first", make_source(packages), "pyspark")
+    assert set_up(tmp_path / "first", packages).returncode == 0
+    shutil.rmtree(tmp_path / "caches" / "penstock")
+    shutil.rmtree(packages)
+    packages.mkdir()
+    done = set_up(tmp_path / "first", packages)
+    assert done.returncode == 0, done.stderr
+    assert "the wheel of PySpark could not be built" in done.stderr
+
+
+def test_the_wheel_of_another_user_is_used(tmp_path: Path) -> None:
+    packages, wheels = tmp_path / "packages", tmp_path / "caches" / "penstock" / "wheels"
+    source = make_source(packages)
+    for name in ("first", "second"):
+        make_project(tmp_path / name, source, "pyspark")
+    assert set_up(tmp_path / "first", packages).returncode == 0
+    shutil.rmtree(packages)
+    packages.mkdir()
+    # A program of this name stands for a folder whose time may not be changed.
+    touch = tmp_path / "bin" / "touch"
+    touch.parent.mkdir()
+    refusing = f'case "$*" in *{wheels}*) exit 1;; esac\nexec {shutil.which("touch")} "$@"\n'
+    touch.write_text(f"#!/bin/sh\n{refusing}")
+    touch.chmod(0o755)
+    done = set_up(tmp_path / "second", packages, PATH=f"{touch.parent}:{os.environ['PATH']}")
+    assert done.returncode == 0, done.stderr
