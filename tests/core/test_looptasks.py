@@ -302,6 +302,36 @@ def test_work_that_does_not_end_with_its_loop_is_answered(
     assert len(answers) == 1
 
 
+def test_a_second_stop_leaves_the_tasks_the_time_to_end(
+    ended: list[Death], make_loop: MakeLoop
+) -> None:
+    """It stopped the loop while that waited for them, which ended the process."""
+    loop = LoopThread("a loop", make_loop())
+    begun, ending, cleaned = threading.Event(), threading.Event(), []
+
+    async def clean_up() -> None:
+        try:
+            begun.set()
+            await asyncio.Event().wait()
+        finally:
+            ending.set()
+            await asyncio.sleep(0.2)
+            cleaned.append(1)
+
+    async def begin() -> None:
+        start_job("cleans up", clean_up())
+
+    loop.start()
+    loop.run(begin())
+    assert begun.wait(LIMIT_S)
+    stopping = threading.Thread(target=loop.stop)
+    stopping.start()
+    assert ending.wait(LIMIT_S)
+    loop.stop()
+    stopping.join(LIMIT_S)
+    assert (cleaned, ended, DEATHS.counts()) == ([1], [], {})
+
+
 def test_a_loop_that_never_ran_refuses_work() -> None:
     loop = LoopThread("a loop", asyncio.new_event_loop())
     loop.stop()

@@ -263,11 +263,16 @@ class LoopThread:
     def stop(self) -> None:
         """Cancel what runs, and wait for the end of the thread. Twice is fine."""
         self._thread.expect_end()
-        self.post(self._loop.stop)
+        self.post(self._stop_loop)
         if self._thread.ident is not None:
             self._thread.join(_END_S)
         elif not self._loop.is_closed():
             self._close()
+
+    def _stop_loop(self) -> None:
+        # A second stop must not end the wait for the tasks that the first one cancelled.
+        if not self._ends:
+            self._loop.stop()
 
     def _hand_over(self, work: Coroutine[object, object, T]) -> Future[T]:
         try:
