@@ -12,6 +12,7 @@ from penstock.core.errors import Closed, PenstockError, Unavailable
 from penstock.core.threads import DEATHS
 from penstock.flow.controller.controller import FlowController
 from penstock.flow.controller.queueing import QueueBoard
+from penstock.flow.graph.places import InvalidFlow
 from penstock.flow.queue.queue import FlowFileQueue
 from penstock.flow.scheduling.component import Component
 from penstock.storage.filesystem import OsFileSystem
@@ -227,3 +228,13 @@ def once(
         raise error("once")
 
     return call
+
+
+def test_a_parameter_of_a_file_that_cannot_exist_is_refused(tmp_path: Path) -> None:
+    """The path of one flow file ended the process of all flows."""
+    world = World(OsFileSystem(), str(tmp_path))
+    controller = world.open()
+    with pytest.raises(InvalidFlow, match="no file can have this name"):
+        apply(controller, LINE + 'parameters: {p: {file: "a\\0b"}}\n')
+    assert not check_ended(controller, InvalidFlow)
+    world.close()

@@ -219,3 +219,11 @@ def test_what_has_no_end_or_waits_for_a_writer_is_refused(tmp_path):
             fs.open_read(path)
         with pytest.raises(InvalidRequest, match="device or a pipe"):
             fs.read_bytes(path)
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a\ud800"])
+def test_a_name_that_no_file_can_have_is_refused(tmp_path, name):
+    fs = OsFileSystem()
+    for step in (fs.read_bytes, fs.open_read, fs.open_append, fs.create):
+        with pytest.raises(InvalidRequest, match="no file can have this name"):
+            step(f"{tmp_path}/{name}")

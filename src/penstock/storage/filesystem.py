@@ -35,6 +35,7 @@ from penstock.core.errors import (
     PenstockError,
     Unavailable,
 )
+from penstock.core.printable import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -570,6 +571,10 @@ class OsFileSystem:
             return os.open(path, flags | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise translate_error(error, path, doing) from error
+        except ValueError as error:  # NUL, or half of a surrogate pair
+            raise InvalidRequest(
+                f"{quoted(path)}: cannot {doing}: no file can have this name; correct the path"
+            ) from error
 
     def _fsync(self, path: str, flags: int) -> None:
         fd = self._open(path, flags, "open")
