@@ -44,6 +44,31 @@ def test_each_batch_is_found_with_its_size(
         check_batches(io.BytesIO(raw), "a.arrow")
 
 
+def test_batches_that_arrow_0_17_compressed_are_bounded() -> None:
+    """Their codec stands in the metadata of the message: 40 kB passed that took 1.2 GB."""
+    rows = 1_100
+    zeros = pa.py_buffer(bytes(rows << 20))
+    batch = pa.RecordBatch.from_arrays(
+        [pa.Array.from_buffers(pa.binary(1 << 20), rows, [None, zeros])], names=["a"]
+    )
+    out = io.BytesIO()
+    old = pa.ipc.MetadataVersion.V4
+    options = pa.ipc.IpcWriteOptions(metadata_version=old, compression="zstd")
+    with pa.ipc.new_stream(out, batch.schema, options=options) as writer:
+        codec = {"ARROW:experimental_compression": "zstd"}
+        writer.write_batch(batch, custom_metadata=codec)
+    raw = bytearray(out.getvalue())
+    # As that release wrote it, the batch itself does not tell that it is compressed.
+    at = raw.rfind(b"\xff\xff\xff\xff", 0, raw.find(b"ARROW:experimental")) + 8
+    table = arrowbounds._Table.root(bytes(raw[at:])).table(2)
+    begin = at + table._fields_at + 4 + 2 * 3
+    assert raw[begin : begin + 2] != b"\0\0"
+    raw[begin : begin + 2] = b"\0\0"
+    assert pa.ipc.open_stream(bytes(raw)).read_next_batch().num_rows == rows
+    with pytest.raises(InvalidRequest, match="takes 1,153,4"):
+        check_batches(io.BytesIO(bytes(raw)), "a.arrow")
+
+
 GOOD = [written(is_file=is_file, codec="lz4", rows=40) for is_file in (True, False)]
 
 

@@ -26,6 +26,9 @@ _CONTINUED: Final = b"\xff" * 4
 _DICTIONARY: Final = 2
 _RECORDS: Final = 3
 _METADATA_BYTES_MAX: Final = 64 << 20
+# Arrow 0.17 named the codec in the metadata of a message, where the reader still looks for it.
+_VERSION_4: Final = 3
+_COMPRESSED_BEFORE_1_0: Final = b"ARROW:experimental_compression"
 
 
 class _Batch(NamedTuple):
@@ -139,10 +142,13 @@ def _batch_at(stored: BinaryIO, at: int) -> _Batch | None:
     batch = table.table(2)
     if kind == _DICTIONARY:
         batch = batch.table(1)
+    is_compressed = batch.has(3) or (
+        table.number(0, "<h") == _VERSION_4 and _COMPRESSED_BEFORE_1_0 in message
+    )
     first, count = batch.vector(2)
     buffers = list(_structs(message, "<qq", first, count))
     total = sum(
-        _unpacked(stored, body_at + place, length) if batch.has(3) else length
+        _unpacked(stored, body_at + place, length) if is_compressed else length
         for place, length in buffers
         if length > 0
     )
