@@ -7,6 +7,7 @@ import datetime as dt
 import io
 import json
 import math
+import struct
 from decimal import Decimal
 
 import orjson
@@ -302,6 +303,36 @@ def test_values_that_a_dictionary_has_once_count_for_each_row() -> None:
     batches = list(read_records(Format.ARROW, source(data), ReadingOptions()).batches)
     assert max(batch.num_rows for batch in batches) <= BATCH_BYTES_MAX >> 20
     assert sum(batch.num_rows for batch in batches) == 100
+
+
+def views(value: bytes, rows: int) -> pa.Array:
+    """Return a text that stands once, in the only buffer that all rows refer to."""
+    each = struct.pack("<i4sii", len(value), value[:4], 0, 0)
+    buffers = [None, pa.py_buffer(each * rows), pa.py_buffer(value)]
+    return pa.Array.from_buffers(pa.string_view(), rows, buffers)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.RunEndEncodedArray.from_arrays(pa.array([100], pa.int32()), ["0" * (1 << 20)]),
+        views(b"0" * (1 << 20), 100),
+        pa.ListViewArray.from_arrays(
+            pa.array([0] * 100, pa.int32()), pa.array([1 << 17] * 100, pa.int32()), range(1 << 17)
+        ),
+        pa.StructArray.from_arrays([views(b"0" * (1 << 20), 100)], ["inner"]),
+    ],
+    ids=["runs", "views", "list views", "within a struct"],
+)
+def test_values_that_a_batch_has_once_count_for_each_row(column: pa.Array) -> None:
+    """616 bytes stood for 4,000 rows of 1 MiB, and their JSON took all memory of the process."""
+    data = write(Format.ARROW, pa.table({"a": column}))
+    batches = list(read_records(Format.ARROW, source(data), ReadingOptions()).batches)
+    assert max(batch.num_rows for batch in batches) <= BATCH_BYTES_MAX >> 20
+    assert sum(batch.num_rows for batch in batches) == 100
+    options = ReadingOptions(record_max_bytes=1 << 19)
+    with pytest.raises(BadRecords, match="a record is longer"):
+        list(read_records(Format.ARROW, source(data), options).batches)
 
 
 def test_without_fastavro_the_error_says_how_to_install_it(

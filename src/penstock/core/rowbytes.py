@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -21,12 +22,24 @@ def bytes_of_rows(batch: pa.RecordBatch) -> pa.Array:
 
 def may_have_long_rows(batch: pa.RecordBatch, bytes_max: int) -> bool:
     """Tell, without a look at the rows, whether one of them may take more bytes than that."""
+    if any(map(repeats_values, batch.schema.types)):
+        return True
     size = 0
     for column in batch.columns:
         size += column.nbytes
         for dictionary in dictionaries_of(column):
             size += dictionary.nbytes * len(column)
     return size > bytes_max
+
+
+def repeats_values(kind: pa.DataType) -> bool:
+    """Tell whether many rows may stand for one value, other than by a dictionary."""
+    types = pa.types
+    if types.is_list_view(kind) or types.is_large_list_view(kind) or types.is_run_end_encoded(kind):
+        return True
+    if types.is_string_view(kind) or types.is_binary_view(kind):
+        return True
+    return any(repeats_values(kind.field(at).type) for at in range(kind.num_fields))
 
 
 def _bytes_of_values(column: pa.Array) -> pa.Array:
@@ -42,6 +55,22 @@ def _bytes_of_values(column: pa.Array) -> pa.Array:
         inner = column.values.slice(column.offset * kind.list_size, len(column) * kind.list_size)
         rows = _bytes_of_values(inner).to_numpy(zero_copy_only=False)
         sizes = pa.array(rows.reshape(len(column), kind.list_size).sum(axis=1))
+    elif types.is_run_end_encoded(kind):
+        runs = pa.RunEndEncodedArray.from_arrays(column.run_ends, _bytes_of_values(column.values))
+        sizes = pc.run_end_decode(runs).slice(column.offset, len(column))
+    elif types.is_string_view(kind) or types.is_binary_view(kind):
+        # The length of a value is the first of the four numbers of its view.
+        views = np.frombuffer(column.buffers()[1], np.int32).reshape(-1, 4)
+        lengths = views[column.offset : column.offset + len(column), 0]
+        sizes = pa.array(lengths, pa.int64(), mask=column.is_null().to_numpy(zero_copy_only=False))
+    elif types.is_list_view(kind) or types.is_large_list_view(kind):
+        sums = np.concatenate([[0], np.cumsum(_bytes_of_values(column.values).to_numpy())])
+        begins, counts = column.offsets.to_numpy(), column.sizes.to_numpy()
+        sizes = pa.array(
+            sums[begins + counts] - sums[begins],
+            pa.int64(),
+            mask=column.is_null().to_numpy(zero_copy_only=False),
+        )
     elif types.is_list(kind) or types.is_large_list(kind) or types.is_map(kind):
         sizes = _bytes_of_lists(column)
     elif types.is_primitive(kind) or types.is_fixed_size_binary(kind) or types.is_decimal(kind):

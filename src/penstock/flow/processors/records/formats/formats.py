@@ -12,7 +12,12 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.core.rowbytes import bytes_of_rows, dictionaries_of, may_have_long_rows
+from penstock.core.rowbytes import (
+    bytes_of_rows,
+    dictionaries_of,
+    may_have_long_rows,
+    repeats_values,
+)
 from penstock.flow.processors.records.formats.avro import AvroWriter, read_avro
 from penstock.flow.processors.records.formats.columnar import (
     ArrowWriter,
@@ -88,7 +93,8 @@ def _bounded(batches: Iterator[pa.RecordBatch], bytes_max: int) -> Iterator[pa.R
             batch.nbytes <= min(bytes_max, BATCH_BYTES_MAX)
             and batch.num_rows * batch.num_columns <= CELLS_MAX
             and not any(
-                pa.types.is_nested(t) or pa.types.is_dictionary(t) for t in batch.schema.types
+                pa.types.is_nested(t) or pa.types.is_dictionary(t) or repeats_values(t)
+                for t in batch.schema.types
             )
         ):
             yield batch
@@ -123,8 +129,9 @@ def _of_bounded_size(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
 
 
 def _bytes_of(batch: pa.RecordBatch) -> int:
-    """Return how many bytes the values of a batch take, also those that a dictionary has once."""
-    if any(True for column in batch.columns for _ in dictionaries_of(column)):
+    """Return how many bytes the values of a batch take, also those that it has once for many."""
+    has_dictionary = any(True for column in batch.columns for _ in dictionaries_of(column))
+    if has_dictionary or any(map(repeats_values, batch.schema.types)):
         return int(pc.sum(bytes_of_rows(batch)).as_py() or 0)
     return int(batch.nbytes)
 
