@@ -62,6 +62,22 @@ def test_channels_are_made_paused_emptied_and_deleted(
     assert "CHANNEL_NOT_FOUND" in command("topic", "pause", "t", "-c", "c", code=1)
 
 
+def test_a_topic_is_not_created_if_the_name_of_its_channel_is_refused(command: Command) -> None:
+    said = command("topic", "create", "other", "-c", "a/b", code=2)
+    assert "channel: 'a/b' is no name of a channel" in said
+    assert "other" not in command("topic", "list")
+    assert "'a/b' is not a valid channel name" in command(
+        "topic", "pause", "t", "-c", "a/b", code=2
+    )
+
+
+def test_a_number_that_is_too_large_for_an_option_is_refused_with_the_bound(
+    command: Command,
+) -> None:
+    said = command("topic", "configure", "t", "max_attempts=" + "9" * 22, code=2)
+    assert "is not a whole number from 0 to 9007199254740992" in said
+
+
 def test_a_channel_is_replayed(command: Command) -> None:
     command("topic", "create", "t", "-c", "c")
     command("pub", "--topic", "t", "one", "two", "three")

@@ -208,6 +208,16 @@ def test_a_name_that_no_path_can_have_is_refused_by_the_command(
     assert f"{name!r} is not a valid name: a name is not empty and has no '/'" in said
 
 
+@pytest.mark.parametrize("kind", ["task", "supervisor"])
+def test_an_empty_spec_is_refused_with_the_name_of_its_file(
+    tmp_path: Path, capsys: Capture, kind: str
+) -> None:
+    file = tmp_path / "empty.json"
+    file.write_text("\n")
+    said = out(capsys, kind, "submit", str(file), code=exitcodes.USAGE)
+    assert f"{file}: is empty: write a spec in JSON or YAML" in " ".join(said.split())
+
+
 BROKEN = {
     '{\n "a": 1,\n nonsense}': ":3:2: is not JSON: Expecting property name enclosed in double",
     "[" * 100_000: ": has objects or lists inside each other too deeply: write it flatter",

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from penstock.broker.http.exchange import EMPTY, ApiError, Request, Response, json_response
 from penstock.broker.http.positions import wanted_offsets
-from penstock.broker.names import is_valid_name
+from penstock.broker.names import NAME_BYTES_MAX, is_valid_name
 from penstock.core.errors import NotFound
+from penstock.core.printable import quoted
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
@@ -111,7 +112,11 @@ def _name(request: Request, what: str) -> str:
     name = request.required(what)
     if not is_valid_name(name):
         code = f"INVALID_ARG_{what.upper()}"
-        raise ApiError(400, code, f"1 to 64 of a-z A-Z 0-9 . _ - are a {what}'s name")
+        detail = (
+            f"{quoted(name)} is not a valid {what} name: use 1 to {NAME_BYTES_MAX} of"
+            " . a-z A-Z 0-9 _ -"
+        )
+        raise ApiError(400, code, detail)
     return name
 
 

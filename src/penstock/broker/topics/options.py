@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from penstock.broker.names import require_name
 from penstock.core.errors import InvalidRequest
+from penstock.core.printable import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -218,5 +219,7 @@ def _parse(name: str, text: str) -> OptionValue:
             raise InvalidRequest(f"{text!r} is neither true nor false", place=name)
         return value
     if not (text.isascii() and text.isdecimal() and len(text) <= 16):
-        raise InvalidRequest(f"{text!r} is no whole number of 0 or more", place=name)
+        raise InvalidRequest(
+            f"{quoted(text)} is not a whole number from 0 to {_NUMBER_MAX}", place=name
+        )
     return int(text)

@@ -25,7 +25,7 @@ import penstock
 from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
 from penstock.core.loopstalls import loop_stalls
 from penstock.core.printable import quoted
-from penstock.core.wholenumbers import int64_of
+from penstock.core.wholenumbers import INT64_MAX, INT64_MIN, int64_of
 from penstock.services.api.instead import instead_of
 from penstock.services.errorcodes import BodyTooLarge, error_body, status_and_code
 from penstock.services.readiness import ReadyState
@@ -346,6 +346,6 @@ def integer(request: Request, name: str, default: int | None = None) -> int | No
     found = int64_of(text)
     if found is None:
         raise InvalidRequest(
-            f"{quoted(text)} is not a whole number of 64 bits: write digits", place=name
+            f"{quoted(text)} is not a whole number from {INT64_MIN} to {INT64_MAX}", place=name
         )
     return found

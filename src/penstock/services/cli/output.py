@@ -194,6 +194,8 @@ def read_spec(file: Path) -> bytes:
         InvalidRequest: As `read_json`; the server reads YAML, because that takes long to import.
     """
     text = read_text(file)
+    if not text.strip():
+        raise InvalidRequest("is empty: write a spec in JSON or YAML", place=str(file))
     if text.lstrip().startswith(("{", "[")):
         parse_json(text, str(file), whole=len)
     return text.encode(errors="surrogateescape")
@@ -228,9 +230,9 @@ def parse_json(text: str, place: str, *, whole: Callable[[str], int] | None = No
 def _int64(text: str) -> int:
     number = int64_of(text)
     if number is None:
+        shown = text if len(text) <= _NUMBER_SHOWN else f"{text[:_NUMBER_SHOWN]}…"
         raise InvalidRequest(
-            f"the number {text[:_NUMBER_SHOWN]}… has more than 64 bits: write a smaller one, or put"
-            " it in quotes"
+            f"the number {shown} has more than 64 bits: write a smaller one, or put it in quotes"
         )
     return number
 

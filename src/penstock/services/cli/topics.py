@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from penstock.broker.names import require_name
 from penstock.core.errors import InvalidRequest
 from penstock.core.instants import parse_time
 from penstock.services.answers import objects, whole
@@ -48,6 +49,8 @@ def create(
     ] = None,
 ) -> None:
     """Create a topic, or a channel of one."""
+    if channel is not None:
+        require_name(channel, "channel")  # first, or the topic is there when this is refused
     broker = _broker()
     broker.request("POST", "/topic/create", query={"topic": name, "partitions": partitions})
     if channel is not None:
