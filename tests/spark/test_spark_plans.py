@@ -337,6 +337,17 @@ def test_the_class_archive_is_taken_when_it_is_whole(tmp_path: Path) -> None:
     assert archive_options(tmp_path, "other pair")[0].startswith("-XX:ArchiveClassesAtExit=")
 
 
+def test_archives_of_removed_environments_are_deleted_too(tmp_path: Path) -> None:
+    gone = 1 << 30  # no process has such an id
+    for number in range(6):
+        (tmp_path / f"classes-{number:016x}.jsa.{gone}.unfinished").touch()
+    running = tmp_path / f"classes-{9:016x}.jsa.{os.getpid()}.unfinished"
+    running.touch()
+    archive_options(tmp_path, "pair")
+    assert len(list(tmp_path.glob(f"*.{gone}.unfinished"))) == 2
+    assert running.exists()
+
+
 def test_settings_hold_a_path_in_the_form_that_each_reader_decodes(tmp_path: Path) -> None:
     folder = tmp_path / "a b#ü%,€🎉"
     made = {name: folder / name for name in ("run", "log", "cache")}

@@ -63,10 +63,21 @@ def makes_archive(argv: Sequence[str]) -> bool:
 
 
 def _drop_old(folder: Path) -> None:
-    """Make room for a new archive; a JVM that has an old one mapped keeps its bytes."""
-    archives = sorted(folder.glob("classes-*.jsa"), key=lambda path: path.stat().st_mtime)
+    """Make room for a new archive; a JVM that has an old one mapped keeps its bytes.
+
+    What the JVM of an environment left that was removed since counts as an archive, because nobody
+    will give it its name.
+    """
+    left = [path for path in folder.glob(f"classes-*{_UNFINISHED}") if not _is_written(path)]
+    archives = [*folder.glob("classes-*.jsa"), *left]
+    archives.sort(key=lambda path: path.stat().st_mtime)
     for old in archives[: 1 - _KEPT]:
         old.unlink(missing_ok=True)
+
+
+def _is_written(unfinished: Path) -> bool:
+    """Tell whether the JVM that writes an archive may still run: its process id is in the name."""
+    return Path(f"/proc/{unfinished.suffixes[-2].lstrip('.')}").exists()
 
 
 def _settle(unfinished: Path, archive: Path) -> None:
@@ -79,6 +90,6 @@ def _settle(unfinished: Path, archive: Path) -> None:
             unfinished.replace(archive)
         else:
             unfinished.unlink()
-    elif not Path(f"/proc/{unfinished.suffixes[-2].lstrip('.')}").exists():
+    elif not _is_written(unfinished):
         unfinished.unlink()
         archive.with_name(archive.name + _CUT).touch()
