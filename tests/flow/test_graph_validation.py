@@ -9,7 +9,9 @@ import pytest
 from graph_kit import TYPES, problems
 
 from penstock.flow.graph.building import FlowBuilder
+from penstock.flow.graph.places import InvalidFlow
 from penstock.flow.graph.validation import validate
+from penstock.flow.graph.yamlreading import read_flow
 
 HEAD = """name: x
 parameters: {folder: /data, size: '3', secret: {env: S}}
@@ -329,3 +331,18 @@ def test_names_are_compared_in_normal_form() -> None:
     groups = f"{HEAD}groups:\n  {nfc}: {{}}\n  {nfd}: {{}}\n"
     (problem,) = problems(groups)
     assert problem.endswith(f"another group is named {nfd!r}, too: give each of a group its own")
+
+
+@pytest.mark.parametrize("number", [1 << 63, 10**30])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        "connections: [{{from: A, to: B, back_pressure_count: {}}}]",
+        "connections: [{{from: A, to: B, swap_threshold: {}}}]",
+        "labels: [{{text: a, position: [{}, 1]}}]",
+        "labels: [{{text: a, position: [1, -{}1]}}]",
+    ],
+)
+def test_numbers_of_more_than_64_bits_are_refused(fields: str, number: int) -> None:
+    with pytest.raises(InvalidFlow, match="must be at"):
+        read_flow(f"name: x\n{fields.format(number)}")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import logging
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -34,6 +36,13 @@ class Argument:
 
     def __init__(self, what: str) -> None:
         self.what = what
+
+
+class Exits:
+    """Ends the program when it is made."""
+
+    def __init__(self) -> None:
+        raise SystemExit("bye")
 
 
 class Given:
@@ -112,3 +121,18 @@ def test_what_raises_comes_last_and_is_told_once(caplog: pytest.LogCaptureFixtur
     with caplog.at_level(logging.WARNING):
         assert next(iter(sorted(flowfiles, key=own.key))).id == 2
     assert len([one for one in caplog.messages if "mine" in one]) == 1
+
+
+def test_one_that_ends_the_program_when_it_is_made_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="bye"):
+        prioritizer_of(f"{HERE}:Exits", LISTED)
+
+
+def test_a_module_whose_names_cannot_be_looked_up_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    text = "def __getattr__(name):\n    raise RuntimeError('none of it')\n"
+    (tmp_path / "names_that_raise.py").write_text(text)
+    with pytest.raises(InvalidRequest, match="none of it"):
+        prioritizer_of("names_that_raise:Thing", FlowModules([f"{tmp_path}/"]))

@@ -135,3 +135,12 @@ def test_damaged_state_is_named(world: World) -> None:
     world.repository.states["p"] = b"\xff"
     with pytest.raises(CorruptData, match="the state of p"):
         world.state.get()
+
+
+@pytest.mark.parametrize("wait_ms", ["5 sec", float("inf"), float("nan"), -1, 10**400, 10**16])
+def test_a_rest_that_no_scheduler_could_keep_is_refused(
+    context: ProcessContext, host: Host, wait_ms: int
+) -> None:
+    with pytest.raises(InvalidRequest, match="give milliseconds"):
+        context.yield_(wait_ms)
+    assert not host.yielded

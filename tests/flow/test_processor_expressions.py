@@ -157,3 +157,21 @@ def test_text_without_expressions_is_itself(text: str) -> None:
 def test_a_quoted_text_is_itself(value: str, mark: str) -> None:
     quoted = value.replace("\\", "\\\\").replace("'", "\\'")
     assert parse_expression(f"${{literal('{quoted}')}}", str).of() == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("${n:format('yyyy')}", "inf"),
+        ("${n:format('yyyy')}", "nan"),
+        ("${literal('abc'):substring(${n})}", "1e400"),
+        ("${n:multiply(${n})}", "9" * 4_000),
+        ("${n:plus(0.5)}", "9" * 4_000),
+        ("${n:divide(0.5)}", "9" * 4_000),
+        ("${n:mod(0.5)}", "9" * 4_000),
+        ("${n:matches(${n})}", "(?u)(?a)x"),
+    ],
+)
+def test_a_value_that_does_not_work_out_is_an_error_of_its_flowfile(text: str, value: str) -> None:
+    with pytest.raises(ProcessError):
+        parse_expression(text, str).of(FlowFile(1, {"uuid": "u", "n": value}))

@@ -176,8 +176,14 @@ def load(path: str, what: str) -> object:
             f"{what} {path}: the module cannot be imported ({type(error).__name__}: {error}): "
             "fix it"
         ) from error
-    for name in names.split("."):
-        found = getattr(found, name, None)
+    try:
+        for name in names.split("."):
+            found = getattr(found, name, None)
+    except (Exception, SystemExit) as error:  # of a user's `__getattr__`
+        raise InvalidRequest(
+            f"{what} {path}: its name cannot be looked up ({type(error).__name__}: {error}): fix "
+            "the module"
+        ) from error
     return found
 
 

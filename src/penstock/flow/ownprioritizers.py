@@ -84,7 +84,7 @@ def prioritizer_of(text: str, modules: FlowModules) -> Prioritizer:
         raise InvalidRequest(f"prioritizer {text}: it is not a class: correct the path")
     try:
         own = found()
-    except Exception as error:  # a user's class may raise anything at all
+    except (Exception, SystemExit) as error:  # a user's class may raise anything at all
         raise InvalidRequest(
             f"prioritizer {text} cannot be made ({type(error).__name__}: {error}): its class takes "
             "no arguments"

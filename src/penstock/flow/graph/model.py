@@ -25,6 +25,7 @@ from pydantic_core import PydanticCustomError
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.names import COMPONENT, check_stored_name
+from penstock.core.wholenumbers import INT64_MAX, INT64_MIN
 
 FORMAT_NUMBER: Final = 1
 
@@ -144,8 +145,8 @@ class FlowModel(BaseModel):
 class Position(FlowModel):
     """Where something is drawn. Written ``[x, y]``."""
 
-    x: int
-    y: int
+    x: int = Field(ge=INT64_MIN, le=INT64_MAX)
+    y: int = Field(ge=INT64_MIN, le=INT64_MAX)
 
     @model_validator(mode="before")
     @classmethod
@@ -341,9 +342,9 @@ class Connection(FlowModel):
     id: Id | None = None
     prioritizers: Annotated[tuple[Text, ...], BeforeValidator(_one_or_many)] = ()
     expiration: Text = "0 sec"
-    back_pressure_count: int = Field(default=10_000, ge=0)
+    back_pressure_count: int = Field(default=10_000, ge=0, le=INT64_MAX)
     back_pressure_size: Text = "1 GB"
-    swap_threshold: int = Field(default=20_000, ge=1)
+    swap_threshold: int = Field(default=20_000, ge=1, le=INT64_MAX)
 
     @model_validator(mode="before")
     @classmethod

@@ -11,9 +11,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from penstock.core.clock import Clock
+from penstock.core.errors import InvalidRequest
 from penstock.flow.logrecords import COMPONENT, of_component
 from penstock.flow.relationships import Relationship
 from penstock.flow.state import StateManager
@@ -21,6 +22,8 @@ from penstock.storage.filesystem import FileSystem, OsFileSystem
 
 DEFAULT_PENALTY_MS = 30_000
 DEFAULT_YIELD_MS = 1_000
+
+_YIELD_MS_MAX: Final = 366 * 86_400_000
 
 
 class ProcessorHost(Protocol):
@@ -138,8 +141,18 @@ class ProcessContext:
         """Ask to be left alone, on all threads.
 
         Args:
-            wait_ms: For how long; None: what the user set.
+            wait_ms: For how long, a year at most; None: what the user set.
+
+        Raises:
+            InvalidRequest: It is no such number. The scheduler's thread could not go on with it.
         """
+        given: object = wait_ms  # users' code is not checked for types
+        if given is not None and not (
+            isinstance(given, int | float) and 0 <= given <= _YIELD_MS_MAX
+        ):
+            raise InvalidRequest(
+                f"yield_({wait_ms!r:.60}): give milliseconds, a number from 0 to {_YIELD_MS_MAX}"
+            )
         self._host.yield_for(self.identity.yield_ms if wait_ms is None else wait_ms)
 
     def wake(self) -> None:

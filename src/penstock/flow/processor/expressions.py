@@ -94,7 +94,8 @@ class Expression(Generic[T]):
                 part if isinstance(part, str) else as_text(part(scope)) for part in self._parts
             )
             return self._read(text)
-        except InvalidRequest as error:
+        except (InvalidRequest, ArithmeticError, ValueError) as error:
+            # Numbers of attributes may be infinite, none at all, or longer than Python writes.
             raise ProcessError(f"{self.text!r} of {_named(flowfile)}: {error}") from None
 
     def __repr__(self) -> str:

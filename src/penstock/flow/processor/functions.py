@@ -75,7 +75,7 @@ def as_bool(value: Value) -> bool:
 def _pattern(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
-    except (re.error, OverflowError, RecursionError) as error:
+    except (re.error, ValueError, OverflowError, RecursionError) as error:
         raise InvalidRequest(f"{text!r} is no regular expression: {error}; mend it") from None
 
 

@@ -136,7 +136,7 @@ def _parse_regex(text: str) -> re.Pattern[str]:
         raise InvalidRequest(f"a pattern of {len(text):,} characters is too long: shorten it")
     try:
         return re.compile(text)
-    except (re.error, OverflowError, RecursionError) as error:
+    except (re.error, ValueError, OverflowError, RecursionError) as error:
         raise InvalidRequest(f"{text!r} is no regular expression: {error}; mend it") from None
 
 
