@@ -23,6 +23,7 @@ VALUE_BYTES_MAX: Final = 32 << 20
 """Size of one value, which Spark and the router hold several times."""
 
 _ELEMENT_BYTES: Final = 8
+_PARTITION_BYTES: Final = 1_000  # a task of Spark takes about as much in its driver
 _PARENTHESES_MAX: Final = 50  # within each other, of those that are estimated
 _REMEDY: Final = (
     "ask for a smaller value, or for rows: range(1, 1000000) makes a row of each number"
@@ -136,7 +137,7 @@ class _Estimate:
             return
         name = self._found[at].name.lower()
         raise InvalidRequest(
-            f"{name}() makes a value of about {size:.0f} bytes,"
+            f"{name}() takes about {size:.0f} bytes of memory,"
             f" {place(self._sql, self._found[at].position)}, and {VALUE_BYTES_MAX} are the limit,"
             f" because Spark holds a value in memory several times: {_REMEDY}"
         )
@@ -183,8 +184,8 @@ class _Estimate:
             return self._in_parentheses(at)
         if token.text == "?":
             return _constant(self._parameters.get(at)), at + 1
-        if token.is_text:
-            return _Value(None, len(token.raw) - 2), at + 1
+        if token.is_text:  # which Spark casts to a number where it needs one
+            return _Value(_float(token.raw[1:-1]), len(token.raw) - 2), at + 1
         if at in self._calls:
             return self._calls[at]
         if token.text in {"DATE", "TIMESTAMP", "TIMESTAMP_NTZ", "INTERVAL"}:
@@ -320,6 +321,19 @@ def _sequence(arguments: Sequence[_Value]) -> float | None:
     return (abs(stop - start) / abs(step) + 1) * _ELEMENT_BYTES
 
 
+def _first(arguments: Sequence[_Value], each: int) -> float | None:
+    return max(0.0, arguments[0].number or 0) * each if arguments else None
+
+
+def _second(arguments: Sequence[_Value], each: int) -> float | None:
+    return abs(arguments[1].number or 0) * each if len(arguments) in {2, 3} else None
+
+
+def _partitions(arguments: Sequence[_Value]) -> float | None:
+    """Return what the partitions of a range take, which are the fourth argument."""
+    return max(0.0, arguments[3].number or 0) * _PARTITION_BYTES if len(arguments) == 4 else None
+
+
 _SIZED: Final[Mapping[str, Callable[[Sequence[_Value]], float | None]]] = {
     "repeat": lambda arguments: _times(arguments, 1),
     "array_repeat": lambda arguments: _times(arguments, _ELEMENT_BYTES),
@@ -327,5 +341,10 @@ _SIZED: Final[Mapping[str, Callable[[Sequence[_Value]], float | None]]] = {
     "rpad": _padded,
     "space": _spaces,
     "sequence": _sequence,
+    "randstr": lambda arguments: _first(arguments, 1),
+    "stack": lambda arguments: _first(arguments, _ELEMENT_BYTES),
+    "array_insert": lambda arguments: _second(arguments, _ELEMENT_BYTES),
+    "format_number": lambda arguments: _second(arguments, 1),
+    "range": _partitions,
 }
 """The size of what a call gives, from its arguments; None if their number is wrong."""
