@@ -1,4 +1,4 @@
-"""The broker's options: every bound with its unit in its name."""
+"""Options of a broker. The name of each bound contains its unit."""
 
 from __future__ import annotations
 
@@ -14,48 +14,49 @@ from penstock.broker.topics.options import TopicOptions
 
 @dataclass(frozen=True, slots=True)
 class BrokerOptions:
-    """What a broker may be told.
+    """Options of a broker.
 
     Attributes:
         folder: Folder of the topics (``DIR/topics``).
         host: Address to bind; loopback by default.
         http_port: Port of the HTTP front; 0 picks a free one.
-        tcp_port: Port of NSQ's TCP protocol; 0 picks a free one; None: it is not served.
-        https_port: Port of HTTP under TLS; 0 picks a free one; None: it is not served.
+        tcp_port: Port of NSQ's TCP protocol; 0 picks a free one; None disables it.
+        https_port: Port of HTTP under TLS; 0 picks a free one; None disables it.
         tcp_socket: Path of a unix socket that serves NSQ's TCP protocol, too.
-        tcp_socket_mode: Who may connect to it: its permissions.
-        tls: Certificates, and who must use TLS.
-        auth: The servers that authorize TCP clients.
-        lookup: The nsqlookupd servers, and the address that clients are told.
-        clients: What TCP clients may ask for; `tls` and `auth_required` in it are not looked at.
-        max_channel_consumers: Consumers that a channel may have; 0: any number.
-        channels: What every channel is told.
-        topics: What every topic is told; a topic may be told something else.
-        allowed_hosts: Further names in `Host` that the HTTP ports answer to, besides loopback
+        tcp_socket_mode: Permissions of that socket; they decide which users can connect.
+        tls: Certificates, and which clients must use TLS.
+        auth: Servers that authorize TCP clients.
+        lookup: The nsqlookupd servers, and the address that they return to clients.
+        clients: Limits on the settings that TCP clients negotiate; its `tls` and
+            `auth_required` are ignored.
+        max_channel_consumers: Maximum number of consumers of a channel; 0 means unlimited.
+        channels: Options of every channel.
+        topics: Default options of topics; each topic can override them.
+        allowed_hosts: Further names that the HTTP ports accept in `Host`, besides loopback
             names, `host` and the broadcast address.
         token: When set, every HTTP request but ``/ping`` needs ``Authorization: Bearer <token>``,
             and every TCP client must send it as the secret of ``AUTH``.
-        default_partitions: Stream partitions of a topic that a publish creates.
-        max_partitions: Stream partitions that a topic may have.
-        max_message_bytes: Largest message.
-        max_body_bytes: Largest body of a publish.
+        default_partitions: Number of stream partitions of a topic that a publish creates.
+        max_partitions: Maximum number of stream partitions of a topic.
+        max_message_bytes: Maximum size of a message.
+        max_body_bytes: Maximum size of the body of a publish.
         max_requeue_ms: Longest delay of a deferred or requeued message.
         max_inflight_bytes: Publish bodies held in memory at once; further publishers wait.
-        admission_timeout_ms: How long a publisher waits for that room before it is refused.
-        body_timeout_ms: How long a client may take to send one body.
-        max_waiting_readers: Long polls answered at once; one more is refused.
+        admission_timeout_ms: How long a publisher waits for this memory before it is refused.
+        body_timeout_ms: Time limit for sending one body.
+        max_waiting_readers: Maximum number of concurrent long polls; further ones are refused.
         max_wait_ms: Longest long poll.
-        max_fetch_bytes: Most bytes of one fetch (one block is always given).
-        mem_bytes: What messages, answers and what is known of messages may take in memory, in all;
-            the room for publish bodies is in it.
-        mem_queue_size: Newest messages of a topic that are kept in memory for its channels; 0:
-            none, they are read from the disk.
+        max_fetch_bytes: Maximum size of one fetch, which always returns at least one block.
+        mem_bytes: Total memory for messages, answers and the state of messages, publish bodies
+            included.
+        mem_queue_size: Number of the newest messages of a topic kept in memory for its channels;
+            with 0, all messages are read from the disk.
         min_free_bytes: Free disk space below which publishes are refused.
-        retention_ms: Messages that every cursor has passed are kept this long; None: for ever.
+        retention_ms: How long messages that every cursor has passed are kept; None: for ever.
         retention_bytes: Such messages are kept while their stream partition is not larger; None:
             for ever.
-        retention_interval_ms: How often old log files are looked for.
-        stop_timeout_ms: How long running requests may take after a stop.
+        retention_interval_ms: Time between two searches for old log files.
+        stop_timeout_ms: Time limit for running requests after a stop.
     """
 
     folder: str

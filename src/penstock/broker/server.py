@@ -1,8 +1,8 @@
-"""The broker as a process: one event loop that owns the topics and the fronts that serve them.
+"""The broker process: one event loop that owns the topics and the servers for them.
 
-Owns the life of a broker: bind, open the topics, serve, look for old log files now and then, stop.
-The order matters: the port is taken first, so that a second broker fails before it touches a
-folder, and connections are accepted last, so that nobody is answered by half a broker.
+Owns the lifecycle of a broker: bind, open the topics, serve, delete old log files, stop.
+The order matters: the port is bound first, so that a second broker fails before it changes the
+folder; connections are accepted last, so that a partly started broker answers no request.
 """
 
 from __future__ import annotations
@@ -76,13 +76,13 @@ class BrokerServer:
     """One broker: the topics of one folder and their HTTP front.
 
     Args:
-        options: What the broker was told.
-        queue_options: For every stream partition; its retention is that of `options`.
+        options: Options of the broker.
+        queue_options: For every stream partition; the retention of `options` applies.
         fs: The file system.
-        clock: The clock of everything but network timeouts, which are the event loop's.
-        free_bytes: Says how much space is free; that of the folder's disk by default.
+        clock: The clock, except for network timeouts, which use the event loop's.
+        free_bytes: Returns the free disk space; of the folder's disk by default.
         listener: A bound socket for HTTP instead of the options' address; closed at the stop.
-        tcp_listener: The same for NSQ's TCP protocol.
+        tcp_listener: A bound socket for NSQ's TCP protocol.
     """
 
     def __init__(
@@ -116,10 +116,10 @@ class BrokerServer:
 
     @property
     def broker(self) -> Broker:
-        """The parts; known after ``start``.
+        """The parts of the broker; available after ``start``.
 
         Raises:
-            Closed: It was not started, or it was stopped.
+            Closed: The broker was not started, or it was stopped.
         """
         if self._broker is None:
             raise Closed("the broker is not running: start it")
@@ -127,7 +127,7 @@ class BrokerServer:
 
     @property
     def http_port(self) -> int:
-        """The bound port, also when 0 was asked for; known after ``start``."""
+        """The bound port, even if 0 was configured; known after ``start``."""
         return self.broker.http_port
 
     async def start(self) -> None:
@@ -175,15 +175,15 @@ class BrokerServer:
         )
 
     async def stop(self) -> None:
-        """Stop accepting, answer what runs, sync and close the topics. Stopping twice is fine.
+        """Stop accepting, answer running requests, sync and close the topics. Idempotent.
 
-        Each step is taken, whatever an earlier one raises, which is raised at the end.
+        Each step runs even if an earlier one raised; the exception is raised at the end.
         """
         broker, self._broker = self._broker, None
         if broker is None:
             return
         broker.closing = True
-        async with contextlib.AsyncExitStack() as steps:  # the last one first
+        async with contextlib.AsyncExitStack() as steps:  # callbacks run in reverse order
             steps.callback(broker.topics.close)
             steps.callback(broker.changes.close)
             if self._bounds is not None:
@@ -205,7 +205,7 @@ class BrokerServer:
         options = self.options
         dead_letters = DeadLetterTopics()
         inflight_bytes = max(options.max_inflight_bytes, options.max_body_bytes)
-        # Half at least: who allows large bodies only must still be able to consume.
+        # At least half of `mem_bytes`: consumers need memory even if bodies may be large.
         memory = MemoryLedger(max(options.mem_bytes - inflight_bytes, options.mem_bytes // 2))
         channel_options = replace(options.channels, max_backlog=options.mem_queue_size)
         kept = FeedOptions(
@@ -272,12 +272,12 @@ async def _shut_channels(topics: Topics) -> None:
         for channel in tuple(topic.channels.values()):
             try:
                 await channel.shut()
-            except Exception:  # the others must be written, too
+            except Exception:  # the other channels must be written, too
                 _logger.exception("topic %s: channel %s cannot be shut", topic.name, channel.name)
 
 
 async def _end_of(task: asyncio.Task[None]) -> None:
-    """Return when a task has ended; what it raised is logged."""
+    """Wait until a task has ended, and log its exception."""
     await asyncio.wait([task])
     if not task.cancelled() and (error := task.exception()) is not None:
         _logger.error("a task of the broker failed", exc_info=error)
@@ -290,13 +290,13 @@ def _host_policy(options: BrokerOptions) -> HostPolicy:
 
 
 class _Fronts:
-    """What serves one broker: its sockets, the fronts on them, and the servers that it asks.
+    """Servers of one broker: their sockets, and the clients for auth and lookup servers.
 
     Args:
-        options: What the broker was told.
+        options: Options of the broker.
         clock: Its clock.
         listener: A bound socket for HTTP instead of the options' address.
-        tcp_listener: The same for NSQ's TCP protocol.
+        tcp_listener: A bound socket for NSQ's TCP protocol.
     """
 
     def __init__(
@@ -324,7 +324,7 @@ class _Fronts:
             if options.https_port is not None:
                 if self._tls is None:
                     raise InvalidRequest(
-                        "HTTP under TLS needs a certificate: name its file", place="tls-cert"
+                        "HTTP under TLS needs a certificate: specify its file", place="tls-cert"
                     )
                 self._https = enter(bind_listener(options.host, options.https_port))
             if options.tcp_socket is not None:
@@ -333,7 +333,7 @@ class _Fronts:
             self._sockets = sockets.pop_all()
 
     async def start(self, broker: Broker) -> None:
-        """Serve."""
+        """Start all servers."""
         timeout_ms = self._options.stop_timeout_ms
         broker.http_port = self._http.getsockname()[1]
         if self._https is not None:
@@ -351,7 +351,7 @@ class _Fronts:
         self._announce(broker)
 
     async def stop(self) -> None:
-        """Serve no more; connections are closed when what they asked is answered."""
+        """Stop serving; close connections once their requests are answered."""
         try:
             if self._announcer is not None:
                 await self._announcer.stop()
@@ -369,7 +369,7 @@ class _Fronts:
         self._served.append(front)
 
     def _announce(self, broker: Broker) -> None:
-        """Tell the nsqlookupd servers of the broker, now that it serves."""
+        """Register the broker at the nsqlookupd servers, now that it serves."""
         options = self._options.lookup
         directory = TopicDirectory(broker.topics)
         self._announcer = Announcer(identity(broker), directory, options, self._random.random)
@@ -404,10 +404,10 @@ def run_broker(
     """Run a broker until SIGTERM or SIGINT; blocks. For the main thread.
 
     Args:
-        options: What the broker was told.
+        options: Options of the broker.
         queue_options: For every stream partition.
-        on_ready: Called once it serves.
-        listener: A bound socket to serve on instead of the options' address.
+        on_ready: Called once the broker serves.
+        listener: A bound socket for HTTP instead of the options' address.
 
     Raises:
         Conflict: Another broker uses the folder.

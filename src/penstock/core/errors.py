@@ -1,17 +1,17 @@
-"""The errors of Penstock, named by what the caller does next.
+"""Errors of Penstock, classified by the reaction of the caller.
 
     PenstockError
-      InvalidRequest   mend the request; nothing was changed
+      InvalidRequest   correct the request; nothing was changed
       NotFound         the named thing does not exist
-      Conflict         it exists already, or is in a state that forbids this
+      Conflict         it exists already, or is in a state that forbids the request
       Unavailable      try again later; nothing was changed; names the dependency that fails
-        Fenced         another leader took over: stop leading; who asked asks that one
-        Full           it holds as much as it may: wait for some of it to go
-      Closed           the component was closed; make a new one
-      LockRevoked      abandon the work: somebody with a better claim took over
+        Fenced         another leader took over: stop leading; clients ask the new one
+        Full           a limit is reached: wait until some of the contents are removed
+      Closed           the component was closed; create a new one
+      LockRevoked      abandon the work: a task with a higher priority took over
       CorruptData      bytes on disk are not what was written (file, position, reason)
 
-Every message names the thing, what is wrong with it, and the mend.
+Every message names the thing, the problem, and the remedy.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ class Dependency(StrEnum):
 
 
 class PenstockError(Exception):
-    """Root of all errors that Penstock raises on purpose."""
+    """Base class of all errors that Penstock raises on purpose."""
 
 
 class InvalidRequest(PenstockError):
-    """The request is wrong: mend it and ask again. Nothing was changed.
+    """The request is wrong: correct it and try again. Nothing was changed.
 
     Args:
-        message: What is wrong and the mend.
-        place: Where in the input it is wrong, such as ``spec.dataSchema.dataSource``.
+        message: The problem and its remedy.
+        place: Place of the problem in the input, such as ``spec.dataSchema.dataSource``.
     """
 
     def __init__(self, message: str, *, place: str = "") -> None:
@@ -60,11 +60,11 @@ class Conflict(PenstockError):
 
 
 class Unavailable(PenstockError):
-    """It cannot be done now: try again later. Nothing was changed.
+    """The request cannot be served now: try again later. Nothing was changed.
 
     Args:
-        message: Text with the mistake, its reason and the remedy.
-        dependency: The dependency that fails, if that is not the class's own.
+        message: The problem, its reason and the remedy.
+        dependency: The dependency that fails, if it is not that of the class.
     """
 
     dependency: Dependency = Dependency.OTHER
@@ -76,32 +76,32 @@ class Unavailable(PenstockError):
 
 
 class StorageUnavailable(Unavailable):
-    """The deep storage does not answer, or did not keep what was written."""
+    """The deep storage does not respond, or did not keep what was written."""
 
     dependency = Dependency.STORAGE
 
 
 class MetadataUnavailable(Unavailable):
-    """The metadata store does not answer, is full, or stays busy."""
+    """The metadata store does not respond, is full, or stays busy."""
 
     dependency = Dependency.METADATA
 
 
 class NotReachable(Unavailable):
-    """Nothing answers at the address."""
+    """No server answers at the address."""
 
 
 class Fenced(Unavailable):
     """A later term of leadership has begun: stop leading. Nothing was changed.
 
-    To whoever asked that is no more than an overlord that is not there; only who leads minds it.
+    Clients handle it like an overlord that is down; only the fenced leader must react to it.
     """
 
     dependency = Dependency.OVERLORD
 
 
 class Full(Unavailable):
-    """It holds as much as it may. Nothing was changed."""
+    """A limit is reached. Nothing was changed."""
 
 
 class Closed(PenstockError):
@@ -109,7 +109,7 @@ class Closed(PenstockError):
 
 
 class LockRevoked(PenstockError):
-    """Somebody with a better claim took over: abandon the work."""
+    """A task with a higher priority took over: abandon the work."""
 
 
 class CorruptData(PenstockError):
@@ -117,8 +117,8 @@ class CorruptData(PenstockError):
 
     Args:
         file: Path of the file.
-        position: Byte position of the damage; None: it is not known.
-        reason: What does not hold.
+        position: Byte position of the damage; None if it is unknown.
+        reason: Which check failed.
     """
 
     def __init__(self, file: str, position: int | None, reason: str) -> None:
@@ -130,5 +130,5 @@ class CorruptData(PenstockError):
 
 
 def counted(count: int, one: str, many: str = "") -> str:
-    """Return a number with what it counts, such as `1 row` and `1,200 rows`."""
+    """Return a number with its unit, such as `1 row` and `1,200 rows`."""
     return f"{count:,} {one if count == 1 else many or f'{one}s'}"

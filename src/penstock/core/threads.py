@@ -1,20 +1,20 @@
-"""Start threads, and notice when one ends that should not: log, count, end the process or restart.
+"""Threads whose unexpected end is logged and counted and ends the process or restarts the body.
 
-A thread that dies unnoticed leaves a process that answers and no longer does its work. So every
-thread of Penstock is an `OwnedThread`, which declares what follows an unexpected end of its body:
+A process whose thread died unnoticed still answers and no longer does its work. So every thread of
+Penstock is an `OwnedThread`, which declares what follows an unexpected end of its body:
 
     END_PROCESS   the process ends, and its launcher starts it again into recovery (the default)
     RESTART       the body is called again after a pause that doubles
-    REPORT        nothing more: a job of one call, whose thread ends with it
+    REPORT        no further action: a job of one call, whose thread ends with it
 
 An end is unexpected if the body raised anything, or returned before `expect_end` was called.
 `OwnedThread` is the only place that starts threads; tasks of event loops are in `looptasks`, and
 report to the same `Deaths`.
 
 Owns the deaths of this process: their log lines, their counts, which parts are down, and the end of
-the process. Does not own how a process ends: its entry passes that to `Deaths.end_process_by`. In a
-program that uses Penstock as a library, and in tests, nothing does, so deaths only show in the log,
-the counts and `Deaths.down`.
+the process. Does not own how a process ends: its entry point passes that to
+`Deaths.end_process_by`. In a program that uses Penstock as a library, and in tests, no entry point
+does so, and deaths appear only in the log, the counts and `Deaths.down`.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ _logger = logging.getLogger(__name__)
 
 PAUSE_FIRST_S: Final = 0.1
 PAUSE_MAX_S: Final = 30.0
-# A body that ran this long has recovered: its next restart counts as the first.
+# After this run time a body counts as recovered: its next restart counts as the first.
 STEADY_S: Final = 60.0
-# Log lines and listeners may take so long before the process ends without them.
+# Time limit for log lines and listeners; then the process ends without them.
 _REPORT_LIMIT_S: Final = 2.0
 
 _DEATHS: Final = "Threads and tasks that ended unexpectedly, by name"
 
 
 class OnDeath(enum.Enum):
-    """What follows the unexpected end of a body."""
+    """Consequence of the unexpected end of a body."""
 
     END_PROCESS = "the process ends"
     RESTART = "it starts again"
@@ -57,9 +57,9 @@ class Death:
     """The unexpected end of a thread or task.
 
     Attributes:
-        name: The thread's or task's.
-        error: What its body raised; None: it returned.
-        then: What follows.
+        name: Name of the thread or task.
+        error: Exception that its body raised; None if it returned.
+        then: The consequence.
     """
 
     name: str
@@ -74,8 +74,8 @@ class Death:
 class Deaths:
     """The unexpected ends of one process's threads and tasks. Any thread.
 
-    The mutex guards counts and tables and is held around a few lines: a thread that just died can
-    send no mail and wait for nobody.
+    The mutex guards counts and tables and is held only briefly: a thread that just died can neither
+    send mail nor wait for another thread.
     """
 
     def __init__(self) -> None:
@@ -87,9 +87,9 @@ class Deaths:
         self._process_stops = False
 
     def end_process_by(self, end: Callable[[Death], object]) -> None:
-        """Have deaths end this process, those of threads that others started included.
+        """Let deaths end this process, including those of threads that other code started.
 
-        For the entry of a process of Penstock's own. It replaces `threading.excepthook`.
+        For the entry point of a Penstock process. It replaces `threading.excepthook`.
 
         Args:
             end: Ends the process at once; it must not raise, nor wait for another thread.
@@ -98,13 +98,13 @@ class Deaths:
         threading.excepthook = self._uncaught
 
     def process_stops(self) -> None:
-        """Note that the process stops in order: from now on no death ends it."""
+        """Note that the process stops in order: from now on, no death ends it."""
         self._process_stops = True
 
     def listen(self, listener: Callable[[Death], None]) -> Callable[[], None]:
-        """Have each death reported to a listener, before the process ends; return what ends that.
+        """Report each death to a listener before the process ends; return a call that removes it.
 
-        The listener gets at most two seconds. What it raises is logged.
+        The listener has two seconds at most. Exceptions that it raises are logged.
         """
         with self._mutex:
             self._listeners = (*self._listeners, listener)
@@ -116,7 +116,7 @@ class Deaths:
         return forget
 
     def ends_process(self, death: Death) -> bool:
-        """Tell whether a death ends this process."""
+        """Return whether a death ends this process."""
         is_declared = death.then is OnDeath.END_PROCESS
         return is_declared and self._end is not None and not self._process_stops
 
@@ -124,38 +124,38 @@ class Deaths:
         """Log and count a death, and end the process if that follows.
 
         Args:
-            death: What ended.
-            owner: What is down from now on, until `recovered`; None: nothing is.
-            part: The name to count it under, if that is not the death's.
+            death: The death.
+            owner: Part that is down until `recovered`; None: no part is.
+            part: Name to count it under instead of the death's.
         """
         end = self._end
         if end is None or not self.ends_process(death):
             self._tell(death, owner, part)
             return
-        # Whatever happens here, and however long it takes, the process ends.
+        # The process ends, whatever happens here and however long it takes.
         try:
             teller = threading.Thread(
                 target=self._tell, args=(death, owner, part), name="last words", daemon=True
             )
             teller.start()
             teller.join(_REPORT_LIMIT_S)
-        except BaseException:  # noqa: BLE001 - no thread: the log line alone, from here
+        except BaseException:  # noqa: BLE001 - no thread could start: only log
             _log(death)
         finally:
             end(death)
 
     def recovered(self, owner: object) -> None:
-        """Note that an owner's body runs again, or that its end was asked for."""
+        """Note that an owner's body runs again, or that its end was requested."""
         with self._mutex:
             self._down.pop(owner, None)
 
     def down(self) -> list[str]:
-        """Return what is down now, with the reasons: for the readiness of the process."""
+        """Return the parts that are down, with the reasons: for the readiness of the process."""
         with self._mutex:
             return list(self._down.values())
 
     def counts(self) -> dict[str, int]:
-        """Return how many ended unexpectedly, by name."""
+        """Return the number of unexpected ends by name."""
         with self._mutex:
             return dict(self._counts)
 
@@ -180,11 +180,11 @@ class Deaths:
             try:
                 listener(death)
             except Exception:
-                # The process may be out of memory; the others are told all the same.
+                # The process may be out of memory; call the other listeners nevertheless.
                 _logger.exception("a listener of deaths failed")
 
     def _uncaught(self, found: threading.ExceptHookArgs) -> None:
-        if found.exc_type is SystemExit:  # how Python lets a thread end itself
+        if found.exc_type is SystemExit:  # raised by `sys.exit` in a thread
             return
         name = "a thread" if found.thread is None else f"thread {found.thread.name}"
         self.report(Death(name, found.exc_value, OnDeath.END_PROCESS), part="uncaught")
@@ -205,7 +205,7 @@ def _log(death: Death) -> None:
 
 
 DEATHS: Final = Deaths()
-"""Those of this process: what dies takes the process down, so the process knows them."""
+"""The deaths of this process. A death may end the process, so it is process-wide state."""
 
 
 def pause_s(in_a_row: int) -> float:
@@ -214,7 +214,7 @@ def pause_s(in_a_row: int) -> float:
 
 
 class RestartPauses:
-    """Counts the restarts of one body in a row. Used by its thread or task alone."""
+    """Counts consecutive restarts of one body. Used only by its thread or task."""
 
     def __init__(self) -> None:
         self._in_a_row = 0
@@ -225,21 +225,21 @@ class RestartPauses:
         self._begun_s = time.monotonic()
 
     def next_s(self) -> float:
-        """Return how long to wait before the body is called again."""
+        """Return the pause before the next restart."""
         steady = time.monotonic() - self._begun_s >= STEADY_S
         self._in_a_row = 1 if steady else self._in_a_row + 1
         return pause_s(self._in_a_row)
 
 
 class OwnedThread(threading.Thread):
-    """A thread whose unexpected end is noticed.
+    """A thread whose unexpected end is reported.
 
     Args:
-        name: Of the thread; in logs, readiness and metrics.
-        body: What it runs. Restarted, it must find its state as an exception left it.
-        on_death: What follows if the body raises, or returns before `expect_end`.
-        may_return: The body may end by itself: only an exception is unexpected.
-        part: The name in metrics, where threads have numbers in their names.
+        name: Name of the thread in logs, readiness and metrics.
+        body: Function to run. After a restart it finds its state as the exception left it.
+        on_death: Consequence if the body raises, or returns before `expect_end`.
+        may_return: The body may return: only an exception is unexpected.
+        part: Name in metrics, for threads with numbers in their names.
         daemon: Let the process end without waiting for the thread.
     """
 
@@ -261,7 +261,7 @@ class OwnedThread(threading.Thread):
         self._end_expected = threading.Event()
 
     def expect_end(self) -> None:
-        """Note that the end of the body is asked for: no restart follows. Any thread."""
+        """Note that the end of the body was requested: no restart follows. Any thread."""
         self._end_expected.set()
 
     def run(self) -> None:
@@ -278,7 +278,7 @@ class OwnedThread(threading.Thread):
             pauses.begin()
             try:
                 self._body()
-            # The top of a thread: nobody above could notice it.
+            # The outermost handler of a thread: no caller could notice the exception.
             except BaseException as caught:  # noqa: BLE001
                 error = caught
             if error is None and (self._may_return or self._end_expected.is_set()):
@@ -287,7 +287,7 @@ class OwnedThread(threading.Thread):
             death = Death(self.name, error, self._on_death)
             owner = None if self._on_death is OnDeath.REPORT else self
             DEATHS.report(death, owner, self._part)
-            del death, error  # its trace holds what the body worked on
+            del death, error  # the traceback refers to objects of the body
             if self._on_death is not OnDeath.RESTART:
                 return
             is_over = self._end_expected.wait(pauses.next_s())
@@ -297,7 +297,7 @@ class OwnedThread(threading.Thread):
 
 
 def start_job(name: str, job: Callable[[], object], *, part: str = "") -> OwnedThread:
-    """Start one call on a daemon thread of its own; what it raises is logged and counted.
+    """Run one call on a new daemon thread; an exception is logged and counted.
 
     Raises:
         RuntimeError: No thread can be started.
@@ -308,11 +308,11 @@ def start_job(name: str, job: Callable[[], object], *, part: str = "") -> OwnedT
 
 
 class JobTimer:
-    """One call after a time, on a thread of its own; what it raises is logged and counted.
+    """Runs one call after a delay on a thread of its own; an exception is logged and counted.
 
     Args:
-        name: Of the thread.
-        delay_s: Until the call, from `start`.
+        name: Name of the thread.
+        delay_s: Delay from `start` to the call.
         job: The call.
     """
 
@@ -323,11 +323,11 @@ class JobTimer:
         self._thread = OwnedThread(name, self._wait, on_death=OnDeath.REPORT)
 
     def start(self) -> None:
-        """Begin to wait. Raises RuntimeError if no thread can be started."""
+        """Start the delay. Raises RuntimeError if no thread can be started."""
         self._thread.start()
 
     def cancel(self) -> None:
-        """Make no call if it has not begun."""
+        """Prevent the call unless it has begun."""
         self._cancelled.set()
 
     def _wait(self) -> None:

@@ -1,16 +1,17 @@
-"""YAML read safely: texts, mappings and lists with line and column, and nothing else of YAML.
+"""Safe YAML reader: texts, mappings and lists with line and column, and no other YAML features.
 
-Owns notation and limits. Does not own what a document means, nor how its problems are told. JSON is
-read, too: it is YAML.
+Owns notation and limits. Does not own the meaning of a document, nor the display of its problems.
+JSON is accepted, because it is YAML.
 
 Invariants:
 
-- A scalar is text as it was written (``0755``, ``1.10`` and ``no`` stay what they are), but for an
-  empty one, ``null`` and ``~`` without quotes, which are None. Who knows the type converts it.
-- No tags, no anchors, no aliases, one document, no key twice, no half of a character: so nothing is
-  made that the reader of the file does not see, and the size of the result is bounded by that of
-  the file.
-- Bytes, depth and count of values are bounded while reading, before anything is built on them.
+- A scalar is its text as written (``0755``, ``1.10`` and ``no`` are not converted), except that an
+  empty scalar, ``null`` and ``~`` without quotes are None. The caller, which knows the type,
+  converts.
+- No tags, anchors or aliases, one document, no duplicate keys, no lone surrogates: so the result
+  contains only values that the reader of the file sees, and its size is bounded by that of the
+  file.
+- Bytes, depth and number of values are bounded while reading, before any object is built.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
 try:
     from yaml import CSafeLoader as _Loader
-except ImportError:  # PyYAML was built without libyaml: the same events, thirty times slower
+except ImportError:  # PyYAML was built without libyaml: the same events, 30 times slower
     from yaml import SafeLoader as _Loader  # type: ignore[assignment]  # has the same events
 
 _NULLS: Final = frozenset({"", "~", "null", "Null", "NULL"})
@@ -52,13 +53,13 @@ _HALF_CHARACTER: Final = re.compile("[\ud800-\udfff]")
 
 @dataclass(frozen=True, slots=True)
 class YamlLimits:
-    """How much is read.
+    """Limits of a document.
 
     Attributes:
-        size_bytes: Of the document, in UTF-8.
-        depth: Mappings and lists around a value.
-        values: Keys and values together.
-        mend: What to do with a document that is too large, such as ``split the flow``.
+        size_bytes: Size of the document in UTF-8.
+        depth: Number of mappings and lists around a value.
+        values: Number of keys and values together.
+        mend: Remedy for a document over a limit, such as ``split the flow``.
     """
 
     size_bytes: int
@@ -71,9 +72,9 @@ class InvalidYaml(InvalidRequest):
     """A document that cannot be read.
 
     Attributes:
-        line: Where, from 1.
-        column: Where in the line, from 1.
-        reason: What is wrong, and the mend.
+        line: Line of the problem, from 1.
+        column: Column of the problem, from 1.
+        reason: The problem and its remedy.
     """
 
     def __init__(self, line: int, column: int, reason: str) -> None:
@@ -91,8 +92,8 @@ class Node:
         value: Text or None; nodes by key; or nodes in order.
         line: Its line.
         column: Its column.
-        is_plain: It is a scalar without quotes, so that it may stand for more than its text.
-        keys: For a mapping: the scalar that each key was written as.
+        is_plain: It is a scalar without quotes, so that it may be more than text, such as null.
+        keys: For a mapping: the scalar node of each key.
     """
 
     value: str | dict[str, Node] | list[Node] | None
@@ -106,14 +107,14 @@ _NO_KEYS: Final[Mapping[str, Node]] = MappingProxyType({})
 
 
 def read_tree(document: str | bytes, limits: YamlLimits) -> Node | None:
-    """Read a document; None if there is nothing in it.
+    """Read a document; return None if it is empty.
 
     Args:
         document: YAML or JSON; bytes are UTF-8.
-        limits: How much is read.
+        limits: Limits of the document.
 
     Raises:
-        InvalidYaml: It is no YAML, uses what is refused, or is over a limit.
+        InvalidYaml: The document is not YAML, uses a refused feature, or is over a limit.
     """
     text = _within(document, limits)
     try:
@@ -125,27 +126,27 @@ def read_tree(document: str | bytes, limits: YamlLimits) -> Node | None:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         context = f" {error.context}" if error.context else ""
-        tab = "; indent with blanks, not with a tab" if _is_tab(text, mark) else ""
-        reason = f"this is no YAML: {error.problem}{context}{tab}"
+        tab = "; indent with spaces, not with a tab" if _is_tab(text, mark) else ""
+        reason = f"invalid YAML: {error.problem}{context}{tab}"
         raise InvalidYaml(*_place(mark), reason) from None
     except ReaderError as error:
         before = text[: error.position] if isinstance(error.position, int) else ""
         line = before.count("\n") + 1
         column = len(before) - (before.rfind("\n") + 1) + 1
-        raise InvalidYaml(line, column, f"this is no YAML: {error.reason}") from None
+        raise InvalidYaml(line, column, f"invalid YAML: {error.reason}") from None
     except UnicodeEncodeError:
         raise InvalidYaml(1, 1, "the text is not Unicode: write the file in UTF-8") from None
 
 
 def _within(document: str | bytes, limits: YamlLimits) -> str:
-    """Return the text of a document that is not too long."""
+    """Return the text of a document that is within the size limit."""
     too_long = len(document) > limits.size_bytes
     if isinstance(document, str):
-        # A character has one byte at least, so what is far too long is not encoded to be measured.
+        # A character has at least one byte, so a document that is far too long is not encoded.
         too_long = too_long or len(document.encode(errors="surrogatepass")) > limits.size_bytes
     if too_long:
         size = f"{limits.size_bytes >> 20} MiB"
-        raise InvalidYaml(1, 1, f"the file has more than {size}: {limits.mend}")
+        raise InvalidYaml(1, 1, f"the file is larger than {size}: {limits.mend}")
     return document if isinstance(document, str) else _decoded(document)
 
 
@@ -155,7 +156,7 @@ def _decoded(document: bytes) -> str:
     except UnicodeDecodeError as error:
         before = document[: error.start]
         line, column = before.count(b"\n") + 1, error.start - before.rfind(b"\n")
-        raise InvalidYaml(line, column, "this byte is no UTF-8: write the file in UTF-8") from None
+        raise InvalidYaml(line, column, "this byte is not UTF-8: write the file in UTF-8") from None
 
 
 def _is_tab(text: str, mark: Mark | None) -> bool:
@@ -188,7 +189,7 @@ class _Reader:
             elif isinstance(event, DocumentStartEvent):
                 documents += 1
                 if documents > 1:
-                    raise _refused(event, "a second document: write one in a file")
+                    raise _refused(event, "a second document: write one document per file")
         return root
 
     def _node(self, event: Event, depth: int) -> Node:
@@ -214,15 +215,15 @@ class _Reader:
             if key in keys:
                 raise _refused(
                     event,
-                    f"{key!r} stands here twice, first in line {keys[key].line}: give each its "
-                    "name",
+                    f"duplicate key {key!r}, first in line {keys[key].line}: give each key its "
+                    "own name",
                 )
             keys[key] = _scalar(event)
             fields[key] = self._node(next(self._events), depth)
         return Node(fields, line, column, keys=keys)
 
     def _check(self, event: Event, depth: int) -> None:
-        """Refuse what is too much, and what of YAML is not read."""
+        """Refuse values over a limit and unsupported features of YAML."""
         self._values += 1
         if self._values > self._limits.values:
             raise _refused(event, f"more than {self._limits.values:,} values: {self._limits.mend}")
@@ -240,7 +241,7 @@ class _Reader:
 def _scalar(event: ScalarEvent) -> Node:
     text, is_plain = event.value, event.implicit[0]
     if not text.isascii() and _HALF_CHARACTER.search(text):
-        # Only an escape can write one; no store and no answer could.
-        raise _refused(event, "half of a character: write the whole one")
+        # Only an escape can contain one, and neither a store nor an answer can represent it.
+        raise _refused(event, "half of a surrogate pair: write the whole character")
     value = None if is_plain and text in _NULLS else text
     return Node(value, *_place(event.start_mark), is_plain)

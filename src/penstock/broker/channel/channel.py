@@ -1,14 +1,14 @@
-"""A channel at work: its state, the journal that keeps it, its consumers, and the pump.
+"""A channel: its state, the journal that persists it, its consumers, and the pump.
 
-Owns when the pump runs, that it runs in turns of bounded length, so that nobody waits long for the
-event loop, and the channel's end. Does not own what consumers get next (`serving`), what state a
-message is in (`state`) nor what is not delivered any more (`giveup`).
+Owns when the pump runs, the bound on each turn of the pump, so that other work of the event loop
+does not wait long, and the end of the channel. Does not own what consumers get next (`serving`),
+the states of messages (`state`) nor dropped messages (`giveup`).
 
-Invariants: used on the broker's event loop only. Whoever changes what could be given out asks for a
-turn of the pump (`Channel.schedule`), and has it once however often it asks. A turn that raises is
-tried again after a second. If an exception ended a change of the state half way, the channel
-refuses all work, and the exception goes to the event loop's exception handler: a restart restores
-the state from the journal.
+Invariants: used on the broker's event loop only. Code that changes what can be delivered requests a
+turn of the pump (`Channel.schedule`); several requests lead to one turn. A turn that raises is
+retried after one second. If an exception interrupted a change of the state, the channel refuses all
+work, and the exception goes to the event loop's exception handler: a restart restores the state
+from the journal.
 """
 
 from __future__ import annotations
@@ -53,17 +53,17 @@ class Channel:
 
     Args:
         name: Its name.
-        topic: Where its messages come from.
-        state: What it knows of them.
-        keeper: Keeps the state on disk; None for one that is ephemeral, or its topic is.
-        options: What it was told.
+        topic: Source of its messages.
+        state: State of its messages.
+        keeper: Persists the state; None if the channel or its topic is ephemeral.
+        options: Its options.
         clock: For deadlines.
-        dead_letters: Where messages go that are given up.
-        memory: What the broker holds in memory; without room nothing new is given out.
+        dead_letters: Receives messages that are given up.
+        memory: Memory budget of the broker; without free memory, no new message is delivered.
 
     Attributes:
-        ephemeral: It goes with its last consumer.
-        counters: What it did not deliver.
+        ephemeral: It is deleted with its last consumer.
+        counters: Counts of messages that were not delivered.
     """
 
     def __init__(
@@ -103,45 +103,45 @@ class Channel:
         """Add a consumer.
 
         Raises:
-            Unavailable: The channel refuses all work after an exception.
+            Unavailable: The channel has stopped after an exception.
         """
         if self._failed:
             raise Unavailable(
-                f"channel {self.name} stopped after an unexpected exception: the broker's log has"
-                " it; the channel is whole again after a restart of the broker"
+                f"channel {self.name} stopped after an unexpected exception, which is in the"
+                " broker's log: restart the broker to restore the channel from its journal"
             )
         self.subscribers[subscriber.number] = subscriber
         self.wake(subscriber)
 
     def wake(self, subscriber: Subscriber) -> None:
-        """Look at a consumer again that may take more than before, by its RDY or its connection."""
+        """Check again a consumer whose RDY or connection may allow more messages."""
         self._takers.look(subscriber)
         self.schedule()
 
     def unsubscribe(self, subscriber: Subscriber) -> None:
-        """Remove a consumer; what it held comes again at once, or when its time is over."""
+        """Remove a consumer; its messages are redelivered at once, or after their time-out."""
         self.subscribers.pop(subscriber.number, None)
         self._takers.remove(subscriber)
         if self.options.requeue_on_disconnect and not self._closed:
-            # Due at once, and without the clock: nothing may keep them from coming again.
+            # Due at once, and without reading the clock: no failure may prevent the redelivery.
             self.state.release(subscriber.number, self._time.last_ms)
             self.schedule()
 
     def finish(self, subscriber: Subscriber, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Be done with messages; returns those that were not in flight for this consumer."""
+        """Finish messages; return those that were not in flight for this consumer."""
         done = self.state.finish(subscriber.number, ids)
         self.wake(subscriber)
         return ids if not done.any() else ids[~done]
 
     def requeue(self, subscriber: Subscriber, message: int, delay_ms: int) -> bool:
-        """Let a message come again after a delay; False if it was not in flight for this one."""
+        """Redeliver a message after a delay; False if it was not in flight for this consumer."""
         due_ms = self._time.now_ms() + delay_ms
         done = self.state.requeue(subscriber.number, message, due_ms)
         self.wake(subscriber)
         return done
 
     def touch(self, subscriber: Subscriber, message: int, max_timeout_ms: int) -> bool:
-        """Give a consumer more time; False if the message was not in flight for it."""
+        """Extend the time-out of a message; False if it was not in flight for this consumer."""
         return self.state.in_flight.touch(
             subscriber.number,
             message,
@@ -153,14 +153,14 @@ class Channel:
     # -- the whole channel
 
     def counts(self) -> ChannelCounts:
-        """Return how many messages are in which state."""
+        """Return the number of messages in each state."""
         return self.state.counts(self._topic.position())
 
     @property
     def backend_depth(self) -> int:
-        """Return how many of the messages that wait would be read from the disk for the first time.
+        """Return how many undelivered messages would be read from the disk.
 
-        What was given out before is left out.
+        Messages that were delivered before are not counted.
         """
         oldest = [feed.oldest for feed in self._topic.feeds]
         ends = [min(pair) for pair in zip(self._topic.position(), oldest, strict=True)]
@@ -168,15 +168,15 @@ class Channel:
 
     @property
     def message_count(self) -> int:
-        """Return how many messages came to the channel since the broker started."""
+        """Return how many messages the channel has received since the broker started."""
         return max(0, sum(self._topic.position()) - self._counted_from)
 
     def clear(self) -> None:
-        """Be done with everything that is there, in flight and deferred, too."""
+        """Finish all messages, including those in flight and deferred."""
         self.seek(self._topic.position())
 
     def pass_over(self, starts: Sequence[int], ends: Sequence[int]) -> None:
-        """Be done with what was never given out between two offsets of each stream partition."""
+        """Finish undelivered messages between two offsets of each stream partition."""
         for partition, (start, end) in enumerate(zip(starts, ends, strict=True)):
             progress = self.state.progress[partition]
             if max(start, progress.next) < end:
@@ -184,38 +184,38 @@ class Channel:
         self.schedule()
 
     def shed_below(self, partition: int, offset: int) -> None:
-        """Be done with what was deleted before it was given out, or waits; it is counted."""
+        """Finish and count messages that were deleted before they were delivered or finished."""
         self.counters.shed += self.state.drop_below(partition, offset)
         self.schedule()
 
     async def keep(self, *, durable: bool = False) -> None:
-        """Return when the state as it is survives the death of the broker.
+        """Return when the current state survives the death of the broker.
 
         Args:
-            durable: When it survives a power loss, too, with what an earlier broker wrote of it.
+            durable: Wait until the state, including earlier writes, survives a power loss.
 
         Raises:
-            Unavailable: The disk would not take it now; it is tried again.
+            Unavailable: The disk write failed; it will be retried.
         """
         if self._keeper is not None:
             await self._keeper.keep(durable=durable)
 
     def seek(self, offsets: Sequence[int | None]) -> None:
-        """Go on at an offset of each stream partition, back or forward; None: stay."""
+        """Continue at an offset of each stream partition, back or forward; None: no change."""
         for partition, offset in enumerate(offsets):
             if offset is not None:
                 self.state.seek(partition, offset)
         for subscriber in self.subscribers.values():
-            self._takers.look(subscriber)  # nothing is in flight for it any more
+            self._takers.look(subscriber)  # no message is in flight for it any longer
         self.schedule()
 
     def set_paused(self, *, paused: bool) -> None:
-        """Stop giving messages out, or begin again."""
+        """Pause or resume deliveries."""
         self.paused = paused
         self.schedule()
 
     def close(self) -> None:
-        """Stop; consumers are closed. The state stays as it is on disk."""
+        """Stop, and close the consumers. The state on disk is not changed."""
         self._closed = True
         steps = Steps()
         for subscriber in tuple(self.subscribers.values()):
@@ -226,7 +226,7 @@ class Channel:
         steps.finish()
 
     async def shut(self) -> None:
-        """Stop, and let go of the files, when all is written."""
+        """Stop, and close the files after everything is written."""
         try:
             self.close()
         finally:
@@ -234,10 +234,10 @@ class Channel:
                 await self._keeper.close()
 
     def schedule(self) -> None:
-        """Look, in the next turn of the loop, whether there is something to give out."""
+        """Run the pump in the next iteration of the loop."""
         if not self._scheduled and not self._closed:
             asyncio.get_running_loop().call_soon(self._pump)
-            self._scheduled = True  # behind it: if it raises, the next one asks again
+            self._scheduled = True  # set last: if `call_soon` raises, a later call tries again
 
     # -- the pump
 
@@ -247,12 +247,12 @@ class Channel:
             return
         try:
             self._take_turn()
-        except Exception as error:  # noqa: BLE001 - the top of a callback
+        except Exception as error:  # noqa: BLE001 - the outermost handler of a callback
             self._turn_failed(error)
 
     def _take_turn(self) -> None:
         if not self.state.is_whole:
-            raise RuntimeError("a change of the channel's state was ended half way")
+            raise RuntimeError("a change of the channel's state was interrupted by an exception")
         now_ms = self._time.now_ms()
         try:
             for number in self.state.expire(now_ms):
@@ -275,15 +275,15 @@ class Channel:
     def _turn_failed(self, error: Exception) -> None:
         if self.state.is_whole:
             _logger.error(
-                "channel %s: a turn failed, and is tried again", self.name, exc_info=error
+                "channel %s: a turn of the pump failed, will retry", self.name, exc_info=error
             )
             now_ms = self._time.last_ms
             self._alarm.set(now_ms + _RETRY_MS, now_ms)
             return
         self._failed = True
-        text = f"channel {self.name}: an exception left its state half changed, so it stops"
-        # Of a kind that ends the process, whatever the cause was: the loop's handler only logs
-        # errors of the system, which are trouble of one connection.
+        text = f"channel {self.name}: an exception interrupted a change of its state, so it stops"
+        # A RuntimeError ends the process, whatever the cause was: the loop's handler only logs an
+        # OSError, which usually concerns a single connection.
         fault = RuntimeError(text)
         fault.__cause__ = error
         try:

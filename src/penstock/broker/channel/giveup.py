@@ -1,11 +1,11 @@
-"""What a channel delivers no more: too old, tried too often, too many, lost or deleted.
+"""Messages that a channel drops: expired, over `max_attempts`, over the backlog limit, or lost.
 
-Owns the counts of these, and the way of dead letters into their topic. Does not own when a message
-is looked at (`channel`) nor how it is done with (`state`).
+Owns their counters, and the transfer of dead letters to their topic. Does not own when messages are
+checked (`channel`) nor how they are finished (`state`).
 
-Invariants: used on the broker's event loop only; a dead letter is done with here when the other
-topic has it durably, until then it is in flight for nobody's connection, so that a crash brings it
-back here. What is on its way is bounded; the next ones wait.
+Invariants: used on the broker's event loop only; a dead letter is finished here once the other
+topic has stored it durably. Until then it is in flight, but for no connection, so that a crash
+returns it to this channel. The number of dead letters under way is bounded; further ones wait.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ _PUT_MESSAGES_MAX: Final = 10_000
 
 
 class DeadLetters(Protocol):
-    """Where messages go that were tried too often."""
+    """Receiver of messages with too many delivery attempts."""
 
     async def put(self, topic: str, messages: pa.BinaryArray) -> None:
-        """Append messages to a topic, which is made if there is none.
+        """Append messages to a topic, which is created if it does not exist.
 
         Raises:
-            PenstockError: It cannot be done now; nothing was appended.
+            PenstockError: The append failed; nothing was appended.
         """
         ...
 
 
 @dataclass(slots=True)
 class ChannelCounters:
-    """What happened since the broker started.
+    """Counters since the start of the broker.
 
     Attributes:
-        journal_damaged: 1: its journal was damaged or gone then, so that finished messages come
-            again.
+        journal_damaged: 1 if the journal was damaged or missing at the start, so that finished
+            messages are delivered again.
     """
 
     lost: int = 0
@@ -68,12 +68,12 @@ class ChannelCounters:
 
 
 class GiveUp:
-    """What one channel gives up.
+    """Drops the messages of one channel.
 
     Args:
-        state: What the channel knows of its messages.
-        dead_letters: Takes what was tried too often.
-        go_on: Called when there may be something to do again.
+        state: State of the channel's messages.
+        dead_letters: Receives messages with too many delivery attempts.
+        go_on: Called when there may be work again.
     """
 
     def __init__(
@@ -92,39 +92,39 @@ class GiveUp:
         self._put_bytes = 0
 
     def close(self) -> None:
-        """Stop. What is on its way to another topic stays in this channel, too."""
+        """Stop. Messages under way to another topic also stay in this channel."""
         self._closed = True
         for task in self._puts:
             task.cancel()
 
     def count_missing(self, place: Slice) -> None:
-        """Count messages that are not there any more."""
+        """Count messages that no longer exist."""
         count = place.end - place.start
         if place.deleted:
-            # For a bound's sake: nothing else deletes what a channel still wants.
+            # Deleted because of a size bound: no other deletion removes unread messages.
             self.counters.shed += count
         else:
             self.counters.lost += count
 
     def shed(self, ends: Sequence[int], max_backlog: int) -> None:
-        """Let an ephemeral channel fall behind no further than it may: the newest go, as in NSQ."""
+        """Limit the backlog of an ephemeral channel by dropping the newest messages, as in NSQ."""
         for partition, end in enumerate(ends):
             progress = self._state.progress[partition]
             over = end - progress.next - max_backlog
             if over > 0:
                 over = progress.fresh(end) - max_backlog
             if over > 0:
-                # It was not over before, so that these are behind all that went so far.
+                # The limit was not exceeded before, so these messages follow all dropped ones.
                 self._state.skip(partition, max(end - over, progress.next), end)
                 self.counters.shed += over
 
     def bury(
         self, found: list[tuple[Retry, Slice]], options: ChannelOptions, now_ms: int
     ) -> tuple[list[tuple[Retry, Slice]], int]:
-        """Give up what was delivered too often; returns what was not, and how many went.
+        """Give up messages with too many delivery attempts; return the others and the number.
 
-        Where too much is on its way to the dead-letter topic the others stay as they are, and the
-        channel goes on when that is there.
+        If too many dead letters are under way already, these messages stay as they are, and the
+        channel continues when the dead letters have arrived.
         """
         limit = options.max_attempts
         dead = [entry for entry in found if entry[0].attempts >= limit] if limit else []
@@ -141,7 +141,7 @@ class GiveUp:
         else:
             messages = pa.concat_arrays([place.messages for _, place in dead])
             putting = self._put(topic, retries, messages, now_ms + _RETRY_MS)
-            # It begins in a later turn of the loop, when the messages are in flight for it.
+            # It begins in a later iteration of the loop, when the messages are in flight for it.
             task = start_job("dead letters", putting)
             try:
                 self._state.redeliver(retries, _CLIENT, now_ms, _TIMEOUT_MS)
@@ -162,10 +162,10 @@ class GiveUp:
             await self._dead_letters.put(topic, messages)
             done = True
         except PenstockError as error:
-            _logger.warning("messages cannot be put into topic %s, tried again: %s", topic, error)
+            _logger.warning("cannot append messages to topic %s, will retry: %s", topic, error)
         except Exception:
-            # The top of a task. The messages come again, as after any other failure.
-            _logger.exception("messages cannot be put into topic %s, tried again", topic)
+            # The outermost handler of a task. The messages are retried, as after any other failure.
+            _logger.exception("cannot append messages to topic %s, will retry", topic)
         finally:
             self._put_messages -= len(messages)
             self._put_bytes -= messages.nbytes
@@ -180,7 +180,7 @@ class GiveUp:
 
 
 def too_old(place: Slice, ttl_ms: int, now_ms: int) -> int:
-    """Return how many of the first messages of a slice are too old; with a ttl of 0 none are."""
+    """Return how many messages at the beginning of a slice expired; with a TTL of 0, none."""
     if not ttl_ms:
         return 0
     latest_ns = (now_ms - ttl_ms) * _NANOSECONDS_PER_MS

@@ -1,11 +1,11 @@
-"""The channels of topics on disk: made, found again after a restart, removed.
+"""Channels of topics on disk: creation, loading after a restart, removal.
 
 Owns a topic's folder ``channels/<name>/``, which holds a channel's journal. Does not own which
-channels a topic has (``topic.json``, `topics`) nor what they do (`penstock.broker.channel`).
+channels a topic has (``topic.json``, `topics`) nor their behaviour (`penstock.broker.channel`).
 
-Invariants: slow steps here run beside the event loop, and no channel is used on it meanwhile; a
-channel that a restart finds damaged goes on with what its journal still says, and at worst gives
-messages out again.
+Invariants: slow steps run beside the event loop, while no channel is used on it; a damaged channel
+continues with the readable part of its journal after a restart, and in the worst case delivers
+messages again.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ FOLDER: Final = "channels"
 
 
 class ChannelRules(Protocol):
-    """What a topic was told, as far as its channels are concerned."""
+    """Options of a topic that concern its channels."""
 
     def channel(self, defaults: ChannelOptions, topic: str) -> ChannelOptions:
-        """Return what the channels of a topic are told."""
+        """Return the options of a topic's channels."""
         ...
 
 
@@ -50,7 +50,7 @@ class StoredTopic(FeedingTopic, Protocol):
 
     Attributes:
         name: Its name.
-        folder: Its folder; empty: it lives in memory.
+        folder: Its folder; empty: the topic exists only in memory.
     """
 
     name: str
@@ -58,7 +58,7 @@ class StoredTopic(FeedingTopic, Protocol):
 
     @property
     def options(self) -> ChannelRules:
-        """Return what it was told."""
+        """Return the topic's options."""
         ...
 
     @property
@@ -69,15 +69,15 @@ class StoredTopic(FeedingTopic, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ChannelStore:
-    """Makes channels.
+    """Creates and loads channels.
 
     Attributes:
         fs: The file system.
         clock: For journals and deadlines.
-        options: What every channel is told, where its topic says nothing else.
-        dead_letters: Where messages go that are given up.
-        kept: What their topics keep in memory, and the bound on all that the broker holds.
-        syncs: Has their journals fsynced.
+        options: Default options of channels; a topic can override them.
+        dead_letters: Receives messages that are given up.
+        kept: Options of the messages that topics keep in memory, with the broker's memory limit.
+        syncs: Schedules the fsyncs of the journals.
     """
 
     fs: FileSystem
@@ -88,7 +88,7 @@ class ChannelStore:
     syncs: JournalSyncs = field(default_factory=JournalSyncs)
 
     def create(self, topic: StoredTopic, name: str, starts: Sequence[int]) -> Channel:
-        """Make a channel that begins at these offsets, durably unless it or its topic is ephemeral.
+        """Create a channel at these offsets, durably unless it or its topic is ephemeral.
 
         Raises:
             Unavailable: The disk is full.
@@ -100,11 +100,11 @@ class ChannelStore:
         return self._channel(topic, name, state, ChannelKeeper(journal, state, self.syncs))
 
     def load(self, topic: StoredTopic, name: str) -> Channel:
-        """Return a channel as a restart finds it.
+        """Load a channel after a restart.
 
         Raises:
-            InvalidRequest: Its journal is of a newer format.
-            Unavailable: The disk does not answer.
+            InvalidRequest: Its journal has a newer format.
+            Unavailable: The disk does not respond.
         """
         folder = self._folder(topic, name)
         journal = Journal.open(folder, fs=self.fs, clock=self.clock, strict=False)
@@ -115,20 +115,22 @@ class ChannelStore:
         try:
             state, was_cut = restore(journal.snapshot, journal.records, starts, ends)
         except CorruptData as error:
-            _logger.warning("%s: %s; all messages that are there come again", folder, error)
+            _logger.warning("%s: %s; delivering all existing messages again", folder, error)
             state = ChannelState(starts)
             was_cut, whole = True, False
         if damage.lost_bytes:
             _logger.warning(
-                "%s: kept aside %s of the journal: messages that were finished since may come"
-                " again",
+                "%s: moved %s of the journal aside: messages that were finished may be"
+                " delivered again",
                 *(folder, counted(damage.lost_bytes, "damaged byte")),
             )
         elif not journal.snapshot:
-            _logger.warning("%s: the journal is gone; all that is there comes again", folder)
+            _logger.warning(
+                "%s: the journal is missing; delivering all existing messages again", folder
+            )
         if was_cut or not whole:
-            # Before anything is appended: offsets that a power loss took are given again, and must
-            # not count as done.
+            # Before anything is appended: offsets that a power loss removed are assigned again, and
+            # must not count as finished.
             journal.compact(snapshot(state))
         journal.records = []
         channel = self._channel(topic, name, state, ChannelKeeper(journal, state, self.syncs))
@@ -136,17 +138,17 @@ class ChannelStore:
         return channel
 
     def found(self, folder: str) -> list[str]:
-        """Return the names of the channels that a topic's folder holds."""
+        """Return the names of the channels in a topic's folder."""
         place = f"{folder}/{FOLDER}"
         if not self.fs.exists(place):
             return []
         return [name for name in self.fs.listdir(place) if is_valid_name(name)]
 
     def remove(self, topic: StoredTopic, name: str) -> None:
-        """Remove a channel's files, if it has any.
+        """Remove a channel's files, if they exist.
 
         Raises:
-            Unavailable: A file would not go.
+            Unavailable: A file cannot be deleted.
         """
         folder = self._folder(topic, name)
         if topic.folder and self.fs.exists(folder):
@@ -167,14 +169,14 @@ class ChannelStore:
 def write_state(
     topic_folder: str, name: str, state: ChannelState, fs: FileSystem, clock: Clock
 ) -> Journal:
-    """Write what a new channel knows, durably.
+    """Write the state of a new channel durably.
 
     Raises:
         Unavailable: The disk is full.
     """
     folder = f"{topic_folder}/{FOLDER}/{name}"
     if fs.exists(folder):
-        # Remains of one that was deleted tell nothing about this one.
+        # The journal of a deleted channel of this name does not apply to this one.
         _remove_files(fs, folder)
     journal = Journal.open(folder, fs=fs, clock=clock, strict=False)
     journal.compact(snapshot(state))

@@ -1,14 +1,14 @@
-"""What one nsqlookupd was told of this broker, and what it is to be told next.
+"""Protocol with one nsqlookupd: the topics and channels registered there, and the next commands.
 
-Owns the commands of NSQ's V1 protocol, their order and the reading of the answers. Does not own the
-connection (`link`), when to connect (`announcer`) nor the topics, which it looks at when it tells
-of them: what comes and goes in between is never told.
+Owns the commands of NSQ's V1 protocol, their order and the parsing of answers. Does not own the
+connection (`link`), when to connect (`announcer`) nor the topics, whose state it reads when it
+sends a command: a topic that appears and disappears in between is never registered.
 
-Invariants: pure; a new connection begins with ``IDENTIFY`` and tells everything; commands go out in
-a window of bounded length, so that neither side has to keep many; each is answered in its order.
+Invariants: pure; a new connection begins with ``IDENTIFY`` and registers everything; the number of
+unanswered commands is bounded, so that neither side buffers many; answers arrive in order.
 
     closed --opened--> identifying --answer--> telling <--changed-- (any topic)
-    any --closed--> closed, and nothing is told any more
+    any --closed--> closed, and no command is sent
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ _SIZE: Final = struct.Struct(">i")
 
 
 class Directory(Protocol):
-    """The topics that are to be told of."""
+    """The topics to register."""
 
     def names(self) -> Iterable[str]:
-        """Return the topics there are."""
+        """Return the names of the topics."""
         ...
 
     def channels(self, topic: str) -> Collection[str] | None:
-        """Return a topic's channels; None: there is no such topic."""
+        """Return a topic's channels, or None if the topic does not exist."""
         ...
 
 
 class Registration:
-    """Tells one nsqlookupd.
+    """Registers the topics of this broker at one nsqlookupd.
 
     Args:
-        identity: What this broker says of itself, JSON.
+        identity: JSON that describes this broker.
         directory: Its topics.
-        ping_interval_s: How often the other side hears something at least.
+        ping_interval_s: Maximum time between two commands; a PING fills the gap.
         timeout_s: Longest wait for an answer.
     """
 
@@ -74,11 +74,11 @@ class Registration:
 
     @property
     def identified(self) -> bool:
-        """Say whether the other side knows this broker."""
+        """Whether the other side accepted this broker's identity."""
         return self._identified
 
     def opened(self, now_s: float) -> None:
-        """Begin a connection: the other side knows nothing."""
+        """Begin a connection, on which nothing is registered yet."""
         self.closed()
         self._is_open = True
         self._heard_s = now_s
@@ -88,7 +88,7 @@ class Registration:
         self._changed.update((name, None) for name in self._directory.names())
 
     def closed(self) -> None:
-        """End a connection: the other side forgets everything."""
+        """End a connection; the other side drops all registrations."""
         self._is_open = self._identified = False
         self._told.clear()
         self._changed.clear()
@@ -97,12 +97,12 @@ class Registration:
         self._buffer = b""
 
     def changed(self, topic: str) -> None:
-        """Note that a topic or its channels came or went."""
+        """Note that a topic or one of its channels was created or deleted."""
         if self._is_open:
             self._changed[topic] = None
 
     def take_output(self, now_s: float) -> bytes:
-        """Return what is to be sent now."""
+        """Return the bytes to send now."""
         if self._identified:
             while self._changed and self._unanswered < _WINDOW:
                 topic, _ = self._changed.popitem(last=False)
@@ -112,24 +112,24 @@ class Registration:
         if not self._output:
             return b""
         if self._unanswered == len(self._output):
-            self._heard_s = now_s  # nothing was awaited before these
+            self._heard_s = now_s  # no earlier answer was pending
         self._sent_s = now_s
         output = b"".join(self._output)
         self._output.clear()
         return output
 
     def heard(self, data: bytes, now_s: float) -> None:
-        """Take what the other side sent.
+        """Process received bytes.
 
         Raises:
-            InvalidRequest: It refuses what it was told, or it is no nsqlookupd.
+            InvalidRequest: The other side refuses a command, or is not an nsqlookupd.
         """
         self._heard_s = now_s
         self._buffer += data
         while len(self._buffer) >= _SIZE.size:
             size: int = _SIZE.unpack_from(self._buffer)[0]
             if not 0 <= size <= _ANSWER_BYTES_MAX:
-                raise InvalidRequest(f"an answer of {size} bytes: this is no nsqlookupd")
+                raise InvalidRequest(f"an answer of {size} bytes: this is not an nsqlookupd")
             end = _SIZE.size + size
             if len(self._buffer) < end:
                 return
@@ -137,16 +137,16 @@ class Registration:
             self._take_answer(answer)
 
     def next_look_s(self, now_s: float) -> float:
-        """Return in how many seconds there may be something to send, or an answer is missing."""
+        """Return the seconds until there may be something to send or an answer times out."""
         if self._unanswered:
             return max(0.0, self._heard_s + self._timeout_s - now_s)
         return max(0.0, self._sent_s + self._ping_interval_s - now_s)
 
     def require_answers(self, now_s: float) -> None:
-        """Check that answers come.
+        """Check that answers arrive in time.
 
         Raises:
-            Unavailable: One is missing for too long.
+            Unavailable: An answer is overdue.
         """
         if self._unanswered and now_s - self._heard_s >= self._timeout_s:
             raise Unavailable(f"no answer within {self._timeout_s:g} s")
@@ -175,7 +175,7 @@ class Registration:
 
     def _take_answer(self, answer: bytes) -> None:
         if not self._unanswered:
-            raise InvalidRequest("an answer to nothing: this is no nsqlookupd")
+            raise InvalidRequest("unexpected answer: this is not an nsqlookupd")
         self._unanswered -= 1
         if self._identified:
             if answer != _OK:
@@ -186,7 +186,7 @@ class Registration:
         except orjson.JSONDecodeError:
             raise InvalidRequest(f"IDENTIFY was refused: {answer[:100]!r}") from None
         if not isinstance(document, dict):
-            raise InvalidRequest("the answer to IDENTIFY is no JSON object")
+            raise InvalidRequest("the answer to IDENTIFY is not a JSON object")
         self._identified = True
         host, port = document.get("broadcast_address"), document.get("http_port")
         if isinstance(host, str) and host and isinstance(port, int):

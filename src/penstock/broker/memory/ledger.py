@@ -1,18 +1,19 @@
-"""How much memory the broker's parts hold, and who has to let go or to wait when it is too much.
+"""Memory budget of the broker: what its parts hold, and which of them release memory or wait.
 
-Owns the sum. What is kept only to spare a read from the disk (the newest messages of a stream
-partition) is let go first, the longest unused before others. What cannot be let go (answers and
-messages that a client does not read, commands that wait for their turn, what channels know of their
-messages) makes others wait: at three quarters of the bound channels give out nothing new, so that
-slow consumers alone never reach the bound; at the bound, publishers whose commands wait are not
-read. A channel that knows of few messages may go on up to seven eighths: else one with very many
-that are deferred, or that a consumer keeps, would stop all others until they are due.
+Owns the sum. Caches that only avoid reads from the disk (the newest messages of a stream partition)
+are released first, the least recently used before others. Memory that cannot be released (answers
+and messages that a client does not read, commands that wait for their turn, the state of messages
+in channels) makes others wait: at three quarters of the limit channels deliver no new messages, so
+that slow consumers alone never reach the limit; at the limit, publishers whose commands wait are
+not read. A channel with a small state may deliver up to seven eighths: otherwise one channel with
+very many deferred messages, or messages held by a consumer, would stop all others until they are
+due.
 
-Does not own bodies under way over HTTP or larger than a read, which have a bound of their own
-(`admission`) that is taken off this one.
+Does not own bodies being received over HTTP or larger than one read, which have a limit of their
+own (`admission`) that is subtracted from this one.
 
-Invariants: used on the event loop only; the cache that grew last is never the one that is let go,
-so that whoever reads from the disk gets on; so the bound is passed by one cache at most.
+Invariants: used on the event loop only; the cache that grew last is never released, so that a
+reader from the disk makes progress; so at most one cache exceeds the limit.
 """
 
 from __future__ import annotations
@@ -25,28 +26,28 @@ from penstock.core.looptasks import call_each
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
-_MODEST_PARTS: Final = 1_024  # of the bound: 128 such channels together make up the difference
+_MODEST_PARTS: Final = 1_024  # of the limit: 128 such channels together fill the difference
 
 
 class Cache(Protocol):
-    """What can be let go at any time."""
+    """Memory that can be released at any time."""
 
     def shed(self) -> None:
-        """Let go of everything; the ledger knows."""
+        """Release everything; the ledger has already subtracted it."""
         ...
 
 
 class MemoryLedger:
-    """The ledger of one broker.
+    """Memory budget of one broker.
 
     Args:
-        limit_bytes: The bound.
+        limit_bytes: The limit.
 
     Attributes:
-        held_bytes: What cannot be let go now.
-        cached_bytes: What can.
-        peak_bytes: The most that both were together.
-        sheds: How many caches were let go.
+        held_bytes: Memory that cannot be released now.
+        cached_bytes: Memory of caches.
+        peak_bytes: Maximum of the sum of both.
+        sheds: Number of released caches.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -64,14 +65,14 @@ class MemoryLedger:
 
     @property
     def has_room(self) -> bool:
-        """Say whether anybody may give out something new."""
+        """Whether any channel may deliver new messages."""
         return self.held_bytes < self._consumers_bytes
 
     def has_room_for(self, known_bytes: int) -> bool:
-        """Say whether a channel may give out something new.
+        """Return whether a channel may deliver new messages.
 
         Args:
-            known_bytes: What it knows of its messages takes so much.
+            known_bytes: Memory used by the state of its messages.
         """
         if known_bytes < self._modest_bytes:
             return self.held_bytes < self._modest_consumers_bytes
@@ -79,11 +80,11 @@ class MemoryLedger:
 
     @property
     def is_full(self) -> bool:
-        """Say whether nothing more may come in."""
+        """Whether no more input may be read."""
         return self.held_bytes >= self.limit_bytes
 
     def hold(self, owner: Hashable, size_bytes: int) -> None:
-        """Take note of how much an owner holds now; 0 when it is gone."""
+        """Set how much an owner holds now; 0 when it has ended."""
         before = self._held.get(owner, 0)
         if size_bytes == before:
             return
@@ -99,20 +100,20 @@ class MemoryLedger:
             self.has_room or self.held_bytes < self._modest_consumers_bytes <= total_before
         ):
             waiting, self._waiting = self._waiting, {}
-            # They belong to others than the owner: what one raises must not fail the owner's work.
+            # They belong to other owners: an exception of one must not fail this owner's work.
             call_each(waiting)
 
     def cache(self, cache: Cache, size_bytes: int) -> None:
-        """Take note of how much a cache holds now, which was just used; 0: nothing any more."""
+        """Set how much a cache, which was just used, holds now; 0: it is empty."""
         self.cached_bytes += size_bytes - self._caches.pop(cache, 0)
         if size_bytes:
             self._caches[cache] = size_bytes
             self._make_room()
 
     def when_room(self, callback: Callable[[], None]) -> None:
-        """Call back, once, when there may be room again; the callback takes note and looks later.
+        """Call back once when there may be free memory; the callback only schedules its check.
 
-        Who knew of too much, and knows of less since, looks by itself.
+        A caller whose own state was too large checks again itself when its state shrinks.
         """
         self._waiting[callback] = None
 

@@ -1,9 +1,9 @@
-"""Makes topics of an nsqd's: messages, channels with what each still has to get, pause flags.
+"""Creates topics from those of an nsqd: messages, channels with their backlogs, pause flags.
 
-Owns the writing. Does not own what is read (`folder`) nor what belongs together (`backlog`).
+Owns the writing. Does not own the input (`folder`) nor the merging of queues (`backlog`).
 
-Invariants: a topic is there whole or not at all, also after a crash; a topic that was there is left
-alone; the nsqd's folder is not changed. So whoever was cut off begins again.
+Invariants: a topic exists either completely or not at all, also after a crash; an existing topic is
+not changed; the nsqd's folder is not changed. So an interrupted import can be repeated.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ if TYPE_CHECKING:
 
 _BLOCK_MESSAGES: Final = 5_000
 _BLOCK_BYTES: Final = 1 << 20
-_BLOCK_SPAN_MS: Final = 1_000  # a block has one time for all its messages
+_BLOCK_SPAN_MS: Final = 1_000  # all messages of a block have one timestamp
 
 Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
 class ImportedTopic:
-    """What became of a topic.
+    """Result of the import of one topic.
 
     Attributes:
         name: Its name.
-        channels: How many messages each of its channels still has to get.
-        messages: Messages that were written.
-        left_alone: Why nothing was done; empty: it is there now.
+        channels: Number of undelivered messages of each channel.
+        messages: Number of messages written.
+        left_alone: Why the topic was skipped; empty: it was imported.
     """
 
     name: str
@@ -68,14 +68,14 @@ class NsqImport:
 
     Args:
         source: The nsqd's folder.
-        topics_folder: Where topics are kept; no broker may run on it.
-        include_doubtful: Take messages whose length is damaged, too.
-        skip_existing: Leave topics alone that are there already, instead of refusing all.
+        topics_folder: Folder of the topics; no broker may run on it.
+        include_doubtful: Import messages whose length is damaged, too.
+        skip_existing: Skip topics that exist already, instead of refusing the import.
         fs: The file system.
         queue_options: For the stream partition of each topic.
 
     Attributes:
-        reports: What was found in each queue that was read.
+        reports: Findings in each queue that was read.
     """
 
     def __init__(
@@ -98,15 +98,15 @@ class NsqImport:
         self._clock = _TimesOfMessages()
 
     def run(self, progress: Progress = lambda _topic, _done, _total: None) -> list[ImportedTopic]:
-        """Import every topic; returns what became of each.
+        """Import every topic; return the result of each.
 
         Args:
-            progress: Called with a topic, how many of its messages are written, and how many are
-                to be.
+            progress: Called with a topic, the number of its messages written so far, and their
+                total number.
 
         Raises:
-            Conflict: A broker runs on the folder, or a topic is there already; nothing was done.
-            Unavailable: The disk is full; topics that are there by then are whole.
+            Conflict: A broker runs on the folder, or a topic exists already; nothing was imported.
+            Unavailable: The disk is full; topics imported so far are complete.
         """
         options = self._queue_options
         opened = Topics.open(self._folder, queue_options=options, fs=self._fs, clock=self._clock)
@@ -114,7 +114,7 @@ class NsqImport:
             existing = [one.name for one in self._source.topics if topics.find(one.name)]
             if existing and not self._skip_existing:
                 raise Conflict(
-                    f"topics that are here already: {', '.join(existing)}: skip them with "
+                    f"topics exist already: {', '.join(existing)}: skip them with "
                     "--skip-existing, or delete them first"
                 )
             return [
@@ -125,9 +125,9 @@ class NsqImport:
         self, topics: Topics, source: NsqdTopic, existing: Collection[str], progress: Progress
     ) -> ImportedTopic:
         if source.name in existing:
-            return ImportedTopic(source.name, {}, left_alone="it is here already")
+            return ImportedTopic(source.name, {}, left_alone="it exists already")
         if not is_valid_name(source.name) or is_ephemeral(source.name):
-            return ImportedTopic(source.name, {}, left_alone="it cannot be a topic's name here")
+            return ImportedTopic(source.name, {}, left_alone="its name is not valid here")
         channels = {
             channel.name: channel.is_paused
             for channel in source.channels
@@ -168,11 +168,11 @@ class NsqImport:
             queue.append(batch)
             done += len(batch)
             progress(topic, done, len(backlog))
-        queue.request_sync().result()  # a close only tries to
+        queue.request_sync().result()  # `close` ignores a failed sync
 
 
 def _state(share: Share, given_out: int, total: int) -> ChannelState:
-    """Return the state of a channel: what was given out before waits, the unwanted is done."""
+    """Return the state of a channel: delivered messages wait, unwanted ones are finished."""
     waiting = np.flatnonzero(share.wanted[:given_out])
     parts = [
         records.next_(0, given_out),
@@ -189,11 +189,11 @@ def _state(share: Share, given_out: int, total: int) -> ChannelState:
 
 
 class _TimesOfMessages(SystemClock):
-    """Blocks get the times at which nsqd took their messages."""
+    """Clock that gives blocks the times at which nsqd received their messages."""
 
     def __init__(self) -> None:
         self.time_ms = 0
 
     def now_ms(self) -> int:
-        """Return the time of the message that is written."""
+        """Return the time of the message being written."""
         return self.time_ms

@@ -1,11 +1,11 @@
-"""What an authorization server allows a client: its answer, read and applied.
+"""Permissions of a client: the answer of an authorization server, parsed and applied.
 
-Owns the document's fields, their bounds, and what a permission means, as in NSQ: one entry must
-give ``publish``, or ``subscribe``, for a topic and a channel, and a publisher's channel is empty.
+Owns the document's fields, their bounds, and the meaning of a permission, as in NSQ: one entry must
+grant ``publish``, or ``subscribe``, for a topic and a channel; the channel of a publisher is empty.
 
-Does not own how a pattern is matched (`patterns`). The patterns of one answer are bounded, and so
-are the characters of those that take long, so that neither a turn of the event loop lasts long nor
-a search beside it.
+Does not own how a pattern is matched (`patterns`). The number of patterns of one answer is bounded,
+and so is the total length of slow ones, so that neither an iteration of the event loop nor a search
+on a thread takes long.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Grant:
     permissions: frozenset[str]
 
     def allows(self, topic: str, channel: str) -> bool:
-        """Say whether it allows to subscribe to a channel, or without one to publish."""
+        """Return whether it allows subscribing to a channel, or publishing if there is none."""
         if (_SUBSCRIBE if channel else _PUBLISH) not in self.permissions:
             return False
         if not self.topic.matches(topic):
@@ -55,13 +55,13 @@ class Grant:
 
 
 class Permissions:
-    """What one client may do until it expires.
+    """Permissions of one client until they expire.
 
     Args:
-        identity: Who it was found to be.
-        identity_url: A page about that.
-        expires_ms: When the server is to be asked again, epoch ms.
-        grants: What is allowed.
+        identity: Name of the client.
+        identity_url: A page about it.
+        expires_ms: When to ask the server again, epoch ms.
+        grants: The entries of the answer.
     """
 
     def __init__(
@@ -76,20 +76,20 @@ class Permissions:
 
     @classmethod
     def parse(cls, answer: bytes, now_ms: int) -> Self:
-        """Read a server's answer; slow, for a thread beside the event loop.
+        """Parse a server's answer; slow, for a thread beside the event loop.
 
         Raises:
-            InvalidRequest: It is not what NSQ's authorization servers answer, or out of bounds.
+            InvalidRequest: It is not an answer of NSQ's authorization protocol, or exceeds a limit.
         """
         try:
             document = orjson.loads(answer)
         except orjson.JSONDecodeError as error:
-            raise InvalidRequest(f"the answer is no JSON: {error}") from None
+            raise InvalidRequest(f"the answer is not JSON: {error}") from None
         if not isinstance(document, dict):
-            raise InvalidRequest("the answer is no JSON object")
+            raise InvalidRequest("the answer is not a JSON object")
         ttl_s = document.get("ttl")
         if type(ttl_s) is not int or not 0 < ttl_s <= _TTL_S_MAX:
-            raise InvalidRequest(f"ttl {ttl_s!r:.40} is no number of seconds of 1 or more")
+            raise InvalidRequest(f"ttl {ttl_s!r:.40} is not a number of seconds of 1 or more")
         entries = _list(document, "authorizations", _GRANTS_MAX)
         patterns = _Patterns()
         return cls(
@@ -100,11 +100,11 @@ class Permissions:
         )
 
     def takes_long(self, topic: str, channel: str) -> bool:
-        """Say whether `allows` has to search: then it is for a thread beside the event loop."""
+        """Return whether `allows` must search patterns: then call it on another thread."""
         return self._searches and (topic, channel) not in self._verdicts
 
     def allows(self, topic: str, channel: str) -> bool:
-        """Say whether the client may subscribe to a channel, or without one publish."""
+        """Return whether the client may subscribe to a channel, or publish if there is none."""
         known = self._verdicts.get((topic, channel))
         if known is None:
             known = any(grant.allows(topic, channel) for grant in self.grants)
@@ -115,7 +115,7 @@ class Permissions:
 
 
 class _Patterns:
-    """The patterns of one answer: each is read once, and all together are bounded."""
+    """The patterns of one answer: each is parsed once, and their total size is bounded."""
 
     def __init__(self) -> None:
         self._read: dict[str, Pattern] = {}
@@ -123,13 +123,13 @@ class _Patterns:
         self._count = 0
 
     def take(self, value: object) -> Pattern:
-        """Read a pattern.
+        """Parse a pattern.
 
         Raises:
-            InvalidRequest: It is none, or too much for one answer.
+            InvalidRequest: It is invalid, or exceeds the limits of one answer.
         """
         if not isinstance(value, str):
-            raise InvalidRequest("authorizations: a pattern is no text")
+            raise InvalidRequest("authorizations: a pattern is not a text")
         self._count += 1
         if self._count > _PATTERNS_MAX:
             raise InvalidRequest(f"authorizations: more than {_PATTERNS_MAX} patterns")
@@ -140,7 +140,7 @@ class _Patterns:
             except InvalidRequest as error:
                 raise InvalidRequest(f"authorizations: {error}") from error
         if found.literal is None:
-            # Each time: it is searched for wherever it stands.
+            # Counted at each occurrence: it is searched once for each.
             self._searched_characters += len(value)
             if self._searched_characters > _SEARCHED_CHARACTERS_MAX:
                 raise InvalidRequest(
@@ -152,7 +152,7 @@ class _Patterns:
 
 def _grant(entry: object, patterns: _Patterns) -> Grant:
     if not isinstance(entry, dict):
-        raise InvalidRequest("authorizations: an entry is no JSON object")
+        raise InvalidRequest("authorizations: an entry is not a JSON object")
     channels = _list(entry, "channels", _CHANNELS_MAX)
     permissions = _list(entry, "permissions", _PERMISSIONS_MAX)
     if not all(permission in (_PUBLISH, _SUBSCRIBE) for permission in permissions):
@@ -163,17 +163,17 @@ def _grant(entry: object, patterns: _Patterns) -> Grant:
 
 
 def _list(document: Mapping[str, object], field: str, most: int) -> list[object]:
-    """Return a list; null and absence are an empty one."""
+    """Return a list; null and a missing field are an empty one."""
     value = document.get(field)
     if value is None:
         return []
     if not isinstance(value, list) or len(value) > most:
-        raise InvalidRequest(f"authorizations: {field} is no list of {most} entries at most")
+        raise InvalidRequest(f"authorizations: {field} is not a list of at most {most} entries")
     return value
 
 
 def _text(document: Mapping[str, object], field: str) -> str:
     value = document.get(field)
     if value is not None and not isinstance(value, str):
-        raise InvalidRequest(f"{field} is no text")
+        raise InvalidRequest(f"{field} is not a text")
     return value or ""

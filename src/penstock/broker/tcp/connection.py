@@ -1,14 +1,15 @@
 """One TCP connection that speaks NSQ's V2 protocol.
 
-Owns the order of things: commands are carried out one after the other, and more is read when there
-is room for it. What takes longer than a turn of the loop (a new topic, an fsync, authentication)
-holds up the commands behind it and nobody else. Does not own what came and waits (`intake`), what
-is to leave (`output`), what commands do (`handler`), nor what a consumer has (`consumer`).
+Owns the order of commands: they are executed one after the other, and the connection reads more
+input once there is memory for it. A command that takes longer than one iteration of the loop (a new
+topic, an fsync, authentication) delays only the later commands of its connection. Does not own the
+received input (`intake`), the output (`output`), the effects of commands (`handler`), nor the
+messages of a consumer (`consumer`).
 
-Invariants: after a fatal error nothing more is carried out, and the connection closes when the
-error has been sent. Input is not read faster than it is carried out. In one turn of the loop a
-client gets one slice of its commands carried out (`penstock.broker.protocol.parser`), however many
-it sent: then others have their turn.
+Invariants: after a fatal error no further command is executed, and the connection closes when the
+error has been sent. Input is not read faster than it is executed. In each iteration of the loop one
+slice of a client's commands is executed (`penstock.broker.protocol.parser`), regardless of how many
+the client sent, so that other connections get their turn.
 """
 
 from __future__ import annotations
@@ -40,28 +41,28 @@ _logger = logging.getLogger(__name__)
 
 _UNREAD_BYTES_MAX: Final = 1 << 22  # of answers
 _HANDSHAKE_S: Final = 5.0
-_FAREWELL_S: Final = 2.0  # for a client under TLS to have the rest, and say goodbye
+_FAREWELL_S: Final = 2.0  # for a client under TLS to read the rest and to close its side
 
 
 class Handler(Protocol):
-    """Carries out commands."""
+    """Executes commands."""
 
     def carry_out(self, connection: Connection, command: c.Command) -> Awaitable[None] | None:
-        """Carry out a command, or return what is left of it, to be awaited.
+        """Execute a command; return an awaitable if it is not done yet.
 
         Raises:
-            Refused: It cannot be; the connection ends.
+            Refused: The command is invalid or failed; the connection ends.
         """
         ...
 
 
 class Front(Protocol):
-    """Who accepted a connection.
+    """The server that accepted a connection.
 
     Attributes:
         broker: The broker.
-        limits: What clients may send.
-        heartbeats: When connections beat.
+        limits: Limits on the input of clients.
+        heartbeats: Schedule of the heartbeats of connections.
     """
 
     broker: Broker
@@ -70,31 +71,31 @@ class Front(Protocol):
 
     @property
     def handler(self) -> Handler:
-        """Return what carries out commands."""
+        """Return the handler that executes commands."""
         ...
 
     def connected(self, connection: Connection) -> None:
-        """Take note of a connection."""
+        """Register a connection."""
         ...
 
     def disconnected(self, connection: Connection) -> None:
-        """Forget a connection."""
+        """Remove a connection."""
         ...
 
 
 class Connection(asyncio.Protocol):
     """A client's connection.
 
-    When the client sends no more it closes, as in NSQ: what was not answered yet is not.
+    When the client closes its side, the connection closes without pending answers, as in NSQ.
 
     Args:
-        front: Who accepted it.
+        front: The server that accepted it.
         number: Its number.
 
     Attributes:
-        session: What is known of it.
-        output: What it is sent.
-        consumer: Its place in a channel, once it has one.
+        session: State of the client: address, negotiated settings, TLS.
+        output: Queue of data to send.
+        consumer: Its consumer of a channel, after SUB.
     """
 
     def __init__(self, front: Front, number: int) -> None:
@@ -109,13 +110,13 @@ class Connection(asyncio.Protocol):
         self._intake = Intake(front.limits, self.session, broker.memory)
         self._body_room = BodyRoom(broker.budget, broker.options.body_timeout_ms)
         self._busy: asyncio.Task[None] | None = None
-        self._going_on = False  # the loop comes back, with others in between
+        self._going_on = False  # `_go_on` is scheduled; other connections get their turn first
         self._heard_s = 0.0
 
     # -- what the loop calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
+        """Begin to read and write."""
         # uvloop's transports have the methods and not the base class.
         self._transport = cast("asyncio.Transport", transport)
         try:
@@ -125,7 +126,7 @@ class Connection(asyncio.Protocol):
             self._front.connected(self)
             self.restart_heartbeat()
         except BaseException:
-            self._transport.abort()  # else it would serve a connection that nobody knows
+            self._transport.abort()  # otherwise it would serve an unregistered connection
             raise
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -143,24 +144,24 @@ class Connection(asyncio.Protocol):
         steps.finish()
 
     def data_received(self, data: bytes) -> None:
-        """Carry out the commands that are complete now."""
+        """Execute the commands that are complete now."""
         if not self.output.closed:
             self._take(data)
 
     def pause_writing(self) -> None:
-        """Note that the client does not keep up."""
+        """Note that the client reads too slowly."""
         self.output.clog()
 
     def resume_writing(self) -> None:
-        """Go on."""
+        """Resume sending and reading."""
         self.output.unclog()
         self._pace_input()
         self._go_on_later()
 
-    # -- what came
+    # -- input
 
     def _take(self, data: bytes) -> None:
-        """Carry out a slice of what came."""
+        """Execute a slice of the received commands."""
         try:
             self._take_slice(data)
         except c.Refused as refused:
@@ -169,14 +170,14 @@ class Connection(asyncio.Protocol):
             _logger.info("%s: %s", self.session.address, error)
             self.close()
         except Exception:
-            # The top, whoever called: of what came a part may be lost.
+            # The outermost handler: a part of the input may be lost, so the connection ends.
             _logger.exception("%s: input cannot be taken", self.session.address)
             self.output.abort()
 
     def _take_slice(self, data: bytes) -> None:
         is_another = self._intake.take(data)
         if is_another:
-            # A command counts as life and not its bytes, else who sends slowly is never too slow.
+            # Only complete commands show that a client is alive; single bytes of a slow one do not.
             self._heard_s = asyncio.get_running_loop().time()
         self._carry_out()
         wanted = 0 if self.output.closed else self._intake.wanted_bytes
@@ -185,13 +186,13 @@ class Connection(asyncio.Protocol):
         self._go_on_later()
 
     def read_body(self) -> None:
-        """Read a large body, which has its room now."""
+        """Read a large body, for which memory was reserved."""
         self._heard_s = asyncio.get_running_loop().time()  # it could not send before
         self._pace_input()
         self._go_on_later()
 
     def _go_on_later(self) -> None:
-        """Go on with what came, or with reading, when others had their turn."""
+        """Schedule the rest of the input after other connections had their turn."""
         if self._intake.waits_for_turn and not self._going_on:
             asyncio.get_running_loop().call_soon(self._go_on)
             self._going_on = True
@@ -200,7 +201,7 @@ class Connection(asyncio.Protocol):
         self._going_on = False
         self._intake.begin_turn()
         if self.output.closed or self._is_full:
-            return  # who makes room calls again
+            return  # freed memory or read answers call this again
         if self._intake.holds_more:
             self._take(b"")
         else:
@@ -208,10 +209,10 @@ class Connection(asyncio.Protocol):
 
     @property
     def _is_full(self) -> bool:
-        """Say whether what the client sent has to wait: for its turn, for room, for its answers.
+        """Whether input has to wait: for a turn, for memory or for answers to be read.
 
-        Deliveries stop before so many answers wait to be read. A client may not be able to read
-        while it sends: who only finishes messages gets no answers, and is never held up.
+        Deliveries stop before this many unread answers accumulate. A client may not be able to read
+        while it sends: a client that only finishes messages gets no answers and never waits.
         """
         if self._intake.is_full or self._body_room.is_awaited:
             return True
@@ -227,10 +228,10 @@ class Connection(asyncio.Protocol):
         elif not transport.is_reading() and not self.session.upgrading:
             transport.resume_reading()
 
-    # -- carrying out
+    # -- executing commands
 
     def _carry_out(self) -> None:
-        """Carry out commands until one has to wait, or there is none."""
+        """Execute commands until one has to wait or none is left."""
         commands = self._intake.commands
         while commands and self._busy is None and not self.output.closed:
             command = commands.popleft()
@@ -242,7 +243,7 @@ class Connection(asyncio.Protocol):
                 self.fail(refused.code, refused.text)
                 return
             except Exception:
-                # The top, whoever called: a bug must not leave its client waiting for ever.
+                # The outermost handler: a bug must not leave the client waiting for ever.
                 _logger.exception("%s: a command failed", self.session.address)
                 self.close()
                 return
@@ -257,7 +258,7 @@ class Connection(asyncio.Protocol):
             self.fail(refused.code, refused.text)
             return
         except Exception:
-            # The top of a task, as in `_carry_out`.
+            # The outermost handler of a task, as in `_carry_out`.
             self._busy = None
             _logger.exception("%s: a command failed", self.session.address)
             self.close()
@@ -268,33 +269,33 @@ class Connection(asyncio.Protocol):
             self._carry_out()
             self._go_on_later()
         except Exception:
-            # The top of a task, as above.
+            # The outermost handler of a task, as above.
             _logger.exception("%s: a command failed", self.session.address)
             self.output.abort()
 
     # -- the end, and TLS
 
     def close(self) -> None:
-        """Send what is to be sent, and close."""
+        """Send the pending output, and close."""
         self._intake.commands.clear()
         self.output.close()
 
     def fail(self, code: str, text: str) -> None:
-        """Say what is wrong, and close."""
+        """Send an error, and close."""
         try:
             self.output.send(frames.error(code, self._front.broker.for_clients(text)))
         finally:
             self.close()
 
     async def start_tls(self, context: ssl.SSLContext) -> None:
-        """Go on under TLS.
+        """Switch to TLS.
 
         Raises:
             Refused: The handshake failed.
         """
         self.output.flush()
         if not self._intake.is_empty:
-            # Or what somebody put in on the way would be carried out as if the client had sent it.
+            # Commands that an attacker injected before the handshake must not be executed.
             raise c.Refused("E_IDENTIFY_FAILED", "IDENTIFY failed commands before the handshake")
         plain = self._transport
         if plain is None:
@@ -315,9 +316,9 @@ class Connection(asyncio.Protocol):
             self.session.encrypted(secure)
         except BaseException as error:
             self._transport = None
-            self.output.end()  # nothing plain after what may be half a handshake
+            self.output.end()  # send nothing unencrypted after part of a handshake
             plain.abort()
-            if isinstance(error, OSError):  # those of ssl are of this kind, too
+            if isinstance(error, OSError):  # `ssl.SSLError` is a subclass
                 raise c.Refused("E_IDENTIFY_FAILED", f"IDENTIFY failed {error}") from error
             raise
         finally:
@@ -326,7 +327,7 @@ class Connection(asyncio.Protocol):
     # -- heartbeats
 
     def restart_heartbeat(self) -> None:
-        """Beat as often as was negotiated."""
+        """Schedule heartbeats at the negotiated interval."""
         interval_ms = self.session.negotiated.heartbeat_ms
         if interval_ms:
             self._front.heartbeats.plan(self, interval_ms / 1000)
@@ -334,11 +335,11 @@ class Connection(asyncio.Protocol):
             self._front.heartbeats.forget(self)
 
     def beat(self, now_s: float) -> None:
-        """Send a heartbeat; end the connection whose other side does nothing any more."""
+        """Send a heartbeat, or end the connection if the client is silent or does not read."""
         try:
             self._beat(now_s)
         except BaseException:
-            self.output.abort()  # it has no next beat that would end it
+            self.output.abort()  # no later heartbeat would end it
             raise
 
     def _beat(self, now_s: float) -> None:

@@ -1,11 +1,11 @@
-"""Topics and channels made, paused and deleted while the event loop goes on serving.
+"""Changes of topics and channels (create, pause, delete) while the event loop serves.
 
-Owns the thread that such changes run on, one after the other: each takes fsyncs, and a publisher of
-another topic must not wait for them. Does not own what a change does (`folder`).
+Owns the thread that runs the changes one after the other: each needs fsyncs, and a publisher of
+another topic must not wait for them. Does not own the effects of a change (`folder`).
 
-Invariants: `Topics` is changed on this thread alone; a topic's state in memory on the event loop
-alone; what a cancelled request began is finished. Whatever is raised, memory follows the disk: what
-``topic.json`` says of pauses and channels is so in memory when a change ends.
+Invariants: only this thread changes `Topics`, and only the event loop changes a topic's state in
+memory; a change whose request is cancelled is completed. After any exception, memory follows the
+disk: pauses and channels in memory equal those in ``topic.json`` when a change ends.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _logger = logging.getLogger(__name__)
 
 
 class TopicWatcher(Protocol):
-    """Is told what comes and goes, on the event loop."""
+    """Listener for created, changed and deleted topics, on the event loop."""
 
     def created(self, topic: Topic) -> None:
-        """Take note of a new topic; `changed` is called, too."""
+        """Handle a new topic; `changed` is called, too."""
         ...
 
     def changed(self, topic: str) -> None:
-        """Take note that a topic or one of its channels came or went, or may have."""
+        """Handle a topic or channel that was, or may have been, created or deleted."""
         ...
 
 
@@ -54,7 +54,7 @@ class TopicChanges:
         topics: The topics.
 
     Attributes:
-        watchers: Who is told of topics and channels that come and go.
+        watchers: Listeners for topics and channels that are created or deleted.
     """
 
     def __init__(self, topics: Topics) -> None:
@@ -65,11 +65,11 @@ class TopicChanges:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="topics")
 
     async def create(self, name: str, partitions: int) -> Topic:
-        """Make a topic, or return the one with as many stream partitions. Raises as `Topics`."""
+        """Create a topic, or return one with as many stream partitions. Raises as `Topics`."""
         return await self._create(name, partitions, same=True)
 
     async def find_or_create(self, name: str, partitions: int) -> Topic:
-        """Return the topic, made if there is none. Raises as `Topics.create`."""
+        """Return the topic, created if it does not exist. Raises as `Topics.create`."""
         return await self._create(name, partitions, same=False)
 
     async def set_paused(self, name: str, *, paused: bool) -> None:
@@ -86,14 +86,14 @@ class TopicChanges:
             topic.set_paused(paused=topic.file.paused)
 
     async def configure(self, topic: Topic, texts: Mapping[str, str]) -> None:
-        """Tell a topic something else, durably; its channels obey at once.
+        """Change options of a topic durably; its channels apply them at once.
 
         Args:
             topic: The topic.
-            texts: Options by name; an empty text takes a setting back.
+            texts: Options by name; an empty text resets an option.
 
         Raises:
-            InvalidRequest: There is no such option, or a value cannot be.
+            InvalidRequest: An option is unknown, or a value is invalid.
             Unavailable: The disk is full, or the topic was deleted meanwhile.
         """
         await _to_its_end(self._configure(topic, texts))
@@ -105,15 +105,15 @@ class TopicChanges:
             self._topics.parts.obey(topic)
 
     async def empty(self, topic: Topic) -> None:
-        """Let no channel have what none was given yet, for good; readers by offset keep it.
+        """Withhold all undelivered messages from channels permanently; readers by offset keep them.
 
         Raises:
-            Unavailable: The disk is full: after a restart it may be there again.
+            Unavailable: The disk is full: the messages may be back after a restart.
         """
         held = topic.forgo()
         if held is None:
             return
-        # Before the file says so: behind it they would have what they were not to get.
+        # Channels first: otherwise, after a crash, they would receive the discarded messages.
         for channel in tuple(topic.channels.values()):
             await channel.keep()
 
@@ -124,10 +124,10 @@ class TopicChanges:
         await self._run(write)
 
     async def purge(self, topic: Topic) -> None:
-        """Delete every message of a topic, for channels and for readers by offset alike.
+        """Delete every message of a topic, for channels and for readers by offset.
 
         Raises:
-            Unavailable: Disk full or I/O error; some may be deleted.
+            Unavailable: The disk is full, or an I/O error; some messages may be deleted.
         """
         await _to_its_end(self._purge(topic))
 
@@ -138,13 +138,13 @@ class TopicChanges:
             await channel.keep()
         try:
             for queue in topic.queues:
-                # It waits for an fsync, and deletes files.
+                # It waits for an fsync and deletes files.
                 await run_on_thread(queue.retention.clear)
         finally:
             steps = Steps()
             for feed in topic.feeds:
                 steps.take(feed.forget)
-            # What came meanwhile is deleted, too.
+            # Messages that arrived meanwhile are deleted, too.
             ends = tuple(queue.earliest for queue in topic.queues)
             for channel in tuple(topic.channels.values()):
                 steps.take(channel.pass_over, (0,) * len(ends), ends)
@@ -154,17 +154,17 @@ class TopicChanges:
     async def find_or_create_channel(
         self, topic: Topic, name: str, starts: tuple[int, ...] | None = None
     ) -> Channel:
-        """Return the channel of a topic, made if there is none.
+        """Return a channel of a topic, created if it does not exist.
 
-        The first one begins where the topic stands, others with what comes from now on.
+        The first channel begins at the topic's position, others with the next message.
 
         Args:
             topic: The topic.
             name: The channel's name.
-            starts: Where a new one begins instead, in each stream partition.
+            starts: Offsets at which a new channel begins instead, by stream partition.
 
         Raises:
-            InvalidRequest: The name cannot be.
+            InvalidRequest: The name is invalid.
             Unavailable: The disk is full, or the topic was deleted meanwhile.
         """
         found = topic.channels.get(name)
@@ -178,20 +178,20 @@ class TopicChanges:
         return await asyncio.shield(making)
 
     async def delete_channel(self, topic: Topic, name: str) -> None:
-        """Delete a channel: its consumers are closed, and its files go.
+        """Delete a channel and its files, and close its consumers.
 
-        An ephemeral topic goes with its last channel.
+        An ephemeral topic is deleted with its last channel.
 
         Raises:
-            NotFound: There is none of this name.
-            Unavailable: The disk is full; the channel is still there.
+            NotFound: The topic has no channel of this name.
+            Unavailable: The disk is full; the channel still exists.
         """
         channel = topic.channel(name)
-        # The task begins in a later turn of the loop, when the channel is detached.
+        # The task begins in a later iteration of the loop, after the channel is detached.
         dropping = start_awaited(self._drop_channel(topic, channel))
         dropping.add_done_callback(partial(_forget, self._dropping, (topic, name)))
         self._dropping[topic, name] = dropping
-        # Closed before its files go, so that nothing is written into them any more.
+        # Detach it before its files are deleted, so that nothing is written to them any longer.
         topic.detach(name)
         self._tell(topic.name)
         await asyncio.shield(dropping)
@@ -201,17 +201,17 @@ class TopicChanges:
         name = channel.name
         try:
             await channel.shut()
-            # As it is now: other channels may have come or gone meanwhile.
+            # The current value: other channels may have been created or deleted meanwhile.
             held = topic.held
             await self._run(lambda: self._topics.channels.drop(topic, name, held))
         except BaseException:
             if name in topic.file.channels and not topic.closed:
-                # Its files are still named; what was in flight or not written comes again.
+                # `topic.json` still lists it; messages in flight or not written are redelivered.
                 await self._attach_again(topic, name)
             raise
 
     async def _delete_unused(self, topic: Topic) -> None:
-        """Delete an ephemeral topic that has no channel any more."""
+        """Delete an ephemeral topic that has no channel left."""
         awaited = any(wanted is topic for wanted, _ in self._making)
         if is_ephemeral(topic.name) and not (topic.channels or topic.closed or awaited):
             with contextlib.suppress(NotFound):
@@ -221,7 +221,7 @@ class TopicChanges:
         """Pause or unpause a channel durably.
 
         Raises:
-            NotFound: There is none of this name.
+            NotFound: The topic has no channel of this name.
             Unavailable: The disk is full.
         """
         await _to_its_end(self._set_channel_paused(topic, topic.channel(name), paused=paused))
@@ -237,36 +237,36 @@ class TopicChanges:
             channel.set_paused(paused=paused)
 
     async def delete(self, name: str) -> None:
-        """Delete a topic: gone for good at once; returns when its files are, too.
+        """Delete a topic: permanently at once; return when its files are deleted, too.
 
         Raises:
-            NotFound: There is none of this name.
-            Unavailable: The disk is full; the topic is still there.
+            NotFound: No topic has this name.
+            Unavailable: The disk is full; the topic still exists.
         """
         await _to_its_end(self._delete(name))
 
     async def _delete(self, name: str) -> None:
         topic = await self._run(lambda: self._topics.retire(name))
-        # It is gone for good: whatever is raised from here on, each of its parts ends.
+        # The deletion is permanent: each part must end, whatever is raised from here on.
         steps = Steps()
         steps.take(self._tell, name)
         steps.take(topic.end)
-        # Some go by themselves, with the last of the consumers that are closed here.
+        # Ephemeral channels disappear with the last of their consumers, which are closed here.
         for channel in tuple(topic.channels.values()):
             try:
                 await channel.shut()
             except Exception:
-                _logger.exception("topic %s: a channel of the deleted topic cannot be shut", name)
-        # Not on the one thread: it may take long, and nobody else can use the name meanwhile.
+                _logger.exception("topic %s: cannot shut a channel of the deleted topic", name)
+        # Not on the single thread: it may take long, and the name is reserved meanwhile.
         await run_on_thread(partial(self._remove, topic))
         steps.finish()
 
     def close(self) -> None:
-        """Wait for the change that runs."""
+        """Wait for the running change."""
         self._thread.shutdown()
 
     async def _create(self, name: str, partitions: int, *, same: bool) -> Topic:
-        """Make a topic if there is none; with `same` one that is there must be like it."""
+        """Create a topic if it does not exist; `same` requires an existing one to be equal."""
         loop = asyncio.get_running_loop()
 
         def create() -> Topic:
@@ -275,11 +275,11 @@ class TopicChanges:
                 return found
             topic = self._topics.create(name, partitions)
             if found is None:
-                # From here, because the request may have been given up meanwhile.
+                # Announced from here, because the request may have been cancelled meanwhile.
                 try:
                     loop.call_soon_threadsafe(self._tell_created, topic)
-                except Exception:  # the topic is there, and works
-                    _logger.exception("topic %s: its creation cannot be announced", name)
+                except Exception:  # the topic exists and works
+                    _logger.exception("topic %s: cannot announce its creation", name)
             return topic
 
         return await self._run(create)
@@ -287,12 +287,12 @@ class TopicChanges:
     async def _make_channel(
         self, topic: Topic, name: str, starts: tuple[int, ...] | None
     ) -> Channel:
-        # Its consumers, who are closed, may be back before its files are gone.
+        # Its closed consumers may reconnect before its files are deleted.
         dropping = self._dropping.get((topic, name))
         if dropping is not None:
             await asyncio.wait([dropping])
             if name in topic.channels:
-                return topic.channels[name]  # they would not go
+                return topic.channels[name]  # the deletion failed
         begin = topic.position() if starts is None else starts
         try:
             channel = await self._run(lambda: self._topics.channels.create(topic, name, begin))
@@ -307,21 +307,21 @@ class TopicChanges:
         return channel
 
     async def _attach_again(self, topic: Topic, name: str) -> None:
-        """Give a topic a channel that it has on disk; another error may strike meanwhile."""
+        """Attach a channel that exists on disk; retry once, as another error may occur."""
         for is_last in (False, True):
             try:
                 channel = await self._run(lambda: self._topics.channels.load(topic, name))
                 self._attach(topic, channel)
-            except Exception as error:  # noqa: BLE001 - the second one is reported
+            except Exception as error:  # noqa: BLE001 - the second failure is reported
                 if is_last:
-                    # Retention spares its messages, and the next SUB or restart loads it.
+                    # Retention keeps its messages, and the next SUB or restart loads it.
                     report(f"topic {topic.name}: channel {name} cannot be loaded", error)
             else:
                 return
 
     def _attach(self, topic: Topic, channel: Channel) -> None:
         topic.attach(channel)
-        self._topics.parts.obey(topic)  # it may have been told something else meanwhile
+        self._topics.parts.obey(topic)  # its options may have changed meanwhile
         self._tell(topic.name)
 
     def _tell_created(self, topic: Topic) -> None:
@@ -337,8 +337,8 @@ class TopicChanges:
             self._topics.purge(topic.name)
         except Exception:
             _logger.exception(
-                "topic %s is deleted, but not all its files went: the next start tries again, and "
-                "its name is taken until then",
+                "topic %s is deleted, but some of its files are not: the next start tries again; "
+                "its name is reserved until then",
                 topic.name,
             )
         else:
@@ -349,7 +349,7 @@ class TopicChanges:
 
 
 async def _to_its_end(change: Coroutine[object, object, T]) -> T:
-    """Return when a change has ended; one whose request is given up goes on."""
+    """Wait until a change has ended; it continues even if its request is cancelled."""
     task = start_awaited(change)
     task.add_done_callback(_read_exception)
     return await asyncio.shield(task)
@@ -363,6 +363,6 @@ def _forget(
 
 
 def _read_exception(task: asyncio.Task[T]) -> None:
-    """Take note of an exception that nobody may be left to raise."""
+    """Retrieve and log an exception that no caller may be left to receive."""
     if not task.cancelled() and (error := task.exception()) is not None:
         _logger.debug("a change of a topic failed: %r", error)

@@ -1,16 +1,16 @@
-"""All topics of one folder: made, found again after a restart, paused and deleted.
+"""All topics of one folder: creation, loading after a restart, pausing and deletion.
 
 Owns the set of topics and the lock of their folder. Does not own the files of a topic (`store`),
-how one is opened (`parts`), which channels it has (`channels`) nor what it holds.
+how one is opened (`parts`), which channels it has (`channels`) nor its messages.
 
 Invariants:
 
-- One broker for one folder: it is locked.
-- A topic exists from the moment its ``topic.json`` is durable until that file says ``deleted``;
-  a crash between the steps of either leaves a topic that opens, or remains that are cleared.
-- An ephemeral topic (``name#ephemeral``) is in memory only, with its channels.
-- ``~running`` is there while a broker runs, so that the next one knows that it was killed.
-- One thread at a time changes them (``changes``); looking is for the event loop, at any time.
+- One broker per folder: the folder is locked.
+- A topic exists from the moment its ``topic.json`` is durable until that file contains ``deleted``;
+  a crash in between leaves either a topic that opens or remains that are deleted.
+- An ephemeral topic (``name#ephemeral``) and its channels exist only in memory.
+- ``~running`` exists while a broker runs, so that the next one detects that it was killed.
+- Only one thread at a time changes the topics (``changes``); the event loop reads them at any time.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-_UNDO_TRIES = 2  # another error may strike while one is undone
+_UNDO_TRIES = 2  # another error may occur while one is undone
 _RUNNING = "~running"  # no topic can have this name
 
 
 class Topics:
-    """The topics of one folder. Made by `open`.
+    """The topics of one folder. Create it with `open`.
 
     Attributes:
-        parts: Makes the topics, and tells their parts.
+        parts: Opens topics, and applies options to their parts.
         channels: Changes which channels they have.
-        left_unsynced: The last broker was killed, and what it wrote may not be durable.
+        left_unsynced: The previous broker was killed, so its last writes may not be durable.
     """
 
     def __init__(
@@ -95,19 +95,20 @@ class Topics:
         """Lock the folder and open every topic in it.
 
         Args:
-            folder: The folder; made when it is missing.
+            folder: The folder; created if it does not exist.
             queue_options: For every stream partition.
-            max_partitions: Stream partitions that a topic may have.
-            channels: Makes the channels; without it there are none, for who only publishes.
-            defaults: What holds where a topic was told nothing.
+            max_partitions: Maximum number of stream partitions of a topic.
+            channels: Creates the channels; None: no channels, for a process that only publishes.
+            defaults: Default options of topics.
             fs: The file system.
             clock: For the disk queues.
-            new_id: Gives ids that were never given before.
+            new_id: Returns a unique id.
 
         Raises:
-            Conflict: Another broker has the folder.
-            InvalidRequest: A topic was written by a newer Penstock, or the folder is out of reach.
-            Unavailable: The disk does not answer.
+            Conflict: Another broker uses the folder.
+            InvalidRequest: A topic was written by a newer Penstock, or the folder is not
+                accessible.
+            Unavailable: The disk does not respond.
         """
         fs = fs or OsFileSystem()
         clock = clock or SystemClock()
@@ -118,7 +119,7 @@ class Topics:
         try:
             fs.mkdir(folder)
             topics._lock = fs.lock_folder(folder)
-            # Whoever made a topic's folder may have died before it synced the name.
+            # A process that created a topic's folder may have died before it synced the name.
             fs.fsync_folder(folder)
             topics.left_unsynced = _mark_running(fs, folder)
             for name in fs.listdir(folder):
@@ -142,34 +143,34 @@ class Topics:
         """Return the topic.
 
         Raises:
-            NotFound: There is none of this name.
+            NotFound: No topic has this name.
         """
         topic = self._topics.get(name)
         if topic is None:
-            raise NotFound(f"there is no topic {name!r}: create it, or publish to it")
+            raise NotFound(f"topic {name!r} does not exist: create it, or publish to it")
         return topic
 
     def create(self, name: str, partitions: int) -> Topic:
-        """Make a topic, or return the one that is there with as many stream partitions.
+        """Create a topic, or return an existing one with this number of stream partitions.
 
         Raises:
             Conflict: It exists with another number of stream partitions.
-            InvalidRequest: The name or the number cannot be.
+            InvalidRequest: The name or the number is invalid.
             Unavailable: It is being deleted, or the disk is full.
         """
         require_name(name)
         if not 1 <= partitions <= self._max_partitions:
             raise InvalidRequest(
-                f"{partitions} stream partitions: ask for 1 to {self._max_partitions}",
+                f"{partitions} stream partitions: specify 1 to {self._max_partitions}",
                 place="partitions",
             )
         found = self._topics.get(name)
         if found is not None:
             if len(found.queues) != partitions:
                 raise Conflict(
-                    f"topic {name} is there with partitions={len(found.queues)}, not {partitions}:"
-                    " the number is fixed, or keys would change places; where its messages may go,"
-                    " delete it first"
+                    f"topic {name} exists with partitions={len(found.queues)}, not {partitions}:"
+                    " the number is fixed, because keys are assigned to stream partitions; delete"
+                    " the topic first if its messages are not needed"
                 )
             return found
         file = TopicFile(partitions, self._store.new_id(), held=(0,) * partitions)
@@ -179,16 +180,16 @@ class Topics:
         return self._open(name, file)
 
     def prepare(self, name: str, partitions: int) -> Topic:
-        """Make a topic that is not there before `complete`; a crash until then leaves none.
+        """Create a topic that is invisible until `complete`; a crash before that deletes it.
 
         Raises:
-            Conflict: There is one of this name.
-            InvalidRequest: The name cannot be.
-            Unavailable: One of this name is being deleted, or the disk is full.
+            Conflict: A topic of this name exists.
+            InvalidRequest: The name is invalid.
+            Unavailable: A topic of this name is being deleted, or the disk is full.
         """
         require_name(name)
         if name in self._topics:
-            raise Conflict(f"topic {name} is there already")
+            raise Conflict(f"topic {name} exists already: choose another name or delete it first")
         self._require_free(name)
         file = TopicFile(partitions, self._store.new_id(), deleted=True, held=(0,) * partitions)
         self._store.create(name, file)
@@ -197,7 +198,7 @@ class Topics:
         return topic
 
     def complete(self, topic: Topic, file: TopicFile) -> None:
-        """Let a prepared topic be there, which was closed: from now on it is like any other.
+        """Make a prepared topic, which was closed, visible like any other topic.
 
         Raises:
             Unavailable: The disk is full; the topic is still only prepared.
@@ -207,11 +208,11 @@ class Topics:
         self._load(topic.name)
 
     def change(self, topic: Topic, file: TopicFile) -> None:
-        """Keep something else of a topic, durably.
+        """Save changed settings of a topic durably.
 
         Raises:
-            Unavailable: The disk is full, or the topic was deleted meanwhile. `Topic.file` is what
-                the disk says: it may have taken the change, and only the last fsync failed.
+            Unavailable: The disk is full, or the topic was deleted meanwhile. `Topic.file` equals
+                the contents of the disk: the change may be saved if only the last fsync failed.
         """
         if self._topics.get(topic.name) is not topic:
             raise Unavailable(f"topic {topic.name} was deleted meanwhile: try again")
@@ -225,10 +226,10 @@ class Topics:
         topic.file = file
 
     def configure(self, topic: Topic, texts: Mapping[str, str]) -> None:
-        """Keep what else a topic was told, durably; its parts still have to obey (`TopicParts`).
+        """Save changed options of a topic durably; `TopicParts.obey` applies them afterwards.
 
         Raises:
-            InvalidRequest: There is no such option, or a value cannot be.
+            InvalidRequest: An option is unknown, or a value is invalid.
             Unavailable: The disk is full, or the topic was deleted meanwhile.
         """
         options = topic.file.options.with_texts(texts)
@@ -240,11 +241,11 @@ class Topics:
         self.change(topic, replace(topic.file, options=options))
 
     def retire(self, name: str) -> Topic:
-        """Take a topic out of service for good and return it, to be closed and then purged.
+        """Take a topic out of service permanently and return it, to be closed and then purged.
 
         Raises:
-            NotFound: There is none of this name.
-            Unavailable: The disk is full; the topic is still there.
+            NotFound: No topic has this name.
+            Unavailable: The disk is full; the topic still exists.
         """
         topic = self.get(name)
         deleted = replace(topic.file, deleted=True)
@@ -252,8 +253,8 @@ class Topics:
             if not is_ephemeral(name):
                 self._store.save(name, deleted)
         except BaseException:
-            # Where only the last fsync failed, the next start deletes the topic all the same: what
-            # it took from now on would be lost.
+            # If only the last fsync failed, the next start deletes the topic anyway: messages
+            # that it accepted from now on would be lost.
             if not self._says(name, deleted):
                 raise
         self._leaving.add(name)
@@ -264,17 +265,17 @@ class Topics:
         """Remove the files of a retired topic. Slow, and may run beside other changes.
 
         Raises:
-            Unavailable: A file would not go; the next start tries again.
+            Unavailable: A file cannot be deleted; the next start tries again.
         """
         if not is_ephemeral(name):
             self._store.remove(name)
 
     def forget(self, name: str) -> None:
-        """Let the name of a purged topic be used again."""
+        """Allow the name of a purged topic to be used again."""
         self._leaving.discard(name)
 
     def close(self) -> None:
-        """Sync and close every topic, give the folder back. Closing twice is fine."""
+        """Sync and close every topic, and unlock the folder. Idempotent."""
         steps = Steps()
         for topic in self:
             steps.take(topic.close)
@@ -291,19 +292,19 @@ class Topics:
             self._store.fs.unlink(f"{self._store.folder}/{_RUNNING}")
 
     def _says(self, name: str, file: TopicFile) -> bool:
-        """Say whether the disk has this of a topic; False if that cannot be read, twice."""
+        """Return whether the disk has this file; False if two attempts to read it fail."""
         for _ in range(_UNDO_TRIES):
             try:
                 return self._store.read(name) == file
             except Exception:
-                _logger.exception("topic %s: what is kept of it cannot be read", name)
+                _logger.exception("topic %s: cannot read its topic.json", name)
         return False
 
     def _require_free(self, name: str) -> None:
         if name in self._leaving:
             raise Unavailable(
-                f"topic {name} is being deleted: create it again in a moment; if that goes on, the "
-                "broker's log says which file would not go"
+                f"topic {name} is being deleted: try again in a moment; if this error persists, "
+                "the broker's log names the file that cannot be deleted"
             )
 
     def _load(self, name: str) -> None:
@@ -322,7 +323,7 @@ class Topics:
         return topic
 
     def _make(self, name: str, file: TopicFile) -> Topic:
-        """Write and open a new topic; if that raises, no start finds a topic."""
+        """Write and open a new topic; if that raises, no later start finds it."""
         try:
             self._store.create(name, file)
             return self._open(name, file)
@@ -336,12 +337,12 @@ class Topics:
             try:
                 self._store.save(name, replace(file, deleted=True))
             except Exception:
-                _logger.exception("topic %s was not created, but the next start may find it", name)
+                _logger.exception("topic %s was not created, but the next start may load it", name)
             else:
                 return
 
     def _cut_held(self, topic: Topic) -> None:
-        """Forget that messages were served which a power loss took: others get their offsets."""
+        """Lower `held` to the end of the log: a power loss may have removed delivered messages."""
         held = topic.file.held
         if held is None:
             return
@@ -354,14 +355,14 @@ class Topics:
         try:
             self.purge(name)
         except PenstockError:
-            _logger.exception("topic %s was deleted, but not all its files go", name)
+            _logger.exception("topic %s was deleted, but not all its files can be removed", name)
             self._leaving.add(name)
 
 
 def _mark_running(fs: FileSystem, folder: str) -> bool:
-    """Leave a mark that a broker runs here; says whether the last one has not ended its own.
+    """Mark the folder as used by a running broker; return whether a mark existed already.
 
-    It need not be durable: a power loss leaves nothing to be synced.
+    The mark need not be durable: a power loss leaves nothing to be synced.
     """
     mark = f"{folder}/{_RUNNING}"
     if fs.exists(mark):

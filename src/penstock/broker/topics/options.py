@@ -1,9 +1,9 @@
-"""The options of a topic: what they are called, what they may be, and what they mean for its parts.
+"""Options of a topic: their names, their bounds, and the options they give to its parts.
 
-Owns their names, which ``topic.json`` and ``/topic/configure`` share, and their bounds. Does not
-own when they change (`changes`) nor what obeys them: channels, stream partitions, publishers.
+Owns the names, which ``topic.json`` and ``/topic/configure`` share, and the bounds. Does not own
+when options change (`changes`) nor their effects in channels, stream partitions and publishers.
 
-An option that is None was not set: what the broker was told holds.
+An option that is None is not set: the broker's default applies.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ OptionValue = int | str | bool
 T = TypeVar("T")
 
 MIN_BOUND_BYTES: Final = 1 << 20  # for each stream partition
-_FILES_PER_BOUND: Final = 8  # so that what goes at once is a small part
-_NUMBER_MAX: Final = 2**53  # what every reader of JSON can count to
+_FILES_PER_BOUND: Final = 8  # so that each deletion frees a small part of the bound
+_NUMBER_MAX: Final = 2**53  # exact in every JSON parser
 _ATTEMPTS_MAX: Final = 65_535
 _FLAGS: Final = {"1": True, "true": True, "0": False, "false": False}
 
 
 class WhenFull(StrEnum):
-    """What happens at a topic's bound."""
+    """Behaviour of a topic that reached its maximum size."""
 
     REFUSE = "refuse"
     DROP_OLDEST = "drop_oldest"
@@ -41,17 +41,18 @@ class WhenFull(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TopicOptions:
-    """What a topic may be told.
+    """Options of a topic.
 
     Attributes:
-        max_attempts: Deliveries of a message before a channel gives it up; 0: no end.
-        dead_letter_topic: Where such messages go; empty: they are dropped, counted.
-        message_ttl_ms: Age at which a message is not delivered any more; 0: never.
-        requeue_on_disconnect: A consumer's messages are due again as soon as it is gone.
-        max_bytes: Largest size on disk, shared evenly by the stream partitions; 0: no bound.
-        when_full: At that size publishes are refused, or the oldest messages go.
-        durable: A publish is acknowledged when it survives a power loss.
-        retention_ms: How long messages are kept that everybody has passed.
+        max_attempts: Maximum deliveries of a message before a channel drops it; 0 means unlimited.
+        dead_letter_topic: Topic that receives such messages; empty: they are dropped and counted.
+        message_ttl_ms: Age at which a message expires; 0: never.
+        requeue_on_disconnect: Requeue a consumer's messages at once when it disconnects.
+        max_bytes: Maximum size on disk, divided evenly among the stream partitions; 0 means
+            unlimited.
+        when_full: At `max_bytes`, refuse publishes or drop the oldest messages.
+        durable: Acknowledge a publish only once it survives a power loss.
+        retention_ms: How long messages that every reader has passed are kept.
         retention_bytes: Such messages are kept while a stream partition is not larger.
     """
 
@@ -76,15 +77,15 @@ class TopicOptions:
 
     @classmethod
     def of(cls, values: Mapping[str, object]) -> Self:
-        """Return the options of a mapping, such as one of JSON; other names are left out.
+        """Return the options in a mapping, such as one of JSON; ignore other names.
 
         Raises:
-            InvalidRequest: A value cannot be.
+            InvalidRequest: A value is invalid.
         """
         when_full = _value(values, "when_full", str)
         if when_full is not None and when_full not in set(WhenFull):
             shown = " or ".join(WhenFull)
-            raise InvalidRequest(f"{when_full!r} is none of {shown}", place="when_full")
+            raise InvalidRequest(f"invalid value {when_full!r}: use {shown}", place="when_full")
         return cls(
             max_attempts=_value(values, "max_attempts", int),
             dead_letter_topic=_value(values, "dead_letter_topic", str),
@@ -98,16 +99,16 @@ class TopicOptions:
         )
 
     def with_texts(self, texts: Mapping[str, str]) -> Self:
-        """Return them with those changed that are named; an empty text takes a setting back.
+        """Return a copy with the named options changed; an empty text resets an option.
 
         Raises:
-            InvalidRequest: There is no such option, or a value cannot be.
+            InvalidRequest: An option is unknown, or a value is invalid.
         """
         found: dict[str, OptionValue] = dict(self.to_mapping())
         for name, text in texts.items():
             if name not in NAMES:
                 raise InvalidRequest(
-                    f"{name} is no option of a topic: there are {', '.join(NAMES)}", place="option"
+                    f"unknown topic option {name}: use one of {', '.join(NAMES)}", place="option"
                 )
             if text:
                 found[name] = _parse(name, text)
@@ -116,37 +117,37 @@ class TopicOptions:
         return type(self).of(found)
 
     def to_mapping(self) -> dict[str, OptionValue]:
-        """Return those that are set."""
+        """Return the options that are set."""
         values = {name: getattr(self, name) for name in NAMES}
         return {name: value for name, value in values.items() if value is not None}
 
     def over(self, defaults: TopicOptions) -> TopicOptions:
-        """Return them with what is not set taken from others."""
+        """Return a copy in which defaults replace the options that are not set."""
         if self is NOTHING_SET:
             return defaults
         return type(self).of({**defaults.to_mapping(), **self.to_mapping()})
 
     def require_room(self, partitions: int) -> None:
-        """Accept the bound for so many stream partitions.
+        """Check that `max_bytes` is large enough for this number of stream partitions.
 
         Raises:
-            InvalidRequest: It is too small.
+            InvalidRequest: `max_bytes` is too small.
         """
         least = MIN_BOUND_BYTES * partitions
         if self.max_bytes and self.max_bytes < least:
             raise InvalidRequest(
-                f"{self.max_bytes} is too small: {least} at least, or 0 for no bound",
+                f"{self.max_bytes} is too small: set at least {least}, or 0 for no limit",
                 place="max_bytes",
             )
 
     # -- for a topic's parts
 
     def channel(self, defaults: ChannelOptions, topic: str) -> ChannelOptions:
-        """Return what the channels of a topic of this name are told."""
+        """Return the options of the channels of a topic with this name."""
         dead_letter_topic = _either(self.dead_letter_topic, defaults.dead_letter_topic)
         max_attempts = _either(self.max_attempts, defaults.max_attempts)
         if dead_letter_topic == topic:
-            # What is here was given up once; where else should it go?
+            # Messages in a dead-letter topic were given up before: never move them again.
             dead_letter_topic, max_attempts = None, 0
         return replace(
             defaults,
@@ -159,7 +160,7 @@ class TopicOptions:
         )
 
     def queue(self, defaults: DiskQueueOptions, partitions: int) -> DiskQueueOptions:
-        """Return what its stream partitions are told."""
+        """Return the options of the topic's stream partitions."""
         if self.retention_ms is None and self.retention_bytes is None and not self.max_bytes:
             return defaults
         options = replace(
@@ -173,18 +174,18 @@ class TopicOptions:
             options = replace(
                 options,
                 max_bytes_per_file=min(options.max_bytes_per_file, share // _FILES_PER_BOUND),
-                # What is consumed must not fill it up.
+                # Consumed messages must not use the whole bound.
                 retention_bytes=min(window, share // 2),
             )
         return options
 
     @property
     def keeps_unread(self) -> bool:
-        """Say whether messages that nobody has had yet stay, full or not."""
+        """Whether undelivered messages are kept even if the topic is full."""
         return bool(self.max_bytes) and self.when_full is not WhenFull.DROP_OLDEST
 
     def share_bytes(self, partitions: int) -> int:
-        """Return the bound of one of so many stream partitions; 0: there is none."""
+        """Return the maximum size of one of several stream partitions; 0: unlimited."""
         return (self.max_bytes or 0) // partitions
 
 
@@ -192,7 +193,7 @@ NAMES: Final = tuple(field.name for field in fields(TopicOptions))
 _TEXTS: Final = frozenset({"dead_letter_topic", "when_full"})
 _BOOLS: Final = frozenset({"requeue_on_disconnect", "durable"})
 _NUMBERS: Final = tuple(name for name in NAMES if name not in _TEXTS | _BOOLS)
-# Of most topics, and one for all of them: there may be very many.
+# Shared by all topics without options of their own, of which there may be very many.
 NOTHING_SET: Final = TopicOptions()
 
 
@@ -204,9 +205,9 @@ def _value(values: Mapping[str, object], name: str, kind: type[T]) -> T | None:
     value = values.get(name)
     if value is None:
         return None
-    # In Python a bool is a number, and the kinds of names are texts.
+    # In Python, bool is a subclass of int, and `WhenFull` of str.
     if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
-        raise InvalidRequest(f"{name}={value!r} is no {kind.__name__}", place=name)
+        raise InvalidRequest(f"{name}={value!r} is not of type {kind.__name__}", place=name)
     return value
 
 

@@ -1,8 +1,8 @@
 """One topic: its stream partitions and its channels.
 
-Owns what is appended, the counters, and up to where the channels have the messages (`held`). Does
-not own the bytes (a queue for each stream partition), the folder (`folder`), which stream partition
-a publish goes to (`placement`), nor who waits for news (`news`).
+Owns appends, the counters, and the offsets up to which the channels have the messages (`held`).
+Does not own the bytes (a queue for each stream partition), the folder (`folder`), which stream
+partition a publish goes to (`placement`), nor the listeners for new messages (`news`).
 
 Invariants: used on the broker's event loop only; a publish goes to one stream partition, as one
 block.
@@ -43,15 +43,15 @@ class Topic:
 
     Args:
         name: Its name.
-        folder: Its folder; empty: it lives in memory.
+        folder: Its folder; empty: the topic exists only in memory.
         queues: A queue for each stream partition, in order.
-        file: What is kept of it.
-        options: What it was told, and for the rest the broker.
-        kept: What it keeps in memory.
+        file: Its persistent settings.
+        options: Its options, with the broker's defaults for those that are not set.
+        kept: Options of the messages kept in memory.
 
     Attributes:
         turns: Chooses the stream partition of a publish.
-        news: Tells who waits that something was appended, or that it ends.
+        news: Notifies listeners when messages are appended, or when the topic ends.
     """
 
     def __init__(
@@ -85,19 +85,19 @@ class Topic:
 
     @property
     def id(self) -> str:
-        """Return what tells it from a topic that had its name before; it never changes."""
+        """Return the id that distinguishes it from earlier topics of its name; it never changes."""
         return self.file.id
 
     @property
     def depth(self) -> int:
-        """Return how many messages wait for a channel to go to."""
+        """Return how many messages wait because the topic has no channel or is paused."""
         return sum(
             queue.latest - self.fed(partition) for partition, queue in enumerate(self.queues)
         )
 
     @property
     def backend_depth(self) -> int:
-        """Return how many of them are not in memory."""
+        """Return how many of these messages are not in memory."""
         if not self.folder:
             return 0
         return sum(
@@ -117,22 +117,23 @@ class Topic:
         return tuple(self.fed(partition) for partition in range(len(self.queues)))
 
     def held_back(self, partition: int) -> tuple[dict[str, int], bool]:
-        """Return who else than cursors needs messages, from where on; and whether they go after.
+        """Return the readers besides cursors that need messages, with offsets; and a deletion flag.
 
-        They go when every channel has done with them, if the topic has a channel that outlives its
-        consumers; a topic that is only read by offset keeps them. An ephemeral channel needs no
-        more than it may be behind.
+        The flag is true if the topic has a channel that outlives its consumers: then messages may
+            be
+        deleted once every reader has finished them. A topic that is only read by offset keeps them.
+        An ephemeral channel needs no more messages than its backlog limit.
         """
         held = {}
         for name, channel in self.channels.items():
             offset = channel.state.progress[partition].floor
             if channel.ephemeral:
-                # One that stands still must not fill the disk.
+                # An ephemeral channel that makes no progress must not fill the disk.
                 offset = max(offset, self.fed(partition) - channel.options.max_backlog)
             held[f"channel {name}"] = offset
         for name in self.file.channels:
             if name not in self.channels:
-                # It is being deleted, or could not be loaded again; where it stands is not known.
+                # It is being deleted, or could not be loaded again; its position is unknown.
                 held[f"channel {name}"] = self.queues[partition].earliest
         if (
             not held
@@ -146,7 +147,7 @@ class Topic:
         """Return a channel.
 
         Raises:
-            NotFound: There is none of this name.
+            NotFound: The topic has no channel of this name.
         """
         found = self.channels.get(name)
         if found is None:
@@ -154,12 +155,12 @@ class Topic:
         return found
 
     def attach(self, channel: Channel) -> None:
-        """Give the messages to one more channel."""
+        """Add a channel, which receives the topic's messages from now on."""
         self.channels[channel.name] = channel
         self._settle()
 
     def detach(self, name: str) -> Channel | None:
-        """Give the messages to a channel no more; returns it."""
+        """Remove a channel and return it."""
         position = self.position()
         channel = self.channels.pop(name, None)
         if not self.channels and self.held is None:
@@ -167,17 +168,17 @@ class Topic:
         return channel
 
     def set_paused(self, *, paused: bool) -> None:
-        """Give channels nothing new, or begin again."""
+        """Pause or resume the delivery of new messages to channels."""
         if paused and not self.paused:
             self.held = self.position()
         self.paused = paused
         self._settle()
 
     def forgo(self) -> tuple[int, ...] | None:
-        """Let no channel have what none was given yet; readers by offset keep it.
+        """Withhold all undelivered messages from channels; readers by offset can still read them.
 
         Returns:
-            Up to where channels count as served now; None: they were given everything.
+            The offsets up to which channels count as served; None: nothing was undelivered.
         """
         if self.held is None:
             return None
@@ -209,17 +210,17 @@ class Topic:
         producer: Producer | None = None,
         due_ms: int = 0,
     ) -> bool:
-        """Append one batch as one block, and tell who waits for news.
+        """Append one batch as one block, and notify listeners.
 
         Args:
             partition: The stream partition.
             messages: The batch; an empty one changes nothing.
             size_bytes: Bytes of the messages.
-            producer: Whose publish it is, when it may be a repeat.
-            due_ms: When channels may give it out, epoch ms; 0: at once.
+            producer: Producer and sequence number, to detect a repeated publish.
+            due_ms: Earliest delivery to channels, epoch ms; 0: at once.
 
         Returns:
-            False when the producer's publish is there already.
+            False if the producer's publish was appended before.
 
         Raises:
             Unavailable: Full disk, I/O error, or the topic was deleted; nothing was appended.
@@ -240,7 +241,7 @@ class Topic:
         count = len(batch)
         if isinstance(queue, MemoryQueue):
             most = None
-            if self.held is not None:  # channels bound themselves
+            if self.held is not None:  # otherwise channels enforce their own limits
                 most = self._kept.keep_messages - (queue.latest - self.fed(partition))
             is_wanted = partial(self._is_wanted, partition)
             batch = admitted(queue, batch, self._kept.ledger, most, is_wanted)
@@ -250,7 +251,7 @@ class Topic:
             if isinstance(queue, MemoryQueue):
                 self._kept.ledger.hold(queue, queue.size_bytes)
             raise
-        # The batch stands: an exception from here on must not have the publisher repeat it.
+        # The batch is appended: a later exception must not make the publisher repeat it.
         self.message_count += count
         self.message_bytes += size_bytes
         try:
@@ -259,8 +260,8 @@ class Topic:
                 feed.appended(written.start, batch, queue.last_append_ms, size_bytes, due_ms)
                 for channel in self.channels.values():
                     channel.schedule()
-        except Exception as error:  # noqa: BLE001 - the exception handler has it
-            report(f"topic {self.name}: a channel was not told of new messages", error)
+        except Exception as error:  # noqa: BLE001 - reported to the exception handler
+            report(f"topic {self.name}: a channel was not notified of new messages", error)
             call_each([channel.schedule for channel in self.channels.values()])
         self.news.tell()
         return True
@@ -272,7 +273,7 @@ class Topic:
         )
 
     def end(self) -> None:
-        """Take no more messages, and tell who waits for news."""
+        """Refuse further messages, and notify listeners."""
         if not self.closed:
             self.closed = True
             steps = Steps()
@@ -287,7 +288,7 @@ class Topic:
             steps.finish()
 
     def close(self) -> None:
-        """End, then sync and close the stream partitions; slow. Closing twice is fine."""
+        """End, then sync and close the stream partitions; slow. Idempotent."""
         steps = Steps()
         steps.take(self.end)
         for queue in self.queues:
@@ -298,5 +299,6 @@ class Topic:
         try:
             queue.close()
         except PenstockError as error:
-            # The others must still be closed; and what was acknowledged is with the system.
+            # The other queues must still be closed; acknowledged data is in the system's page
+            # cache.
             _logger.error("topic %s: the last sync failed: %s", self.name, error)  # noqa: TRY400

@@ -1,12 +1,12 @@
-"""The state of a channel: what was never given out, who has what, what comes again, what is done.
+"""State of a channel's messages: undelivered, in flight, waiting or finished.
 
-Owns the rules of NSQ's channels (FIN, REQ, TOUCH, time-outs, deferral) over message ids, and tells
-the recorder what of it goes into the journal. Pure: no sockets, files or clock; does not know the
-messages, nor how the journal says it (`journalled`).
+Owns the rules of NSQ's channels (FIN, REQ, TOUCH, time-outs, deferral) over message ids, and passes
+changes for the journal to the recorder. Pure: no sockets, files or clock; does not know the
+payloads, nor the format of the journal (`journalled`).
 
 Invariants: each message below `next` of its stream partition is in exactly one of three states: in
-flight, waiting (`Retries`), done (`Progress`); the message at `next` is none of them. What is done
-stays done until a seek.
+flight, waiting (`Retries`), finished (`Progress`); the message at `next` is in none of them. A
+finished message stays finished until a seek.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _RETRY_BYTES: Final = 320
 
 @dataclass(frozen=True, slots=True)
 class ChannelCounts:
-    """How many messages of a channel are in which state.
+    """Number of a channel's messages in each state.
 
     Attributes:
-        fresh: Never given out.
-        ready: Given out before, or deferred, and due.
+        fresh: Never delivered.
+        ready: Delivered before, or deferred, and due.
         deferred: Not due yet.
-        in_flight: With a consumer.
+        in_flight: Delivered to a consumer.
     """
 
     fresh: int
@@ -57,21 +57,22 @@ class ChannelCounts:
 
     @property
     def depth(self) -> int:
-        """Return how many wait for a consumer, without those in flight and deferred."""
+        """Return how many messages wait for a consumer, without those in flight or deferred."""
         return self.fresh + self.ready
 
 
 class ChannelState:
-    """What a channel knows of its messages.
+    """State of the messages of a channel.
 
     Args:
-        starts: The offset of the first message of each stream partition that it is to have.
+        starts: For each stream partition, the offset of the channel's first message.
 
     Attributes:
-        progress: How far each stream partition is; others skip what is fresh there.
-        in_flight: What consumers have; others than the state look, and may give more time.
-        retries: What waits; others look, and move its times when the clock was set.
-        recorder: What the journal is still to be told.
+        progress: Progress of each stream partition; other modules skip fresh messages there.
+        in_flight: Messages of consumers; other modules read them and extend their time-outs.
+        retries: Waiting messages; other modules read them and shift their times if the clock
+            was set.
+        recorder: Changes that the journal does not contain yet.
     """
 
     def __init__(self, starts: Sequence[int]) -> None:
@@ -88,10 +89,10 @@ class ChannelState:
 
     @property
     def is_whole(self) -> bool:
-        """Whether no change was ended half way by an exception, such as a `MemoryError`.
+        """Whether no exception, such as a `MemoryError`, has interrupted a change.
 
-        A state that is not whole stays so, and nothing may be served from it. The journal only says
-        what is done, so a restart restores a whole state from it.
+        A state that is not whole stays so, and must not be served. A restart restores a whole state
+        from the journal.
         """
         return self._begun == self._done
 
@@ -100,7 +101,7 @@ class ChannelState:
     def deliver(
         self, partition: int, start: int, end: int, client: int, now_ms: int, timeout_ms: int
     ) -> None:
-        """Give a client the fresh messages [start, end), which begin at `next`."""
+        """Deliver the fresh messages [start, end), which begin at `next`, to a client."""
         first = messageid.of(partition, start)
         self._begun += 1
         self.in_flight.put_range(first, first + end - start, client, now_ms, timeout_ms)
@@ -108,7 +109,7 @@ class ChannelState:
         self._done += 1
 
     def defer(self, partition: int, start: int, end: int, due_ms: int) -> None:
-        """Let the fresh messages [start, end), which begin at `next`, wait until they are due."""
+        """Defer the fresh messages [start, end), which begin at `next`, until they are due."""
         self._begun += 1
         for number in range(messageid.of(partition, start), messageid.of(partition, end)):
             self._wait(number, due_ms, 0)
@@ -117,7 +118,7 @@ class ChannelState:
         self._done += 1
 
     def skip(self, partition: int, start: int, end: int) -> None:
-        """Be done with the fresh messages [start, end), at `next` or ahead of it."""
+        """Finish the fresh messages [start, end), at or after `next`, without delivery."""
         self._begun += 1
         self.progress[partition].skip(start, end)
         self._done += 1
@@ -125,25 +126,25 @@ class ChannelState:
     # -- messages that wait
 
     def due(self, now_ms: int, limit: int) -> list[Retry]:
-        """Return the first that are due, by the time they are due and then by id; they stay."""
+        """Return the first due messages, ordered by due time and id; do not remove them."""
         self.retries.ripen(now_ms)
         return self.retries.first(limit)
 
     def redeliver(
         self, retries: Sequence[Retry], client: int, now_ms: int, timeout_ms: int
     ) -> None:
-        """Give a client messages that are due."""
+        """Deliver due messages to a client again."""
         self._begun += 1
         self.retries.remove(retry.id for retry in retries)
         for retry in retries:
             attempts = min(retry.attempts + 1, ATTEMPTS_MAX)
             self.in_flight.put(retry.id, attempts, client, now_ms, timeout_ms)
-            # After a crash it is due at once.
+            # After a crash the message is due at once.
             self.recorder.waits(retry.id, 0, attempts)
         self._done += 1
 
     def drop(self, retries: Sequence[Retry]) -> None:
-        """Be done with messages that wait."""
+        """Finish waiting messages without delivery."""
         self._begun += 1
         self.retries.remove(retry.id for retry in retries)
         for retry in retries:
@@ -151,10 +152,10 @@ class ChannelState:
             self.progress[partition].finish(offset, offset + 1)
         self._done += 1
 
-    # -- what clients say
+    # -- commands of clients
 
     def finish(self, client: int, ids: Ids) -> npt.NDArray[np.bool_]:
-        """Be done with messages of a client; says of each whether the client had it."""
+        """Finish messages of a client; return for each whether it was in flight for the client."""
         self._begun += 1
         taken = self._take(client, ids)
         done = ids if taken.all() else ids[taken]
@@ -173,7 +174,7 @@ class ChannelState:
         return taken
 
     def requeue(self, client: int, number: int, due_ms: int) -> bool:
-        """Let a message of a client wait until it is due; False if the client has it not."""
+        """Defer a message of a client until it is due; False if it is not in flight for it."""
         if self.in_flight.of(client) == 0:
             return False
         attempts, ids = self.in_flight.attempts_of(number), np.array([number], np.int64)
@@ -186,10 +187,10 @@ class ChannelState:
         self._done += 1
         return taken
 
-    # -- time, and consumers that leave
+    # -- time-outs, and consumers that leave
 
     def expire(self, now_ms: int) -> dict[int, int]:
-        """Let what was held too long wait, due at once; says how many each client lost."""
+        """Requeue timed-out messages, due at once; return their number by client."""
         self.retries.ripen(now_ms)
         self._stale.expire(now_ms)
         self._begun += 1
@@ -205,7 +206,7 @@ class ChannelState:
         return dict(zip(owners.tolist(), counts.tolist(), strict=True))
 
     def release(self, client: int, now_ms: int) -> int:
-        """Let all messages of a client wait, due at once; says how many."""
+        """Requeue all messages of a client, due at once; return their number."""
         self._stale.release(client)
         self._begun += 1
         held = self.in_flight.release(client)
@@ -214,16 +215,16 @@ class ChannelState:
         return len(held.ids)
 
     def next_event_ms(self) -> int | None:
-        """Return when something next times out or is due; None: never. It may be too early."""
+        """Return the next time-out or due time, or an earlier time; None: never."""
         times = [t for t in (self.in_flight.earliest_ms, self.retries.next_ms) if t is not None]
         return min(times, default=None)
 
-    # -- the whole
+    # -- seek and trim
 
     def seek(self, partition: int, offset: int) -> None:
-        """Go on at an offset, and forget what is known of the stream partition.
+        """Continue at an offset, and drop the state of the stream partition.
 
-        What clients still say of messages that were in flight counts for nothing.
+        Later commands of clients for messages that were in flight have no effect.
         """
         self._begun += 1
         self.recorder.sought(partition, offset)
@@ -231,14 +232,14 @@ class ChannelState:
         self._done += 1
 
     def forget(self, partition: int, offset: int) -> Held:
-        """As `seek`, but neither the journal is told nor who had what; returns what they had."""
+        """Seek without recording it or remembering stale deliveries; return the messages held."""
         self.progress[partition].restart(offset)
         first, last = messageid.of(partition, 0), messageid.of(partition + 1, 0)
         self.retries.remove_range(first, last)
         return self.in_flight.clear(first, last)
 
     def drop_below(self, partition: int, offset: int) -> int:
-        """Be done with what waits or is fresh below an offset; says how many there were."""
+        """Finish waiting and fresh messages below an offset; return their number."""
         first, last = messageid.of(partition, 0), messageid.of(partition, offset)
         waiting = [number for number, _, _ in self.retries if first <= number < last]
         self.drop([Retry(number, 0) for number in waiting])
@@ -250,11 +251,11 @@ class ChannelState:
 
     @property
     def memory_bytes(self) -> int:
-        """Return what the messages in flight and those that wait take, more or less."""
+        """Return the approximate memory use of the messages in flight and waiting."""
         return self.in_flight.memory_bytes + len(self.retries) * _RETRY_BYTES
 
     def counts(self, ends: Sequence[int]) -> ChannelCounts:
-        """Return how many messages are in which state, of those below the ends."""
+        """Count the messages below the ends of the stream partitions by state."""
         fresh = sum(progress.fresh(end) for progress, end in zip(self.progress, ends, strict=True))
         ready = self.retries.ready
         return ChannelCounts(fresh, ready, len(self.retries) - ready, len(self.in_flight))
@@ -270,7 +271,7 @@ class ChannelState:
             self.retries.put(number, due_ms, attempts)
 
     def _take(self, client: int, ids: Ids) -> npt.NDArray[np.bool_]:
-        """Take messages from a client; says of each whether the client had it."""
+        """Take messages from a client; return for each whether it was in flight for the client."""
         if not self._stale:
             return self.in_flight.take(client, ids)
         taken = ~self._stale.take(client, ids)
