@@ -1,8 +1,8 @@
-"""A consumer: one channel of a topic, on all servers that have it.
+"""A consumer of one channel of a topic, on all servers that have it.
 
-Owns the messages that came, until they are worked on, and stopping. Messages go to a handler, or
-are taken one by one or in batches. Does not own the connections (`fleet`) nor what a handler's end
-means (`handling`).
+Owns received messages until they are processed, and stopping. Messages are passed to a handler, or
+taken one by one or in batches. Does not own the connections (`fleet`) nor how the outcome of a
+handler is answered (`handling`).
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ConsumerStatistics:
-    """What a consumer did until now.
+    """Counters of a consumer since its start.
 
     Attributes:
-        connections: That are subscribed now.
-        in_flight: Messages that came and were not answered.
-        waiting: Those of them that nobody works on yet.
-        received: Messages that came.
-        too_late: Answers that came after a message's time was over.
+        connections: Connections that are subscribed now.
+        in_flight: Messages that were received and not answered.
+        waiting: Messages in flight that are not being processed yet.
+        received: Messages that were received.
+        too_late: Answers that came after a message's time-out.
         succeeded: Handlers that returned.
         failed: Handlers that raised.
-        given_up: Messages that were finished for having failed too often.
+        given_up: Messages that were finished because they failed too often.
     """
 
     connections: int
@@ -60,19 +60,19 @@ class Consumer:
     """Consumes a channel. For one event loop; a context manager starts and stops it.
 
     Args:
-        topic: The topic; made when there is none.
-        channel: The channel; made when there is none.
-        handler: Is called with each message: when it returns, the message is finished, unless it
-            answered the message itself; when it raises, the message is requeued. Without one,
+        topic: The topic; created if it does not exist.
+        channel: The channel; created if it does not exist.
+        handler: Called with each message: when it returns, the message is finished, unless the
+            handler answered it itself; when it raises, the message is requeued. Without a handler,
             messages are taken with ``async for`` or `take`.
         addresses: Servers, such as ``127.0.0.1:4150``.
-        lookup: HTTP addresses of services that know the servers.
-        max_in_flight: Messages that may have come and not be answered, over all connections.
-        options: Everything else.
-        environment: Chance and waiting.
+        lookup: HTTP addresses of lookup services that know the servers.
+        max_in_flight: Maximum number of received and unanswered messages over all connections.
+        options: Further options.
+        environment: Sources of randomness and delays.
 
     Raises:
-        InvalidRequest: A name or an address is not one, or there is none.
+        InvalidRequest: A name or an address is invalid, or no address is given.
     """
 
     def __init__(
@@ -119,31 +119,33 @@ class Consumer:
         return self
 
     async def __aexit__(self, *_exception: object) -> None:
-        # Without a handler, whoever took messages has left them.
+        # Without a handler, the code that took messages has left the block.
         await self.stop(drain=self._handling is not None)
 
     def start(self) -> None:
-        """Begin to connect; connections come and go on their own."""
+        """Start connecting in the background."""
         self._fleet.start(self._addresses, self._services)
 
     async def wait_stopped(self) -> None:
         """Wait until the consumer was stopped.
 
         Raises:
-            InvalidRequest: It stopped because no server ever accepted it, and one refused for good.
+            InvalidRequest: It stopped because no server ever accepted it and one refused it
+                permanently.
         """
         await self._stopped.wait()
         if self._failure is not None:
             raise self._failure
 
     async def stop(self, *, drain: bool = True) -> None:
-        """Take no more messages, wait for the answers to those in flight, and disconnect.
+        """Stop receiving, wait for the answers to messages in flight, and disconnect.
 
-        What nobody works on goes back at once when there is no handler; otherwise it is handled.
+        Without a handler, messages that were not taken are requeued at once; otherwise the handler
+        processes them.
 
         Args:
-            drain: Wait for what is in flight, `ConsumerOptions.drain_s` at most; otherwise it comes
-                again.
+            drain: Wait for the messages in flight, at most `ConsumerOptions.drain_s`; otherwise
+                they are redelivered.
         """
         if self._stopping is None:
             loop = asyncio.get_running_loop()
@@ -153,20 +155,20 @@ class Consumer:
     # -- taking messages
 
     def set_max_in_flight(self, count: int) -> None:
-        """Let so many messages be in flight from now on; 0: none come for now.
+        """Set the maximum number of messages in flight; 0 pauses deliveries.
 
-        The servers hear of it before the answers that are given later, so whoever wants a certain
-        number of messages and no more lowers it by as many as are answered next.
+        The servers receive the new value before later answers. So, to receive an exact number of
+        messages, reduce the value by the number of messages that are answered next.
 
         Raises:
-            InvalidRequest: It is less than 0.
+            InvalidRequest: The number is negative.
         """
         if count < 0:
             raise InvalidRequest(f"max_in_flight must be 0 or more, not {count}")
         self._fleet.resize(count)
 
     async def take(self, max_messages: int = 100) -> list[Message]:
-        """Wait for messages; return those that are there, none when the consumer was stopped.
+        """Wait for messages and return them; return none if the consumer was stopped.
 
         Raises:
             InvalidRequest: As `wait_stopped`.
@@ -174,7 +176,7 @@ class Consumer:
         return await self._inbox.take(max_messages)
 
     def __aiter__(self) -> AsyncIterator[Message]:
-        """Give the messages one by one until the consumer is stopped. Answer each."""
+        """Yield the messages one by one until the consumer is stopped. Answer each."""
         return self._iterate()
 
     async def _iterate(self) -> AsyncIterator[Message]:
@@ -182,7 +184,7 @@ class Consumer:
             yield messages[0]
 
     def statistics(self) -> ConsumerStatistics:
-        """Return what it did until now."""
+        """Return the counters since the start."""
         fleet, handling = self._fleet, self._handling
         return ConsumerStatistics(
             connections=fleet.connection_count,
@@ -232,7 +234,7 @@ class Consumer:
         for message in self._inbox.take_all():
             message.requeue()
 
-    # -- what the connections bring
+    # -- callbacks of the connections
 
     def _put(self, messages: list[Message]) -> None:
         if self._stopping is not None and self._handling is None:

@@ -1,7 +1,7 @@
-"""The connections of a consumer: which there are.
+"""The set of a consumer's connections.
 
-Owns connecting, looking for servers, and ending. Does not own how much each may have in flight
-(`pacing`), nor messages, which go on to `Inbound`.
+Owns connecting, looking up servers, and ending. Does not own how many messages each may have in
+flight (`pacing`), nor messages, which are passed to `Inbound`.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _JITTER = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Inbound:
-    """Who takes what the connections bring.
+    """Callbacks for events of the connections.
 
     Attributes:
-        put: Takes messages.
-        forget: Is told that the messages of a connection need not be worked on any more.
-        refused: Is told that no server ever accepted the consumer, and one refused it for good.
+        put: Receives messages.
+        forget: Called with a closed connection, whose messages need not be processed any longer.
+        refused: Called if no server ever accepted the consumer and one refused it permanently.
     """
 
     put: Callable[[list[Message]], None]
@@ -51,10 +51,10 @@ class Fleet:
     Args:
         topic: The topic.
         channel: The channel.
-        max_in_flight: Over all connections.
-        options: The consumer's.
-        environment: Chance and waiting.
-        inbound: Takes messages.
+        max_in_flight: Limit over all connections.
+        options: Options of the consumer.
+        environment: Sources of randomness and delays.
+        inbound: Receives messages.
     """
 
     def __init__(
@@ -84,14 +84,14 @@ class Fleet:
     # -- for the consumer
 
     def start(self, addresses: Collection[str], services: Sequence[str]) -> None:
-        """Begin to connect to fixed addresses, and to those that services know."""
+        """Start connecting to fixed addresses, and to servers that lookup services know."""
         self._want(addresses)
         if services:
             self._spawn(self._look_up(frozenset(addresses), services))
         self._spawn(self._pacing.take_turns())
 
     async def start_close(self) -> None:
-        """Connect no more, and ask for no more messages."""
+        """Open no further connections, and request no further messages."""
         self._closing = True
         tasks = list(self._tasks)
         for task in tasks:
@@ -102,20 +102,20 @@ class Fleet:
             subscription.start_close()
 
     async def wait_settled(self) -> None:
-        """Wait until no more messages come, and those that came were answered."""
+        """Wait until no message can arrive any longer and all received ones are answered."""
         while self.in_flight or not all(subscription.quiet for subscription in self._joined):
             self._settled.clear()
             await self._settled.wait()
 
     async def close(self) -> None:
-        """Send what is to be sent, and disconnect."""
+        """Send pending output, and disconnect."""
         leaving = list(self._joined)
         for subscription in leaving:
             subscription.close()
         await asyncio.gather(*(subscription.ended for subscription in leaving))
 
     def resize(self, max_in_flight: int) -> None:
-        """Let so many messages be in flight from now on."""
+        """Set the maximum number of messages in flight."""
         self._pacing.resize(max_in_flight)
 
     def note_outcome(self, succeeded: bool) -> None:
@@ -126,36 +126,36 @@ class Fleet:
 
     @property
     def connection_count(self) -> int:
-        """Return how many connections are subscribed."""
+        """Number of subscribed connections."""
         return len(self._joined)
 
     @property
     def in_flight(self) -> int:
-        """Return how many messages came and were not answered."""
+        """Number of messages that were received and not answered."""
         return sum(subscription.in_flight for subscription in self._joined)
 
     @property
     def received(self) -> int:
-        """Return how many messages came."""
+        """Number of received messages."""
         return self._received + sum(subscription.received_count for subscription in self._joined)
 
     @property
     def too_late(self) -> int:
-        """Return how many answers came after a message's time was over."""
+        """Number of answers after a message's time-out."""
         return self._too_late + sum(subscription.too_late_count for subscription in self._joined)
 
-    # -- what subscriptions call
+    # -- callbacks of subscriptions
 
     def arrived(self, messages: list[Message]) -> None:
         """Pass messages on."""
         self._inbound.put(messages)
 
     def answered(self) -> None:
-        """Look again whether all is answered."""
+        """Check again whether all messages are answered."""
         self._settled.set()
 
     def lost(self, subscription: Subscription) -> None:
-        """Take a connection out."""
+        """Remove a connection."""
         steps = Steps()
         if subscription in self._joined:
             del self._joined[subscription]
@@ -187,7 +187,7 @@ class Fleet:
                     return
                 _logger.warning("no connection to consume on: %s", error)
             except Exception:
-                # The top of a task: the next attempt must come.
+                # The outermost handler of a task: the next attempt must follow.
                 _logger.exception("no connection to consume on: %s", address)
             else:
                 self._join(subscription, limit)
@@ -208,11 +208,11 @@ class Fleet:
             try:
                 found = await find_servers(services, self._topic, http_get)
                 if found is not None:
-                    # A server that is not known any more keeps its connection, but gets no new one.
+                    # A server that is no longer known keeps its connection, but is not reconnected.
                     self._want(fixed | found)
             except Exception:
-                # The top of a task: the next look must come.
-                _logger.exception("the servers of topic %s cannot be looked up", self._topic)
+                # The outermost handler of a task: the next lookup must follow.
+                _logger.exception("cannot look up the servers of topic %s", self._topic)
             jitter = 1.0 + _JITTER * self._environment.random()
             await self._environment.sleep(self._options.lookup_s * jitter)
 

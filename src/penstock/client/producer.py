@@ -1,13 +1,13 @@
-"""A producer: publishes to one server, many at the same time, each answered.
+"""A producer: publishes to one server, many messages concurrently, each with an answer.
 
-Owns the publishes that are under way and what becomes of them when the connection ends:
+Owns the publishes under way and their outcome when the connection ends:
 
-    not sent yet           goes with the next connection; fails when the attempt at that fails
-    sent, not answered     `AnswerLost`: it may be there or not
-    sent behind a refused  `Unavailable`: the server ends the connection there, so it is not there
-    with retry=True        in each of these cases is sent again, in order, until it is answered
+    not sent yet           sent on the next connection; fails if connecting fails
+    sent, not answered     `AnswerLost`: the message may or may not have been published
+    sent after a refusal   `Unavailable`: the server closed the connection before reading it
+    with retry=True        in each of these cases sent again, in order, until it is answered
 
-Invariant: the server answers in order, so the first of what was sent is what an answer is for.
+Invariant: the server answers in order, so an answer belongs to the oldest unanswered publish.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _logger = logging.getLogger(__name__)
 
 
 class _Publish:
-    """One command that is answered."""
+    """One command that expects an answer."""
 
     __slots__ = ("answer", "data", "retry")
 
@@ -49,9 +49,9 @@ class Producer:
     """Publishes to one server. For one event loop; a context manager connects and closes it.
 
     Args:
-        address: Such as ``127.0.0.1:4150`` or ``unix:/path``.
-        options: Bounds, and what the connection asks for.
-        environment: Chance and waiting.
+        address: Address of the server, such as ``127.0.0.1:4150`` or ``unix:/path``.
+        options: Limits and settings of the connection.
+        environment: Sources of randomness and delays.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Producer:
         self._unsent: deque[_Publish] = deque()
         self._refused: PenstockError | None = None
         self._closed: Closed | None = Closed("the producer was not started: use `async with`")
-        # Why there is no connection; None while there is one, or an attempt at one.
+        # Why there is no connection; None while connected or connecting.
         self._down: PenstockError | None = None
         self._ended = asyncio.Event()
         self._drained = asyncio.Event()
@@ -88,7 +88,7 @@ class Producer:
         """Connect.
 
         Raises:
-            InvalidRequest: The address is none, or the server refuses for good.
+            InvalidRequest: The address is invalid, or the server refuses permanently.
             Unavailable: The server cannot be reached, or refuses for now.
         """
         self._ended.set()
@@ -97,8 +97,8 @@ class Producer:
         self._keeper = asyncio.get_running_loop().create_task(self._keep_connected())
 
     async def close(self) -> None:
-        """Wait for the answers that are under way, and disconnect. Closing twice is fine."""
-        self._closed = Closed(f"the producer for {self.address} is closed: make another")
+        """Wait for pending answers, and disconnect. Idempotent."""
+        self._closed = Closed(f"the producer for {self.address} is closed: create a new one")
         if self._sent:
             self._drained.clear()
             await self._drained.wait()
@@ -115,19 +115,20 @@ class Producer:
     async def publish(
         self, topic: str, message: bytes, *, defer_ms: int | None = None, retry: bool = False
     ) -> None:
-        """Publish a message; return when the server has it.
+        """Publish a message; return when the server has stored it.
 
         Args:
-            topic: The topic; made when there is none.
+            topic: The topic; created if it does not exist.
             message: Its bytes, not empty.
-            defer_ms: Deliver it so much later.
-            retry: Send it again, in order, until it is answered: it may be there twice then.
+            defer_ms: Delay of its delivery.
+            retry: Send it again, in order, until it is answered: it may be published twice.
 
         Raises:
-            AnswerLost: The connection broke, and it may be there or not. Not with `retry`.
-            InvalidRequest: It is not allowed.
-            Unavailable: It is not there, because there is no connection or the server cannot take
-                it now. Not with `retry`.
+            AnswerLost: The connection broke; the message may or may not have been published. Not
+                with `retry`.
+            InvalidRequest: The server refuses the message permanently.
+            Unavailable: It was not published, because there is no connection or the server cannot
+                accept it now. Not with `retry`.
             Closed: The producer was closed.
         """
         size = len(message)
@@ -145,22 +146,22 @@ class Producer:
     async def publish_many(
         self, topic: str, messages: Sequence[bytes], *, retry: bool = False
     ) -> None:
-        """Publish a batch in one command, which Penstock takes whole or not at all.
+        """Publish a batch in one command, which Penstock stores completely or not at all.
 
         Args:
-            topic: The topic; made when there is none.
+            topic: The topic; created if it does not exist.
             messages: One or more messages, none of them empty.
-            retry: As `publish`.
+            retry: As in `publish`.
 
         Raises:
-            AnswerLost: As `publish`.
-            InvalidRequest: As `publish`, or the batch is too large: make it smaller.
-            Unavailable: As `publish`. nsqd may have taken the first part.
+            AnswerLost: As in `publish`.
+            InvalidRequest: As in `publish`, or the batch is too large.
+            Unavailable: As in `publish`. nsqd may have stored the first part.
             Closed: The producer was closed.
         """
         sizes = list(map(len, messages))
         if not sizes:
-            raise InvalidRequest("a batch without messages: leave it out")
+            raise InvalidRequest("a batch without messages: do not publish it")
         for extreme in (min(sizes), max(sizes)):
             if not 0 < extreme <= self._options.max_message_bytes:
                 raise self._wrong_size(extreme)
@@ -173,10 +174,10 @@ class Producer:
         wire.require_name(topic, "topic")
         await self._send(wire.publish_many(topic, messages), retry=retry)
 
-    # -- what the connection calls
+    # -- callbacks of the connection
 
     def received(self, frames: list[Frame]) -> None:
-        """Take answers."""
+        """Process answers."""
         sent = self._sent
         for frame in frames:
             if isinstance(frame, wire.Response) and sent:
@@ -193,15 +194,15 @@ class Producer:
             self._drained.set()
 
     def disconnected(self, reason: PenstockError) -> None:
-        """Decide over what was sent and not answered."""
+        """Retry or fail the publishes that were sent and not answered."""
         if self._connection is not None and self._connection.heartbeat_count:
-            self._backoff.reset()  # it lasted, though nothing was published
+            self._backoff.reset()  # the connection lasted, though nothing was published
         self._connection = None
         sent, self._sent = self._sent, deque()
         steps = Steps()
         for publish in sent:
             if publish.retry and not publish.answer.done():
-                steps.take(self._unsent.append, publish)  # behind one that was refused
+                steps.take(self._unsent.append, publish)  # after a refused publish
             elif self._refused is None:
                 lost = AnswerLost(f"{reason}; the message may or may not have been published")
                 steps.take(self._settle, publish, lost)
@@ -221,7 +222,7 @@ class Producer:
         try:
             answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             publish = _Publish(data, answer, retry=retry)
-            self._check_hope(retry=retry)  # it may have waited long
+            self._check_hope(retry=retry)  # the wait may have been long
             if self._connection is not None:
                 self._send_now(publish, self._connection)
             else:
@@ -236,18 +237,18 @@ class Producer:
         try:
             connection.send(publish.data)
         except BaseException:
-            self._sent.pop()  # or the next answer would be taken for its own
+            self._sent.pop()  # otherwise the next answer would be assigned to it
             raise
 
     def _check_hope(self, *, retry: bool) -> None:
-        """Refuse what would have to wait for longer than an attempt to connect takes."""
+        """Refuse a publish that would have to wait for the next attempt to connect."""
         if self._closed is not None:
             raise Closed(str(self._closed))
         if self._down is not None and not retry:
             raise Unavailable(f"not published, because there is no connection: {self._down}")
 
     def _settle(self, publish: _Publish, error: PenstockError | None) -> None:
-        """Answer a publish, and make room. Whoever published may have stopped waiting."""
+        """Complete a publish, and free its place. Its caller may no longer wait."""
         self._window.leave(len(publish.data))
         if publish.answer.done():
             return
@@ -258,7 +259,7 @@ class Producer:
 
     def _wrong_size(self, size: int) -> InvalidRequest:
         if not size:
-            return InvalidRequest("a message without bytes cannot be published: leave it out")
+            return InvalidRequest("a message is empty: do not publish it")
         return InvalidRequest(
             f"a message of {size} bytes, the limit is {self._options.max_message_bytes}: publish a "
             "smaller one, or raise max_message_bytes here and at the server"
@@ -267,7 +268,7 @@ class Producer:
     # -- refusals
 
     def _refuse(self, text: bytes) -> None:
-        """Fail the first of what was sent; the server ends the connection over it."""
+        """Fail the oldest sent publish; the server closes the connection after this error."""
         error = error_of(text, self.address)
         self._refused = error
         if not self._sent:
@@ -279,7 +280,7 @@ class Producer:
 
     def _protest(self) -> None:
         if self._connection is not None:
-            text = f"{self.address} answered what was not asked: it does not speak NSQ's protocol"
+            text = f"{self.address} sent an unexpected answer: it does not speak NSQ's protocol"
             self._connection.abort(InvalidRequest(text))
 
     # -- the connection
@@ -293,7 +294,7 @@ class Producer:
         try:
             while self._unsent:
                 publish = self._unsent[0]
-                if publish.answer.done():  # nobody waits for it any more
+                if publish.answer.done():  # its caller no longer waits
                     self._settle(publish, None)
                 else:
                     self._send_now(publish, connection)
@@ -318,12 +319,12 @@ class Producer:
                     _logger.warning("no connection to publish on: %s", error)
                     reason = error
                 except Exception as error:
-                    # The top of a task: the next attempt must come.
+                    # The outermost handler of a task: the next attempt must follow.
                     _logger.exception("no connection to publish on")
                     reason = Unavailable(f"{self.address} cannot be reached: {error!r}; try again")
 
     def _give_up_hope(self, reason: PenstockError) -> None:
-        """Fail what cannot wait until the next attempt, and what no attempt would help."""
+        """Fail publishes that cannot wait until the next attempt or that no retry would help."""
         self._down = reason
         kept: deque[_Publish] = deque()
         for publish in self._unsent:

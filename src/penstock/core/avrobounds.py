@@ -1,11 +1,10 @@
-"""Bounds of Avro object container files, found out before a block is unpacked or its records read.
+"""Bounds of Avro object container files, checked before a block is decompressed or decoded.
 
-The reader of Avro unpacks a block at once, and a few bytes may stand for any number of them. It
-also reads as many records, and values of an array, as their counts announce: where one takes no
-bytes, a count of ten bytes stands for 2**63 values.
+fastavro decompresses a block at once, and a few bytes may expand to any number. It also reads as
+many records, and values of an array, as their counts announce: if a value takes no bytes, a count
+of ten bytes announces 2**63 values.
 
-Owns the bounds alone: what the bytes of a block are, and whether they are whole, the reader
-reports.
+Owns only the bounds: fastavro reports the contents of a block, and whether it is complete.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ import pyarrow as pa
 from penstock.core.errors import InvalidRequest
 
 BLOCK_BYTES_MAX: Final = 128 * 1024 * 1024
-"""A block that unpacks to more is refused; writers make blocks of kilobytes."""
+"""A block that decompresses to more is refused; writers create blocks of kilobytes."""
 BATCH_BYTES: Final = 4 << 20
-"""Records of about as many bytes are gathered, which take up to 70 times as much in Python."""
+"""Approximate encoded size of gathered records, which need up to 70 times as much in Python."""
 EMPTY_RECORDS_MAX: Final = 1_000_000
-"""A file may hold as many records that take no bytes."""
+"""Maximum number of records without bytes in a file."""
 
-# Two numbers of at most ten bytes each stand before a block.
+# A block begins with two numbers of at most ten bytes each.
 _HEAD_BYTES: Final = 20
 
 
@@ -38,7 +37,8 @@ class _Unpacker(Protocol):
     def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
 
 
-# No byte of these stands for more bytes: most blocks are small enough to be let through at once.
+# Maximum expansion of one byte by codec: most blocks are small enough to pass without
+# decompression.
 _RATIOS_MAX: Final[Mapping[str, int]] = {
     "deflate": 1_032,
     "bzip2": 50_000,
@@ -55,23 +55,23 @@ _UNPACKERS: Final[Mapping[str, Callable[[], _Unpacker]]] = {
 
 
 class Stored(Protocol):
-    """What is used of an open file."""
+    """The used methods of an open file."""
 
     def read(self, size: int, /) -> bytes:
-        """Return up to so many bytes."""
+        """Return up to `size` bytes."""
         ...
 
     def tell(self) -> int:
-        """Return the place of the next byte."""
+        """Return the position of the next byte."""
         ...
 
     def seek(self, offset: int, whence: int = 0, /) -> int:
-        """Move to a place, and return it."""
+        """Move to a position, and return it."""
         ...
 
 
 class AvroBlock(Protocol):
-    """What is used of a block of fastavro's: where it is, its number of records, their bytes."""
+    """The used members of a block of fastavro: its offset, number of records, and their bytes."""
 
     offset: int
     num_records: int
@@ -83,29 +83,29 @@ class AvroBlock(Protocol):
 
 
 class AvroBlocks(Protocol):
-    """What is used of fastavro's reader of blocks."""
+    """The used members of fastavro's block reader."""
 
     codec: str
     writer_schema: object
 
     def __iter__(self) -> Iterator[AvroBlock]:
-        """Yield the blocks, each unpacked."""
+        """Yield the blocks, each decompressed."""
         ...
 
 
 def bounded_blocks(
     stored: Stored, blocks: AvroBlocks, shown: str, bytes_max: int = BLOCK_BYTES_MAX
 ) -> Iterator[AvroBlock]:
-    """Yield the blocks of a file; each is checked before the reader unpacks it.
+    """Yield the blocks of a file; each is checked before fastavro decompresses it.
 
     Args:
-        stored: The file, which the reader reads.
+        stored: The file, which `blocks` reads.
         blocks: The reader.
-        shown: What messages call the file.
-        bytes_max: A block that unpacks to more is refused.
+        shown: Name of the file in messages.
+        bytes_max: Maximum size of a decompressed block.
 
     Raises:
-        InvalidRequest: The schema or a block stands for more than can be read.
+        InvalidRequest: The schema or a block exceeds the bounds.
     """
     place = endless_array(blocks.writer_schema)
     if place is not None:
@@ -136,7 +136,7 @@ def bounded_blocks(
         yield block
     raise InvalidRequest(
         f"{shown}: the block at byte {stored.tell()} unpacks to more than {bytes_max:,} bytes:"
-        " write the file with smaller blocks, such as Avro's default of some 16,000 bytes"
+        " write the file with smaller blocks, such as Avro's default of about 16,000 bytes"
     )
 
 
@@ -148,7 +148,7 @@ def gathered_records(
     Clear a list when its records are no longer needed: the next ones take as much memory.
 
     Raises:
-        ValueError: A block does not hold as many records as it announces.
+        ValueError: A block does not contain as many records as it announces.
     """
     held: list[Mapping[str, object]] = []
     held_bytes = 0.0
@@ -171,18 +171,18 @@ def gathered_records(
 
 
 def _records(block: AvroBlock) -> Iterator[Mapping[str, object]]:
-    """Yield the records of a block, which must be as many as it says: no byte may be left."""
+    """Yield the records of a block, whose number must be as announced: no byte may be left."""
     if block.num_records < 0:
         raise ValueError(f"a block of {block.num_records} records")
     yield from block
     if block.bytes_.read(1):
-        raise ValueError(f"a block holds more than the {block.num_records} records that it tells")
+        raise ValueError(f"a block has more than its announced {block.num_records} records")
 
 
 def unpacks_to_more(stored: Stored, codec: str, bytes_max: int) -> bool:
-    """Whether the block that a file stands before is larger than that when it is unpacked.
+    """Return whether the block at the file's position decompresses to more than a size.
 
-    The file stands there again afterwards. What is damaged is not larger.
+    The position is restored afterwards. Damaged blocks count as not larger.
     """
     at = stored.tell()
     try:
@@ -192,35 +192,35 @@ def unpacks_to_more(stored: Stored, codec: str, bytes_max: int) -> bool:
         if size * _RATIOS_MAX.get(codec, 1) <= bytes_max:
             return False
         if size > stored.seek(0, os.SEEK_END) - at:
-            return False  # A block that is cut off is for the reader.
+            return False  # fastavro reports a truncated block.
         if codec not in _RATIOS_MAX or size > bytes_max:
             return True
         stored.seek(at + data_at)
         return _length(codec, stored.read(size), bytes_max) > bytes_max
     except (EOFError, ValueError, OSError, struct.error, zlib.error, lzma.LZMAError):
-        return False  # The reader comes upon that, too.
+        return False  # fastavro reports the same damage.
     finally:
         stored.seek(at)
 
 
 def is_empty(schema: object) -> bool:
-    """Tell whether values of a schema take no bytes, such as null and records of nulls."""
+    """Return whether values of a schema take no bytes, such as null and records of nulls."""
     return _is_empty(schema, _named(schema), ())
 
 
 def endless_array(schema: object) -> str | None:
-    """Return the place of an array whose values take no bytes, such as `row.tags`; None: no such.
+    """Return the path of an array whose values take no bytes, such as `row.tags`, or None.
 
-    No bound follows from the bytes of such an array: its count alone says how many values it has.
+    The bytes of such an array imply no bound: its count alone determines the number of values.
     """
     return _endless(schema, "", _named(schema))
 
 
 def recursive_field(schema: object) -> str | None:
-    """Return the place of a field whose record contains itself, such as `node.next`, or None.
+    """Return the path of a field whose record contains itself, such as `node.next`, or None.
 
-    The reader calls itself for each level of such a value, so a small block can exhaust its stack.
-    A type is defined before it is used, so a record can contain itself only within its definition.
+    fastavro recurses for each level of such a value, so a small block can exhaust its stack. A type
+    is defined before it is used, so a record can contain itself only within its definition.
     """
     left: list[tuple[object, str, frozenset[str], str]] = [(schema, "", frozenset(), "")]
     while left:
@@ -279,14 +279,14 @@ def _is_empty(schema: object, named: Mapping[str, object], within: tuple[str, ..
     if isinstance(schema, str):
         if schema == "null":
             return True
-        # A record that holds itself, and no end, takes no bytes or never ends: the reader refuses.
+        # A record that contains itself takes no bytes or never ends: fastavro refuses it.
         return (
             schema not in within
             and schema in named
             and _is_empty(named[schema], named, (*within, schema))
         )
     if not isinstance(schema, Mapping):
-        return False  # Of several types: their number is a byte.
+        return False  # A union: the number of its type is a byte.
     kind = schema.get("type")
     if isinstance(schema.get("fields"), list):
         return all(_is_empty(field.get("type"), named, within) for field in schema["fields"])
@@ -296,7 +296,7 @@ def _is_empty(schema: object, named: Mapping[str, object], within: tuple[str, ..
 
 
 def _named(schema: object) -> dict[str, object]:
-    """Return the types that a schema gives names to."""
+    """Return the named types of a schema."""
     found: dict[str, object] = {}
     left = [schema]
     while left:
@@ -313,8 +313,8 @@ def _named(schema: object) -> dict[str, object]:
 
 
 def _length(codec: str, data: bytes, bytes_max: int) -> int:
-    """Return how many bytes these stand for; of very many, that they are more than `bytes_max`."""
-    if codec == "snappy":  # The length stands before them, seven bits in a byte.
+    """Return the decompressed size; if very large, any number above `bytes_max`."""
+    if codec == "snappy":  # The data begins with the length, seven bits in a byte.
         length, shift = 0, 0
         for byte in data[:5]:
             length |= (byte & 0x7F) << shift
@@ -331,10 +331,10 @@ def _length(codec: str, data: bytes, bytes_max: int) -> int:
 
 
 def _number(data: bytes, at: int) -> tuple[int, int]:
-    """Return a number as Avro writes it, and where it ends.
+    """Return a number in Avro's encoding, and the position of its end.
 
     Raises:
-        EOFError: It is cut off.
+        EOFError: It is truncated.
     """
     value = 0
     for place, byte in enumerate(data[at : at + 10]):

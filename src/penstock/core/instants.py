@@ -2,8 +2,8 @@
 
 Owns the calendar: the one place that turns text into milliseconds and back, and the only one that
 knows months. The range is the years 1 to 9999 of the proleptic Gregorian calendar in UTC;
-`END_OF_TIME_MS`, the first instant of the year 10000, exists as the open end of intervals. Answers
-of SQL may hold others, which `format_day` and `format_any_time` write.
+`END_OF_TIME_MS`, the first instant of the year 10000, exists as the open end of intervals. Results
+of SQL queries may contain other years, which `format_day` and `format_any_time` write.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ def check_instant(ms: int) -> int:
 def parse_time(text: str) -> int:
     """Return the epoch milliseconds of an ISO 8601 instant.
 
-    Takes a date (``2013``, ``2013-01``, ``2013-01-31``) with or without a time and a zone; without
-    a zone it is UTC. Digits finer than a millisecond are cut off.
+    Accepts a date (``2013``, ``2013-01``, ``2013-01-31``) with or without a time and a zone;
+    without a zone it is UTC. Digits finer than a millisecond are dropped.
 
     Raises:
-        InvalidRequest: The text is no instant, or lies outside the years 0001 to 9999.
+        InvalidRequest: The text is not an instant, or lies outside the years 0001 to 9999.
     """
     text = text.strip()
     match = _INSTANT.fullmatch(text)
@@ -58,19 +58,19 @@ def parse_time(text: str) -> int:
         if _END_OF_TIME.fullmatch(text):
             return END_OF_TIME_MS
         raise InvalidRequest(
-            f"{text!r} is no ISO 8601 time: write one such as 2013-01-31T10:00:00.000Z"
+            f"{text!r} is not an ISO 8601 time: write one such as 2013-01-31T10:00:00.000Z"
         )
     try:
         midnight = _midnight_of(
             int(match["year"]), int(match["month"] or 1), int(match["day"] or 1)
         )
     except ValueError as error:
-        raise InvalidRequest(f"{text!r} is no day of the years 0001 to 9999: {error}") from None
+        raise InvalidRequest(f"{text!r} is not a day of the years 0001 to 9999: {error}") from None
     hour, minute, second = (int(match[unit] or 0) for unit in ("hour", "minute", "second"))
     # 24:00 is ISO 8601 for the end of the day.
     end_of_day = hour == 24 and not minute and not second and not int(match["fraction"] or 0)
     if (hour > 23 and not end_of_day) or minute > 59 or second > 59:
-        raise InvalidRequest(f"{text!r} has no such time of day: hours end at 23:59:59.999")
+        raise InvalidRequest(f"{text!r} has an invalid time of day: hours end at 23:59:59.999")
     millis = int((match["fraction"] or "0")[:3].ljust(3, "0"))
     in_day = hour * HOUR_MS + minute * MINUTE_MS + second * SECOND_MS + millis
     ms = midnight + in_day - _zone_ms(match["zone"], text)
@@ -96,9 +96,9 @@ def format_time(ms: int) -> str:
 
 
 def format_day(days: int) -> str:
-    """Return the day so many days after 1970-01-01 as ``2013-01-31``, in any year.
+    """Return the day that is `days` days after 1970-01-01 as ``2013-01-31``, in any year.
 
-    Years are written as Druid does: ``10000-01-01``, ``0000-12-31``, ``-0001-01-01``.
+    Years are written as in Druid: ``10000-01-01``, ``0000-12-31``, ``-0001-01-01``.
     """
     cycles, rest = divmod(days, _CYCLE_DAYS)
     day = date.fromordinal(rest + _EPOCH_ORDINAL)
@@ -108,13 +108,13 @@ def format_day(days: int) -> str:
 
 
 def format_any_time(ms: int) -> str:
-    """Return the instant as `format_time` does, in any year."""
+    """Return the instant in the format of `format_time`, in any year."""
     days, in_day = divmod(ms, DAY_MS)
     return format_day(days) + format_time(in_day)[len("1970-01-01") :]
 
 
 def month_of(ms: int) -> int:
-    """Return how many months lie between 1970-01 and the month of the instant."""
+    """Return the number of months from 1970-01 to the month of the instant."""
     if check_instant(ms) == END_OF_TIME_MS:
         return (10_000 - 1970) * 12
     day = date.fromordinal(ms // DAY_MS + _EPOCH_ORDINAL)
@@ -122,7 +122,7 @@ def month_of(ms: int) -> int:
 
 
 def start_of_month(month: int) -> int:
-    """Return the first instant of a month counted from 1970-01, held within the calendar."""
+    """Return the first instant of a month counted from 1970-01, clipped to the calendar."""
     years, months = divmod(month, 12)
     year = 1970 + years
     if year < 1:
@@ -133,17 +133,17 @@ def start_of_month(month: int) -> int:
 
 
 def add_months(ms: int, months: int) -> int:
-    """Return the same day and time of day so many months on; a 31st becomes the month's last day.
+    """Return the same day and time of day months later; day 31 becomes the month's last day.
 
     Raises:
-        InvalidRequest: That lies outside the years 0001 to 9999.
+        InvalidRequest: The result lies outside the years 0001 to 9999.
     """
     if not months:
         return check_instant(ms)
     month = month_of(ms)
     into_month = ms - start_of_month(month)
     target = month + months
-    check_instant((target - 24_000) * 28 * DAY_MS)  # far beyond: no calendar needed to say so
+    check_instant((target - 24_000) * 28 * DAY_MS)  # far outside: fail without the calendar
     begin, following = start_of_month(target), start_of_month(target + 1)
     if begin == following:
         if begin == END_OF_TIME_MS and month_of(END_OF_TIME_MS) == target and not into_month:
@@ -157,8 +157,8 @@ def add_months(ms: int, months: int) -> int:
 
 
 def _midnight_of(year: int, month: int, day: int) -> int:
-    # By the clock of a zone behind UTC the first instants of year 1 are of a year 0, which `date`
-    # does not have: it is as long as the year 400, whole cycles of the calendar later.
+    # In a zone behind UTC, the first instants of year 1 are in year 0, which `date` does not
+    # support: it is as long as the year 400, one whole cycle of the calendar later.
     if year == 0:
         return _midnight(date(400, month, day)) - _CYCLE_MS
     return _midnight(date(year, month, day))
@@ -174,6 +174,6 @@ def _zone_ms(zone: str | None, text: str) -> int:
     digits = zone[1:].replace(":", "").ljust(4, "0")
     hours, minutes = int(digits[:2]), int(digits[2:])
     if hours > 23 or minutes > 59:
-        raise InvalidRequest(f"{text!r} has no such time zone: offsets end at +23:59")
+        raise InvalidRequest(f"{text!r} has an invalid time zone: offsets end at +23:59")
     sign = -1 if zone[0] == "-" else 1
     return sign * (hours * HOUR_MS + minutes * MINUTE_MS)

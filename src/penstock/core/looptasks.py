@@ -1,31 +1,31 @@
-"""Start tasks, callbacks, threads and loops of asyncio, and notice what fails in them.
+"""Start tasks, callbacks, threads and loops of asyncio, and report failures in them.
 
 The only place that creates tasks, runs loops on threads, and sets a loop's exception handler. Three
 kinds of tasks:
 
-    keep_running   a body that runs until it is cancelled or `may_return`; declared as a thread is
-    start_job      one coroutine that nobody awaits: what it raises is logged and counted
-    start_awaited  one coroutine whose result somebody awaits, who gets its exception, too
+    keep_running   a body that runs until it is cancelled or `may_return`; declared like a thread
+    start_job      one coroutine that no code awaits: an exception is logged and counted
+    start_awaited  one coroutine whose result, or exception, goes to the code that awaits it
 
-A task that is cancelled ends as was asked, whatever its kind.
+A task of any kind that is cancelled ends as requested.
 
-An exception that reaches a loop itself, because it came from a callback or from a task that nobody
-awaited, ends the process as an uncaught exception of a thread does (`watch_loop`). These do not:
+An exception that reaches a loop itself, because it came from a callback or from a task that no code
+awaited, ends the process as an uncaught exception of a thread does (`watch_loop`). Exceptions:
 
-- an error of the operating system, which belongs to a connection or to a lack of resources, and a
-  `PenstockError`: both are foreseen kinds of failure;
-- an exception of the protocol of one connection, which the loop closes then: a client must not be
+- an error of the operating system, which concerns one connection or a lack of resources, and a
+  `PenstockError`: both are expected kinds of failure;
+- an exception of the protocol of one connection, which the loop then closes: a client must not be
   able to end a server.
 
-`call_each` and `report` give such an exception to the loop by themselves. In contrast to
+`call_each` and `report` pass such an exception to the loop themselves. In contrast to
 `core.steps`, which raises the first exception to the caller, they are for callbacks whose failure
-is not the caller's.
+does not concern the caller.
 
-A loop gives blocking work to threads with `run_on_thread`. `ThreadPoolExecutor.submit` raises if no
-thread can be started, but it has queued the work by then, and a thread that starts later runs it. A
-caller that was told of the failure has undone its part, or has asked again. So work is given to an
-executor behind a claim: either the work runs and its outcome goes to the caller, or the caller gets
-the exception and the work never runs.
+A loop passes blocking work to threads with `run_on_thread`. `ThreadPoolExecutor.submit` raises if
+no thread can be started, but it has queued the work by then, and a thread that starts later runs
+it. Meanwhile the caller may have undone its part or tried again. So work is submitted behind a
+claim: either the work runs and its outcome goes to the caller, or the caller gets the exception and
+the work never runs.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ def keep_running(
     """Start a task that runs until it is cancelled, on the running loop.
 
     Args:
-        name: In logs, readiness and metrics.
-        body: Makes the coroutine, again at each restart.
-        on_death: What follows if it raises, or returns.
-        may_return: It may end by itself: only an exception is unexpected.
+        name: Name in logs, readiness and metrics.
+        body: Creates the coroutine, again at each restart.
+        on_death: Consequence if it raises or returns.
+        may_return: It may return: only an exception is unexpected.
     """
     loop = asyncio.get_running_loop()
     return loop.create_task(_keep(name, body, on_death, may_return), name=name)
@@ -86,11 +86,11 @@ async def _keep(
                 return
         except asyncio.CancelledError:
             raise
-        # The top of a task: nobody awaits it before the stop.
+        # The outermost handler of a task: no code awaits it before the stop.
         except Exception as caught:  # noqa: BLE001
             error = caught
         DEATHS.report(Death(name, error, on_death), owner)
-        del error  # its trace holds what the body worked on
+        del error  # the traceback refers to objects of the body
         if on_death is not OnDeath.RESTART:
             return
         try:
@@ -100,7 +100,7 @@ async def _keep(
 
 
 def start_job(name: str, job: Coroutine[object, object, T]) -> asyncio.Task[T]:
-    """Start a coroutine that nobody awaits, on the running loop; its failure is logged."""
+    """Start a coroutine that no code awaits, on the running loop; its failure is logged."""
     task = asyncio.get_running_loop().create_task(job, name=name)
     task.add_done_callback(_report_failure)
     return task
@@ -112,7 +112,7 @@ def _report_failure(task: asyncio.Task[object]) -> None:
 
 
 def start_awaited(work: Coroutine[object, object, T]) -> asyncio.Task[T]:
-    """Start a coroutine whose result somebody awaits, on the running loop."""
+    """Start a coroutine whose result is awaited, on the running loop."""
     return asyncio.get_running_loop().create_task(work)
 
 
@@ -120,11 +120,11 @@ def watch_loop(
     loop: asyncio.AbstractEventLoop,
     log: Callable[[asyncio.AbstractEventLoop, dict[str, object]], None] | None = None,
 ) -> None:
-    """Have exceptions that nobody caught on a loop end the process, and log the other trouble.
+    """Let uncaught exceptions on a loop end the process, and log other problems.
 
     Args:
         loop: The loop.
-        log: Logs trouble that ends nothing; None: as asyncio does.
+        log: Logs problems that do not end the process; None: the default handler of asyncio.
     """
 
     def handle(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
@@ -147,11 +147,11 @@ def watch_loop(
 
 
 async def run_on_thread(work: Callable[[], T], executor: Executor | None = None) -> T:
-    """Return the result of work that runs on a thread, beside the event loop.
+    """Run work on a thread, beside the event loop, and return its result.
 
     Args:
-        work: What runs. If the caller is cancelled, work that has begun goes on.
-        executor: Whose thread it runs on; by default the loop's.
+        work: The call. If the caller is cancelled, work that has begun continues.
+        executor: Executor that runs it; by default the loop's.
 
     Raises:
         RuntimeError: No thread can be started; the work has not run, and will not.
@@ -175,22 +175,22 @@ async def run_on_thread(work: Callable[[], T], executor: Executor | None = None)
         if outcome.cancel():
             awaited.cancel()
             raise
-        # A thread had taken it before the executor raised.
+        # A thread took the work before the executor raised.
     return await awaited
 
 
 def call_each(callbacks: Iterable[Callable[[], object]]) -> None:
-    """Call all callbacks, whatever one of them raises.
+    """Call all callbacks, even if one of them raises.
 
-    An exception goes to the event loop's exception handler: it is not the caller's, and whoever
-    waits behind the callback may wait for ever. One that ends the program, as Ctrl-C does, is
-    raised when all were called.
+    An exception goes to the event loop's exception handler: it does not concern the caller, and
+    later callbacks must not be lost. One that ends the program, such as Ctrl-C, is raised after all
+    calls.
     """
     ends: BaseException | None = None
     for callback in callbacks:
         try:
             callback()
-        except Exception as error:  # noqa: BLE001 - the exception handler has it
+        except Exception as error:  # noqa: BLE001 - reported to the exception handler
             report("a callback failed", error)
         except BaseException as error:  # noqa: BLE001 - raised below
             ends = error
@@ -199,10 +199,10 @@ def call_each(callbacks: Iterable[Callable[[], object]]) -> None:
 
 
 def report(message: str, error: BaseException) -> None:
-    """Give the event loop's exception handler an exception that has no other taker."""
+    """Pass an exception that no code receives to the event loop's exception handler."""
     try:
         loop = asyncio.get_running_loop()
-    except RuntimeError:  # no loop runs, as in tests of parts
+    except RuntimeError:  # no loop runs, as in unit tests
         _logger.error(message, exc_info=error)  # noqa: TRY400
     else:
         loop.call_exception_handler({"message": message, "exception": error})
@@ -211,16 +211,16 @@ def report(message: str, error: BaseException) -> None:
 class LoopThread:
     """An event loop on a thread of its own, from `start` to `stop`.
 
-    Owns the thread and its end. Does not own what runs on the loop: that is made and used there
-    only, and other threads ask with `run` and `post`.
+    Owns the thread and its end. Does not own the objects on the loop: they are created and used
+    there only, and other threads call `run` and `post`.
 
-    Its mutex is held while a coroutine is handed to the loop, and for the note that the loop ends:
-    the loop cannot take mail any more when it ends, and each coroutine must be either refused, or
-    be there when the tasks are cancelled.
+    Its mutex is held while a coroutine is submitted to the loop, and to note that the loop ends:
+    a loop that ends accepts no mail, and each coroutine must either be refused or be a task when
+    the tasks are cancelled.
 
     Args:
-        name: Of the thread.
-        loop: A new loop that runs nowhere yet; it is closed at the end.
+        name: Name of the thread.
+        loop: A new loop that does not run yet; it is closed at the end.
     """
 
     def __init__(self, name: str, loop: asyncio.AbstractEventLoop) -> None:
@@ -232,15 +232,15 @@ class LoopThread:
         self._thread = OwnedThread(name, self._run)
 
     def start(self) -> None:
-        """Begin to run."""
+        """Start the thread."""
         watch_loop(self._loop)
         self._thread.start()
 
     def run(self, work: Coroutine[object, object, T], timeout_s: float | None = None) -> T:
-        """Run something on the loop and wait for its end; not from the loop itself.
+        """Run a coroutine on the loop and wait for its end; not from the loop itself.
 
         Raises:
-            Unavailable: It took too long; it was cancelled.
+            Unavailable: The time limit was exceeded; the coroutine was cancelled.
             Closed: The loop has ended, before or meanwhile.
         """
         future = self._hand_over(work)
@@ -248,20 +248,20 @@ class LoopThread:
             return future.result(timeout_s)
         except TimeoutError:
             if timeout_s is None or not future.cancel():
-                return future.result()  # what the work itself raised, or returned just now
-            raise Unavailable(f"{self._name}: nothing happened within {timeout_s} s") from None
+                return future.result()  # the work raised this itself, or returned just now
+            raise Unavailable(f"{self._name}: no result within {timeout_s} s") from None
         except CancelledError:
             if self._ends:
                 raise self._closed() from None
             raise Unavailable(f"{self._name}: the work was cancelled") from None
 
     def post(self, work: Callable[[], object]) -> None:
-        """Have something called on the loop soon; nothing happens if it has ended."""
+        """Schedule a call on the loop; no effect if the loop has ended."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(work)
 
     def stop(self) -> None:
-        """Cancel what runs, and wait for the end of the thread. Twice is fine."""
+        """Cancel all tasks, and wait for the end of the thread. Idempotent."""
         self._thread.expect_end()
         self.post(self._stop_loop)
         if self._thread.ident is not None:
@@ -295,11 +295,12 @@ class LoopThread:
             self._end()
 
     def _end(self) -> None:
-        """Refuse what comes, cancel what is there, and close the loop."""
+        """Refuse new work, cancel the tasks, and close the loop."""
         with self._mutex:
             self._ends = True
         try:
-            # What was handed over before comes first in the loop, and is a task when this runs.
+            # Coroutines submitted before are tasks when this runs, because the loop is
+            # first-in-first-out.
             self._loop.run_until_complete(_cancel_tasks())
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.run_until_complete(self._loop.shutdown_default_executor())
@@ -310,7 +311,7 @@ class LoopThread:
         with self._mutex:
             self._ends = True
         self._loop.close()
-        for fail in tuple(self._waiting):  # for tasks that did not end when they were cancelled
+        for fail in tuple(self._waiting):  # of tasks that did not end when they were cancelled
             with suppress(InvalidStateError):
                 fail(self._closed())
 
@@ -323,7 +324,7 @@ class LoopThread:
 
 
 async def _cancel_tasks() -> None:
-    """Cancel all tasks of the running loop but this one, and wait a while for their ends."""
+    """Cancel all other tasks of the running loop, and wait up to ten seconds for their ends."""
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()

@@ -1,8 +1,9 @@
-"""Date patterns of Joda, which Druid's time stamps may be written in.
+"""Date patterns of Joda, in which Druid's timestamps may be written.
 
 Owns which patterns can be read exactly as Joda reads them, and reading them: `TimePattern.parse`
-one by one, `layout` for who reads many at once. A letter that could mean another time here than in
-Druid is refused with the mend. Times without a zone are UTC; month and day names are English.
+for single texts, `layout` for readers of many texts at once. A letter that could mean another time
+here than in Druid is refused with a remedy. Times without a zone are UTC; month and day names are
+English.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _PIECE: Final = re.compile(
 )
 _PATTERN_LENGTH_MAX: Final = 200
 _EPOCH: Final = date(1970, 1, 1).toordinal()
-# Written out, as those of the standard library follow the locale.
+# Literals, because the names of the standard library depend on the locale.
 _MONTHS: Final = (
     *("january", "february", "march", "april", "may", "june"),
     *("july", "august", "september", "october", "november", "december"),
@@ -30,7 +31,7 @@ _MONTHS: Final = (
 _DAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _ABBREVIATED: Final = 3
 
-# Of each numeric letter: the field, and how many digits it has at most.
+# For each numeric letter: the field, and its maximum number of digits.
 _NUMBERS: Final = {
     "y": ("year", 4),
     "Y": ("year", 4),
@@ -43,7 +44,7 @@ _NUMBERS: Final = {
     "s": ("second", 2),
     "S": ("fraction", 9),
 }
-# What has a fixed width when it is written with all of its digits.
+# Fields that have a fixed width when written with all of their digits.
 _FIXED: Final = frozenset({"year", "month", "day", "hour", "minute", "second", "fraction"})
 _SHOWN: Final = 100
 _REFUSED: Final = {
@@ -60,14 +61,14 @@ _REFUSED: Final = {
 
 @dataclass(frozen=True, slots=True)
 class TimePattern:
-    """A pattern such as ``yyyy-MM-dd HH:mm:ss``, ready to read.
+    """A compiled pattern such as ``yyyy-MM-dd HH:mm:ss``.
 
     Attributes:
         text: The pattern.
-        layout: What a text written with all of its digits is made of, in order: (field, number of
+        layout: Parts of a text that is written with all of its digits, in order: (field, number of
             digits), or ("", literal bytes). The fields are year, month, day, hour, minute, second
-            and fraction. None if the pattern has others, such as names of months. Texts with
-            fewer digits are for `parse`.
+            and fraction. None if the pattern has other fields, such as names of months. Texts
+            with fewer digits need `parse`.
     """
 
     text: str
@@ -76,10 +77,10 @@ class TimePattern:
 
     @classmethod
     def compile(cls, text: str) -> TimePattern:
-        """Return a pattern, ready to read.
+        """Compile a pattern.
 
         Raises:
-            InvalidRequest: It has a letter that cannot be read exactly, one twice, or no day.
+            InvalidRequest: It has an unsupported letter or a duplicate field, or has no day.
         """
         if len(text) > _PATTERN_LENGTH_MAX:
             raise InvalidRequest(f"a date pattern of {len(text)} characters is too long")
@@ -93,7 +94,7 @@ class TimePattern:
                 continue
             field, part = _field(piece, text)
             if field in fields:
-                raise InvalidRequest(f"the date pattern {text!r} has {piece!r} twice")
+                raise InvalidRequest(f"the date pattern {text!r} contains {piece!r} twice")
             fields.append(field)
             regex += part
             most = min(len(piece), 9) if field == "fraction" else _NUMBERS.get(piece[0], ("", 0))[1]
@@ -103,43 +104,43 @@ class TimePattern:
         return cls(text, fixed, re.compile(regex, re.ASCII | re.IGNORECASE))
 
     def __str__(self) -> str:
-        """Return the pattern as it was written."""
+        """Return the pattern as written."""
         return self.text
 
     def parse(self, text: str) -> int:
-        """Return the milliseconds since 1970 of a time written so.
+        """Return the milliseconds since 1970 of a time in this pattern.
 
         Raises:
-            InvalidRequest: It is not written so, or there is no such day or time.
+            InvalidRequest: The text does not match the pattern, or the day or time does not exist.
         """
         match = self._regex.fullmatch(text)
         if match is None:
             shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
-            raise InvalidRequest(f"{shown!r} is not written as {self.text!r}")
+            raise InvalidRequest(f"{shown!r} does not match the pattern {self.text!r}")
         found = {name: value for name, value in match.groupdict().items() if value is not None}
         try:
             day = _day(found)
         except ValueError as error:
-            raise InvalidRequest(f"{text!r} is no day: {error}") from None
+            raise InvalidRequest(f"{text!r} is not a valid day: {error}") from None
         hour, minute, second = (
             _hour(found),
             int(found.get("minute", 0)),
             int(found.get("second", 0)),
         )
         if hour > 23 or minute > 59 or second > 59:
-            raise InvalidRequest(f"{text!r} has no such time of day: hours end at 23:59:59.999")
+            raise InvalidRequest(f"{text!r} has an invalid time of day: hours end at 23:59:59.999")
         millis = int(found.get("fraction", "0")[:3].ljust(3, "0"))
         in_day = hour * HOUR_MS + minute * MINUTE_MS + second * SECOND_MS + millis
         return check_instant((day.toordinal() - _EPOCH) * DAY_MS + in_day - _zone_ms(found))
 
 
 def _pieces(text: str) -> Iterator[tuple[str, str]]:
-    """Yield (letters or other, text) in order; quotes are taken off."""
+    """Yield ("letters" or "other", text) in order; quotes are removed."""
     at = 0
     while at < len(text):
         match = _PIECE.match(text, at)
         if match is None:
-            raise InvalidRequest(f"the date pattern {text!r} opens a quote that is not closed")
+            raise InvalidRequest(f"the date pattern {text!r} has an unclosed quote")
         at = match.end()
         if match["letters"]:
             yield "letters", match["letters"]
@@ -151,11 +152,11 @@ def _pieces(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _field(letters: str, pattern: str) -> tuple[str, str]:
-    """Return the field that letters stand for, and the regular expression that reads it."""
+    """Return the field of a group of letters, and the regular expression that reads it."""
     letter, count = letters[0], len(letters)
     if letter in "yY" and count == 2:
         raise InvalidRequest(
-            f"the date pattern {pattern!r} has years of two digits, whose century would be a guess:"
+            f"the date pattern {pattern!r} has years of two digits, whose century is ambiguous:"
             " send all four"
         )
     if letter == "M" and count >= 3:
@@ -171,9 +172,9 @@ def _field(letters: str, pattern: str) -> tuple[str, str]:
         return "fraction", rf"(?P<fraction>\d{{1,{digits}}}+)"
     if letter in _NUMBERS:
         field, most = _NUMBERS[letter]
-        # Possessive, as Joda never gives a digit back: 2013111 is the first of November.
+        # Possessive, because Joda does not backtrack: 2013111 is the first of November.
         return field, rf"(?P<{field}>\d{{1,{most}}}+)"
-    mend = _REFUSED.get("z" if letter == "Z" else letter, "it is no letter of such patterns")
+    mend = _REFUSED.get("z" if letter == "Z" else letter, "it is not a letter of date patterns")
     raise InvalidRequest(f"the date pattern {pattern!r} has {letters!r}: {mend}")
 
 
@@ -189,10 +190,10 @@ def _one_of(field: str, names: list[str]) -> str:
 def _check_fields(fields: list[str], pattern: str) -> None:
     has = set(fields)
     if "year" not in has:
-        raise InvalidRequest(f"the date pattern {pattern!r} has no year: such times mean nothing")
+        raise InvalidRequest(f"the date pattern {pattern!r} has no year: add yyyy")
     for first, second in (("month", "month_name"), ("hour", "half_hour"), ("day", "day_of_year")):
         if {first, second} <= has:
-            raise InvalidRequest(f"the date pattern {pattern!r} says the {first} twice")
+            raise InvalidRequest(f"the date pattern {pattern!r} has the {first} twice")
     if "day_of_year" in has and has & {"month", "month_name"}:
         raise InvalidRequest(
             f"the date pattern {pattern!r} has a month and a day of the year (D):"
@@ -233,7 +234,7 @@ def _hour(found: dict[str, str]) -> int:
         return int(found.get("hour", 0))
     hour = int(found["half_hour"])
     if not 1 <= hour <= 12:
-        return 24  # No such hour; refused as one.
+        return 24  # An invalid hour, which the caller refuses.
     return hour % 12 + (12 if found["half"].lower() == "pm" else 0)
 
 
@@ -244,5 +245,5 @@ def _zone_ms(found: dict[str, str]) -> int:
     digits = zone[1:].replace(":", "")
     hours, minutes = int(digits[:2]), int(digits[2:] or 0)
     if hours > 23 or minutes > 59:
-        raise InvalidRequest(f"{zone!r} is no offset of a time zone: they end at 23:59")
+        raise InvalidRequest(f"{zone!r} is not a valid time zone offset: they end at 23:59")
     return (1 if zone[0] == "+" else -1) * (hours * HOUR_MS + minutes * MINUTE_MS)

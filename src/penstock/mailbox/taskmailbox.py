@@ -1,33 +1,34 @@
 """The mailbox: where mails of all threads wait for the one thread that owns some state.
 
-Owns the order, the states and the wake-up; does not run anything, and does not own what is due when
+Owns the order, the states and the wake-up; does not run mails, and does not own timers
 (`alarm`). Invariants:
 
-- Urgent mails come before all others; within each of the two kinds the order is that of arrival.
-- A *batch* is the head of the normal mails, as many as were there when it was created. It never
-  grows, so a mail that posts itself again waits for the next one.
-- A put either raises, and then the mail is nowhere, or the mail is handed out exactly once: by a
-  take, by `drain`, or by `close`.
+- Urgent mails come before all others; within each of the two kinds, mails keep the order of
+arrival. - A *batch* is the head of the normal mails: those that were waiting when it was created.
+It never
+  grows, so a mail that posts itself again waits for the next batch.
+- A put either raises, and the mail is not in the mailbox, or the mail is handed out exactly once:
+  by a take, by `drain`, or by `close`.
 
 Why there is no lock on the way in
 ----------------------------------
 One thread takes, any thread puts. `deque.append`, `popleft`, `remove` and `del d[i]` are each
 one step under CPython's global interpreter lock, and so is each read or write of an attribute, in
-one order that all threads agree on. What could go wrong, and why it does not:
+one order that all threads agree on. The possible races, and why they are harmless:
 
-*Lost wake-up.* The taker writes `_sleeping = True`, then looks for a mail, then sleeps. A put
-appends, then reads `_sleeping`. Whichever comes first, the look finds the mail or the put sees the
+*Lost wake-up.* The taker writes `_sleeping = True`, then checks for a mail, then sleeps. A put
+appends, then reads `_sleeping`. Whichever comes first, the check finds the mail or the put sees the
 sleeper. A put that saw it writes `_sleeping = False` and then sets the wake-up, so later puts need
-not; whoever came between the two is covered by that set, after which the taker looks again.
+not; puts between the two are covered by that set, after which the taker checks again.
 
 *Lost or late mail at quiesce and close.* A put reads `_lock_free`, appends, and reads `_accepting`.
-`quiesce` first makes both False, then moves what is in the deques to new ones; only the new ones
-are read from then on, and nobody appends to them. A put that read True twice appended before the
-move: its mail is moved. One that reads False the second time asks for its mail: either it removes
-it from the old deque and raises, or the mail is not there any more because it was moved, or taken
-before, and then it was accepted. `remove` and the move of a deque are one step each, so exactly one
-of the two gets the mail. And as no mutex is taken, a put from a finalizer or a signal handler that
-interrupts another put cannot lock itself out.
+`quiesce` first makes both False, then moves the contents of the deques to new ones; only the new
+ones are read from then on, and no put appends to them. A put that read True twice appended before
+the move: its mail is moved. One that reads False the second time tries to remove its mail: either
+it removes the mail from the old deque and raises, or the mail was moved or taken before, and was
+therefore accepted. `remove` and the move of a deque are one step each, so exactly one of the two
+gets the mail. And as no mutex is taken, a put from a finalizer or a signal handler that interrupts
+another put cannot deadlock.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ T = TypeVar("T")
 
 
 class MailboxState(Enum):
-    """OPEN takes and gives, QUIESCED gives what it has, CLOSED does neither; no way back."""
+    """OPEN puts and takes, QUIESCED only takes, CLOSED does neither; states only advance."""
 
     OPEN = "open"
     QUIESCED = "quiesced"
@@ -60,24 +61,24 @@ class MailboxState(Enum):
 
 
 class WrongThread(PenstockError):
-    """Only the mailbox thread may do this: send it mail instead."""
+    """Only the mailbox thread may do this: send mail to it instead."""
 
 
 class TaskMailbox:
     """An unbounded mailbox with one owner.
 
-    The mutex is held for changes of state, for `run_exclusively`, and by puts while either goes on;
-    no mail could replace it, since it guards the mailbox itself.
+    The mutex is held during changes of state, during `run_exclusively`, and by puts during either;
+    mail cannot replace it, because it guards the mailbox itself.
 
     Args:
         name: For errors and metrics.
         clock: Ends waits when a timer is due.
-        bind: Make the constructing thread the owner; else the first that calls `bind` is.
+        bind: Make the constructing thread the owner; otherwise the first that calls `bind` is.
 
     Attributes:
-        alarm: Rings between mails, and ends the sleep of `take` for that.
-        interruption: Raised by each yield from now on, since the loop has to end; None: none. The
-            owner writes it, by way of mail that every yield sees.
+        alarm: Rings between mails, and interrupts the sleep of `take` for that.
+        interruption: Raised by each yield from now on, because the loop must end; None: none. Only
+            the owner writes it, in a mail that every yield runs.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class TaskMailbox:
         self._mutex: Final = threading.RLock()
         self._state = MailboxState.OPEN
         self._accepting = True  # the state is OPEN
-        self._lock_free = True  # and nobody holds the mailbox exclusively
+        self._lock_free = True  # and no thread holds the mailbox exclusively
         self._exclusive_depth = 0
         self._exclusive_owner: int | None = None
         self._urgent: deque[Mail] = deque()
@@ -114,36 +115,36 @@ class TaskMailbox:
 
     @property
     def size(self) -> int:
-        """How many mails wait."""
+        """Number of waiting mails."""
         return len(self._urgent) + len(self._normal)
 
     @property
     def alarm_s(self) -> float:
-        """When the alarm is due on the monotonic clock; infinite if none is set."""
+        """Time of the alarm on the monotonic clock; infinite if none is set."""
         return self.alarm.at_s
 
     def bind(self) -> None:
         """Make the calling thread the owner.
 
         Raises:
-            WrongThread: Another thread is.
+            WrongThread: Another thread is the owner.
         """
         with self._mutex:
             if self._owner is None:
                 self._owner = get_ident()
             elif self._owner != get_ident():
                 raise WrongThread(
-                    f"mailbox {self.name} belongs to another thread already: send it mail instead, "
-                    "or make a mailbox for this thread"
+                    f"mailbox {self.name} belongs to another thread already: send mail to it "
+                    "instead, or create a mailbox for this thread"
                 )
 
     def put(self, mail: Mail) -> None:
-        """Append a mail to its kind, and wake the owner if it sleeps. Never waits for room.
+        """Append a mail to its kind, and wake the owner if it sleeps. Never waits.
 
         Raises:
             Closed: The mailbox is quiesced or closed; the mail will not run.
         """
-        # The deque first: one read before `_lock_free` was True is one from before a quiesce.
+        # Read the deque first: if `_lock_free` is True afterwards, it is the one before a quiesce.
         box = self._urgent if mail.urgent else self._normal
         if not self._lock_free:
             self._put_locked(mail)
@@ -156,15 +157,15 @@ class TaskMailbox:
             self._wakeup.set()
 
     def put_nowait(self, mail: Mail) -> None:
-        """Put; a bounded mailbox refuses where its `put` would wait. Raises as `put`."""
+        """Put; a bounded mailbox raises instead of waiting. Raises as `put`."""
         self.put(mail)
 
     def run_exclusively(self, action: Callable[[], T]) -> T:
         """Run an action while no other thread changes the state or begins a put.
 
-        So a check of the state holds until the action ends. Puts of the action itself go through;
-        one of another thread that had begun before may still land during it; the owner's takes
-        go on.
+        So a check of the state holds until the action ends. Puts by the action itself are allowed;
+        a put that another thread began before may still append during it; the owner can still
+        take mail.
         """
         with self._mutex:
             self._exclusive_depth += 1
@@ -181,7 +182,7 @@ class TaskMailbox:
     # The owner only
 
     def has_mail(self) -> bool:
-        """Tell whether a mail waits, in any state.
+        """Return whether a mail waits, in any state.
 
         Raises:
             WrongThread: The caller is not the owner.
@@ -191,7 +192,7 @@ class TaskMailbox:
         return bool(self._urgent or self._normal)
 
     def create_batch(self) -> bool:
-        """Begin a batch of what waits now, unless one is under way; tell whether a mail waits.
+        """Begin a batch of the waiting mails, unless one is under way; return whether a mail waits.
 
         Raises:
             WrongThread: The caller is not the owner.
@@ -203,7 +204,7 @@ class TaskMailbox:
         return self._batch_left > 0 or bool(self._urgent)
 
     def extend_batch(self) -> None:
-        """Make the batch all that waits now: for the last batch, before the end.
+        """Extend the batch to all waiting mails: for the last batch, before the end.
 
         Raises:
             WrongThread: The caller is not the owner.
@@ -212,7 +213,7 @@ class TaskMailbox:
         self._batch_left = len(self._normal)
 
     def try_take_from_batch(self) -> Mail | None:
-        """Take the next urgent mail, else the next of the batch, whatever its priority.
+        """Take the next urgent mail, or else the next of the batch, regardless of priority.
 
         Raises:
             WrongThread: The caller is not the owner.
@@ -221,10 +222,10 @@ class TaskMailbox:
         return next(self.batch(), None)
 
     def batch(self) -> Iterator[Mail]:
-        """Yield what `try_take_from_batch` would give, until it would give None.
+        """Yield the mails that `try_take_from_batch` would return, until it would return None.
 
-        The next mail stays in the mailbox until it is asked for. Half the cost for each mail, since
-        the thread is checked once. Raises as `try_take_from_batch`.
+        The next mail stays in the mailbox until it is requested. Costs half as much for each mail,
+        because the thread is checked only once. Raises as `try_take_from_batch`.
         """
         self._check_takes()
         while True:
@@ -239,11 +240,11 @@ class TaskMailbox:
     def try_take(
         self, priority: int = MIN_PRIORITY, *, ignoring_deferrable: bool = False
     ) -> Mail | None:
-        """Take the first mail that is visible to the priority, or None; never waits.
+        """Take the first mail with at least this priority, or return None; never waits.
 
         Args:
-            priority: The least that is visible.
-            ignoring_deferrable: Deferrable mails are as visible as they were made.
+            priority: The minimum priority.
+            ignoring_deferrable: Use the priority with which deferrable mails were created.
 
         Raises:
             WrongThread: The caller is not the owner.
@@ -254,26 +255,26 @@ class TaskMailbox:
         return self._take_first(priority, ignoring_deferrable=ignoring_deferrable)
 
     def take(self, priority: int = MIN_PRIORITY) -> Mail:
-        """Take as `try_take`, but wait until there is such a mail.
+        """Take as `try_take`, but wait until there is a matching mail.
 
         Raises:
             WrongThread: The caller is not the owner.
-            Closed: The mailbox is closed, or is quiesced and holds no such mail.
+            Closed: The mailbox is closed, or is quiesced and has no matching mail.
         """
         mail = self.try_take(priority)
         if mail is not None:
             return mail
         try:
             while True:
-                # Announce the sleep before the look: see the proof above.
+                # Announce the sleep before the check: see the proof above.
                 self._sleeping = True
                 mail = self._take_first(priority)
                 if mail is not None:
                     return mail
                 if self._state is not MailboxState.OPEN:
                     raise Closed(
-                        f"mailbox {self.name} is {self._state.value} and holds no mail of priority "
-                        f"{priority} or more: none can come any more"
+                        f"mailbox {self.name} is {self._state.value} and has no mail of priority "
+                        f"{priority} or more: none can arrive any longer"
                     )
                 self._wakeup.wait(self.alarm.left_s())
                 self.alarm.ring_if_due()
@@ -281,7 +282,7 @@ class TaskMailbox:
             self._sleeping = False
 
     def drain(self) -> list[Mail]:
-        """Take all mails out, in the order in which the loop would have run them. Any state.
+        """Remove all mails, in the order in which the loop would have run them. Any state.
 
         Raises:
             WrongThread: The caller is not the owner.
@@ -291,7 +292,7 @@ class TaskMailbox:
         return [box.popleft() for box in (self._urgent, self._normal) for _ in range(len(box))]
 
     def quiesce(self) -> None:
-        """Accept no more mails; what was accepted can still be taken. No effect unless open.
+        """Accept no further mails; accepted ones can still be taken. No effect unless open.
 
         Raises:
             WrongThread: The caller is not the owner.
@@ -306,7 +307,7 @@ class TaskMailbox:
             self._normal = _emptied(self._normal)
 
     def close(self) -> list[Mail]:
-        """Accept and give no more mails; return those that were left, for the caller to cancel.
+        """Neither accept nor give mails; return the remaining ones, for the caller to cancel.
 
         Raises:
             WrongThread: The caller is not the owner.
@@ -322,7 +323,7 @@ class TaskMailbox:
     def _check_owner(self) -> None:
         if get_ident() != self._owner:
             raise WrongThread(
-                f"mailbox {self.name}: only its own thread may do this; send it mail instead"
+                f"mailbox {self.name}: only its own thread may do this; send mail to it instead"
                 if self._owner is not None
                 else f"mailbox {self.name} has no thread yet: run its processor, or call bind()"
             )
@@ -334,8 +335,8 @@ class TaskMailbox:
 
     def _take_first(self, priority: int, *, ignoring_deferrable: bool = False) -> Mail | None:
         for box in (self._urgent, self._normal):
-            # By index: others append meanwhile, which an iterator would not survive. Only this
-            # thread removes, so an index keeps its meaning.
+            # By index: other threads append meanwhile, which breaks an iterator. Only this thread
+            # removes, so an index stays valid.
             for index in range(len(box)):
                 mail = box[index]
                 seen_as = mail.created_priority if ignoring_deferrable else mail.priority
@@ -357,7 +358,7 @@ class TaskMailbox:
                 self._wakeup.set()
 
     def _settle(self, mail: Mail, box: deque[Mail]) -> None:
-        """Find out whether a mail that was appended while `quiesce` ran was accepted."""
+        """Check whether a mail that was appended while `quiesce` ran was accepted."""
         try:
             box.remove(mail)
         except ValueError:
@@ -373,10 +374,10 @@ class TaskMailbox:
 def _emptied(old: deque[Mail]) -> deque[Mail]:
     """Move mails to a new deque; a put under way may still append to or remove from the old one.
 
-    The whole move is one call into C, so no other thread runs in the middle of it, and an exception
-    that arrives from outside, as Ctrl-C does, cannot lose a mail between the two deques. It ends
-    with the `IndexError` of the first `popleft` that finds nothing: a test for emptiness before
-    each `popleft` would race with a late put that removes the last mail.
+    The whole move is one call into C, so no other thread runs during it, and an asynchronous
+    exception, such as Ctrl-C, cannot lose a mail between the two deques. It ends with the
+    `IndexError` of the first `popleft` on the empty deque: a test for emptiness before each
+    `popleft` would race with a late put that removes the last mail.
     """
     new: deque[Mail] = deque()
     with suppress(IndexError):

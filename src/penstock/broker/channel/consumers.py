@@ -1,7 +1,7 @@
-"""A channel's consumers as it sees them: what they are sent, and which of them may take more now.
+"""Interface of a channel to its consumers: deliveries, and which consumers may take more now.
 
-Owns the set of those that may take (`Takers`). Does not own their connections, nor what is in
-flight for them (`inflight`).
+Owns the set of those that may take more (`Takers`). Does not own their connections, nor their
+messages in flight (`inflight`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _AT_ONCE: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """Messages for one consumer; the arrays are as long as `messages`, or stand for all."""
+    """Messages for one consumer; arrays are as long as `messages`, scalars apply to all."""
 
     messages: pa.BinaryArray
     ids: npt.NDArray[np.int64]
@@ -33,7 +33,7 @@ class Delivery:
     times_ns: npt.NDArray[np.int64] | int
 
     def masked(self, wanted: npt.NDArray[np.bool_]) -> Delivery:
-        """Return those that are wanted."""
+        """Return the messages where `wanted` is true."""
         attempts, times_ns = self.attempts, self.times_ns
         return Delivery(
             self.messages.filter(arrow_mask(wanted)),
@@ -44,15 +44,15 @@ class Delivery:
 
 
 class Subscriber(Protocol):
-    """A consumer's connection, as its channel sees it.
+    """A consumer's connection, as seen by its channel.
 
-    Whoever lets it take more than before tells the channel (`Channel.wake`).
+    Code that lets it take more than before must call `Channel.wake`.
 
     Attributes:
-        number: Its number, positive, of no other connection since the broker started.
-        ready: How many messages it wants in flight at most (RDY); 0 while it closes.
-        message_timeout_ms: How long it may take over a message.
-        sample_rate: Percent of the messages that it wants; 0: all.
+        number: A positive number, unique since the broker started.
+        ready: Maximum number of messages in flight (RDY); 0 while it closes.
+        message_timeout_ms: Time-out of its messages.
+        sample_rate: Percentage of the messages that it receives; 0: all.
     """
 
     number: int
@@ -62,7 +62,7 @@ class Subscriber(Protocol):
 
     @property
     def writable(self) -> bool:
-        """Say whether what was sent before has left, more or less."""
+        """Whether most of the earlier output has been sent."""
         ...
 
     def deliver(self, batch: Delivery) -> None:
@@ -70,18 +70,19 @@ class Subscriber(Protocol):
         ...
 
     def evict(self) -> None:
-        """Close the connection: the channel is gone."""
+        """Close the connection: the channel was deleted."""
         ...
 
 
 class Takers:
-    """The consumers of one channel that may take more, found without asking all of them.
+    """The consumers of one channel that may take more messages, found without checking all.
 
-    Invariant: whoever may take is in the set. Who cannot any more is found out when it is asked,
-    and goes; so to see whom to give something costs a few looks, however many consumers wait.
+    Invariant: every consumer that may take more is in the set. A consumer that no longer may is
+    detected and removed when it is checked; so a delivery needs only a few checks, regardless of
+    the number of consumers.
 
     Args:
-        in_flight: What they have.
+        in_flight: Messages in flight of the consumers.
     """
 
     def __init__(self, in_flight: InFlight) -> None:
@@ -89,23 +90,23 @@ class Takers:
         self._open: OrderedDict[int, Subscriber] = OrderedDict()
 
     def look(self, subscriber: Subscriber) -> None:
-        """Look whether a consumer may take more: it says so, has less in flight, or takes bytes."""
+        """Check whether a consumer may take more: a new RDY, a message answered, or output sent."""
         if self._room(subscriber) > 0:
             self._open.setdefault(subscriber.number, subscriber)
 
     def remove(self, subscriber: Subscriber) -> None:
-        """Forget a consumer that leaves."""
+        """Remove a consumer that leaves."""
         self._open.pop(subscriber.number, None)
 
     def served(self, subscriber: Subscriber) -> None:
-        """Let others come first that were not served for longer."""
+        """Move a consumer behind those that were served less recently."""
         if subscriber.number in self._open:
             self._open.move_to_end(subscriber.number)
 
     def first(self) -> list[tuple[Subscriber, int]]:
-        """Return those whose turn it is, at most 64, and how many messages each may take.
+        """Return up to 64 consumers to serve next, and how many messages each may take.
 
-        Those that have most room come first, so that few messages go to the least busy.
+        Consumers with the most free capacity come first, so that few messages go to the least busy.
         """
         found: list[tuple[Subscriber, int]] = []
         while self._open and not found:

@@ -1,8 +1,8 @@
-"""One HTTP request and its answer, in NSQ's manners.
+"""One HTTP request and its answer, in NSQ's format.
 
 Owns reading parameters and bodies from ASGI within limits, and the form of answers: success as
-text, nothing or bare JSON; errors as ``{"message": "CODE"}``. What is wrong in words, and the mend,
-stands in the header ``X-Penstock-Detail``, so that the bodies stay NSQ's to the byte.
+text, nothing or bare JSON; errors as ``{"message": "CODE"}``. The explanation of an error and its
+remedy are in the header ``X-Penstock-Detail``, so that the bodies equal NSQ's byte for byte.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ _BROKEN_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})|;")
 
 
 class ApiError(PenstockError):
-    """An answer that is an error.
+    """An answer that reports an error.
 
     Args:
         status: HTTP status.
-        code: NSQ's or our word for it.
-        detail: What is wrong and the mend.
+        code: Error code of NSQ or Penstock.
+        detail: The problem and its remedy.
         headers: Further headers.
     """
 
@@ -74,12 +74,12 @@ class ApiError(PenstockError):
 
 
 class ClientLeftError(PenstockError):
-    """The client closed the connection: there is nobody to answer."""
+    """The client closed the connection: no answer can be sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """An answer; the body is sent in the given pieces, without joining them."""
+    """An answer; the pieces of the body are sent without joining them."""
 
     status: int = 200
     body: Sequence[bytes | memoryview] = ()
@@ -88,7 +88,7 @@ class Response:
     nsq: bool = True
 
     async def send(self, send: Send, *, close: bool = False) -> None:
-        """Send it."""
+        """Send the answer."""
         headers = [
             (b"content-type", self.content_type),
             (b"content-length", b"%d" % sum(map(len, self.body))),
@@ -126,7 +126,7 @@ def error_response(error: ApiError) -> Response:
 
 
 def as_api_error(error: PenstockError) -> ApiError:
-    """Return the answer that tells a client about an error of ours."""
+    """Convert a Penstock error to the answer for a client."""
     match error:
         case ApiError():
             return error
@@ -141,7 +141,7 @@ def as_api_error(error: PenstockError) -> ApiError:
         case Conflict():
             return ApiError(409, "CONFLICT", str(error))
         case Unavailable() | Closed():
-            # NSQ's word for every failure to queue.
+            # NSQ's code for every failure to queue.
             return ApiError(503, "EXITING", str(error))
         case CorruptData():
             return ApiError(500, "CORRUPT_DATA", str(error))
@@ -157,11 +157,11 @@ def _parse_query(query: bytes) -> Mapping[str, str]:
         errors="strict",
         max_num_fields=_PARAMETERS_MAX,
     )
-    # The first of a name counts, as in NSQ.
+    # The first value of a name counts, as in NSQ.
     return dict(reversed(pairs))
 
 
-# Publishers repeat themselves; what is too long to be one of theirs is not kept.
+# Publishers send the same queries repeatedly; long queries are not cached.
 _parse_query_once = functools.lru_cache(maxsize=512)(_parse_query)
 
 
@@ -185,33 +185,33 @@ class Request:
 
     @property
     def query(self) -> Mapping[str, str]:
-        """The parameters.
+        """The parameters of the query.
 
         Raises:
-            ApiError: They cannot be read.
+            ApiError: The query is malformed.
         """
         try:
             short = len(self.query_string) <= _CACHED_QUERY_BYTES_MAX
             return (_parse_query_once if short else _parse_query)(self.query_string)
         except ValueError:
             raise ApiError(
-                400, "INVALID_REQUEST", "the query string cannot be read: escape its parameters"
+                400, "INVALID_REQUEST", "the query string is malformed: escape its parameters"
             ) from None
 
     @property
     def content_length(self) -> int | None:
-        """Announced bytes of the body; None when it comes in chunks."""
+        """Announced bytes of the body; None if it arrives in chunks."""
         if b"transfer-encoding" in self.headers:
             return None
         return int(self.headers.get(b"content-length", b"0"))
 
     @property
     def must_close(self) -> bool:
-        """Whether the body took so long that the connection is better closed."""
+        """Whether reading the body timed out, so that the connection should be closed."""
         return self._given_up
 
     def required(self, name: str) -> str:
-        """Return a parameter that must be there.
+        """Return a parameter that is required.
 
         Raises:
             ApiError: It is missing.
@@ -241,7 +241,7 @@ class Request:
         """Return a parameter that is a number of 0 or more.
 
         Raises:
-            ApiError: It is missing and there is no default, or it is no such number.
+            ApiError: It is missing and there is no default, or it is not such a number.
         """
         text = self.query.get(name)
         if text is None and default is not None:
@@ -258,20 +258,20 @@ class Request:
         return number
 
     def flag(self, name: str) -> bool:
-        """Return whether a parameter is set, to anything but ``0`` and ``false`` (as in NSQ)."""
+        """Return whether a parameter has any value except ``0`` and ``false``, as in NSQ."""
         return self.query.get(name, "0") not in {"0", "false"}
 
     async def body(self, limit_bytes: int, too_big: str, timeout_s: float) -> bytes:
         """Read the body.
 
         Args:
-            limit_bytes: Largest body.
-            too_big: The code when it is larger.
-            timeout_s: How long the client may take.
+            limit_bytes: Maximum size of the body.
+            too_big: Error code if it is larger.
+            timeout_s: Time limit for receiving it.
 
         Raises:
-            ApiError: It is too big, or takes too long.
-            ClientLeftError: The client left before its end.
+            ApiError: It is too large, or the time limit is exceeded.
+            ClientLeftError: The client disconnected before the end of the body.
         """
         self.require_length(limit_bytes, too_big)
         pieces: list[bytes] = []
@@ -281,7 +281,7 @@ class Request:
                 while True:
                     message = await self._receive()
                     if message["type"] == "http.disconnect":
-                        raise ClientLeftError("the client left in the middle of its request")
+                        raise ClientLeftError("the client disconnected during its request")
                     piece: bytes = message.get("body", b"")
                     if piece:
                         pieces.append(piece)
@@ -290,7 +290,7 @@ class Request:
                         raise _too_big(size, limit_bytes, too_big)
                     if not message.get("more_body", False):
                         break
-        except TimeoutError:  # narrow: only a late client is closed
+        except TimeoutError:  # only a slow client is disconnected
             self._given_up = True
             raise ApiError(
                 408, "REQUEST_TIMEOUT", f"the body did not arrive within {timeout_s:g} s"
@@ -298,17 +298,17 @@ class Request:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def require_length(self, limit_bytes: int, too_big: str) -> None:
-        """Refuse a body that is announced as too big, before any of it is read.
+        """Refuse a body that is announced as too large, before reading it.
 
         Raises:
-            ApiError: It is too big.
+            ApiError: It is too large.
         """
         length = self.content_length
         if length is not None and length > limit_bytes:
             raise _too_big(length, limit_bytes, too_big)
 
     async def wait_disconnected(self) -> None:
-        """Return when the client has left. For requests whose body does not matter."""
+        """Wait until the client has disconnected. For requests whose body is ignored."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
 

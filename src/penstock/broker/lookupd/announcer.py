@@ -1,10 +1,10 @@
-"""The nsqlookupd servers that are told what this broker has.
+"""The nsqlookupd servers at which this broker registers its topics.
 
-Owns which they are, and connecting again to one that was lost. Does not own what they are told
+Owns the set of servers, and reconnecting to lost ones. Does not own the commands
 (`registration`) nor the topics.
 
-Invariants: used on the broker's event loop; no server is waited for, neither by the others nor by
-who makes a topic; what happens to one that cannot be reached is logged once until it is back.
+Invariants: used on the broker's event loop; neither other servers nor the creation of a topic wait
+for a server; the failure of an unreachable server is logged once until it is back.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ _PORT_DIGITS: Final = 5
 
 
 class Announcer:
-    """Tells nsqlookupd servers of this broker's topics.
+    """Registers this broker's topics at nsqlookupd servers.
 
     Args:
-        identity: What this broker says of itself: NSQ's fields of ``IDENTIFY``.
+        identity: NSQ's fields of ``IDENTIFY``, which describe this broker.
         directory: Its topics.
-        options: Which servers, and how patiently.
-        jitter: Returns a number from 0 to 1, by which pauses differ.
+        options: Addresses, time-outs and intervals.
+        jitter: Returns a number from 0 to 1, by which pauses vary.
 
     Raises:
-        InvalidRequest: An address is none.
+        InvalidRequest: An address is invalid.
     """
 
     def __init__(
@@ -64,25 +64,25 @@ class Announcer:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """The servers."""
+        """Addresses of the servers."""
         return self._addresses
 
     def start(self) -> None:
-        """Begin to connect."""
+        """Start connecting."""
         for address in self._addresses:
             self._peers[address] = self._peer(address)
 
     async def stop(self) -> None:
-        """Close the connections; the servers forget this broker then."""
+        """Close the connections, upon which the servers drop all registrations."""
         peers, self._peers = list(self._peers.values()), {}
         for peer in peers:
             await peer.stop()
 
     async def set_addresses(self, addresses: Sequence[str]) -> None:
-        """Tell other servers from now on.
+        """Replace the servers.
 
         Raises:
-            InvalidRequest: An address is none; nothing changes.
+            InvalidRequest: An address is invalid; nothing is changed.
         """
         self._addresses = _require_addresses(addresses)
         gone = [known for known in self._peers if known not in self._addresses]
@@ -90,17 +90,17 @@ class Announcer:
         for address in self._addresses:
             if address not in self._peers:
                 self._peers[address] = self._peer(address)
-        # Last, for meanwhile they may be set anew, or the broker stops.
+        # Last, because the servers may be replaced again, or the broker stopped, meanwhile.
         for peer in leaving:
             await peer.stop()
 
     def changed(self, topic: str) -> None:
-        """Tell that a topic or its channels came or went."""
+        """Register that a topic or one of its channels was created or deleted."""
         for peer in self._peers.values():
             peer.changed(topic)
 
     def http_addresses(self) -> list[str]:
-        """Return where the servers that are connected can be asked, ``HOST:PORT``."""
+        """Return the HTTP addresses (``HOST:PORT``) of the connected servers."""
         found = (peer.registration for peer in self._peers.values())
         return [known.http_address for known in found if known.identified and known.http_address]
 
@@ -116,12 +116,12 @@ class Announcer:
 
 
 class _Peer:
-    """One server.
+    """The connection to one server, restarted when it ends.
 
     Args:
-        address: Where it is.
-        registration: What it was told.
-        options: How patiently.
+        address: Address of the server.
+        registration: Its registrations.
+        options: Time-outs and intervals.
         jitter: Returns a number from 0 to 1.
     """
 
@@ -141,7 +141,7 @@ class _Peer:
         self._task = keep_running("nsqlookupd announcer", self._run, on_death=OnDeath.RESTART)
 
     def changed(self, topic: str) -> None:
-        """Tell of a topic, together with what else changes in this turn of the loop."""
+        """Register a changed topic, together with other changes of this iteration of the loop."""
         self.registration.changed(topic)
         if not self._pushing:
             asyncio.get_running_loop().call_soon(self._push)
@@ -169,7 +169,7 @@ class _Peer:
             await asyncio.sleep(pause_s * (0.5 + self._jitter() / 2))
 
     async def _connect_once(self) -> tuple[str, bool]:
-        """Stay connected as long as it lasts; returns why it ended, and whether it had worked."""
+        """Stay connected as long as possible; return why it ended and whether it identified."""
         host, port = split_address(self._address)
         link = Link(self.registration)
         try:
@@ -179,10 +179,10 @@ class _Peer:
             failure = await link.ended
         except TimeoutError:
             return "cannot be reached: it does not answer", False
-        except (OSError, UnicodeError) as error:  # the latter of what can be no host's name
+        except (OSError, UnicodeError) as error:  # UnicodeError: not a valid host name
             return f"cannot be reached: {error}", False
         except Exception as error:
-            # The top of a task: the next attempt must come.
+            # The outermost handler of a task: the next attempt must follow.
             _logger.exception("nsqlookupd %s: the connection failed", self._address)
             return f"cannot be reached: {error!r}", False
         finally:
@@ -207,7 +207,7 @@ def split_address(address: str) -> tuple[str, int]:
         or ((":" in host or "/" in host) and not is_bracketed)
     ):
         raise InvalidRequest(
-            f"{address!r} is no address of an nsqlookupd: write HOST:PORT",
+            f"invalid address {address!r} of an nsqlookupd: write HOST:PORT",
             place="lookupd-tcp-addresses",
         )
     return host.strip("[]"), int(port)
@@ -217,7 +217,7 @@ def _require_addresses(addresses: Iterable[str]) -> tuple[str, ...]:
     found = tuple(dict.fromkeys(addresses))
     if len(found) > _ADDRESSES_MAX:
         raise InvalidRequest(
-            f"{len(found)} nsqlookupd servers: name {_ADDRESSES_MAX} at most",
+            f"{len(found)} nsqlookupd servers: specify at most {_ADDRESSES_MAX}",
             place="lookupd-tcp-addresses",
         )
     for address in found:

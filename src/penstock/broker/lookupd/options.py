@@ -1,4 +1,4 @@
-"""What the broker is told of nsqlookupd, and what it tells of itself."""
+"""Options of registration at nsqlookupd, and this broker's address for clients."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ class LookupOptions:
 
     Attributes:
         tcp_addresses: ``HOST:PORT`` of each nsqlookupd.
-        broadcast_address: The host that clients are told; None: the bound one, or where that is
+        broadcast_address: The host that clients connect to; None: the bound one, or, if that is
             every interface, the name of this host.
-        broadcast_tcp_port: The port of NSQ's protocol that clients are told; None: the bound one.
-        broadcast_http_port: The same for HTTP.
-        ping_interval_ms: How often an nsqlookupd hears of the broker at least.
+        broadcast_tcp_port: The port of NSQ's protocol for clients; None: the bound one.
+        broadcast_http_port: The port of HTTP for clients; None: the bound one.
+        ping_interval_ms: Maximum time between two commands to an nsqlookupd.
         timeout_ms: Longest wait for a connection and for an answer.
-        retry_ms: Longest pause between two tries to connect.
+        retry_ms: Longest pause between two attempts to connect.
     """
 
     tcp_addresses: tuple[str, ...] = ()

@@ -1,10 +1,10 @@
-"""A stream partition in memory, for topics that are not to outlive the broker.
+"""A stream partition in memory, for topics that do not outlive the broker.
 
-Owns adding and reading messages, and what a topic may expect of a stream partition, on disk or here
-(`MessageQueue`). Does not own what goes of them (`retention`).
+Owns adding and reading messages, and the interface of a stream partition to its topic, on disk or
+in memory (`MessageQueue`). Does not own the deletion of messages (`retention`).
 
-Invariants: offsets go on, whatever goes; everything there is counts as durable, as nothing of it
-outlives the process anyway.
+Invariants: offsets continue after deletions; everything in memory counts as durable, because
+nothing of it outlives the process anyway.
 """
 
 from __future__ import annotations
@@ -31,49 +31,49 @@ if TYPE_CHECKING:
     from penstock.storage.producers import Mark
     from penstock.storage.queue.retention import RetentionReport
 
-_BATCH_BYTES = 400  # what a batch takes beside its messages
+_BATCH_BYTES = 400  # memory of a batch besides its messages
 
 
 class MessageRetention(Protocol):
-    """What deletes of a stream partition: a `Retention` or a `MemoryRetention`."""
+    """Deletion of messages of a stream partition: a `Retention` or a `MemoryRetention`."""
 
     @property
     def has_work(self) -> bool:
-        """Say whether `retain` could have anything to do."""
+        """Whether `retain` may have work to do."""
         ...
 
     def retain(
         self, now_ms: int, *, held: Mapping[str, int] | None = None, consumed: bool = False
     ) -> RetentionReport:
-        """Delete what everybody has passed."""
+        """Delete messages that every reader has passed."""
         ...
 
     def drop_oldest(self, max_bytes: int) -> int:
-        """Delete the oldest until it is no larger; returns how many messages are gone."""
+        """Delete the oldest messages down to a size; return the number of deleted messages."""
         ...
 
     def clear(self) -> None:
-        """Delete every message that is there now."""
+        """Delete every current message."""
         ...
 
 
 class MessageQueue(Protocol):
-    """A stream partition, as its topic sees it: a `DiskQueue` or a `MemoryQueue`.
+    """A stream partition as seen by its topic: a `DiskQueue` or a `MemoryQueue`.
 
     Attributes:
-        options: What it was told.
+        options: Its options.
     """
 
     options: DiskQueueOptions
 
     @property
     def retention(self) -> MessageRetention:
-        """Return what deletes of it."""
+        """The part that deletes its messages."""
         ...
 
     @property
     def earliest(self) -> int:
-        """Return the offset of the first message that is kept."""
+        """Return the offset of the first kept message."""
         ...
 
     @property
@@ -83,7 +83,7 @@ class MessageQueue(Protocol):
 
     @property
     def durable(self) -> int:
-        """Return the offset below which nothing is lost that could be kept."""
+        """Return the offset below which all messages are durable."""
         ...
 
     @property
@@ -93,7 +93,7 @@ class MessageQueue(Protocol):
 
     @property
     def size_bytes(self) -> int:
-        """Return what it takes."""
+        """Return its size in bytes."""
         ...
 
     def statistics(self) -> DiskQueueStatistics:
@@ -112,15 +112,15 @@ class MessageQueue(Protocol):
         ...
 
     def last_sequence(self, producer: int) -> int | None:
-        """Return the last sequence number of a producer; None when it is not remembered."""
+        """Return the last sequence number of a producer; None if it is not remembered."""
         ...
 
     def request_sync(self) -> Future[int]:
-        """Ask for an fsync without waiting; the future gives `durable`."""
+        """Request an fsync without waiting; the result of the future is `durable`."""
         ...
 
     def read(self, offset: int, max_bytes: int) -> list[Block]:
-        """Return whole blocks from the one that holds the offset on."""
+        """Return whole blocks, starting with the one that contains the offset."""
         ...
 
     def offset_at(self, time_ms: int) -> int:
@@ -128,11 +128,11 @@ class MessageQueue(Protocol):
         ...
 
     def cursor(self, name: str, start: Literal["earliest", "latest"] | int = "earliest") -> Cursor:
-        """Return the named cursor, made when there is none."""
+        """Return the named cursor, created if it does not exist."""
         ...
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Close all files and release all memory."""
         ...
 
 
@@ -140,8 +140,8 @@ class MemoryQueue:
     """A queue of messages in memory; appended to on the event loop, read on any thread.
 
     Attributes:
-        options: What it was told.
-        retention: What goes of it.
+        options: Its options.
+        retention: Deletes its messages.
     """
 
     def __init__(self, options: DiskQueueOptions, clock: Clock) -> None:
@@ -155,7 +155,7 @@ class MemoryQueue:
 
     @property
     def earliest(self) -> int:
-        """Return the offset of the first message that is kept."""
+        """Return the offset of the first kept message."""
         with self._batches.mutex:
             return self._batches.earliest
 
@@ -176,7 +176,7 @@ class MemoryQueue:
 
     @property
     def size_bytes(self) -> int:
-        """Return what it takes, more or less."""
+        """Return its approximate size in bytes."""
         return self._batches.size_bytes
 
     def statistics(self) -> DiskQueueStatistics:
@@ -207,7 +207,7 @@ class MemoryQueue:
         *,
         producer: Mark | None = None,
         due_ms: int = 0,
-        wait: bool = True,  # noqa: ARG002 - there is nothing to wait for
+        wait: bool = True,  # noqa: ARG002 - an append in memory never waits
     ) -> OffsetRange:
         """Append a batch.
 
@@ -231,21 +231,21 @@ class MemoryQueue:
                 raise
 
     def last_sequence(self, producer: int) -> int | None:
-        """Return the last sequence number of a producer; None when it is not remembered."""
+        """Return the last sequence number of a producer; None if it is not remembered."""
         return self._producers.last(producer)
 
     def request_sync(self) -> Future[int]:
-        """Return at once: what is in memory is as durable as it gets."""
+        """Return a completed future: data in memory cannot become more durable."""
         done: Future[int] = Future()
         done.set_result(self.latest)
         return done
 
     def read(self, offset: int, max_bytes: int) -> list[Block]:
-        """Return whole blocks from the one that holds the offset on, or the first one behind it.
+        """Return whole blocks, starting with the one that contains the offset or follows it.
 
         Raises:
-            OffsetsDeleted: The offset is gone; the error has the earliest.
-            InvalidRequest: It is beyond the end.
+            OffsetsDeleted: The offset was deleted; the error contains the earliest.
+            InvalidRequest: The offset is beyond the end.
             Closed: The queue was closed.
         """
         batches = self._batches
@@ -255,7 +255,9 @@ class MemoryQueue:
             if offset > latest:
                 raise InvalidRequest(f"offset {offset} is beyond the end, {latest}")
             if offset < earliest:
-                raise OffsetsDeleted(f"offset {offset} is gone; {earliest} is left", earliest)
+                raise OffsetsDeleted(
+                    f"offset {offset} was deleted; the earliest is {earliest}", earliest
+                )
             index = max(0, bisect_right(kept, offset, key=lambda batch: batch.base) - 1)
             if index < len(kept) and kept[index].end <= offset:
                 index += 1
@@ -268,7 +270,7 @@ class MemoryQueue:
         return [_block(batch) for batch in found]
 
     def offset_at(self, time_ms: int) -> int:
-        """Return the first offset appended at or after a wall time; `latest` when none was."""
+        """Return the first offset appended at or after a wall time; `latest` if there is none."""
         with self._batches.mutex:
             for batch in self._batches.kept:
                 if batch.time_ms >= time_ms:
@@ -276,18 +278,18 @@ class MemoryQueue:
             return self._batches.latest
 
     def cursor(self, name: str, start: Literal["earliest", "latest"] | int = "earliest") -> Cursor:
-        """Refuse: what is in memory is not held back.
+        """Refuse: a topic in memory has no cursors.
 
         Raises:
             InvalidRequest: Always.
         """
         raise InvalidRequest(
-            f"cursor {name!r} cannot be set to {start}: the topic lives in memory only",
+            f"cursor {name!r} cannot be set to {start}: the topic exists only in memory",
             place="topic",
         )
 
     def close(self) -> None:
-        """Let go of everything. Closing twice is fine."""
+        """Release all memory. Idempotent."""
         self.retention.clear()
         self._closed = True
 

@@ -1,12 +1,12 @@
-"""What the queues of one nsqd topic hold together: each message once, and which channels want it.
+"""Merge of the queues of one nsqd topic: each message once, and which channels want it.
 
 nsqd keeps a copy of a message for every channel, and one more in the topic's own queue while no
-channel has it yet. A copy is known by its time and id. Pure.
+channel has it yet. Copies are identified by time and id. Pure.
 
-Invariants: a message that some channel wants is there once; no channel gets one that it has not in
-its own queue, but for those in the topic's, which all get. Messages that were given out before come
-first, then all others, each by the time they were published: nsqd writes what it holds in memory
-behind the rest when it stops, so the files' order is not it.
+Invariants: a message that some channel wants occurs once; no channel gets a message that is not in
+its own queue, except those in the topic's queue, which all channels get. Delivered messages come
+first, then all others, each ordered by time of publication: nsqd appends the messages in memory
+when it stops, so the order in the files differs.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a channel has of a backlog.
+    """A channel's part of a backlog.
 
     Attributes:
-        wanted: Of each message before the topic's own: whether the channel is still to have it.
-        attempts: How often each of the first `Backlog.given_out` was delivered on this channel.
+        wanted: For each message before the topic's own: whether the channel still needs it.
+        attempts: Deliveries on this channel of each of the first `Backlog.given_out` messages.
     """
 
     wanted: Flags
     attempts: npt.NDArray[np.uint16]
 
     def unwanted(self) -> list[tuple[int, int]]:
-        """Return the ranges that the channel has done with."""
+        """Return the ranges of messages that the channel has finished."""
         edges = np.flatnonzero(np.diff(self.wanted, prepend=True, append=True))
         return [(int(first), int(last)) for first, last in edges.reshape(-1, 2)]
 
 
 class Backlog:
-    """The messages of one topic, in the order they are written in.
+    """The messages of one topic, in the order in which they are written.
 
     Args:
-        own: The topic's own queue: what no channel was given yet.
-        channels: The queue of each channel, empty for one that has none.
+        own: The topic's own queue: messages that no channel has.
+        channels: The queue of each channel; empty for a channel without one.
 
     Attributes:
-        given_out: So many messages, the first ones, were delivered before on some channel.
-        handed: So many, the first ones, are of channels; the topic's own follow.
-        shares: What each channel has of those that were handed to channels.
+        given_out: Number of messages at the beginning that were delivered on some channel.
+        handed: Number of messages at the beginning from channels; the topic's own follow.
+        shares: For each channel, its part of the messages from channels.
     """
 
     def __init__(self, own: Iterable[Records], channels: Mapping[str, Iterable[Records]]) -> None:
@@ -65,7 +65,7 @@ class Backlog:
         tables = [self._table(records) for records in channels.values()]
         handed = _merge(tables)
         rest = _merge([self._table(own)])
-        # Where nsqd was killed, the topic's queue may still have what channels got of it.
+        # If nsqd was killed, the topic's queue may still contain messages that channels have.
         known = np.isin(rest.keys, handed.keys)
         again = np.isin(handed.keys, rest.keys[known])
         order = np.argsort(handed.attempts == 0, kind="stable")
@@ -84,7 +84,7 @@ class Backlog:
             self.shares[name] = Share(wanted, attempts[: self.given_out])
         self._rows = np.concatenate([handed.rows[order], rest.rows[~known]])
         times_ns = np.concatenate([handed.times[order], rest.times[~known]])
-        # As a disk queue has them: none is before the one in front of it.
+        # As in a disk queue: times never decrease.
         self._times_ms = np.maximum.accumulate(times_ns // 1_000_000)
 
     def __len__(self) -> int:
@@ -93,12 +93,12 @@ class Backlog:
     def blocks(
         self, max_messages: int, max_bytes: int, max_span_ms: int
     ) -> Iterator[tuple[int, pa.BinaryArray]]:
-        """Give the messages in batches, each with the time of its first, epoch ms.
+        """Yield the messages in batches, each with the time of its first message, epoch ms.
 
         Args:
-            max_messages: Messages of a batch, at most.
-            max_bytes: Bytes of a batch, at most, where it has more than one message.
-            max_span_ms: Time between the first and the last of a batch, less than this.
+            max_messages: Maximum messages of a batch.
+            max_bytes: Maximum bytes of a batch with more than one message.
+            max_span_ms: Exclusive limit on the time between the first and the last message.
         """
         for start in range(0, len(self._rows), max_messages):
             bodies = self._bodies(self._rows[start : start + max_messages])
@@ -143,7 +143,7 @@ _KEY = np.dtype([("time", np.int64), ("id", np.int64)])
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """One queue: of each record its time, id, attempts, and which of which batch it is."""
+    """One queue: for each record its time, id, attempts, and position (batch and index)."""
 
     times: Numbers
     ids: Numbers
@@ -153,16 +153,16 @@ class _Table:
 
 @dataclass(frozen=True, slots=True)
 class _Merged:
-    """Queues together: the first part of the fields by message, the rest by record.
+    """Merged queues: the first four fields by message, the others by record.
 
     Attributes:
         keys: Time and id.
-        times: When it was published, epoch ns.
-        attempts: The most deliveries on any channel.
-        rows: Where its body is.
-        queues: Which queue a record is of.
-        groups: Which message it is a copy of.
-        each_attempts: How often it was delivered on its channel.
+        times: Time of publication, epoch ns.
+        attempts: Maximum number of deliveries on any channel.
+        rows: Position of its body.
+        queues: Number of the record's queue.
+        groups: Number of the message of which the record is a copy.
+        each_attempts: Number of deliveries on the record's channel.
     """
 
     keys: npt.NDArray[np.void]
@@ -175,7 +175,7 @@ class _Merged:
 
 
 def _merge(tables: list[_Table]) -> _Merged:
-    """Put queues together, by time and then id; copies become one."""
+    """Merge queues, ordered by time and id; copies become one message."""
     counts = [len(table.rows) for table in tables]
     queues = np.repeat(np.arange(len(tables)), counts)
     times, ids, attempts, rows = (

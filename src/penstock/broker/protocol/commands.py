@@ -1,6 +1,6 @@
-"""The commands of NSQ's V2 protocol, and what refuses one.
+"""The commands of NSQ's V2 protocol, and the exception that refuses one.
 
-Owns the vocabulary between the parser and the connection, no behaviour.
+Owns only the data passed from the parser to the connection.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ class Refused(Exception):
     """A command is refused, and its connection ends with NSQ's code and text.
 
     Args:
-        code: NSQ's.
-        text: What is wrong.
-        name: Which command it is, where that is known.
+        code: Error code of NSQ.
+        text: The problem.
+        name: Name of the command, if it is known.
     """
 
     def __init__(self, code: str, text: str, name: str = "") -> None:
@@ -34,7 +34,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Identify:
-    """``IDENTIFY``: the client says what it is and wants."""
+    """``IDENTIFY``: the client describes itself and requests settings."""
 
     body: bytes
 
@@ -85,9 +85,9 @@ class Touch:
 
 @dataclass(frozen=True, slots=True)
 class Stray:
-    """``FIN``, ``REQ`` or ``TOUCH`` of 16 bytes that are the id of no message.
+    """``FIN``, ``REQ`` or ``TOUCH`` of 16 bytes that are not a message id.
 
-    It fails as it does for a message that is not in flight, and the connection goes on.
+    It fails as it does for a message that is not in flight, and the connection continues.
     """
 
     name: str
@@ -132,9 +132,10 @@ class DeferredPublish:
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """What came is no command; the last thing that a parser gives.
+    """Invalid input; always the last item of a parser.
 
-    `name` is the command that it began as: who may not send that at all is told so, as by NSQ.
+    `name` is the command as which it began: a client that may not send it gets that error, as in
+    NSQ.
     """
 
     code: str

@@ -1,10 +1,10 @@
-"""TLS: what the broker is told of it, and the context that serves it.
+"""TLS: the broker's options, and the context that serves it.
 
 Owns the options and their check against the files. Does not own when a connection changes to TLS
-(`penstock.broker.tcp`) nor who must (`Requirement` says so, the fronts keep to it).
+(`penstock.broker.tcp`) nor the enforcement of `Requirement`, which is done by the servers.
 
-Two things are stricter than in NSQ: TLS 1.2 is the least, and a client's certificate, where one is
-asked for, is always verified, since one that nobody verified proves nothing.
+Two rules are stricter than in NSQ: the minimum version is TLS 1.2, and if a client certificate is
+requested, it is always verified, because an unverified one proves nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.core.errors import InvalidRequest
 
 
 class Requirement(enum.StrEnum):
-    """Who must use TLS. The names are NSQ's values of ``tls-required``."""
+    """Which clients must use TLS. The names are NSQ's values of ``tls-required``."""
 
     NOBODY = "false"
     ALL_BUT_HTTP = "tcp-https"
@@ -26,7 +26,7 @@ class Requirement(enum.StrEnum):
 
 
 class ClientCertificates(enum.StrEnum):
-    """Whether clients must show a certificate. The names are NSQ's policies."""
+    """Whether clients must present a certificate. The names are NSQ's policies."""
 
     NONE = "none"
     REQUIRE = "require"
@@ -34,7 +34,7 @@ class ClientCertificates(enum.StrEnum):
 
 
 class TlsVersion(enum.StrEnum):
-    """The oldest version that is spoken."""
+    """The minimum TLS version."""
 
     TLS_1_2 = "tls1.2"
     TLS_1_3 = "tls1.3"
@@ -48,17 +48,17 @@ _VERSIONS = {
 
 @dataclass(frozen=True, slots=True)
 class TlsOptions:
-    """What the broker is told of TLS.
+    """TLS options of the broker.
 
     Attributes:
         certificate: File of the server's certificate chain, PEM; None: TLS is not offered.
         key: File of its key, PEM, without a passphrase; None: it is in the file of the certificate.
         root_ca: File of the authorities that sign clients' certificates, PEM.
-        client_certificates: Whether clients must show one.
-        required: Who must use TLS.
-        min_version: The oldest version that is spoken.
-        plain_loopback: HTTP without TLS is served on the loopback interface even where TLS is
-            required: for the other processes of this host.
+        client_certificates: Whether clients must present one.
+        required: Which clients must use TLS.
+        min_version: The minimum TLS version.
+        plain_loopback: Serve HTTP without TLS on the loopback interface even if TLS is
+            required, for the other processes of this host.
     """
 
     certificate: str | None = None
@@ -71,22 +71,22 @@ class TlsOptions:
 
     @property
     def requirement(self) -> Requirement:
-        """Who must use TLS: all, where clients must show certificates, as in NSQ."""
+        """Which clients must use TLS: all, if clients must present certificates, as in NSQ."""
         asks = self.client_certificates is not ClientCertificates.NONE
         return Requirement.ALL if asks and self.required is Requirement.NOBODY else self.required
 
 
 def server_context(options: TlsOptions) -> ssl.SSLContext | None:
-    """Return what serves TLS; None: it is not offered.
+    """Return the TLS context of the servers; None: TLS is not offered.
 
     Raises:
-        InvalidRequest: The options do not fit together, or a file is missing or not what it
-            should be.
+        InvalidRequest: Options contradict each other, or a file is missing or has the wrong
+            contents.
     """
     if options.certificate is None:
         if options.requirement is not Requirement.NOBODY or options.key or options.root_ca:
             raise InvalidRequest(
-                "TLS is asked for and needs a certificate: name its file", place="tls-cert"
+                "TLS is configured but needs a certificate: specify its file", place="tls-cert"
             )
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -96,7 +96,7 @@ def server_context(options: TlsOptions) -> ssl.SSLContext | None:
     if options.key is not None:
         _require_file(options.key, "tls-key")
     try:
-        # An empty passphrase, or a key that has one would be asked for at the terminal.
+        # An empty passphrase: otherwise OpenSSL prompts for that of an encrypted key.
         context.load_cert_chain(options.certificate, options.key, password="")
     except (OSError, ssl.SSLError) as error:
         raise InvalidRequest(
@@ -112,8 +112,8 @@ def server_context(options: TlsOptions) -> ssl.SSLContext | None:
 def _ask_for_certificates(context: ssl.SSLContext, options: TlsOptions) -> None:
     if options.root_ca is None:
         raise InvalidRequest(
-            f"clients must show a certificate ({options.client_certificates}), which is verified: "
-            "name the file of the authorities that sign them",
+            f"clients must present a certificate ({options.client_certificates}), which is "
+            "verified: specify the file of the authorities that sign them",
             place="tls-root-ca",
         )
     _require_file(options.root_ca, "tls-root-ca")
@@ -121,7 +121,7 @@ def _ask_for_certificates(context: ssl.SSLContext, options: TlsOptions) -> None:
         context.load_verify_locations(options.root_ca)
     except (OSError, ssl.SSLError) as error:
         raise InvalidRequest(
-            f"{options.root_ca}: {error}: it must hold certificates in PEM", place="tls-root-ca"
+            f"{options.root_ca}: {error}: it must contain certificates in PEM", place="tls-root-ca"
         ) from error
     context.verify_mode = ssl.CERT_REQUIRED
 

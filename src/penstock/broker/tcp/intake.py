@@ -1,11 +1,12 @@
-"""What a client sent and is not carried out yet: bytes, then commands.
+"""Input of a client that is not executed yet: bytes, then commands.
 
-Owns the first bytes, which say the protocol, what is packed or not parsed yet, the commands that
+Owns the first bytes, which identify the protocol, compressed or unparsed input, the commands that
 wait, and how much memory they take. Does not own the codec (`penstock.broker.protocol`) nor when
-somebody goes on (`connection`).
+execution continues (`connection`).
 
 Invariants: commands come in the order of their bytes; one `take` parses one slice
-(`penstock.broker.protocol.parser`), and unpacks one piece, for a little may hold very much.
+(`penstock.broker.protocol.parser`), and decompresses one piece, because a few bytes may expand to
+very many.
 """
 
 from __future__ import annotations
@@ -23,23 +24,24 @@ if TYPE_CHECKING:
 
 _MAGIC: Final = b"  V2"
 _WAITING_BYTES_MAX: Final = 1 << 22
-_WAITING_COMMANDS: Final = 64  # while one of them takes its time
-# Who sends that much at once has had its turn: the loop would read from it again and again.
+_WAITING_COMMANDS: Final = 64  # while one of them takes long
+# A client that sends this much at once has used its turn; otherwise the loop would read from it
+# again and again.
 _TURN_BYTES: Final = 1 << 17
 _PIECE_BYTES: Final = 1 << 16
 
 
 class Intake:
-    """The way in of one connection.
+    """Input side of one connection.
 
     Args:
-        limits: What clients may send.
-        session: Knows how the bytes are packed.
-        memory: Is told how much waits.
+        limits: Limits on the input of clients.
+        session: Knows the compression.
+        memory: Memory budget to which waiting input is added.
 
     Attributes:
-        commands: What is complete and waits, in order; who carries one out takes it from the left.
-        greeted: The client said which protocol it speaks.
+        commands: Complete commands in order; the connection removes them from the left.
+        greeted: The client has sent the protocol's magic bytes.
     """
 
     __slots__ = (
@@ -61,19 +63,19 @@ class Intake:
         self._memory = memory
         self._parser = CommandParser(limits)
         self._magic = b""
-        self._waiting_bytes = 0  # what the commands that wait came in
-        self._packed = False  # of what came some is packed still
-        self._had_turn = False  # others come first now
+        self._waiting_bytes = 0  # input of the waiting commands
+        self._packed = False  # some of the input is still compressed
+        self._had_turn = False  # other connections come first now
 
     def take(self, data: bytes = b"") -> bool:
-        """Parse a slice of what came; says whether a command is complete that was not before.
+        """Parse a slice of the input; return whether it completed a command.
 
         Args:
-            data: What came; nothing, to go on with what is here.
+            data: Received bytes; empty, to continue with earlier input.
 
         Raises:
-            Refused: It is another protocol.
-            PenstockError: It cannot be unpacked.
+            Refused: The client speaks another protocol.
+            PenstockError: The input cannot be decompressed.
         """
         if not self.greeted:
             data = self._greet(data)
@@ -91,32 +93,32 @@ class Intake:
         return bool(found)
 
     def begin_turn(self) -> None:
-        """Take note that others had their turn."""
+        """Note that other connections had their turn."""
         self._had_turn = False
 
     @property
     def holds_more(self) -> bool:
-        """Say whether there is something to go on with, without more from the client."""
+        """Whether there is input to parse without reading more from the client."""
         return self._packed or self._parser.waiting_bytes > 0
 
     @property
     def waits_for_turn(self) -> bool:
-        """Say whether others come first, before more is looked at or read."""
+        """Whether other connections come first, before more input is parsed or read."""
         return self._had_turn or self.holds_more
 
     @property
     def wanted_bytes(self) -> int:
-        """Return what the command under way still lacks; 0 when that is not known."""
+        """Number of bytes that the current command still lacks; 0 if that is unknown."""
         return self._parser.wanted_bytes
 
     @property
     def is_empty(self) -> bool:
-        """Say whether nothing of a command is there."""
+        """Whether no command waits, not even a part of one."""
         return not self.commands and self._parser.is_between_commands
 
     @property
     def is_full(self) -> bool:
-        """Say whether what waits has to become less before there is more."""
+        """Whether commands must be executed before more input is parsed."""
         if not self.commands:
             return False
         if len(self.commands) > _WAITING_COMMANDS:
@@ -124,13 +126,13 @@ class Intake:
         return self._waiting_bytes > _WAITING_BYTES_MAX or self._memory.is_full
 
     def tell_ledger(self) -> None:
-        """Tell how much waits, after commands were carried out."""
+        """Update the memory budget after commands were executed."""
         if not self.commands:
             self._waiting_bytes = min(self._waiting_bytes, self._parser.waiting_bytes)
         self._memory.hold(self, self._waiting_bytes)
 
     def end(self) -> None:
-        """Forget everything: the connection is gone."""
+        """Drop all input: the connection has ended."""
         self.commands.clear()
         self._memory.hold(self, 0)
 

@@ -1,4 +1,4 @@
-"""What is known of a connection: its address, what was negotiated, who it was found to be."""
+"""State of a connection: its address, negotiated settings, TLS and permissions."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ _PUBLISHED_TOPICS_MAX: Final = 1_000
 
 @dataclass(slots=True)
 class Session:
-    """One connection's facts.
+    """State of one connection.
 
     Attributes:
-        connected_ms: When it was made.
-        address: Of the other side.
-        negotiated: What holds for it.
+        connected_ms: When it was established.
+        address: Address of the client.
+        negotiated: Its negotiated settings.
         identified: It sent an IDENTIFY.
-        codec: Its compression, once it is on.
-        tls: It is under TLS.
-        encryption: How, once it is.
-        common_name: That of the certificate it showed.
-        secret: What it sent with ``AUTH``, to be asked about again.
-        permissions: What it may do, once it was let in.
+        codec: Its compression, once it is active.
+        tls: It uses TLS.
+        encryption: Details of TLS, once it is active.
+        common_name: Common name of the client's certificate.
+        secret: Secret sent with ``AUTH``, kept to renew the permissions.
+        permissions: Permissions, once it is authorized.
         upgrading: It changes to TLS: nothing may be sent.
-        published: How many messages it published, by topic; of so many topics at most, and of
-            very many those that it began with last.
+        published: Number of published messages by topic, for at most 1,000 topics; the oldest
+            entries are dropped first.
     """
 
     connected_ms: int
@@ -52,12 +52,12 @@ class Session:
     published: dict[str, int] = field(default_factory=dict)
 
     def met(self, transport: asyncio.BaseTransport) -> None:
-        """Note the address."""
+        """Record the address."""
         peer = transport.get_extra_info("peername")
         self.address = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer or "unix")
 
     def encrypted(self, transport: asyncio.BaseTransport) -> None:
-        """Note that it is under TLS now, and how."""
+        """Record that it uses TLS now, with the details."""
         self.tls = True
         encryption: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
         if encryption is not None:
@@ -69,7 +69,7 @@ class Session:
             self.common_name = _common_name(encryption)
 
     def count_published(self, topic: str, count: int) -> None:
-        """Count messages that it published."""
+        """Count messages that the client published."""
         published = self.published
         known = published.get(topic)
         if known is None:
@@ -80,17 +80,17 @@ class Session:
 
     @property
     def authorized(self) -> bool:
-        """Say whether it was let in."""
+        """Whether an authorization server accepted it."""
         return self.permissions is not None
 
     @property
     def host(self) -> str:
-        """Return the other side's host, by which a client goes until it says its name."""
+        """Return the client's host, its default name until IDENTIFY."""
         return self.address.rsplit(":", 1)[0]
 
 
 def _common_name(encryption: ssl.SSLObject) -> str:
-    """Return the name in the client's certificate; empty where it showed none."""
+    """Return the common name in the client's certificate; empty if it presented none."""
     subject = (encryption.getpeercert() or {}).get("subject", ())
     assert isinstance(subject, tuple)
     for names in subject:

@@ -1,6 +1,6 @@
-"""What is kept of a topic beside its messages: ``topic.json``.
+"""The persistent settings of a topic: ``topic.json``.
 
-Owns the file's fields, how a damaged one is told, and the copy of the topic's id beside it
+Owns the file's fields, how damage is detected, and the copy of the topic's id beside it
 (``topic.id``). Does not own when they are written (`store`).
 """
 
@@ -29,18 +29,18 @@ _ID: Final = re.compile(r"[0-9a-z]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class TopicFile:
-    """What a topic.json says.
+    """Contents of a topic.json.
 
     Attributes:
-        partitions: How many stream partitions there are; 0: no topic was made.
-        id: Tells the topic from one that was deleted and had its name; empty: it was made by a
-            Penstock that gave none.
-        paused: Its channels get nothing new.
-        deleted: It is gone; its files follow.
-        held: Up to where its channels have its messages, by stream partition, while it is paused or
-            has no channel; None: they have all.
+        partitions: Number of stream partitions; 0: no topic was created.
+        id: Distinguishes the topic from a deleted one of its name; empty: it was created by a
+            Penstock version without ids.
+        paused: Its channels get no new messages.
+        deleted: The topic is deleted; its files are being removed.
+        held: Offsets up to which its channels have its messages, by stream partition, while it is
+            paused or has no channel; None: they have all.
         channels: Its channels that outlive a restart, and whether each is paused.
-        options: What it was told.
+        options: Its options.
     """
 
     partitions: int
@@ -52,7 +52,7 @@ class TopicFile:
     options: TopicOptions = field(default_factory=TopicOptions)
 
     def to_bytes(self, name: str) -> bytes:
-        """Return the file's content."""
+        """Return the contents of the file."""
         document: dict[str, object] = {
             "format": _FORMAT,
             "topic": name,
@@ -73,14 +73,14 @@ class TopicFile:
 
     @classmethod
     def parse(cls, data: bytes, path: str) -> Self:
-        """Read a topic.json; ValueError when it is damaged.
+        """Parse a topic.json; raise ValueError if it is damaged.
 
         Raises:
-            InvalidRequest: It is of a newer format.
+            InvalidRequest: It has a newer format.
         """
         document = orjson.loads(data)
         if not isinstance(document, dict):
-            raise ValueError(f"{path} is not an object")  # noqa: TRY004 - damage, as bad JSON is
+            raise ValueError(f"{path} is not an object")  # noqa: TRY004 - damaged JSON
         number = document.get("format")
         if isinstance(number, int) and number > _FORMAT:
             raise InvalidRequest(
@@ -89,7 +89,7 @@ class TopicFile:
             )
         partitions = document.get("partitions")
         if number != _FORMAT or not isinstance(partitions, int) or partitions < 1:
-            raise ValueError(f"{path} says format {number!r}, partitions {partitions!r}")
+            raise ValueError(f"{path} has format {number!r} and partitions {partitions!r}")
         return cls(
             partitions,
             _id(document.get("id", ""), path),
@@ -102,14 +102,14 @@ class TopicFile:
 
 
 def parse_id(data: bytes) -> str:
-    """Return the id that a ``topic.id`` holds, empty when it is damaged."""
+    """Return the id in a ``topic.id``, or an empty text if it is damaged."""
     text = data.decode(errors="replace").strip()
     return text if _ID.fullmatch(text) else ""
 
 
 def _id(value: object, path: str) -> str:
     if not isinstance(value, str) or (value and not _ID.fullmatch(value)):
-        raise ValueError(f"{path} says id {value!r}")
+        raise ValueError(f"{path} has an invalid id {value!r}")
     return value
 
 
@@ -121,26 +121,26 @@ def _held(value: object, partitions: int, path: str) -> tuple[int, ...] | None:
         or len(value) != partitions
         or not all(isinstance(offset, int) and offset >= 0 for offset in value)
     ):
-        raise ValueError(f"{path} says held {value!r}")
+        raise ValueError(f"{path} has an invalid value of held: {value!r}")
     return tuple(value)
 
 
 def _options(value: object, path: str) -> TopicOptions:
     if not isinstance(value, dict):
-        raise ValueError(f"{path} says options {value!r}")  # noqa: TRY004 - damage, as bad JSON is
+        raise ValueError(f"{path} has invalid options {value!r}")  # noqa: TRY004 - damaged JSON
     try:
         return TopicOptions.of(value) if value else NOTHING_SET
     except InvalidRequest as error:
-        raise ValueError(f"{path} says options {value!r}") from error
+        raise ValueError(f"{path} has invalid options {value!r}") from error
 
 
 def _channels(value: object, path: str) -> dict[str, bool]:
     if not isinstance(value, list):
-        raise ValueError(f"{path} says channels {value!r}")  # noqa: TRY004 - damage, as bad JSON is
+        raise ValueError(f"{path} has invalid channels {value!r}")  # noqa: TRY004 - damaged JSON
     found = {}
     for entry in value:
         name = entry.get("name") if isinstance(entry, dict) else None
         if not isinstance(name, str) or not is_valid_name(name):
-            raise ValueError(f"{path} names a channel {entry!r}")
+            raise ValueError(f"{path} has an invalid channel {entry!r}")
         found[name] = bool(entry.get("paused"))
     return found

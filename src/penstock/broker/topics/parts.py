@@ -1,7 +1,7 @@
-"""The parts of a topic: made of what is kept of it, and told what it was told.
+"""Parts of a topic (queues, options, threads): created from its file and reconfigured.
 
-Owns how queues are opened, on disk or in memory, and what holds where a topic was told nothing.
-Does not own which topics there are (`folder`) nor which channels they have (`channels`).
+Owns how queues are opened, on disk or in memory, and the default options of topics.
+Does not own which topics exist (`folder`) nor which channels they have (`channels`).
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 
 class TopicParts:
-    """Makes topics, and tells their parts.
+    """Opens topics, and applies options to their parts.
 
     Args:
         queue_options: For every stream partition.
-        defaults: What holds where a topic was told nothing.
-        channels: Makes the channels, if there are any.
+        defaults: Default options of topics.
+        channels: Creates the channels; None: topics have no channels.
         fs: The file system.
         clock: For the queues.
     """
@@ -50,7 +50,7 @@ class TopicParts:
         self._kept = FeedOptions() if channels is None else channels.kept
         self._fs = fs
         self._clock = clock
-        # Shared by all stream partitions: a hundred thousand of them are no hundred thousand more.
+        # Shared by all stream partitions: threads for each one would be far too many.
         self._sync_threads: SyncThreads | None = None
         if queue_options.sync_in_background:
             self._sync_threads = SyncThreads(clock=clock)
@@ -60,7 +60,7 @@ class TopicParts:
 
         Raises:
             InvalidRequest: A queue was written by a newer Penstock.
-            Unavailable: The disk does not answer, or is full.
+            Unavailable: The disk does not respond, or is full.
         """
         options = self.in_force(file.options)
         queue_options = options.queue(self.queue_options, file.partitions)
@@ -71,11 +71,11 @@ class TopicParts:
         return Topic(name, folder, queues, file, options, self._kept)
 
     def in_force(self, options: TopicOptions) -> TopicOptions:
-        """Return what a topic was told, and for the rest what holds for all."""
+        """Return the options of a topic, with the defaults for those that are not set."""
         return options.over(self._defaults)
 
     def obey(self, topic: Topic) -> None:
-        """Let a topic's parts do what it was told; on the event loop."""
+        """Apply a topic's options to its parts; on the event loop."""
         options = topic.options = self.in_force(topic.file.options)
         for queue in topic.queues:
             queue.options = options.queue(self.queue_options, len(topic.queues))
@@ -89,15 +89,15 @@ class TopicParts:
         return 0.0 if self._sync_threads is None else self._sync_threads.unsynced.age_s()
 
     def unsynced_limit_s(self) -> float:
-        """Return the age from which messages are unsynced for too long."""
+        """Return the age from which messages count as unsynced for too long."""
         return 0.0 if self._sync_threads is None else self._sync_threads.unsynced.limit_s
 
     def unsynced_trouble(self) -> str | None:
-        """Return what is wrong if messages are unsynced for too long."""
+        """Return an error text if messages are unsynced for too long."""
         return None if self._sync_threads is None else self._sync_threads.unsynced.trouble()
 
     def close(self) -> None:
-        """End the threads that sync, when all topics are closed."""
+        """Stop the sync threads after all topics are closed."""
         if self._sync_threads is not None:
             self._sync_threads.close()
 
@@ -105,7 +105,7 @@ class TopicParts:
         queues: list[DiskQueue] = []
         try:
             for number in range(count):
-                # The folder of all topics is locked: each lock would take a file descriptor.
+                # The folder of all topics is locked already; locks here would use file descriptors.
                 queue = DiskQueue.open(
                     f"{folder}/{number}",
                     options,

@@ -1,16 +1,16 @@
-"""The files of one topic: written, read again, mended where they are damaged, removed.
+"""The files of one topic: written, loaded, rebuilt if they are damaged, removed.
 
-Owns what lies in ``<topic>/`` beside the disk queues and channels: ``topic.json`` says what the
-topic is (`file`), ``topic.id`` repeats its id, and ``<n>/`` is the disk queue of each stream
-partition. Does not own which topics there are (`folder`) nor what they hold.
+Owns the files in ``<topic>/`` beside the disk queues and channels: ``topic.json`` has the topic's
+settings (`file`), ``topic.id`` a copy of its id, and ``<n>/`` is the disk queue of each stream
+partition. Does not own which topics exist (`folder`) nor their messages.
 
 Invariants:
 
-- A ``topic.json`` that cannot be read is kept aside and written anew from the folders of stream
-  partitions and channels, so it costs pause flags and the topic's options at most.
-- A topic keeps its id from its creation to its deletion, also when ``topic.json`` is lost, and no
-  other topic ever has it.
-- Of a removed topic ``topic.json`` goes last, so that a crash does not bring back what is left.
+- A damaged ``topic.json`` is moved aside and rebuilt from the folders of stream partitions and
+  channels, so only pause flags and the topic's options can be lost.
+- A topic keeps its id from its creation to its deletion, even if ``topic.json`` is lost, and no
+  other topic ever has this id.
+- The ``topic.json`` of a removed topic is deleted last, so that a crash does not restore the rest.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class TopicStore:
     """Keeps the files of topics that are not ephemeral.
 
     Attributes:
-        folder: Holds a folder for each topic.
+        folder: Folder that contains a folder for each topic.
         fs: The file system.
-        clock: Gives the time to the name of a file that is kept aside.
-        new_id: Gives ids that were never given before.
+        clock: Provides the time in the name of a damaged file that is moved aside.
+        new_id: Returns a unique id.
     """
 
     folder: str
@@ -56,44 +56,44 @@ class TopicStore:
         return f"{self.folder}/{name}"
 
     def create(self, name: str, file: TopicFile) -> None:
-        """Write a new topic's files, durably; its disk queues are made when they are opened.
+        """Write a new topic's files durably; its disk queues are created when they are opened.
 
         Raises:
-            Unavailable: The disk is full; there is no such topic.
+            Unavailable: The disk is full; the topic does not exist.
         """
         self.fs.mkdir(self.path(name))
-        # Before the topic is there: so it never is without the copy.
+        # Before topic.json, so that a topic always has the copy.
         self._save_id(name, file.id)
         self.save(name, file)
 
     def save(self, name: str, file: TopicFile) -> None:
-        """Write what is kept of a topic, durably.
+        """Write the settings of a topic durably.
 
         Raises:
-            Unavailable: The disk is full; what was kept before stays.
+            Unavailable: The disk is full; the previous settings remain.
         """
         self.fs.write_atomically(f"{self.path(name)}/{FILE_NAME}", file.to_bytes(name))
 
     def read(self, name: str) -> TopicFile:
-        """Return what is kept of a topic; ValueError when it is damaged.
+        """Return the settings of a topic; raise ValueError if they are damaged.
 
         Raises:
-            NotFound: Nothing is.
-            InvalidRequest: It is of a newer format.
+            NotFound: The topic has no file.
+            InvalidRequest: The file has a newer format.
         """
         path = f"{self.path(name)}/{FILE_NAME}"
         return TopicFile.parse(self.fs.read_bytes(path), path)
 
     def load(self, name: str, channels: ChannelStore | None) -> TopicFile | None:
-        """Return what is kept of a topic, mended where it is damaged; None: there is no topic.
+        """Return the settings of a topic, rebuilt if they are damaged; None: there is no topic.
 
         Args:
             name: The topic.
-            channels: Finds its channels where only their folders tell of them.
+            channels: Finds its channels by their folders when the settings are lost.
 
         Raises:
-            InvalidRequest: It is of a newer format.
-            Unavailable: The disk does not answer.
+            InvalidRequest: The file has a newer format.
+            Unavailable: The disk does not respond.
         """
         try:
             found = self.read(name)
@@ -107,11 +107,11 @@ class TopicStore:
         """Remove all files of a topic, durably. Slow.
 
         Raises:
-            Unavailable: A file would not go; what says that the topic is deleted stays.
+            Unavailable: A file cannot be deleted; the mark of the deletion remains.
         """
         path = self.path(name)
         self._remove_tree(path, keep=FILE_NAME)
-        # The file that says "deleted" goes durably last, or a power loss could bring it all back.
+        # The file that contains "deleted" must go last, or a power loss could restore the topic.
         self.fs.fsync_folder(path)
         self._remove_tree(path)
         self.fs.fsync_folder(self.folder)
@@ -121,12 +121,12 @@ class TopicStore:
         self.fs.write_atomically(path, f"{topic_id}\n".encode())
 
     def _identified(self, name: str, file: TopicFile) -> TopicFile:
-        """Return what is kept of a topic with its id, which is durable then, in both places.
+        """Return the settings of a topic with its id, after making the id durable in both places.
 
         The messages of a topic whose ``topic.json`` was damaged are those that its readers know, so
-        the copy gives it its old id again. Where both are gone it gets a new one, and who indexes
-        it reads from the start what is kept: rather twice than never, and both sides log it. The
-        old id is what nobody may guess.
+        the topic keeps the id in the copy. If both are lost, the topic gets a new id, and indexing
+        tasks read it from the start: duplicates are preferred to losses, and both sides log it. The
+        old id cannot be guessed.
         """
         try:
             copy = parse_id(self.fs.read_bytes(f"{self.path(name)}/{ID_FILE_NAME}"))
@@ -137,13 +137,13 @@ class TopicStore:
             self._save_id(name, known)
         if file.id != known:
             if not copy:
-                _logger.warning("topic %s has no id that can be read: it gets %s", name, known)
+                _logger.warning("topic %s has no readable id: it gets %s", name, known)
             file = replace(file, id=known)
             self.save(name, file)
         return file
 
     def _rebuild(self, name: str, error: Exception, store: ChannelStore | None) -> TopicFile:
-        """Write topic.json anew from the folders; where there are none, no topic was made."""
+        """Rebuild topic.json from the folders; without any, no topic was created."""
         folder = self.path(name)
         path = f"{folder}/{FILE_NAME}"
         if isinstance(error, ValueError):
@@ -159,18 +159,18 @@ class TopicStore:
                 held=None if channels else (0,) * partitions,
             )
             _logger.warning(
-                "topic %s: %s; %s is written anew with %s and the channels %s, none paused",
+                "topic %s: %s; %s is rebuilt with %s and the channels %s, none of them paused",
                 *(name, error, path, counted(partitions, "stream partition"), channels),
             )
             self.save(name, found)
         elif set(entries) <= _LEFT_BY_A_CREATE:
             self._remove_tree(folder)
         else:
-            _logger.warning("%s is no topic and is left alone: move it away", folder)
+            _logger.warning("%s is not a topic and is ignored: move it away", folder)
         return found
 
     def _remove_tree(self, folder: str, keep: str = "") -> None:
-        """Remove a folder; with `keep`, everything in it but that file."""
+        """Remove a folder, or with `keep`, everything in it except that file."""
         for entry in self.fs.listdir(folder):
             path = f"{folder}/{entry}"
             if entry == keep:

@@ -1,7 +1,7 @@
-"""What is said before the first command: IDENTIFY, the upgrades, authentication. Pure.
+"""Handshake before the first command: IDENTIFY, TLS, compression, authentication. Pure.
 
 Owns the order: IDENTIFY and its answer, then TLS, then compression, each confirmed by an ``OK``
-that is encrypted or compressed already, then AUTH. Does not own how bytes are encrypted.
+that is already encrypted or compressed, then AUTH. Does not own how bytes are encrypted.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _MAX_READY_COUNT: Final = 2_500
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """What holds for a connection.
+    """Negotiated settings of a connection.
 
     Attributes:
-        version: The NSQ that the server speaks.
+        version: NSQ version of the server.
         max_ready_count: Largest RDY.
-        message_timeout_ms: A message that is not answered for so long comes again.
-        deflate_level: As the server will have it.
+        message_timeout_ms: An unanswered message is redelivered after this time.
+        deflate_level: Compression level that the server chose.
     """
 
     version: str = ""
@@ -48,12 +48,12 @@ class Features:
 
 @dataclass(frozen=True, slots=True)
 class StartTls:
-    """Encrypt from here on."""
+    """Encrypt everything that follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartCompression:
-    """All that follows is compressed, in both directions."""
+    """Compress everything that follows, in both directions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +72,11 @@ Step = StartTls | StartCompression | Send | Done
 
 
 class Handshake:
-    """The dialogue at the beginning of one connection.
+    """Handshake of one connection.
 
     Args:
-        options: What is wanted.
-        address: The server's, for errors.
+        options: The requested settings.
+        address: Address of the server, for errors.
     """
 
     def __init__(self, options: ConnectionOptions, address: str) -> None:
@@ -86,7 +86,7 @@ class Handshake:
         self._steps: deque[Step] | None = None
 
     def begin(self) -> bytes:
-        """Return what is sent first."""
+        """Return the first bytes to send."""
         options = self._options
         hostname = options.hostname or socket.gethostname()
         wanted: dict[str, object] = {
@@ -107,16 +107,16 @@ class Handshake:
         return wire.MAGIC + wire.identify(json.dumps(wanted).encode())
 
     def take(self, frame: Frame) -> Step:
-        """Take an answer; return what to do next.
+        """Process an answer; return the next step.
 
         Raises:
-            InvalidRequest: The server refuses, or cannot do what must be.
-            Unavailable: It refuses for now.
+            InvalidRequest: The server refuses, or lacks a required feature.
+            Unavailable: The server refuses for now.
         """
         if isinstance(frame, wire.ErrorFrame):
             raise error_of(frame.data, self._address)
         if not isinstance(frame, wire.Response):
-            raise InvalidRequest(f"{self._address} sent a message before anybody asked for one")
+            raise InvalidRequest(f"{self._address} sent a message before the end of the handshake")
         if self._steps is None:
             self.features = self._read_answer(frame.data)
             self._steps = self._plan()
@@ -131,7 +131,7 @@ class Handshake:
             steps.append(StartCompression())
         if features.auth_required:
             if self._options.auth_secret is None:
-                raise InvalidRequest(f"{self._address} wants authentication: set auth_secret")
+                raise InvalidRequest(f"{self._address} requires authentication: set auth_secret")
             steps.append(Send(wire.authenticate(self._options.auth_secret)))
         steps.append(Done())
         return steps
@@ -144,16 +144,16 @@ class Handshake:
             except ValueError:
                 document = None
         if not isinstance(document, Mapping):
-            raise InvalidRequest(f"{self._address} answers IDENTIFY with {data[:80]!r}, no JSON")
+            raise InvalidRequest(f"{self._address} answers IDENTIFY with {data[:80]!r}, not JSON")
         features = self._features(document)
         if self._options.tls is not None and not features.tls:
             raise InvalidRequest(
-                f"{self._address} offers no TLS: give it a certificate, or leave `tls` out"
+                f"{self._address} does not offer TLS: give it a certificate, or omit `tls`"
             )
         if self._options.durable and not features.durable:
             raise InvalidRequest(
-                f"{self._address} does not answer publishes when they are durable, as Penstock "
-                "does: leave `durable` out"
+                f"{self._address} cannot answer publishes only once they are durable, which only "
+                "Penstock supports: omit `durable`"
             )
         return features
 
