@@ -1,10 +1,10 @@
 """A synchronous client of the broker's HTTP API, for tasks and the command line.
 
-Owns what each request of the API looks like, and its answer. Does not own the connection that they
-go over (`requests`). One client serves one thread.
+Owns the requests of the API and the parsing of answers. Does not own the connection
+(`requests`). One client serves one thread.
 
-A publish whose answer was lost may or may not have been taken, so publishes are never repeated by
-the client itself. With a ``producer`` and a ``sequence`` the caller may repeat a publish until it
+A publish whose answer was lost may or may not have been stored, so the client never repeats a
+publish by itself. With a ``producer`` and a ``sequence`` the caller may repeat a publish until it
 is answered: the broker appends it once.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PartitionOffsets:
-    """Where one stream partition stands; `offset` answers a timestamp, when one was asked for."""
+    """Offsets of one stream partition; `offset` answers a timestamp, if one was given."""
 
     partition: int
     earliest: int
@@ -37,12 +37,12 @@ class PartitionOffsets:
 
 @dataclass(frozen=True, slots=True)
 class TopicOffsets:
-    """Where a topic's stream partitions stand.
+    """Offsets of a topic's stream partitions.
 
     Attributes:
         topic: The topic.
-        id: Tells it from one that was deleted and had its name; its offsets are of this one.
-        host: Name of the broker's host; when it is this host, the folders can be mapped.
+        id: Distinguishes it from a deleted topic of its name; the offsets belong to this id.
+        host: Name of the broker's host; if it is this host, the folders can be memory-mapped.
         folder: Folder of the topic on the broker's host.
         partitions: One entry for each stream partition, in order.
     """
@@ -56,22 +56,22 @@ class TopicOffsets:
 
 @dataclass(frozen=True, slots=True)
 class FetchedBlocks:
-    """Raw blocks as they stand on the broker's disk, checksums included."""
+    """Raw blocks as stored on the broker's disk, checksums included."""
 
     raw: bytes
     next_offset: int
 
 
 class BrokerClient:
-    """Speaks to one broker. Not shared between threads; usable as a context manager.
+    """Client of one broker. Not shared between threads; usable as a context manager.
 
     Args:
-        base_url: Such as ``http://127.0.0.1:4151``.
-        token: Bearer token, when the broker asks for one.
+        base_url: URL such as ``http://127.0.0.1:4151``.
+        token: Bearer token, if the broker requires one.
         timeout_s: Limit for connecting and for each read of an answer (long polls add their wait).
 
     Raises:
-        InvalidRequest: The URL is not one of HTTP.
+        InvalidRequest: The URL is not an HTTP URL.
     """
 
     def __init__(self, base_url: str, *, token: str | None = None, timeout_s: float = 30.0) -> None:
@@ -85,7 +85,7 @@ class BrokerClient:
         self.close()
 
     def ping(self) -> None:
-        """Return when the broker is there and can take messages.
+        """Return if the broker can accept messages.
 
         Raises:
             Unavailable: It cannot, or does not answer.
@@ -102,21 +102,22 @@ class BrokerClient:
         durable: bool = False,
         producer: tuple[str, int] | None = None,
     ) -> None:
-        """Publish a batch: all of it to one stream partition, or nothing.
+        """Publish a batch to one stream partition, completely or not at all.
 
         Args:
-            topic: The topic; made when there is none.
+            topic: The topic; created if it does not exist.
             messages: One or more messages, none of them empty.
-            partition: Where to; by key, by producer or in turns otherwise.
+            partition: The stream partition; None: chosen by key, by producer or in rotation.
             key: Batches of one key go to one stream partition.
-            durable: Return only when the batch survives power loss.
+            durable: Return only when the batch survives a power loss.
             producer: A name and a sequence number that grows with each batch. With them the call
-                may be repeated after any failure, and the batch is there once. A producer has one
-                publish to a stream partition under way at a time.
+                may be repeated after any failure, and the batch is stored once. A producer has at
+                most one publish to a stream partition under way.
 
         Raises:
-            InvalidRequest: The broker refuses the batch as it is.
-            Unavailable: No room, no answer, or the connection broke: the batch may be there or not.
+            InvalidRequest: The broker refuses the batch permanently.
+            Unavailable: The disk is full, there is no answer, or the connection broke: the batch
+                may or may not have been stored.
         """
         self.publish_encoded(
             topic,
@@ -138,9 +139,9 @@ class BrokerClient:
         durable: bool = False,
         producer: tuple[str, int] | None = None,
     ) -> None:
-        """Publish a body that is encoded already: binary, or one message per line.
+        """Publish an already encoded body: binary, or one message per line.
 
-        Args and Raises as `publish`.
+        Args and Raises as in `publish`.
         """
         parameters: dict[str, str | int] = {"topic": topic}
         if binary:
@@ -156,12 +157,12 @@ class BrokerClient:
         self._requests.ask("POST", "/mpub", parameters, body)
 
     def create_topic(self, topic: str, partitions: int | None = None) -> None:
-        """Create a topic; nothing happens if it exists with as many stream partitions.
+        """Create a topic; no effect if it exists with as many stream partitions.
 
         Raises:
             Conflict: It exists with another number of stream partitions.
-            InvalidRequest: The name or the number cannot be.
-            Unavailable: The broker cannot do it now.
+            InvalidRequest: The name or the number is invalid.
+            Unavailable: The broker cannot create it now.
         """
         parameters: dict[str, str | int] = {"topic": topic}
         if partitions is not None:
@@ -172,8 +173,8 @@ class BrokerClient:
         """Delete a topic and its messages.
 
         Raises:
-            NotFound: There is none.
-            Unavailable: The broker cannot do it now.
+            NotFound: The topic does not exist.
+            Unavailable: The broker cannot delete it now.
         """
         self._requests.ask("POST", "/topic/delete", {"topic": topic})
 
@@ -187,19 +188,20 @@ class BrokerClient:
         count: int | None = None,
         state: str | None = None,
     ) -> dict[str, object]:
-        """Return the document of ``/peek``: messages, which are not taken.
+        """Return the document of ``/peek``: messages, which are not consumed.
 
         Args:
             topic: The topic.
-            channel: Also say how they stand in this channel, and begin where it has work to do.
+            channel: Include their states in this channel, and begin at its first unfinished
+                message.
             partition: The stream partition.
-            offset: Begin here.
-            count: So many at most.
-            state: Only those that are ``in_flight``, ``deferred`` or ``requeued``.
+            offset: First offset.
+            count: Maximum number of messages.
+            state: Only messages that are ``in_flight``, ``deferred`` or ``requeued``.
 
         Raises:
             InvalidRequest: The stream partition or the state does not exist.
-            NotFound: There is no such topic or channel, or the offset is not kept.
+            NotFound: The topic or channel does not exist, or the offset was deleted.
             Unavailable: The broker does not answer.
         """
         wanted = {"channel": channel, "offset": offset, "count": count, "state": state}
@@ -220,19 +222,19 @@ class BrokerClient:
         timestamp: int | None = None,
         topic_id: str = "",
     ) -> TopicOffsets:
-        """Return where the topic's stream partitions stand.
+        """Return the offsets of the topic's stream partitions.
 
         Args:
             topic: The topic.
-            after: With `wait_ms`: answer when a stream partition's latest passes its offset here.
-            wait_ms: How long to wait for that; then the answer says that nothing is new.
-            durable: `latest` is fsynced; the call waits for that.
+            after: With `wait_ms`: wait until a stream partition's latest exceeds its offset here.
+            wait_ms: Maximum wait; afterwards the answer has the current offsets.
+            durable: Wait for an fsync, so that `latest` is durable.
             timestamp: Also look up the first offset appended at or after this epoch time in ms.
-            topic_id: The topic that `after` was read in: where another has its name by now, the
-                answer comes at once.
+            topic_id: Id of the topic that `after` belongs to: if another topic has the name now,
+                the answer comes at once.
 
         Raises:
-            NotFound: There is no such topic.
+            NotFound: The topic does not exist.
             Unavailable: The broker does not answer.
         """
         parameters: dict[str, str | int] = {"topic": topic}
@@ -264,10 +266,10 @@ class BrokerClient:
     def fetch(
         self, topic: str, partition: int, offset: int, max_bytes: int = 1_048_576
     ) -> FetchedBlocks:
-        """Return raw blocks from the one that holds ``offset`` on; none at the end.
+        """Return raw blocks, starting with the one that contains ``offset``; none at the end.
 
         Raises:
-            NotFound: There is no such topic, or the offset is not kept.
+            NotFound: The topic does not exist, or the offset was deleted.
             Unavailable: The broker does not answer.
         """
         parameters: dict[str, str | int] = {
@@ -280,11 +282,11 @@ class BrokerClient:
         return FetchedBlocks(body, int(headers["X-Penstock-Next-Offset"]))
 
     def set_cursor(self, topic: str, partition: int, name: str, offset: int) -> None:
-        """Hold retention back at ``offset`` under ``name``.
+        """Set the cursor ``name`` to ``offset``, which retention then keeps.
 
         Raises:
-            InvalidRequest: The offset is not kept.
-            NotFound: There is no such topic.
+            InvalidRequest: The offset was deleted.
+            NotFound: The topic does not exist.
             Unavailable: The broker does not answer.
         """
         parameters: dict[str, str | int] = {
@@ -296,7 +298,7 @@ class BrokerClient:
         self._requests.ask("POST", "/cursor", parameters)
 
     def delete_cursor(self, topic: str, partition: int, name: str) -> None:
-        """Drop a cursor; nothing happens if there is none. Raises as `set_cursor`."""
+        """Delete a cursor; no effect if it does not exist. Raises as `set_cursor`."""
         self._requests.ask(
             "DELETE", "/cursor", {"topic": topic, "partition": partition, "name": name}
         )

@@ -1,12 +1,12 @@
-"""From messages in memory to an acknowledged publish: what every front of the broker shares.
+"""Publishing: from messages in memory to an acknowledgement, shared by all servers of the broker.
 
-Owns the order of the steps: room on the disk, the topic (made when it is new), the stream
-partition, the append, the wait for an fsync when asked. Owns the sharing of blocks: single messages
-that arrive in the same turn of the event loop go to disk as one block. Does not own protocols nor
-the bound on memory (``admission``).
+Owns the order of the steps: disk space, the topic (created if it is new), the stream partition, the
+append, and the fsync if requested. Owns the grouping of messages: single messages that arrive in
+the same iteration of the event loop are written as one block. Does not own protocols nor the memory
+limit (``admission``).
 
-Invariant: a publish is acknowledged only after its block is with the operating system, and with
-``durable`` only after an fsync that began later.
+Invariant: a publish is acknowledged only after its block was passed to the operating system, and
+with ``durable`` only after an fsync that began later.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """Where a publish went; `repeated` when the producer's publish was there already."""
+    """Result of a publish; `repeated` if the producer's publish had been stored before."""
 
     partition: int
     repeated: bool = False
@@ -43,14 +43,14 @@ _Gathered = list[tuple[bytes, "asyncio.Future[None]"]]
 
 
 class Publisher:
-    """Takes messages for the topics of one broker. Used on its event loop only.
+    """Appends messages to the topics of one broker. Used on its event loop only.
 
     Args:
         topics: The topics.
-        changes: Makes those that are new.
-        headroom: The guard of the disk's free space.
-        bounds: The guard of the topics' own bounds.
-        default_partitions: Stream partitions of a topic that a publish makes.
+        changes: Creates new topics.
+        headroom: Guard of the disk's free space.
+        bounds: Guard of the topics' size limits.
+        default_partitions: Number of stream partitions of a topic that a publish creates.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Publisher:
         self._failure: str | None = None
 
     def health(self) -> str | None:
-        """Return why publishing would fail now, or None; one good write clears a failure."""
+        """Return why publishing would fail now, or None; one successful write clears a failure."""
         try:
             self._headroom.require(0)
         except Unavailable as error:
@@ -78,10 +78,10 @@ class Publisher:
         return self._failure
 
     async def topic(self, name: str, placement: Placement) -> Topic:
-        """Return the topic of a publish, made when there is none and the publish can be.
+        """Return the topic of a publish, created if it does not exist and the publish is valid.
 
         Raises:
-            InvalidRequest: The name, or the stream partition, cannot be.
+            InvalidRequest: The name or the stream partition is invalid.
             Unavailable: It is being deleted, or the disk is full.
         """
         found = self._topics.find(name)
@@ -94,7 +94,7 @@ class Publisher:
         return await self._changes.find_or_create(name, self._default_partitions)
 
     def when_room(self, topic: Topic, size_bytes: int) -> Awaitable[object] | None:
-        """Return what a publish better waits for, so that it is not refused; mostly None."""
+        """Return what a publish should await so that it is not refused; usually None."""
         return self._bounds.when_room(topic, size_bytes)
 
     def append_batch(
@@ -109,7 +109,7 @@ class Publisher:
 
         Raises:
             InvalidRequest: The stream partition does not exist.
-            Unavailable: The disk is full, does not answer or (`Full`) does not keep up; nothing was
+            Unavailable: The disk is full, does not respond or (`Full`) is too slow; nothing was
                 appended.
         """
         partition = topic.turns.partition(placement)
@@ -119,19 +119,19 @@ class Publisher:
         try:
             added = topic.append(partition, messages, size_bytes, placement.producer, due_ms)
         except Full:
-            raise  # for a moment: who asks for health would never see it pass without a publish
-        except Unavailable as error:  # narrow: what health reports
+            raise  # temporary: after it, health would report the failure until the next publish
+        except Unavailable as error:  # only this error is reported by health
             self._failure = str(error)
             raise
         self._failure = None
         return Receipt(partition, repeated=not added)
 
     async def append_one(self, topic: Topic, message: bytes, placement: Placement) -> Receipt:
-        """Append one message, in one block with those that arrive in the same turn of the loop.
+        """Append one message, in one block with others of the same iteration of the loop.
 
         Raises:
             InvalidRequest: The stream partition does not exist.
-            Unavailable: The disk is full, does not answer or (`Full`) does not keep up; nothing was
+            Unavailable: The disk is full, does not respond or (`Full`) is too slow; nothing was
                 appended.
         """
         if placement.producer is not None:
@@ -142,7 +142,7 @@ class Publisher:
         gathered = self._gathered.get((topic, partition))
         if gathered is None:
             gathered = []
-            # First: were there a list without it, publishes would gather there for ever.
+            # Schedule first: a list without a scheduled call would gather publishes for ever.
             loop.call_soon(self._append_gathered, topic, partition)
             self._gathered[topic, partition] = gathered
         gathered.append((message, appended))
@@ -151,14 +151,15 @@ class Publisher:
 
     @staticmethod
     def must_wait(topic: Topic, *, asked: bool) -> bool:
-        """Say whether a publish is acknowledged only when it is durable."""
+        """Return whether a publish is acknowledged only once it is durable."""
         return asked or bool(topic.options.durable)
 
     async def make_durable(self, topic: Topic, receipt: Receipt) -> None:
-        """Return when what the receipt stands for survives power loss; all waiters share fsyncs.
+        """Wait until a publish survives a power loss; all waiters share fsyncs.
 
         Raises:
-            Unavailable: The fsync failed; the messages are there, but a power cut may take them.
+            Unavailable: The fsync failed; the messages are stored, but a power loss may delete
+                them.
         """
         await asyncio.wrap_future(topic.queue(receipt.partition).request_sync())
 
@@ -168,13 +169,13 @@ class Publisher:
         try:
             messages = [message for message, _ in gathered]
             self.append_batch(topic, messages, sum(map(len, messages)), Placement(partition))
-        except BaseException as error:  # noqa: BLE001 - each publisher raises it
+        except BaseException as error:  # noqa: BLE001 - raised to each publisher
             failure = error
         left = iter(gathered)
         try:
             _settle(left, failure)
         finally:
-            _settle(left, failure)  # the others, should the loop raise at one
+            _settle(left, failure)  # the remaining ones, if the loop raised at one
         if failure is not None and not isinstance(failure, Exception):
             raise failure
 
@@ -184,7 +185,7 @@ def _settle(
 ) -> None:
     for _, appended in gathered:
         if appended.done():
-            continue  # the publisher left
+            continue  # the publisher no longer waits
         if failure is None:
             appended.set_result(None)
         else:
@@ -192,17 +193,17 @@ def _settle(
 
 
 class DeadLetterTopics:
-    """Puts messages that channels give up into other topics.
+    """Appends dead letters of channels to their topics.
 
     Attributes:
-        publisher: The way in; known when the broker is put together.
+        publisher: Appends the messages; set when the broker is composed.
     """
 
     def __init__(self) -> None:
         self.publisher: Publisher | None = None
 
     async def put(self, topic: str, messages: pa.BinaryArray) -> None:
-        """Append messages to a topic, made when there is none, durably. Raises as `Publisher`."""
+        """Append messages durably to a topic, created if needed. Raises as `Publisher`."""
         if self.publisher is None:
             raise Unavailable("the broker is starting")
         found = await self.publisher.topic(topic, ANYWHERE)
@@ -210,5 +211,5 @@ class DeadLetterTopics:
         if room is not None:
             await room
         receipt = self.publisher.append_batch(found, messages, messages.nbytes, ANYWHERE)
-        # Where they come from they are forgotten next, and that may be durable before this is.
+        # The channel finishes the messages next, which may become durable before this append.
         await self.publisher.make_durable(found, receipt)

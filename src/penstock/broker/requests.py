@@ -1,10 +1,10 @@
-"""Requests to one broker, over one connection that is kept alive.
+"""Requests to one broker over one kept-alive connection.
 
-Owns the connection, when a request is repeated, and which error an answer stands for. Does not own
-what is asked (`client`). Serves one thread.
+Owns the connection, when a request is repeated, and the conversion of answers to errors. Does not
+own the requests (`client`). Serves one thread.
 
-Invariant: a request without a body is repeated once, when a kept-alive connection turns out to be
-dead; one with a body never is.
+Invariant: a request without a body is repeated once if a kept-alive connection was closed by the
+broker; a request with a body is never repeated.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ if TYPE_CHECKING:
 
 
 class Requests:
-    """Asks one broker.
+    """Sends requests to one broker.
 
     Args:
-        base_url: Such as ``http://127.0.0.1:4151``.
-        token: Bearer token, when the broker asks for one.
+        base_url: URL such as ``http://127.0.0.1:4151``.
+        token: Bearer token, if the broker requires one.
         timeout_s: Limit for connecting and for each read of an answer.
 
     Raises:
-        InvalidRequest: The URL is not one of HTTP.
+        InvalidRequest: The URL is not an HTTP URL.
     """
 
     def __init__(self, base_url: str, token: str | None, timeout_s: float) -> None:
         address = urlsplit(base_url)
         if address.scheme != "http" or not address.hostname:
-            raise InvalidRequest(f"{base_url!r} is no address of a broker: write http://host:port")
+            raise InvalidRequest(f"invalid broker address {base_url!r}: write http://host:port")
         self._base_url = base_url
         self._timeout_s = timeout_s
         self._connection = http.client.HTTPConnection(
@@ -71,28 +71,28 @@ class Requests:
         """Return the headers and the body of an answer.
 
         Args:
-            method: Of HTTP.
-            path: Without the query.
+            method: HTTP method.
+            path: Path without the query.
             parameters: The query.
-            body: Of a publish; with one the request is never repeated.
-            wait_s: How much longer than others the answer may take.
+            body: Body of a publish; a request with one is never repeated.
+            wait_s: Additional time allowed for the answer.
 
         Raises:
-            InvalidRequest: The broker refuses it as it is.
-            NotFound: What it names is not there.
-            Conflict: It cannot be, as things are.
-            Unavailable: The broker cannot do it now, or does not answer.
+            InvalidRequest: The broker refuses the request permanently.
+            NotFound: The named thing does not exist.
+            Conflict: The current state forbids the request.
+            Unavailable: The broker cannot serve the request now, or does not answer.
         """
         target = f"{path}?{urlencode(parameters)}" if parameters else path
-        # A publish may have been taken though its answer was lost. The rest may be done twice.
+        # A publish may have been stored though its answer was lost. Other requests are idempotent.
         repeats = 1 if body is None and self._connection.sock is not None else 0
         while True:
             try:
                 return self._exchange(method, target, body, wait_s)
-            except PenstockError:  # an answer that was read to its end
+            except PenstockError:  # the answer was read completely
                 raise
             except BaseException as error:
-                self.close()  # or the next request would read what is left of this answer
+                self.close()  # otherwise the next request would read the rest of this answer
                 if not isinstance(error, OSError | http.client.HTTPException):
                     raise
                 if not repeats or isinstance(error, TimeoutError):
@@ -107,7 +107,7 @@ class Requests:
         try:
             connection.request(method, target, body, self._headers)
         except (BrokenPipeError, ConnectionResetError):
-            # The broker may have refused the body while it was sent: its answer says why.
+            # The broker may have refused the body while it was being sent: read its answer.
             if body is None:
                 raise
         response = connection.getresponse()
@@ -117,7 +117,7 @@ class Requests:
         return response.headers, answer
 
     def _connect(self) -> socket.socket:
-        """Return the kept-alive connection, or a new one when the broker has closed it."""
+        """Return the kept-alive connection, or a new one if the broker has closed it."""
         connection = self._connection
         sock: socket.socket | None = connection.sock
         if sock is None or _has_ended(sock):
@@ -136,7 +136,7 @@ class Requests:
 
 
 def _has_ended(idle: socket.socket) -> bool:
-    """Say whether the other side closed an idle connection: nothing else makes it readable."""
+    """Return whether the other side closed an idle connection, which makes it readable."""
     poll = select.poll()
     poll.register(idle, select.POLLIN)
     return bool(poll.poll(0))
@@ -145,7 +145,7 @@ def _has_ended(idle: socket.socket) -> bool:
 def _as_error(
     response: http.client.HTTPResponse, answer: bytes, request: str
 ) -> InvalidRequest | NotFound | Conflict | Unavailable:
-    """Return the error that an answer stands for."""
+    """Convert an answer to an error."""
     try:
         document = orjson.loads(answer)
     except orjson.JSONDecodeError:
@@ -153,16 +153,16 @@ def _as_error(
     code = document.get("message") if isinstance(document, dict) else None
     what = code if isinstance(code, str) else answer.decode(errors="replace")[:200]
     detail = from_header(response.headers.get("X-Penstock-Detail", ""))
-    # The broker's own words say what to mend; the request is only of use without them.
+    # The broker's detail contains the remedy; without it, name the request.
     if not detail:
         message = f"{request}: {response.status} {what}"
     elif response.status == HTTPStatus.UNAUTHORIZED:
         message = (
-            "the broker asks for a token, and this is not it: give --token-file, or set"
-            " PENSTOCK_TOKEN"
+            "the broker requires a token, and this token is missing or wrong: use --token-file, or"
+            " set PENSTOCK_TOKEN"
         )
     else:
-        # The code of 503 is the same for all that passes; the words say what it is.
+        # All temporary failures have the same code 503; the detail distinguishes them.
         message = detail if what == "EXITING" else f"{what}: {detail}"
     if response.status == HTTPStatus.NOT_FOUND:
         return NotFound(message)

@@ -1,7 +1,7 @@
-"""Finds the servers that have a topic, by asking NSQ's lookup services over HTTP.
+"""Finds the servers that have a topic by querying NSQ's lookup services over HTTP.
 
-Owns the question and the reading of the answer. A service that cannot be asked is left out of an
-answer, with a warning; when none can be, nothing is known.
+Owns the request and the parsing of the answer. A service that cannot be reached is skipped with a
+warning; if none can be reached, the result is unknown.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ _NOT_FOUND: Final = 404
 _ASKER: Final = HttpAsker(_TIMEOUT_S, _TIMEOUT_S, _ANSWER_BYTES_MAX)
 
 HttpGet = Callable[[str], Awaitable[tuple[int, bytes]]]
-"""Takes a URL, gives status and body. Raises `Unavailable`."""
+"""Takes a URL, returns status and body. Raises `Unavailable`."""
 
 
 def lookup_url(service: str, topic: str) -> str:
-    """Return the question to a lookup service.
+    """Return the URL of a request to a lookup service.
 
     Args:
         service: ``http://host:port``, or ``host:port``.
         topic: The topic.
 
     Raises:
-        InvalidRequest: The service's address is none of HTTP.
+        InvalidRequest: The service's address is not an HTTP address.
     """
     base = service if "://" in service else f"http://{service}"
     parts = urlsplit(base)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise InvalidRequest(f"{service!r} is no lookup service: write http://host:4161")
+        raise InvalidRequest(f"invalid lookup service {service!r}: write http://host:4161")
     return f"{base.rstrip('/')}/lookup?{urlencode({'topic': topic})}"
 
 
 def parse_answer(status: int, body: bytes) -> list[str]:
-    """Return the addresses in an answer; none when the topic is not known.
+    """Return the addresses in an answer; none if the topic is unknown.
 
     Raises:
-        Unavailable: It is no answer.
+        Unavailable: The answer is invalid.
     """
     if status == _NOT_FOUND:
         return []
@@ -66,7 +66,7 @@ def parse_answer(status: int, body: bytes) -> list[str]:
         data = document.get("data") or document
         return [_address(producer) for producer in data["producers"]]
     except (ValueError, KeyError, TypeError, AttributeError, InvalidRequest) as error:
-        raise Unavailable("it answers with what is no list of producers") from error
+        raise Unavailable("its answer is not a list of producers") from error
 
 
 def _address(producer: Mapping[str, object]) -> str:
@@ -75,10 +75,10 @@ def _address(producer: Mapping[str, object]) -> str:
 
 
 async def find_servers(services: Sequence[str], topic: str, get: HttpGet) -> set[str] | None:
-    """Ask all services; return the addresses they know, None when no service answered.
+    """Query all services; return the addresses they know, or None if no service answered.
 
     Raises:
-        InvalidRequest: A service's address is none of HTTP.
+        InvalidRequest: A service's address is not an HTTP address.
     """
     urls = [lookup_url(service, topic) for service in services]
     answers = await asyncio.gather(*(_ask(url, get) for url in urls))
@@ -90,12 +90,12 @@ async def _ask(url: str, get: HttpGet) -> list[str] | None:
     try:
         return parse_answer(*await get(url))
     except PenstockError as error:
-        _logger.warning("%s: %s; asked again later", url, error)
+        _logger.warning("%s: %s; will retry later", url, error)
         return None
 
 
 async def http_get(url: str) -> tuple[int, bytes]:
-    """Ask by HTTP.
+    """Send an HTTP GET.
 
     Raises:
         InvalidRequest: The URL is not valid, or the answer is too large.

@@ -1,8 +1,8 @@
-"""Whether the disk has room for more, without asking the disk each time.
+"""Check of the free disk space that does not query the disk each time.
 
-Owns the rule that what comes in is refused before the disk is full, so that what takes away can go
-on: readers, retention, the metadata, a flow that works off what it has. Does not own who is asked
-how much is free. Recovers by itself: a refusal is never older than a quarter of a second.
+Owns the rule that input is refused before the disk is full, so that work that frees space can
+continue: readers, retention, the metadata, a flow that processes its queues. Does not own the
+source of the free space. Recovers by itself: a refusal is never older than a quarter of a second.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ _FRESH_S: Final = 0.25
 class Headroom:
     """Guards a reserve of free disk space; from any thread.
 
-    Whether something is refused depends on what is free, and not on its size: a question without a
-    size, such as a health check, gets the answer that the next write gets. So the reserve is begun
-    by what comes last; only something larger than half of it is refused for its size.
+    A refusal depends on the free space, and not on the size of the write: a check without a size,
+    such as a health check, gets the same answer as the next write. So the last accepted write may
+    use part of the reserve; only a write larger than half of the reserve is refused for its size.
 
-    Threads that take at the same moment may be counted as one until the disk is asked again: the
-    reserve is far more than is written in between.
+    Concurrent writes may be counted as one until the disk is queried again: the reserve is far
+    larger than the amount written in between.
 
     Args:
-        folder: What is guarded, for messages.
-        free_bytes: Says how much is free.
-        min_free_bytes: The reserve; 0: there is none, and the disk is not asked.
+        folder: The guarded folder, for messages.
+        free_bytes: Returns the free space.
+        min_free_bytes: The reserve; 0 disables the check.
         clock: For the age of a measurement.
-        mend: What to do about a full disk, for messages.
+        mend: Remedy for a full disk, for messages.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Headroom:
         self._free = 0
 
     def require(self, size_bytes: int) -> None:
-        """Take ``size_bytes`` of what is left, while the reserve is whole.
+        """Take ``size_bytes`` of the free space if the reserve is available.
 
         Raises:
             Unavailable: The disk is nearly full.

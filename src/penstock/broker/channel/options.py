@@ -1,4 +1,4 @@
-"""What a channel may be told."""
+"""Options of a channel."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ChannelOptions:
-    """What a channel may be told.
+    """Options of a channel.
 
     Attributes:
-        max_attempts: Deliveries of a message before it is given up; 0: no end.
-        dead_letter_topic: Where messages go that were given up; None: they are dropped, counted.
-        message_ttl_ms: Age at which a message is not delivered any more; 0: never.
-        requeue_on_disconnect: A consumer's messages are due again as soon as it is gone, not only
-            when their time is over.
-        max_backlog: Messages that an ephemeral channel is behind at most; the newest beyond go.
+        max_attempts: Maximum deliveries of a message before it is given up; 0 means unlimited.
+        dead_letter_topic: Topic that receives such messages; None: they are dropped and counted.
+        message_ttl_ms: Age at which a message expires; 0: never.
+        requeue_on_disconnect: Requeue a consumer's messages as soon as it disconnects, instead of
+            after their time-out.
+        max_backlog: Maximum backlog of an ephemeral channel; the newest messages beyond are
+            dropped.
     """
 
     max_attempts: int = 0

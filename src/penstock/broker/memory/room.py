@@ -1,7 +1,7 @@
-"""What a topic in memory has room for.
+"""Admission of messages to a topic in memory.
 
-Owns how much one stream partition may have, and what gives way to new messages. Does not own the
-messages (`queue`), nor the bound of all memory (`ledger`).
+Owns the limit of one stream partition, and which messages are deleted for new ones. Does not own
+the messages (`queue`), nor the limit of all memory (`ledger`).
 """
 
 from __future__ import annotations
@@ -26,14 +26,16 @@ def admitted(
     most_messages: int | None,
     is_wanted: Callable[[int, int], bool],
 ) -> pa.BinaryArray:
-    """Return what of a batch there is room for, and hold so much; the newest go, as in NSQ.
+    """Return the part of a batch that fits, and reserve its memory.
+
+    The newest messages are dropped, as in NSQ.
 
     Args:
-        queue: Where it goes; it lets go of what nobody wants, and counts what there is no room for.
+        queue: The queue of the batch; it deletes unwanted messages and counts dropped ones.
         batch: The messages.
-        ledger: What all topics together may hold.
-        most_messages: No more than so many; None: as many as there are bytes for.
-        is_wanted: Says whether somebody still wants messages from one offset up to another.
+        ledger: Memory budget of all topics.
+        most_messages: Maximum number of messages; None: limited only by bytes.
+        is_wanted: Returns whether a reader still needs messages from one offset up to another.
     """
     spare = ledger.limit_bytes // 2 - ledger.held_bytes
     most = min(_PARTITION_BYTES, queue.size_bytes + spare) - batch.nbytes
@@ -46,7 +48,7 @@ def admitted(
         count = min(count, max(0, most_messages))
     if count < len(batch):
         queue.retention.count_dropped(len(batch) - count)
-        # A copy, or what went would still be held.
+        # A copy; otherwise the dropped messages would stay in memory.
         batch = pa.concat_arrays([batch[:count]])
     ledger.hold(queue, queue.size_bytes + batch.nbytes)
     return batch

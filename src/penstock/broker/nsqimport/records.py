@@ -1,17 +1,18 @@
-"""The records in one data file of an nsqd: those that are whole, and the damage between. Pure.
+"""Records in one data file of an nsqd: intact ones, and the damage between them. Pure.
 
-    record   int32 length of what follows, int64 time in ns, uint16 attempts, 16 hex digits, body
+    record   int32 length of the rest, int64 time in ns, uint16 attempts, 16 hex digits, body
 
-All numbers are big endian. There is no checksum, so a record counts as whole when its length is
-legal, its time and id are plausible, and its end is where a record, damage or the end of the file
-can begin.
+All numbers are big-endian. There is no checksum, so a record counts as intact if its length is
+legal, its time and id are plausible, and its end is a position where a record, damage or the end of
+the file can begin.
 
-Behind a record that is followed by no other, the next place that looks like a record is searched. A
-record whose length reaches over that place, or ends so short before it that no record fits between,
-has a wrong length. It is given up to that place and marked doubtful: its body may be whole, or have
-something else behind it. So is a record whose length is not possible.
+After a record that is followed by no other, the scanner searches the next position that looks like
+a record. A record whose length extends beyond that position, or ends so shortly before it that no
+record fits between, has a wrong length. It is returned up to that position and marked doubtful: its
+body may be intact, or followed by other bytes. The same applies to a record whose length is not
+possible.
 
-Invariants: records come in the order of the file; each byte from the start on is part of exactly
+Invariants: records come in the order of the file; each byte from the start on belongs to exactly
 one record or damage.
 """
 
@@ -46,7 +47,7 @@ _HEAD: Final = np.dtype(
 )
 _TIME_AT: Final = 4
 _ID_AT: Final = HEAD_BYTES - messageid.ID_BYTES
-# Times of publishing that are believed: 2010 to 2100.
+# Plausible times of publication: 2010 to 2100.
 _TIME_MIN_NS: Final = 1_262_304_000 * 10**9
 _TIME_MAX_NS: Final = 4_102_444_800 * 10**9
 _TIME_TOP_MIN: Final = _TIME_MIN_NS >> 56
@@ -66,15 +67,15 @@ _IS_HEX: Final = _hex_digits()
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Records that follow one another.
+    """Consecutive records.
 
     Attributes:
-        position: Of the first, in the file.
-        times_ns: When they were published, epoch ns.
-        attempts: How often each had been delivered when it was written.
+        position: Position of the first in the file.
+        times_ns: Times of publication, epoch ns.
+        attempts: Number of deliveries of each before it was written.
         ids: Their ids as numbers, see `messageid`.
-        bodies: What was published.
-        doubt: Mistake in the length of a single record; empty: they are whole.
+        bodies: The payloads.
+        doubt: Problem with the length of a single record; empty: the records are intact.
     """
 
     position: int
@@ -95,13 +96,13 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A part of a file that gives no record.
+    """A part of a file that contains no record.
 
     Attributes:
         start: Its position in the file.
-        end: Where it ends.
-        reason: What does not hold at its start.
-        lost_estimate: How many records of the usual size would have filled it.
+        end: Its end.
+        reason: Problem at its start.
+        lost_estimate: Number of records of average size that would fill it.
     """
 
     start: int
@@ -116,8 +117,8 @@ class RecordScanner:
     Args:
         data: Its bytes.
         max_length: The largest length of a record.
-        batch_bytes: Records are given in batches of about this size.
-        border: Where a record surely ended, whatever follows; None if that is not known.
+        batch_bytes: Approximate size of the returned batches of records.
+        border: Known end of a record, whatever follows; None if it is not known.
     """
 
     def __init__(
@@ -139,7 +140,7 @@ class RecordScanner:
         return self._fits(position) and self._has_good_head(position)
 
     def scan(self, start: int) -> Iterator[Records | Damage]:
-        """Give everything from `start` to the end of the file."""
+        """Yield everything from `start` to the end of the file."""
         position = start
         while position < self._size:
             places, end = self._follow(position)
@@ -163,10 +164,10 @@ class RecordScanner:
             yield from self._damaged(end, after, doubt)
             position = self._size if after is None else after
 
-    # -- sound records
+    # -- intact records
 
     def _follow(self, position: int) -> tuple[npt.NDArray[np.int64], int]:
-        """Follow the lengths; return where records begin, and where the last of them ends."""
+        """Follow the lengths; return the positions of records, and the end of the last one."""
         data, size, longest = self._data, self._size, self._max_length
         unpack = _LENGTH.unpack_from
         stop = position + self._batch_bytes
@@ -184,10 +185,10 @@ class RecordScanner:
     def _check(
         self, places: npt.NDArray[np.int64]
     ) -> tuple[int, npt.NDArray[np.void], npt.NDArray[np.int64]]:
-        """Return how many records in a row have a good head, and these heads and ids."""
+        """Return how many consecutive records have a good head, and these heads and ids."""
         raw = self._octets[places[:, None] + np.arange(HEAD_BYTES)]
         heads: npt.NDArray[np.void] = raw.view(_HEAD)[:, 0]
-        ids = messageid.decode(heads["id"])  # up to the first that is none
+        ids = messageid.decode(heads["id"])  # up to the first invalid one
         times = heads["time"][: len(ids)]
         bad = (times < _TIME_MIN_NS) | (times > _TIME_MAX_NS)
         good = int(bad.argmax()) if bad.any() else len(ids)
@@ -222,27 +223,27 @@ class RecordScanner:
     # -- damage
 
     def _doubt(self, last: int, end: int, after: int | None) -> str:
-        """Return what is wrong with the length of the last record, which no other one follows.
+        """Return the problem with the length of the last record, after which no record begins.
 
-        A record that ends where damage begins is whole: the bytes behind it are damaged, not
+        A record that ends where damage begins is intact: the bytes after it are damaged, not
         the length.
 
         Args:
-            last: Where it begins.
-            end: Where its length says that it ends.
-            after: Where the next record begins, if there is one.
+            last: Its position.
+            end: Its end according to its length.
+            after: Position of the next record, if there is one.
         """
         if after is None:
             return ""
         length = self._length(last)
         if after < end:
-            return f"its length of {length} bytes reaches over the record at byte {after:,}"
+            return f"its length of {length} bytes extends over the record at byte {after:,}"
         if end != self._border and after - end < HEAD_BYTES and not self._has_good_head(end):
             return f"its length of {length} bytes ends {after - end} bytes before the next record"
         return ""
 
     def _damaged(self, start: int, after: int | None, doubt: str) -> Iterator[Records | Damage]:
-        """Give what is between a place that is no record and the next that is one."""
+        """Yield the damage between a position that is not a record and the next record."""
         end = self._size if after is None else after
         has_head = start + HEAD_BYTES <= self._size and self._has_good_head(start)
         if has_head and after is not None and after - start - _LENGTH_BYTES <= self._max_length:
@@ -266,10 +267,10 @@ class RecordScanner:
             return "the file ends within a record"
         if not LENGTH_MIN <= length <= self._max_length:
             return f"a length of {length} bytes"
-        return "no time and id of a message"
+        return "not a valid time and id of a message"
 
     def _search(self, start: int) -> int | None:
-        """Return the first place from `start` on where a record begins that looks whole."""
+        """Return the first position from `start` on of a record that looks intact."""
         while start + HEAD_BYTES <= self._size:
             octets = self._octets[start : start + _SEARCH_BYTES + HEAD_BYTES]
             count = len(octets) - HEAD_BYTES + 1

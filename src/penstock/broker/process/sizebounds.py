@@ -1,11 +1,12 @@
-"""Topics that may not grow beyond a bound: publishes are refused there, or the oldest messages go.
+"""Topics with a maximum size: publishes are refused there, or the oldest messages are dropped.
 
-Owns when files are deleted for a bound's sake, and the refusal. Does not own the bound
-(`penstock.broker.topics.options`) nor which files may go (`penstock.storage`).
+Owns when files are deleted because of the limit, and the refusal. Does not own the limit
+(`penstock.broker.topics.options`) nor which files may be deleted (`penstock.storage`).
 
-Invariants: event loop only; files are deleted beside it, one pass for a stream partition at a time;
-before publishes are refused, what everybody has passed goes; nothing that a channel or a cursor
-still wants goes unless the topic was told to drop it, and then it is counted there.
+Invariants: event loop only; files are deleted beside it, in one pass at a time per stream
+partition; before publishes are refused, messages that every reader has passed are deleted; messages
+that a channel or a cursor still needs are deleted only if the topic is configured to drop them, and
+are counted.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _PAUSE_S: Final = 0.1
 
 
 class SizeBounds:
-    """Holds the topics of one broker to their bounds.
+    """Enforces the size limits of one broker's topics.
 
     Args:
         clock: For the pauses, and the age of log files.
@@ -41,11 +42,11 @@ class SizeBounds:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._passes: dict[tuple[Topic, int], asyncio.Task[None]] = {}
-        # Of topics that are deleted nothing stays.
+        # Weak keys, so that nothing remains of deleted topics.
         self._idle_until_s: WeakKeyDictionary[Topic, dict[int, float]] = WeakKeyDictionary()
 
     def require(self, topic: Topic, partition: int, count: int, size_bytes: int) -> None:
-        """Accept messages if there is room for them, and see to it that there will be.
+        """Accept messages if they fit, and start deleting files early enough.
 
         Raises:
             Unavailable: The topic is full.
@@ -60,21 +61,21 @@ class SizeBounds:
             return
         self._begin(topic, partition)
         drops = topic.options.when_full is WhenFull.DROP_OLDEST
-        # What is not synced cannot go, so dropping may lag behind; publishers wait for it first.
+        # Unsynced messages cannot be deleted, so dropping may lag; publishers wait for it first.
         if size <= (share + 2 * file_bytes if drops else share):
             return
         topic.messages_refused += count
         if drops and size_bytes > 2 * file_bytes:
-            mend = f"publish {2 * file_bytes} bytes at once at most, or raise max_bytes"
+            mend = f"publish at most {2 * file_bytes} bytes at once, or raise max_bytes"
         else:
-            mend = "publish again when consumers are further, or raise max_bytes"
+            mend = "publish again when consumers have made progress, or raise max_bytes"
         raise Unavailable(
             f"topic {topic.name} is full: stream partition {partition} may have {share} bytes of "
             f"max_bytes={topic.options.max_bytes}: {mend}"
         )
 
     def when_room(self, topic: Topic, size_bytes: int) -> Awaitable[object] | None:
-        """Return what to wait for while the oldest messages go; None: there is room, or no hope."""
+        """Return the running deletion to await; None: a wait is not needed or would not help."""
         if topic.options.when_full is not WhenFull.DROP_OLDEST:
             return None
         share = topic.options.share_bytes(len(topic.queues))
@@ -88,7 +89,7 @@ class SizeBounds:
         return None
 
     async def stop(self) -> None:
-        """Return when no pass runs any more."""
+        """Wait until no pass runs."""
         while self._passes:
             await asyncio.wait(tuple(self._passes.values()))
 
@@ -106,17 +107,17 @@ class SizeBounds:
             await _free(topic, partition, self._clock)
             waits = topic.options.when_full is not WhenFull.DROP_OLDEST
             if waits and topic.queues[partition].size_bytes >= before:
-                # Each publish would begin one, until somebody has gone further.
+                # Otherwise each publish would start a pass until a reader makes progress.
                 self._pause(topic, partition)
         except Closed:
             pass
         except PenstockError as error:
             self._pause(topic, partition)
-            _logger.warning("topic %s: no room can be made: %s", topic.name, error)
+            _logger.warning("topic %s: cannot free disk space: %s", topic.name, error)
         except Exception:
-            # The top of a task: the next publish begins another pass.
+            # The outermost handler of a task: the next publish starts another pass.
             self._pause(topic, partition)
-            _logger.exception("topic %s: no room can be made", topic.name)
+            _logger.exception("topic %s: cannot free disk space", topic.name)
         finally:
             del self._passes[key]
 
@@ -127,7 +128,7 @@ class SizeBounds:
 
 async def _free(topic: Topic, partition: int, clock: Clock) -> None:
     queue = topic.queues[partition]
-    # Only what is synced can go.
+    # Only synced messages can be deleted.
     await asyncio.wrap_future(queue.request_sync())
     held, consumed = topic.held_back(partition)
     retain = partial(queue.retention.retain, clock.now_ms(), held=held, consumed=consumed)
@@ -135,7 +136,7 @@ async def _free(topic: Topic, partition: int, clock: Clock) -> None:
     share = topic.options.share_bytes(len(topic.queues))
     if not share or topic.options.when_full is not WhenFull.DROP_OLDEST:
         return
-    # One more than where the next pass begins.
+    # Below the size at which the next pass begins.
     most_bytes = share - 2 * queue.options.max_bytes_per_file
     if await run_on_thread(partial(queue.retention.drop_oldest, most_bytes)):
         earliest = queue.earliest

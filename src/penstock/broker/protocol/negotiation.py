@@ -1,7 +1,7 @@
-"""What a client asks for with IDENTIFY, and what it gets.
+"""Settings that a client requests with IDENTIFY, and the negotiated result.
 
-Owns the fields, their ranges and the answer, as NSQ has them, and one field of our own: with
-``durable`` publishes are answered when they survive a power cut. Times are milliseconds.
+Owns the fields, their ranges and the answer, as in NSQ, and one additional field: with
+``durable``, publishes are answered once they survive a power loss. Times are milliseconds.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", str, int, bool)
 
-NSQ_VERSION: Final = "1.3.0"  # clients compare it, so it is the NSQ that is spoken, not ours
+NSQ_VERSION: Final = "1.3.0"  # clients compare it, so it is the supported version of NSQ
 _HEARTBEAT_MS: Final = 30_000
 _OUTPUT_BUFFER_BYTES: Final = 16_384
 _OUTPUT_TIMEOUT_MS: Final = 250
 _DEFLATE_LEVEL: Final = 6
-_NAME_CHARACTERS: Final = 1_024  # of what is kept of a client's name; NSQ keeps whole bodies
+_NAME_CHARACTERS: Final = 1_024  # of the kept part of a client's name; NSQ keeps whole bodies
 
 
 @dataclass(frozen=True, slots=True)
 class NegotiationLimits:
-    """What the server offers.
+    """Features and limits of the server.
 
     Attributes:
-        tls: It has a certificate.
+        tls: TLS is offered.
         auth_required: Clients must authenticate.
     """
 
@@ -51,14 +51,14 @@ class NegotiationLimits:
 
 @dataclass(frozen=True, slots=True)
 class Negotiated:
-    """What holds for a connection.
+    """Negotiated settings of a connection.
 
     Attributes:
-        client_id: As the client calls itself; None until it does.
-        heartbeat_ms: 0: no heartbeats.
-        output_buffer_bytes: 1: each message is sent at once.
-        output_timeout_ms: 0: sent when the buffer is full.
-        sample_rate: Percent of the messages; 0: all.
+        client_id: Name that the client sent; None before IDENTIFY.
+        heartbeat_ms: Interval of heartbeats; 0: none.
+        output_buffer_bytes: Size of the output buffer; 1: each message is sent at once.
+        output_timeout_ms: Longest time in the buffer; 0: sent when the buffer is full.
+        sample_rate: Percentage of the messages; 0: all.
         answer: The JSON answer; None: the client wants a plain OK, and no upgrade.
     """
 
@@ -81,10 +81,10 @@ class Negotiated:
 
 
 def negotiate(body: bytes, limits: NegotiationLimits) -> Negotiated:
-    """Read the body of an IDENTIFY.
+    """Parse the body of an IDENTIFY.
 
     Raises:
-        Refused: It is no JSON object, or a value is not allowed.
+        Refused: It is not a JSON object, or a value is not allowed.
     """
     document = _document(body)
     wants_features = _flag(document, "feature_negotiation")
@@ -96,7 +96,7 @@ def negotiate(body: bytes, limits: NegotiationLimits) -> Negotiated:
     client_id, hostname = _text(document, "client_id"), _text(document, "hostname")
     user_agent = _text(document, "user_agent")
     region, zone = _text(document, "topology_region"), _text(document, "topology_zone")
-    # In NSQ's order, as the first that is wrong is the one that is named.
+    # In NSQ's order, because the first invalid field is reported.
     heartbeat_ms = _heartbeat(document, limits)
     buffer_bytes, output_timeout_ms = _output(document, limits)
     sample_rate = _number(document, "sample_rate")
@@ -144,7 +144,7 @@ def _answer(negotiated: Negotiated, limits: NegotiationLimits) -> bytes:
             "auth_required": limits.auth_required,
             "output_buffer_size": negotiated.output_buffer_bytes,
             "output_buffer_timeout": negotiated.output_timeout_ms,
-            # The server's, which has none.
+            # Those of the server, which has none.
             "topology_region": "",
             "topology_zone": "",
             "durable": negotiated.durable,
@@ -188,7 +188,7 @@ def _message_timeout(document: Mapping[str, object], limits: NegotiationLimits) 
 
 def _document(body: bytes) -> Mapping[str, object]:
     try:
-        # As in Go: what is no UTF-8 in a client's name is replaced, and refuses nobody.
+        # As in Go: invalid UTF-8 in a client's name is replaced, not refused.
         document = orjson.loads(body.decode("utf-8", "replace"))
     except orjson.JSONDecodeError:
         raise _undecodable() from None
@@ -212,11 +212,11 @@ def _text(document: Mapping[str, object], name: str) -> str:
 
 
 def _value(document: Mapping[str, object], name: str, kind: type[T], *, default: T) -> T:
-    """Return a field; null and absence are the default."""
+    """Return a field; null and a missing field are the default."""
     value = document.get(name)
     if value is None:
         return default
-    # In JSON a bool is no number, while in Python it is one.
+    # In Python, bool is a subclass of int.
     if type(value) is not kind:
         raise _undecodable()
     return value

@@ -1,16 +1,16 @@
-"""Commands out of a stream of bytes, whatever its pieces.
+"""Parse commands from a stream of bytes that arrives in arbitrary pieces.
 
-Owns where a command begins and ends, and what is kept of one that is not all there. Does not own
-what a line means (`grammar`), nor the magic that a connection begins with.
+Owns where a command begins and ends, and the buffer of an incomplete one. Does not own the meaning
+of a line (`grammar`), nor the magic bytes at the beginning of a connection.
 
-A read may hold tens of thousands of small commands, and to parse and carry out so many takes far
-longer than others should wait. So one call gives a slice of them, and the caller comes back for the
-rest.
+One read may contain tens of thousands of small commands. Parsing and executing all of them would
+delay other connections for too long. So one call returns a slice of them, and the caller calls
+again for the rest.
 
-Invariants: pure; any way to cut the bytes gives the same commands, but for how runs are grouped;
-a slice is bounded, whatever came; nothing is kept beyond what was not asked for yet and one
-command, and of that nothing before its size is known to be allowed; after `Malformed` nothing more
-is parsed.
+Invariants: pure; any division of the bytes gives the same commands, except for the grouping of
+runs; a slice is bounded, whatever the input; only input that was not requested yet and one command
+are buffered, and the body of a command only after its size was accepted; after `Malformed` nothing
+more is parsed.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 _SIZE: Final = struct.Struct(">i")
 _NOP: Final = b"NOP\n"
-# What one slice may cost, in lines; as many cost a millisecond, more or less. A body costs more
-# than a line, since each may be a block of its own on the disk; of what comes together many do not
-# cost more than a line alone.
+# Maximum cost of a slice in lines, about one millisecond. A body costs more than a line, because
+# each may become a block of its own on the disk; several messages in one command cost little more
+# than one line.
 _SLICE_COST: Final = 128
 _BODY_COST: Final = 4
 _TOGETHER: Final = RUN_MAX // _SLICE_COST
@@ -39,48 +39,48 @@ class CommandParser:
     """Parses one connection's commands.
 
     Args:
-        limits: The bounds.
+        limits: Limits on the input.
     """
 
     def __init__(self, limits: ProtocolLimits) -> None:
         self._limits = limits
         self._grammar = Grammar(limits)
-        self._data = b""  # what came and was not parsed
-        self._position = 0  # where that begins
-        self._under_way = bytearray()  # of a command that is not all there
-        self._wanted = 0  # bytes that must be there before parsing can go on
-        self._awaited: Awaited | None = None  # whose body is under way
+        self._data = b""  # received and not parsed
+        self._position = 0  # where the unparsed part begins
+        self._under_way = bytearray()  # of an incomplete command
+        self._wanted = 0  # bytes required before parsing can continue
+        self._awaited: Awaited | None = None  # the command whose body is being received
         self._ended = False
         self._cost = 0  # of the slice so far
-        # The last PUB's line, with its end: those that follow are likely the same.
+        # The line of the last PUB, with its line feed: later lines are likely the same.
         self._pub_line = b""
         self._pub_topic = ""
 
     @property
     def wanted_bytes(self) -> int:
-        """Return what the command under way still lacks; 0 when that is not known."""
+        """Number of bytes that the current command still lacks; 0 if that is unknown."""
         return 0 if self._data else max(0, self._wanted - len(self._under_way))
 
     @property
     def waiting_bytes(self) -> int:
-        """Return how much came that the next `feed` goes on with; 0: all was looked at."""
+        """Number of buffered bytes for the next `feed`; 0: all were examined."""
         return len(self._data) - self._position
 
     @property
     def is_between_commands(self) -> bool:
-        """Say whether nothing of a command is there."""
+        """Whether no part of a command is buffered."""
         return not self._data and not self._under_way and self._awaited is None
 
     def feed(self, data: bytes) -> list[c.Command]:
         """Return a slice of the commands that are complete now, in order.
 
         Args:
-            data: What came; nothing, to go on while there are `waiting_bytes`.
+            data: Received bytes; empty, to continue while there are `waiting_bytes`.
         """
         if self._ended:
             return []
         if data == _NOP and self.is_between_commands:
-            # The answer to a heartbeat, which comes alone: what idle clients send is nothing else.
+            # The answer to a heartbeat, which arrives alone: idle clients send nothing else.
             return [c.Nop()]
         self._take_in(data)
         found: list[c.Command] = []
@@ -95,7 +95,7 @@ class CommandParser:
                 self._position = 0
         elif self._under_way or len(data) < self._wanted:
             self._under_way += data
-            # Without looking at the body under way while it lacks something: pieces may be small.
+            # The body is not examined while it is incomplete: pieces may be small.
             if len(self._under_way) >= self._wanted:
                 self._data = bytes(self._under_way)
                 self._under_way = bytearray()
@@ -125,7 +125,7 @@ class CommandParser:
         self._data, self._position = data, position
 
     def _step(self, data: bytes, start: int, found: list[c.Command]) -> int:
-        """Parse what stands at `start`; return where it ends, `start` if it is not all there."""
+        """Parse the command at `start`; return its end, or `start` if it is incomplete."""
         self._cost += 1
         if self._awaited is not None:
             return self._take_body(self._awaited, data, start, found)
@@ -148,7 +148,7 @@ class CommandParser:
         newline = data.find(b"\n", start, start + longest)
         if newline < 0:
             if len(data) - start >= longest:
-                # NSQ drops such a connection without a word.
+                # NSQ closes such a connection without an error.
                 raise c.Refused("E_INVALID", f"command line of more than {longest} bytes")
             return start
         command = self._grammar.read(data[start:newline])
@@ -179,7 +179,7 @@ class CommandParser:
         return end
 
     def _put(self, command: c.Command, found: list[c.Command]) -> None:
-        """Add a command; PUBs of a topic that follow one another are one."""
+        """Add a command; consecutive PUBs of one topic are merged."""
         if isinstance(command, c.Publish | c.MultiPublish):
             self._cost += len(command.messages) // _TOGETHER
         last = found[-1] if found else None

@@ -1,7 +1,7 @@
-"""The authorization servers, as one: whoever of them answers first.
+"""The authorization servers, queried in turn until one answers.
 
-Owns the question's form and which server is asked: a random one, then those after it. Does not own
-what the answer means (`permissions`).
+Owns the form of the request and the choice of the server: a random one, then those after it. Does
+not own the meaning of the answer (`permissions`).
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class Asker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Who asks to be let in.
+    """Identity of a client that requests authorization.
 
     Attributes:
         remote_ip: The client's address.
-        tls: It is under TLS.
-        common_name: That of its certificate, if it has shown one.
-        secret: What it sent with ``AUTH``.
+        tls: It uses TLS.
+        common_name: Common name of its certificate, if it presented one.
+        secret: Secret that it sent with ``AUTH``.
     """
 
     remote_ip: str
@@ -56,7 +56,7 @@ class Question:
 
     @property
     def fields(self) -> dict[str, str]:
-        """The question under NSQ's names."""
+        """The fields of the request under NSQ's names."""
         return {
             "remote_ip": self.remote_ip,
             "tls": "true" if self.tls else "false",
@@ -66,13 +66,13 @@ class Question:
 
 
 class Authority:
-    """Asks the authorization servers.
+    """Queries the authorization servers.
 
     Args:
-        options: Which they are.
-        asker: Makes the requests.
-        clock: For when an answer expires.
-        choose: Returns a number below the given one: which server is asked first.
+        options: Their addresses and the HTTP method.
+        asker: Sends the requests.
+        clock: For the expiry of answers.
+        choose: Returns a number below the given one: the server to ask first.
     """
 
     def __init__(
@@ -85,10 +85,10 @@ class Authority:
         self._choose = choose
 
     async def ask(self, question: Question) -> Permissions:
-        """Return what a client may do; without grants that is nothing.
+        """Return the permissions of a client; without grants, none.
 
         Raises:
-            Unavailable: No server gave an answer that can be used; the log says why.
+            Unavailable: No server gave a usable answer; the log has the reasons.
         """
         first = self._choose(len(self._urls))
         for step in range(len(self._urls)):
@@ -98,7 +98,7 @@ class Authority:
                 return await asyncio.to_thread(Permissions.parse, answer, self._clock.now_ms())
             except PenstockError as error:
                 _logger.warning("authorization server %s: %s", url, error)
-        raise Unavailable("no authorization server gave an answer that can be used")
+        raise Unavailable("no authorization server gave a usable answer: see the broker's log")
 
     async def _ask(self, url: str, question: Question) -> bytes:
         if self._method is AuthMethod.GET:
@@ -108,17 +108,17 @@ class Authority:
 
 
 def auth_url(address: str) -> str:
-    """Return where a server is asked: a URL as it is, ``/auth`` of a host and port.
+    """Return the URL of a server: a URL unchanged, or ``/auth`` of a host and port.
 
     Raises:
-        InvalidRequest: It is neither.
+        InvalidRequest: The address is neither.
     """
     if address.startswith(("http://", "https://")):
         return address
     host, colon, port = address.rpartition(":")
     if "/" in address or not (host and colon and port.isdecimal()):
         raise InvalidRequest(
-            f"{address!r} is no authorization server: write HOST:PORT or a URL",
+            f"invalid address {address!r} of an authorization server: write HOST:PORT or a URL",
             place="auth-http-addresses",
         )
     return f"http://{address}/auth"

@@ -1,7 +1,7 @@
-"""Listening sockets: TCP's, and unix sockets with the files they are.
+"""Listening sockets: TCP sockets, and unix sockets with their files.
 
-Owns of a unix socket its permissions from the first moment, and what was left at its path by a
-broker that died. Invariant: a file that is no socket, or that somebody listens on, is left alone.
+Owns the permissions of a unix socket from its creation, and the removal of a file left by a
+broker that died. Invariant: a file that is not a socket, or on which a process listens, is kept.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pathlib import Path
 
 from penstock.core.errors import InvalidRequest, Unavailable
 
-BACKLOG = 4096  # all clients come back at once when a broker does; the kernel may allow fewer
+BACKLOG = 4096  # all clients reconnect at once after a restart; the kernel may allow fewer
 
 
 def bind_listener(host: str, port: int) -> socket.socket:
-    """Return a listening TCP socket; connections wait until somebody accepts them.
+    """Return a listening TCP socket; connections wait until they are accepted.
 
     Raises:
         InvalidRequest: The address is not one of this machine, or not allowed.
@@ -28,7 +28,9 @@ def bind_listener(host: str, port: int) -> socket.socket:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
-        raise InvalidRequest(f"address {host}: {error}: name an address of this machine") from error
+        raise InvalidRequest(
+            f"invalid address {host}: {error}: specify an address of this machine"
+        ) from error
     family, kind, protocol, _, address = found[0]
     listener = socket.socket(family, kind, protocol)
     try:
@@ -54,22 +56,22 @@ def bind_unix_listener(path: str, mode: int) -> socket.socket:
     """Return a listening unix socket.
 
     Args:
-        path: Where.
-        mode: Permissions of its file: who may connect.
+        path: Path of its file.
+        mode: Permissions of its file, which decide who can connect.
 
     Raises:
         InvalidRequest: The path cannot be used.
-        Unavailable: Somebody listens there.
+        Unavailable: A process listens there.
     """
     _remove_stale(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     is_bound = False
     try:
-        # Before the file is there, or for a moment everybody could connect.
+        # Before `bind` creates the file: otherwise everyone could connect for a moment.
         os.fchmod(listener.fileno(), mode)
         listener.bind(path)
         is_bound = True
-        # Of the permissions the process's mask may have taken some away.
+        # The umask of the process may have removed permissions.
         Path(path).chmod(mode)
         listener.listen(BACKLOG)
     except BaseException as error:
@@ -79,7 +81,7 @@ def bind_unix_listener(path: str, mode: int) -> socket.socket:
         if not isinstance(error, OSError):
             raise
         raise InvalidRequest(
-            f"{path}: {error}: name a path of 107 bytes at most in a folder that can be written",
+            f"{path}: {error}: specify a path of at most 107 bytes in a writable folder",
             place="tcp-socket",
         ) from error
     return listener
@@ -95,20 +97,20 @@ def _remove_stale(path: str) -> None:
     try:
         found = Path(path).lstat()
     except OSError:
-        return  # binding says what is wrong, if anything is
+        return  # `bind` reports the problem, if there is one
     if not stat.S_ISSOCK(found.st_mode):
         raise InvalidRequest(
-            f"{path} is there and no socket: choose another path", place="tcp-socket"
+            f"{path} exists and is not a socket: choose another path", place="tcp-socket"
         )
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         try:
             probe.connect(path)
         except ConnectionRefusedError:
-            remove_unix_listener(path)  # of a broker that died
+            remove_unix_listener(path)  # left by a broker that died
             return
         except OSError as error:
-            raise Unavailable(f"{path}: {error}: cannot see whether it is in use") from error
+            raise Unavailable(f"{path}: {error}: cannot check whether it is in use") from error
     raise Unavailable(
         f"{path} is in use: stop the program that listens there, or choose another path"
     )

@@ -1,7 +1,7 @@
-"""Which stream partition of a topic a publish goes to.
+"""Choice of the stream partition of a publish.
 
-Owns what a publisher may say about it, and whose turn it is where it says nothing. Invariant: a
-repeated publish of a producer goes to the stream partition of the first.
+Owns the choice by the publisher, and the rotation if the publisher makes none. Invariant: a
+repeated publish of a producer goes to the same stream partition as the first.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _SEQUENCE_MAX = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Producer:
-    """Who publishes and which publish of its own it is, so that a repeat is noticed.
+    """A producer and the sequence number of a publish, to detect a repeated publish.
 
     Attributes:
-        number: 64 bits that stand for the producer's name.
+        number: 64-bit hash of the producer's name.
         sequence: Grows with each publish of the producer to a stream partition.
     """
 
@@ -32,15 +32,15 @@ class Producer:
 
     @classmethod
     def named(cls, name: str, sequence: int) -> Self:
-        """Return the mark of a producer's publish.
+        """Return the producer with this name and sequence number.
 
         Raises:
-            InvalidRequest: The name or the sequence number cannot be.
+            InvalidRequest: The name or the sequence number is invalid.
         """
         require_name(name, "producer")
         if not 0 <= sequence <= _SEQUENCE_MAX:
             raise InvalidRequest(
-                f"{sequence} is no sequence number: count up from 0", place="sequence"
+                f"{sequence} is not a valid sequence number: count up from 0", place="sequence"
             )
         digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
         return cls(int.from_bytes(digest, "little"), sequence)
@@ -48,7 +48,7 @@ class Producer:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """What a publisher says about where its messages go."""
+    """A publisher's choice of the stream partition; all None: no choice."""
 
     partition: int | None = None
     key: bytes | None = None
@@ -59,11 +59,11 @@ ANYWHERE: Final = Placement()
 
 
 class Turns:
-    """The stream partitions of one topic take turns where a publisher does not decide.
+    """Rotation of a topic's stream partitions for publishers that make no choice.
 
     Args:
         topic: The topic's name.
-        count: How many stream partitions it has.
+        count: Number of its stream partitions.
     """
 
     __slots__ = ("_count", "_topic", "_turn")
@@ -90,10 +90,10 @@ class Turns:
 
 
 def require_partition(topic: str, partition: int, count: int) -> int:
-    """Return the number of a stream partition if a topic with so many has it.
+    """Check that a topic has a stream partition; return its number.
 
     Raises:
-        InvalidRequest: It does not.
+        InvalidRequest: The topic does not have it.
     """
     if not 0 <= partition < count:
         raise InvalidRequest(

@@ -1,12 +1,12 @@
-"""What a channel writes into its journal: records of a few bytes, and how they are read.
+"""Records of a channel's journal: a few bytes each, with their encoding.
 
-A record is a letter and little-endian numbers; a snapshot is the same, behind one byte for the
-format. Records of one blob are applied in their order.
+A record is a letter and little-endian numbers; a snapshot is a sequence of records after one byte
+for the format. Records of one blob are applied in order.
 
-    S partition offset        go on at this offset, and forget all that is known of the partition
-    N partition offset        everything below was given out, or is covered by another record
+    S partition offset        seek to this offset, and drop the state of the partition
+    N partition offset        everything below was delivered, or is covered by another record
     R id due_ms attempts      waits until then
-    F partition start end     done with
+    F partition start end     finished
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ _DONE: Final = struct.Struct("<Hqq")
 
 
 class Replayed(Protocol):
-    """What records are applied to."""
+    """State to which records are applied."""
 
     def on_seek(self, partition: int, offset: int) -> None:
-        """Go on at an offset."""
+        """Seek to an offset."""
         ...
 
     def on_next(self, partition: int, offset: int) -> None:
-        """Everything below was given out."""
+        """Set the offset below which everything was delivered."""
         ...
 
     def on_retry(self, number: int, due_ms: int, attempts: int) -> None:
-        """A message waits."""
+        """Let a message wait."""
         ...
 
     def on_done(self, partition: int, start: int, end: int) -> None:
-        """Messages are done with."""
+        """Finish messages."""
         ...
 
 
@@ -68,7 +68,7 @@ def done(partition: int, start: int, end: int) -> bytes:
 
 
 def snapshot(parts: Iterable[bytes]) -> bytes:
-    """Return records as a snapshot."""
+    """Return a snapshot of the records."""
     return bytes([FORMAT]) + b"".join(parts)
 
 
@@ -76,8 +76,8 @@ def replay_snapshot(blob: bytes, into: Replayed) -> None:
     """Apply a snapshot.
 
     Raises:
-        InvalidRequest: It is of a newer format.
-        CorruptData: It is no snapshot.
+        InvalidRequest: It has a newer format.
+        CorruptData: It is not a snapshot.
     """
     if blob and blob[0] > FORMAT:
         raise InvalidRequest(
@@ -91,7 +91,7 @@ def replay(blob: bytes, into: Replayed) -> None:
     """Apply records in their order.
 
     Raises:
-        CorruptData: They are no records; those before the place were applied.
+        CorruptData: They are not records; those before the position were applied.
     """
     position = 0
     try:
@@ -113,4 +113,4 @@ def replay(blob: bytes, into: Replayed) -> None:
             else:
                 raise CorruptData("a channel's journal", position, f"record type {kind!r}")
     except struct.error as error:
-        raise CorruptData("a channel's journal", position, "a record is cut off") from error
+        raise CorruptData("a channel's journal", position, "a truncated record") from error
