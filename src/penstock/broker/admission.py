@@ -1,10 +1,10 @@
-"""Who may hold a publish body in memory: a budget of bytes for the whole broker.
+"""Memory budget of publish bodies for the whole broker, in bytes.
 
-Owns the count of bytes and the queue of those who wait. A publisher asks before its body is read,
-so a body that has no room stays in the kernel's socket buffers and pushes back on its sender.
+Owns the count of bytes and the queue of waiting publishers. Memory is reserved before a body is
+read, so a body without it stays in the kernel's socket buffers and slows its sender down.
 
-Invariants: the bytes handed out never exceed the limit; waiters are served in the order they came;
-a waiter that gives up leaves no trace. Used on one event loop only.
+Invariants: the reserved bytes never exceed the limit; waiters are served in order of arrival; a
+waiter that is cancelled or times out leaves no trace. Used on one event loop only.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class ByteBudget:
-    """Bytes that may be held at once.
+    """Budget of bytes that may be reserved at once.
 
     Args:
-        limit_bytes: The bound; a larger request counts as the whole of it.
+        limit_bytes: The limit; a larger request counts as the whole limit.
         timeout_s: How long a request waits before it is refused.
     """
 
@@ -37,20 +37,20 @@ class ByteBudget:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes handed out now."""
+        """Number of reserved bytes."""
         return self._held_bytes
 
     @property
     def waiting(self) -> int:
-        """How many wait for room."""
+        """Number of waiting requests."""
         return len(self._waiting)
 
     @contextlib.asynccontextmanager
     async def reserve(self, size_bytes: int) -> AsyncGenerator[None]:
-        """Hold bytes of the budget for the length of a ``with`` block.
+        """Reserve bytes of the budget during a ``with`` block.
 
         Raises:
-            Unavailable: There was no room in time.
+            Unavailable: The time limit of the wait was exceeded.
         """
         size = min(size_bytes, self._limit_bytes)
         if self._waiting or self._held_bytes + size > self._limit_bytes:
@@ -72,7 +72,7 @@ class ByteBudget:
                 await admitted
         except BaseException as error:
             if admitted.done() and not admitted.cancelled():
-                # Room was handed over in the moment of giving up: pass it on.
+                # The bytes were reserved in the moment of the time-out: release them.
                 self._held_bytes -= size
             else:
                 with contextlib.suppress(ValueError):
@@ -81,7 +81,7 @@ class ByteBudget:
             if isinstance(error, TimeoutError):
                 self.refused += 1
                 raise Unavailable(
-                    f"{self._held_bytes} bytes of publishes are being taken and the limit is "
+                    f"publishes hold {self._held_bytes} bytes of memory and the limit is "
                     f"{self._limit_bytes}: publish again later, or raise max_inflight_bytes"
                 ) from None
             raise

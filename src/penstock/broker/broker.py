@@ -1,7 +1,7 @@
-"""One broker's parts, as its fronts see them.
+"""The parts of one broker, as seen by its servers.
 
-Owns nothing but the composition: the fronts (HTTP now) get this one object and add no state of
-their own beyond a request.
+Owns only the composition: the servers (HTTP and TCP) get this object and keep no further state
+of their own beyond requests and connections.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ class Broker:
     """The parts of one broker; used on its event loop only.
 
     Attributes:
-        options: What it was told.
+        options: Its options.
         topics: Its topics.
-        changes: How they are made and deleted.
-        publisher: The way in.
-        budget: The bound on publish bodies in memory.
-        memory: The bound on what else is held in memory.
+        changes: Creates, changes and deletes topics.
+        publisher: Appends messages.
+        budget: Memory budget of publish bodies.
+        memory: Memory budget of everything else.
         clock: Its clock.
-        started_ms: When it started.
+        started_ms: Start time, epoch ms.
         http_port: The bound port.
         https_port: The bound port of HTTP under TLS; 0: it is not served.
         tcp_port: The bound port of NSQ's protocol; -1: it is not served.
-        announcer: Tells the nsqlookupd servers of it; known once it serves.
-        clients: Those that speak NSQ's protocol.
-        guard: Bounds its HTTP ports.
-        waiting_readers: Long polls that wait now.
+        announcer: Registers it at the nsqlookupd servers; set once it serves.
+        clients: Clients of NSQ's protocol.
+        guard: Limits of its HTTP ports.
+        waiting_readers: Number of waiting long polls.
         closing: It is being stopped: waits end, publishes are refused.
-        loop_stalls: How long its event loop was held up.
+        loop_stalls: Times for which its event loop was blocked.
     """
 
     options: BrokerOptions
@@ -68,8 +68,8 @@ class Broker:
     loop_stalls: LoopStalls = field(default_factory=lambda: LoopStalls("broker"))
 
     def for_clients(self, text: str) -> str:
-        """Return an error's text without the paths of this machine, which clients need not know."""
+        """Return an error's text without the paths of this machine, which clients must not see."""
         folder = self.options.folder.rstrip("/")
-        if not folder.startswith("/"):  # part of any text, perhaps
+        if not folder.startswith("/"):  # a relative folder may occur in any text
             return text
         return text.replace(f"{folder}/", "").replace(folder, "the data folder")

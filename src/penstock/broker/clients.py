@@ -1,7 +1,7 @@
-"""What is known of the clients of NSQ's protocol, as others than their connections see it.
+"""Clients of NSQ's protocol as seen by other modules than their connections.
 
-Owns the numbers and names that ``/stats`` gives of a client. Does not own the connections
-(`penstock.broker.tcp`), which make them.
+Owns the fields that ``/stats`` shows of a client. Does not own the connections
+(`penstock.broker.tcp`), which create them.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class TlsStatistics:
-    """How a connection is encrypted.
+    """TLS parameters of a connection.
 
     Attributes:
-        cipher: The cipher suite, as OpenSSL calls it.
-        version: As NSQ writes it: ``TLS1.3``.
-        protocol: What was negotiated to be spoken in it; empty: nothing.
+        cipher: OpenSSL's name of the cipher suite.
+        version: NSQ's name of the version, such as ``TLS1.3``.
+        protocol: Application protocol negotiated by ALPN; empty: none.
     """
 
     cipher: str
@@ -28,16 +28,16 @@ class TlsStatistics:
 
 @dataclass(frozen=True, slots=True)
 class ClientStatistics:
-    """How one client stands.
+    """Statistics of one client.
 
     Attributes:
-        client_id: As it calls itself, its host until it does; `hostname` likewise.
+        client_id: Name that the client sent, or its host before IDENTIFY; `hostname` likewise.
         address: Its host and port.
         state: NSQ's number: 0 new, 3 subscribed, 4 closing.
         ready: RDY.
-        published: How many messages it published, by topic.
+        published: Number of published messages by topic.
         tls: None: it is not encrypted.
-        authorized: It sent a secret that was accepted; as whom says `identity`.
+        authorized: Its secret was accepted; `identity` is the name found.
     """
 
     client_id: str
@@ -67,11 +67,11 @@ class Clients(Protocol):
     """The clients of one broker."""
 
     def client(self, number: int) -> ClientStatistics | None:
-        """Return how the client with a number stands; None: it is gone."""
+        """Return the statistics of the client with a number; None: it has disconnected."""
         ...
 
     def producers(self) -> Sequence[int]:
-        """Return the numbers of those that have published something."""
+        """Return the numbers of clients that have published."""
         ...
 
 

@@ -1,10 +1,10 @@
-"""The id of a message on the wire: where it stands, as 16 hex digits.
+"""The id of a message on the wire: its partition and offset as 16 hex digits.
 
-Owns the numbers: ``partition << 48 | offset``. So an id names the same message on every channel and
-after every restart, and an array of ids is turned into offsets in one step.
+Owns the numbers: ``partition << 48 | offset``. So an id identifies the same message on every
+channel and after every restart, and an array of ids is converted to offsets in one step.
 
-Every 16 lower-case hex digits are an id, one int64 each; those from 8 on are negative, and no
-message of ours has one. Other bytes are no id.
+Every 16 lower-case hex digits are an id, one int64 each; those that begin with 8 or more are
+negative, and no message of Penstock has one. Other bytes are not an id.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ID: Final = re.compile(rb"[0-9a-f]{16}")
 
 
 def _digits_of_octets() -> npt.NDArray[np.uint16]:
-    """Return the two digits of each octet, as they stand in memory."""
+    """Return the two digits of each octet, in the order of memory."""
     return np.frombuffer(b"".join(b"%02x" % octet for octet in range(256)), np.uint16)
 
 
@@ -37,7 +37,7 @@ def _octets_of_digits() -> npt.NDArray[np.int16]:
 
 
 _DIGITS_OF: Final = _digits_of_octets()
-_OCTET_OF: Final = _octets_of_digits()  # two digits at once; -1: they are none
+_OCTET_OF: Final = _octets_of_digits()  # by two digits; -1: not hex digits
 
 
 def of(partition: int, offset: int) -> int:
@@ -51,12 +51,12 @@ def split(number: int) -> tuple[int, int]:
 
 
 def text(number: int) -> str:
-    """Return an id as it stands on the wire."""
+    """Return an id in its form on the wire."""
     return f"{number & _UINT64:016x}"
 
 
 def parse(digits: bytes) -> int | None:
-    """Return the id that the digits are, None when they are none."""
+    """Parse an id; return None if the bytes are not one."""
     if not _ID.fullmatch(digits):
         return None
     number = int(digits, 16)
@@ -64,13 +64,13 @@ def parse(digits: bytes) -> int | None:
 
 
 def encode(ids: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
-    """Return ids as they stand on the wire, 16 bytes a row."""
+    """Return ids in their form on the wire, 16 bytes per row."""
     octets = ids.astype(">i8").view(np.uint8)
     return _DIGITS_OF[octets].view(np.uint8).reshape(-1, ID_BYTES)
 
 
 def decode(digits: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
-    """Return the ids in rows of 16 bytes, up to the first row that is no id."""
+    """Return the ids in rows of 16 bytes, up to the first row that is not an id."""
     octets = _OCTET_OF[np.ascontiguousarray(digits).view(np.uint16)]
     if octets.size and octets.min() < 0:
         octets = octets[: int((octets < 0).any(axis=1).argmax())]

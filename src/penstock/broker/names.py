@@ -1,9 +1,9 @@
 """Names of topics and channels: NSQ's rules, checked before a name becomes a path.
 
-Owns what a name may be. Two names that NSQ allows are refused: ``.`` and ``..`` are folders.
+Owns the rules. Two names that NSQ allows are refused: ``.`` and ``..`` are folders.
 
-Characters outside the alphabet, such as ``~``, are therefore free for the broker's own entries
-beside the topics' folders.
+Characters outside the alphabet, such as ``~``, are free for the broker's own entries beside the
+topics' folders.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ _FOLDERS: Final = frozenset({".", "..", ".#ephemeral", "..#ephemeral"})
 
 
 def is_valid_name(name: str) -> bool:
-    """Return whether ``name`` may name a topic or a channel."""
+    """Return whether ``name`` is a valid name of a topic or a channel."""
     return len(name) <= NAME_BYTES_MAX and bool(_NAME.fullmatch(name)) and name not in _FOLDERS
 
 
 def is_ephemeral(name: str) -> bool:
-    """Return whether what carries this name lives in memory only."""
+    """Return whether the topic or channel of this name exists only in memory."""
     return name.endswith(EPHEMERAL_SUFFIX)
 
 
 def require_name(name: str, what: str = "topic") -> str:
-    """Return ``name`` if it is a legal name.
+    """Return ``name`` if it is valid.
 
     Args:
-        name: The name as it came from outside.
-        what: What it should name, for the message.
+        name: The name from outside.
+        what: The kind of name, for the message.
 
     Raises:
         InvalidRequest: The name breaks a rule.
@@ -43,9 +43,9 @@ def require_name(name: str, what: str = "topic") -> str:
     if not is_valid_name(name):
         shown = name if len(name) <= NAME_BYTES_MAX else name[:NAME_BYTES_MAX] + "…"
         raise InvalidRequest(
-            f"{shown!r} is no name of a {what}: use 1 to {NAME_BYTES_MAX} of the characters "
-            f"a-z A-Z 0-9 . _ - (but not '.' or '..'), with '{EPHEMERAL_SUFFIX}' at the end if it "
-            "is to live in memory only",
+            f"{shown!r} is not a valid {what} name: use 1 to {NAME_BYTES_MAX} of the characters "
+            f"a-z A-Z 0-9 . _ - (but not '.' or '..'), and '{EPHEMERAL_SUFFIX}' at the end to keep "
+            "it only in memory",
             place=what,
         )
     return name

@@ -1,4 +1,4 @@
-"""Long work on the event loop, done a little at a time, so that others are served in between."""
+"""Cooperative time slices for long work on the event loop."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import asyncio
 
 
 class Turns:
-    """Counts steps, and gives the turn of the loop away after so many.
+    """Counts steps, and yields to the loop after a number of them.
 
     Args:
-        steps_per_turn: How many take about 2 ms.
+        steps_per_turn: Number of steps that take about 2 ms.
     """
 
     def __init__(self, steps_per_turn: int) -> None:
@@ -17,7 +17,7 @@ class Turns:
         self._done = 0
 
     async def step(self, count: int = 1) -> None:
-        """Note that so many steps were done."""
+        """Count completed steps, and yield to the loop if the slice is used up."""
         self._done += count
         if self._done >= self._steps_per_turn:
             self._done = 0

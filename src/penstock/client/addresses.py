@@ -1,4 +1,4 @@
-"""Where servers listen: ``host:port``, ``[::1]:port``, or ``unix:/path`` of a socket."""
+"""Addresses of servers: ``host:port``, ``[::1]:port``, or ``unix:/path`` of a socket."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Read an address.
+        """Parse an address.
 
         Raises:
-            InvalidRequest: It is none.
+            InvalidRequest: It is not a valid address.
         """
         if text.startswith("unix:") and len(text) > len("unix:"):
             return cls(path=text.removeprefix("unix:"))
@@ -33,11 +33,11 @@ class Address:
         bracketed = bare != host
         if not bare or not _PORT.fullmatch(port) or not 0 < int(port) < _PORTS:
             raise InvalidRequest(
-                f"{text!r} is no address of a server: write host:port, such as 127.0.0.1:4150, or"
+                f"invalid server address {text!r}: write host:port, such as 127.0.0.1:4150, or"
                 " unix:/path"
             )
         if ":" in bare and not bracketed:
-            raise InvalidRequest(f"{text!r} is no address of a server: write [{host}]:{port}")
+            raise InvalidRequest(f"invalid server address {text!r}: write [{host}]:{port}")
         return cls(bare, int(port))
 
     def __str__(self) -> str:

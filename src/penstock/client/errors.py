@@ -1,4 +1,4 @@
-"""Errors of the client beside those of `penstock.core.errors`."""
+"""Errors of the client in addition to `penstock.core.errors`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
 
 
 class AnswerLost(PenstockError):
-    """The connection broke before a publish was answered: the message may be there or not.
+    """The connection broke before a publish was answered: the message may or may not be stored.
 
-    Publish it again if it may be there twice (``retry=True`` does that), or look first.
+    Publish it again if duplicates are acceptable (``retry=True`` does that), or check first.
     """
 
 
-# What the server says of a request that will never be right.
+# NSQ's codes for requests that are permanently invalid.
 _REQUEST_IS_WRONG: Final = frozenset(
     {
         "E_INVALID",
@@ -33,13 +33,13 @@ _REQUEST_IS_WRONG: Final = frozenset(
 
 
 def error_of(text: bytes, address: str) -> PenstockError:
-    """Return the error that says what to do about one of the server's.
+    """Convert an error of the server to an exception.
 
     Args:
-        text: The server's words, which begin with NSQ's code.
-        address: The server's.
+        text: The server's text, which begins with NSQ's code.
+        address: Address of the server.
     """
     shown = text[:512].decode("utf-8", "backslashreplace")
     if shown.split(" ", 1)[0] in _REQUEST_IS_WRONG:
         return InvalidRequest(f"{address} refuses: {shown}")
-    return Unavailable(f"{address} cannot do it now: {shown}; try again later")
+    return Unavailable(f"{address} cannot serve the request now: {shown}; try again later")

@@ -1,7 +1,8 @@
-"""Runs a user's handler over messages, a bounded number at the same time.
+"""Runs a user's handler over messages, with bounded concurrency.
 
-Owns what a handler's end means: it returned: finish; it failed: requeue, later with each attempt;
-too many attempts: give up. Does not own where messages come from.
+Owns the reaction to a handler's outcome: after a return, finish; after an exception, requeue, with
+a delay that grows with each attempt; after too many attempts, give up. Does not own the source of
+messages.
 """
 
 from __future__ import annotations
@@ -22,23 +23,23 @@ _logger = logging.getLogger(__name__)
 
 Handler = Callable[["Message"], Awaitable[None]]
 Outcome = Callable[[bool], None]
-"""Is told of each handler whether it returned."""
+"""Called after each handler with whether it returned."""
 
 
 class Handling:
-    """Workers that take messages from an inbox, as many as have something to do.
+    """Workers that take messages from an inbox, as many as needed.
 
     Args:
-        handler: What is done with each message.
-        inbox: Where they come from.
-        options: What happens when it fails.
-        concurrency: Handlers that run at the same time.
-        outcome: Is told how it went.
+        handler: Called with each message.
+        inbox: Source of the messages.
+        options: Delays and limits after failures.
+        concurrency: Maximum number of concurrent handlers.
+        outcome: Called with each outcome.
 
     Attributes:
         succeeded: Handlers that returned.
         failed: Handlers that raised.
-        given_up: Messages that were finished for having failed too often.
+        given_up: Messages that were finished because they failed too often.
     """
 
     def __init__(
@@ -58,14 +59,14 @@ class Handling:
         self._workers: set[asyncio.Task[None]] = set()
 
     def wake(self) -> None:
-        """Begin with what is in the inbox."""
+        """Begin to process the messages in the inbox."""
         if len(self._workers) < self._concurrency:
             worker = asyncio.get_running_loop().create_task(self._work())
             self._workers.add(worker)
             worker.add_done_callback(self._workers.discard)
 
     async def cancel(self) -> None:
-        """Stop handlers that still run; their messages come again."""
+        """Cancel running handlers; their messages are redelivered."""
         workers = list(self._workers)
         for worker in workers:
             worker.cancel()
@@ -74,15 +75,15 @@ class Handling:
 
     async def _work(self) -> None:
         while (message := self._inbox.pop()) is not None:
-            # A handler that does not wait leaves nothing for others: one more worker is enough,
-            # which wakes the next when it has found something.
+            # A handler that never awaits leaves nothing for other workers: one further worker is
+            # enough, which wakes the next one when it has found a message.
             if len(self._inbox):
                 self.wake()
             try:
                 await self._handle(message)
             except Exception:
-                # The top of a task: the messages behind it have their turn.
-                _logger.exception("the answer to %r cannot be sent: it comes again", message)
+                # The outermost handler of a task: later messages must be processed.
+                _logger.exception("cannot send the answer to %r: it will be redelivered", message)
 
     async def _handle(self, message: Message) -> None:
         limit = self._options.max_attempts
@@ -92,7 +93,7 @@ class Handling:
             if handler is not None:
                 await handler(message)
         except Exception:  # the boundary to the user's code
-            _logger.exception("the handler failed over %r: it comes again", message)
+            _logger.exception("the handler of %r failed: it will be redelivered", message)
             if not message.answered:
                 message.requeue(self._delay_ms(message))
             self.failed += 1
@@ -102,7 +103,7 @@ class Handling:
             message.finish()
         if given_up:
             _logger.warning(
-                "%r was given up, for it failed %s", message, counted(message.attempts - 1, "time")
+                "%r was given up after it failed %s", message, counted(message.attempts - 1, "time")
             )
             self.given_up += 1
         else:

@@ -1,4 +1,4 @@
-"""The messages that came and that nobody works on yet, in the order in which they came."""
+"""Received messages that are not being processed yet, in the order of arrival."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Inbox:
-    """A queue with an end. What bounds it is the consumer's `max_in_flight`."""
+    """A queue with an end. The consumer's `max_in_flight` limits its length."""
 
     def __init__(self) -> None:
         self._messages: deque[Message] = deque()
@@ -36,20 +36,20 @@ class Inbox:
         return self._messages.popleft() if self._messages else None
 
     def take_all(self) -> list[Message]:
-        """Return all messages."""
+        """Remove and return all messages."""
         taken = list(self._messages)
         self._messages.clear()
         return taken
 
     def forget(self, answers: Answers) -> None:
-        """Leave out messages whose answers would go where nothing goes any more."""
+        """Drop messages of a closed connection, which can no longer be answered."""
         self._messages = deque(m for m in self._messages if not m.came_on(answers))
 
     async def take(self, limit: int) -> list[Message]:
-        """Wait for messages; return `limit` at most, none when the end is reached.
+        """Wait for messages; return at most `limit`, or none at the end.
 
         Raises:
-            PenstockError: What the inbox was ended with.
+            PenstockError: The error with which the inbox was ended.
         """
         while not self._messages and not self._ended:
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -58,7 +58,7 @@ class Inbox:
                 await turn
             except BaseException:
                 if turn.done() and not turn.cancelled():
-                    self._wake()  # this one was chosen: let another be
+                    self._wake()  # this waiter was woken: wake another one instead
                 raise
         if not self._messages and self._failure is not None:
             raise self._failure
@@ -70,7 +70,7 @@ class Inbox:
         return taken
 
     def end(self, failure: PenstockError | None = None) -> None:
-        """Let everybody know that nothing more comes."""
+        """End the queue, and wake all waiters."""
         self._ended = True
         self._failure = self._failure or failure
         while self._waiting:

@@ -1,4 +1,4 @@
-"""What a user may set: connections, reconnecting, producers and consumers.
+"""Options of the client: connections, reconnecting, producers and consumers.
 
 Owns the options, their defaults and their bounds. The defaults follow NSQ's own clients where
 those are sound.
@@ -29,11 +29,11 @@ def _require(holds: bool, what: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """Chance and waiting, passed in so that a test decides over both.
+    """Sources of randomness and delays, passed in so that a test can control both.
 
     Attributes:
-        random: Gives numbers in [0, 1); spreads load, guards nothing.
-        sleep: Waits so many seconds.
+        random: Returns numbers in [0, 1); only spreads load.
+        sleep: Waits for a number of seconds.
     """
 
     random: Callable[[], float] = field(default_factory=lambda: random.SystemRandom().random)
@@ -42,14 +42,14 @@ class Environment:
 
 @dataclass(frozen=True, slots=True)
 class BackoffOptions:
-    """How pauses grow: doubled each time, and shortened by chance to half of it at most.
+    """Growth of pauses: doubled each time, and shortened at random by up to one half.
 
     Attributes:
         first_ms: The first pause.
-        max_ms: The longest.
+        max_ms: The longest pause.
 
     Raises:
-        InvalidRequest: A bound does not hold.
+        InvalidRequest: A value is out of range.
     """
 
     first_ms: int = 100
@@ -61,27 +61,27 @@ class BackoffOptions:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionOptions:
-    """What a connection asks of the server.
+    """Settings that a connection requests from the server.
 
     Attributes:
-        client_id: How the server's statistics name this client; the host's name when empty.
-        hostname: The host's name when empty.
-        heartbeat_ms: The server lets itself be heard that often; a connection on which nothing
-            came for two of these is given up.
-        message_timeout_ms: A message that is not answered for so long comes again; 0: as the
-            server has it.
-        sample_rate: Percent of a channel's messages that are wanted; 0: all.
-        tls: Encrypts with this; a server that cannot is refused.
-        compression: Asked for; a server that cannot is used without.
-        auth_secret: Sent when the server wants authentication.
-        durable: Publishes are answered when they survive a power cut. Only Penstock does it, so
+        client_id: Name of this client in the server's statistics; empty: the host's name.
+        hostname: Name of this host; empty: the host's name.
+        heartbeat_ms: Interval of the server's heartbeats; a connection without input for two
+            intervals is closed.
+        message_timeout_ms: An unanswered message is redelivered after this time; 0: the server's
+            default.
+        sample_rate: Percentage of a channel's messages to receive; 0: all.
+        tls: TLS context; a server without TLS is refused.
+        compression: Requested compression; not used if the server does not support it.
+        auth_secret: Sent if the server requires authentication.
+        durable: Publishes are answered once they survive a power loss. Only Penstock supports it;
             another server is refused.
-        connect_timeout_s: For all of connecting.
-        max_frame_bytes: Largest frame that is taken.
-        backoff: Between attempts to connect.
+        connect_timeout_s: Time limit for connecting, including the handshake.
+        max_frame_bytes: Largest accepted frame.
+        backoff: Pauses between attempts to connect.
 
     Raises:
-        InvalidRequest: A bound does not hold.
+        InvalidRequest: A value is out of range.
     """
 
     client_id: str = ""
@@ -107,18 +107,17 @@ class ConnectionOptions:
 
 @dataclass(frozen=True, slots=True)
 class ProducerOptions:
-    """The bounds of a producer.
+    """Limits of a producer.
 
     Attributes:
-        max_in_flight_count: Publishes that wait for their answer at the same time; further ones
-            wait for room.
-        max_in_flight_bytes: Bytes of these.
-        max_message_bytes: Largest message, as the server has it; larger ones are refused here,
-            because the server ends the connection over them.
-        max_body_bytes: Largest batch, as the server has it.
+        max_in_flight_count: Maximum number of unanswered publishes; further ones wait.
+        max_in_flight_bytes: Maximum bytes of unanswered publishes.
+        max_message_bytes: Largest message that the server accepts; larger ones are refused here,
+            because the server closes the connection after such an error.
+        max_body_bytes: Largest batch that the server accepts.
 
     Raises:
-        InvalidRequest: A bound does not hold.
+        InvalidRequest: A value is out of range.
     """
 
     connection: ConnectionOptions = ConnectionOptions()
@@ -134,26 +133,26 @@ class ProducerOptions:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOptions:
-    """How a consumer takes messages and what it does when handling fails.
+    """Options of a consumer: concurrency, retries, pacing.
 
     Attributes:
-        concurrency: Handlers that run at the same time; None: one for each message in flight. With
-            1, messages are handled in the order they come.
-        requeue_delay_ms: A message whose handler failed comes again after this, times its
-            attempts.
+        concurrency: Number of concurrent handlers; None: one for each message in flight. With 1,
+            messages are handled in the order of arrival.
+        requeue_delay_ms: A message whose handler failed is redelivered after this delay, multiplied
+            by its attempts.
         max_requeue_delay_ms: The longest such delay.
         max_attempts: A message that was delivered more often is not handled but given up: finished
-            after `give_up` has taken it. None: never; the server may have a limit of its own.
-        give_up: Takes a message that is given up, such as to publish it elsewhere.
-        slow_down: After a failed handler no messages are asked for during such a pause, then one,
-            and all again when as many succeeded as failed. None: never.
-        rotate_s: With more connections than `max_in_flight`, those with nothing to give pass their
-            turn on after this time.
-        lookup_s: Time between two looks for servers, lengthened by chance by up to three tenths.
-        drain_s: How long stopping waits for what is in flight.
+            after `give_up` has returned. None: never; the server may have its own limit.
+        give_up: Called with a message that is given up, for example to publish it elsewhere.
+        slow_down: After a failed handler, no messages are requested during such a pause, then one,
+            and full speed resumes after as many successes as failures. None: never.
+        rotate_s: If there are more connections than `max_in_flight`, idle ones lose their turn to
+            others after this time.
+        lookup_s: Time between two lookups of servers, lengthened at random by up to 30 percent.
+        drain_s: How long stopping waits for the messages in flight.
 
     Raises:
-        InvalidRequest: A bound does not hold.
+        InvalidRequest: A value is out of range.
     """
 
     connection: ConnectionOptions = ConnectionOptions()
@@ -170,7 +169,7 @@ class ConsumerOptions:
     def __post_init__(self) -> None:
         _require(self.concurrency is None or self.concurrency > 0, "concurrency must be above 0")
         _require(self.requeue_delay_ms >= 0, "requeue_delay_ms must be 0 or more")
-        _require(self.max_attempts is None or self.max_attempts > 0, "max_attempts is 1 or more")
+        _require(self.max_attempts is None or self.max_attempts > 0, "max_attempts must be above 0")
         _require(self.rotate_s > 0, "rotate_s must be above 0")
         _require(self.lookup_s > 0, "lookup_s must be above 0")
         _require(self.drain_s >= 0, "drain_s must be 0 or more")

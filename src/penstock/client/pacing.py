@@ -1,7 +1,7 @@
-"""How much each connection of a consumer has in flight: RDY, its turns, and slowing down.
+"""RDY of each connection of a consumer: shares, rotation, and slowing down.
 
-Owns when a connection is told another RDY. Does not own how the shares are reckoned (`ready`), nor
-which connections there are (`fleet`).
+Owns when the RDY of a connection changes. Does not own the calculation of shares (`ready`), nor
+the set of connections (`fleet`).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class Pacing:
     """The RDY of the connections of one consumer.
 
     Args:
-        max_in_flight: Over all connections.
-        options: The consumer's.
-        environment: Chance and waiting.
+        max_in_flight: Limit over all connections.
+        options: Options of the consumer.
+        environment: Sources of randomness and delays.
     """
 
     def __init__(
@@ -35,22 +35,22 @@ class Pacing:
         self._environment = environment
         self._shares: ReadyShares[Subscription] = ReadyShares(max_in_flight)
         self._slowdown = Slowdown(options.slow_down, environment.random)
-        self._seen: dict[Subscription, int] = {}  # what had come when it was looked at last
+        self._seen: dict[Subscription, int] = {}  # received messages at the last rotation
 
     def join(self, subscription: Subscription, limit: int) -> None:
-        """Give a connection a share, of no more than its server allows."""
+        """Give a connection a share, limited by its server."""
         self._seen[subscription] = 0
         self._shares.join(subscription, limit)
         self._apply()
 
     def leave(self, subscription: Subscription) -> None:
-        """Give the share of a connection to the others."""
+        """Distribute the share of a connection to the others."""
         del self._seen[subscription]
         self._shares.leave(subscription)
         self._apply()
 
     def resize(self, max_in_flight: int) -> None:
-        """Let so many messages be in flight from now on."""
+        """Set the maximum number of messages in flight."""
         self._shares.resize(max_in_flight)
         self._apply()
 
@@ -67,20 +67,20 @@ class Pacing:
         return pause_s
 
     async def end_pause(self, pause_s: float) -> None:
-        """Try with one message when so many seconds are over."""
+        """Continue with one message after a pause."""
         await self._environment.sleep(pause_s)
         self._slowdown.pause_over()
         self._apply()
 
     async def take_turns(self) -> None:
-        """Let connections that got no share have one of those that had nothing, for ever."""
+        """Move shares of idle connections to connections without one, for ever."""
         while True:
             await self._environment.sleep(self._options.rotate_s)
             try:
                 self._take_turn()
             except Exception:
-                # The top of a task: the next turn must come.
-                _logger.exception("the shares of the connections cannot be changed")
+                # The outermost handler of a task: the next rotation must follow.
+                _logger.exception("cannot change the shares of the connections")
 
     def _take_turn(self) -> None:
         idle = {s for s, seen in self._seen.items() if s.received_count == seen}
@@ -98,6 +98,6 @@ class Pacing:
             shares = self._shares.trial()
         else:
             shares = self._shares.none()
-        # Less first, so that the sum is never above what is allowed.
+        # Reductions first, so that the sum never exceeds the limit.
         for subscription, share in sorted(shares.items(), key=lambda item: item[1]):
             subscription.set_ready(share)

@@ -1,7 +1,7 @@
-"""How many messages each connection may have in flight. Pure.
+"""Number of messages that each connection may have in flight. Pure.
 
-Owns the shares of `max_in_flight`. Invariants: the shares' sum is never above it, none is above its
-connection's limit, and with at least as many to share as there are connections, each gets one.
+Owns the shares of `max_in_flight`. Invariants: their sum never exceeds it, none exceeds the limit
+of its connection, and if there are at least as many messages as connections, each gets one.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ class ReadyShares(Generic[Key]):
     """Shares of several connections.
 
     Args:
-        max_in_flight: What is shared.
+        max_in_flight: Total number of messages.
     """
 
     def __init__(self, max_in_flight: int) -> None:
         self._max_in_flight = max_in_flight
-        self._limits: dict[Key, int] = {}  # in the order in which they take turns
+        self._limits: dict[Key, int] = {}  # in the order of their turns
 
     def resize(self, max_in_flight: int) -> None:
-        """Share so much from now on; 0: nothing."""
+        """Set the total number of messages; 0 pauses all connections."""
         self._max_in_flight = max_in_flight
 
     def join(self, key: Key, limit: int) -> None:
@@ -36,18 +36,18 @@ class ReadyShares(Generic[Key]):
         self._limits[key] = limit
 
     def leave(self, key: Key) -> None:
-        """Remove a connection; one that is not there is fine."""
+        """Remove a connection, if it exists."""
         self._limits.pop(key, None)
 
     def rotate(self, idle: Collection[Key], *, trial: bool = False) -> bool:
-        """Let connections without a share have the turns of those that had nothing to give.
+        """Move the turns of idle connections to connections without a share.
 
         Args:
-            idle: Connections on which nothing came and nothing is in flight.
+            idle: Connections without messages received or in flight.
             trial: There is a share for one connection only.
 
         Returns:
-            Whether the shares are others now.
+            Whether the shares have changed.
         """
         turns = list(self._limits)
         having = min(1, self._max_in_flight) if trial else self._max_in_flight
@@ -58,12 +58,12 @@ class ReadyShares(Generic[Key]):
         return bool(passing)
 
     def shares(self) -> dict[Key, int]:
-        """Return what each connection may have in flight."""
+        """Return how many messages each connection may have in flight."""
         if len(self._limits) > self._max_in_flight:
             return {key: int(turn < self._max_in_flight) for turn, key in enumerate(self._limits)}
         left, sharing = self._max_in_flight, len(self._limits)
         shares: dict[Key, int] = {}
-        # The lowest limits first, so that what they leave goes to the others.
+        # The lowest limits first, so that the rest of their shares goes to the others.
         for key, limit in sorted(self._limits.items(), key=lambda item: item[1]):
             shares[key] = min(limit, left // sharing)
             left -= shares[key]
@@ -71,17 +71,17 @@ class ReadyShares(Generic[Key]):
         return shares
 
     def trial(self) -> dict[Key, int]:
-        """Return shares of one message, for the connection that is first in turn."""
+        """Return a share of one message for the connection that is next in turn."""
         having = min(1, self._max_in_flight)
         return {key: int(turn < having) for turn, key in enumerate(self._limits)}
 
     def none(self) -> dict[Key, int]:
-        """Return shares of nothing."""
+        """Return a share of 0 for each connection."""
         return dict.fromkeys(self._limits, 0)
 
 
 class Pace(enum.Enum):
-    """How fast messages are asked for."""
+    """How fast messages are requested."""
 
     FULL = enum.auto()
     PAUSED = enum.auto()
@@ -89,14 +89,15 @@ class Pace(enum.Enum):
 
 
 class Slowdown:
-    """Slows a consumer down whose handlers fail: a pause, a trial with one message, and so on.
+    """Slows down a consumer whose handlers fail: a pause, a trial with one message, and so on.
 
-    Each failure makes the next pause longer, each success shorter; full pace comes back when as
-    many trials succeeded as failed. What ends during a pause was begun before, and does not count.
+    Each failure makes the next pause longer, each success shorter; full speed resumes after as
+    many successful trials as failures. Outcomes during a pause do not count, because their
+    messages were requested before.
 
     Args:
-        options: The bounds of the pauses; None: never slow down.
-        random: Gives numbers in [0, 1).
+        options: Limits of the pauses; None: never slow down.
+        random: Returns numbers in [0, 1).
     """
 
     def __init__(self, options: BackoffOptions | None, random: Callable[[], float]) -> None:
@@ -123,7 +124,7 @@ class Slowdown:
         return None
 
     def pause_over(self) -> None:
-        """Note that the pause is over."""
+        """Note that the pause has ended."""
         self.pace = Pace.TRIAL
 
     def _pause(self, options: BackoffOptions) -> float:

@@ -1,7 +1,7 @@
-"""One connection's part of a consumer: its messages, their answers, its RDY.
+"""One connection of a consumer: its messages, their answers, its RDY.
 
-Owns what is in flight on the connection and sends the answers of a moment together. Does not own
-what is done with messages, which is behind `Receiver`.
+Owns the messages in flight on the connection, and combines answers of one loop iteration. Does not
+own the processing of messages, which is behind `Receiver`.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-# Errors after which the connection goes on: the message is not this client's any more.
+# Errors after which the connection continues: the message timed out for this client.
 _TOO_LATE = (b"E_FIN_FAILED", b"E_REQ_FAILED", b"E_TOUCH_FAILED")
 
 
 class Receiver(Protocol):
-    """Who takes what comes on a subscription."""
+    """Receiver of the events of a subscription."""
 
     def arrived(self, messages: list[Message]) -> None:
-        """Take messages."""
+        """Process messages."""
         ...
 
     def answered(self) -> None:
-        """Take note that answers were sent."""
+        """Note that answers were sent."""
         ...
 
     def lost(self, subscription: Subscription) -> None:
-        """Take note that a connection is gone, and what was in flight on it."""
+        """Handle the end of a connection, with its messages in flight."""
         ...
 
 
@@ -47,13 +47,13 @@ class Subscription:
     """A connection that is subscribed to a channel.
 
     Attributes:
-        address: The server's.
-        in_flight: Messages that came and were not answered.
-        received_count: Messages that came.
-        too_late_count: Answers that the server did not want any more.
-        proved: It was of use, or lasted; set when it is over.
-        ended: Why it ended, when it did.
-        quiet: No more messages come, after `start_close`.
+        address: Address of the server.
+        in_flight: Messages that were received and not answered.
+        received_count: Messages that were received.
+        too_late_count: Answers that came after a message's time-out.
+        proved: It received messages or lasted for a while; set when it ends.
+        ended: Completed with the reason when it ends.
+        quiet: No further messages arrive, after `start_close`.
     """
 
     def __init__(self, address: str, receiver: Receiver) -> None:
@@ -79,8 +79,8 @@ class Subscription:
         """Connect and subscribe; return the largest RDY that the server allows.
 
         Raises:
-            InvalidRequest: The server refuses for good.
-            Unavailable: It cannot be reached, or refuses for now.
+            InvalidRequest: The server refuses permanently.
+            Unavailable: The server cannot be reached, or refuses for now.
         """
         connection = await open_connection(self.address, options, self, environment)
         self._connection = connection
@@ -93,19 +93,19 @@ class Subscription:
         return connection.features.max_ready_count
 
     def set_ready(self, count: int) -> None:
-        """Say how many messages may be in flight."""
+        """Set the maximum number of messages in flight."""
         if count != self._ready and self._connection is not None and not self._closing:
             self._connection.send(wire.ready(count))
             self._ready = count
 
     def start_close(self) -> None:
-        """Ask for no more messages; `quiet` says when the server sends none any more."""
+        """Request no further messages; `quiet` is set once the server sends none."""
         if self._connection is not None and not self._closing:
             self._connection.send(wire.START_CLOSE)
             self._closing = True
 
     def close(self) -> None:
-        """Send what is to be sent, and end the connection."""
+        """Send pending output, and close the connection."""
         if self._connection is not None:
             try:
                 self._flush()
@@ -114,13 +114,13 @@ class Subscription:
 
     @property
     def is_open(self) -> bool:
-        """Return whether answers still go anywhere."""
+        """Whether answers can still be sent."""
         return self._connection is not None
 
     # -- answers of messages
 
     def finish(self, message_id: bytes) -> bool:
-        """Send that a message is done with."""
+        """Finish a message."""
         if self._connection is None:
             return False
         if not self._finished:
@@ -130,7 +130,7 @@ class Subscription:
         return True
 
     def requeue(self, message_id: bytes, delay_ms: int) -> bool:
-        """Send that a message shall come again."""
+        """Requeue a message."""
         if self._connection is None:
             return False
         self._connection.send(wire.requeue(message_id, delay_ms))
@@ -139,7 +139,7 @@ class Subscription:
         return True
 
     def touch(self, message_id: bytes) -> bool:
-        """Send that a message needs more time."""
+        """Extend the time-out of a message."""
         if self._connection is None:
             return False
         self._connection.send(wire.touch(message_id))
@@ -151,10 +151,10 @@ class Subscription:
             self._connection.send(wire.finish(finished))
             self._receiver.answered()
 
-    # -- what the connection calls
+    # -- callbacks of the connection
 
     def received(self, frames: list[Frame]) -> None:
-        """Take what came."""
+        """Process received frames."""
         for frame in frames:
             if isinstance(frame, list):
                 self.in_flight += len(frame)
@@ -169,7 +169,7 @@ class Subscription:
                 self._subscribed.set_result(None)
 
     def disconnected(self, reason: PenstockError) -> None:
-        """Forget what was in flight: it will come again."""
+        """Drop the messages in flight: they will be redelivered."""
         if self._connection is not None:
             self.proved = self.received_count > 0 or self._connection.heartbeat_count > 0
         self._connection = None
@@ -186,7 +186,7 @@ class Subscription:
     def _take_error(self, text: bytes) -> None:
         if text.startswith(_TOO_LATE):
             self.too_late_count += 1
-            _logger.info("%s: an answer came too late: %s", self.address, text.decode())
+            _logger.info("%s: an answer came after the time-out: %s", self.address, text.decode())
         else:
-            # The server ends the connection over it.
+            # The server closes the connection after this error.
             self._refused = error_of(text, self.address)

@@ -1,7 +1,7 @@
-"""Half-open intervals of time, and the granularities that cut time into them.
+"""Half-open intervals of time, and the granularities that divide time into them.
 
-Owns `Interval` and `Granularity`; text and calendar come from `core.instants`, which this module
-passes on (`parse_time`, `format_time`), what the clocks of zones do from `core.zonedbuckets`.
+Owns `Interval` and `Granularity`; text and calendar come from `core.instants`, from which this
+module re-exports `parse_time` and `format_time`, and zones from `core.zonedbuckets`.
 Invariants: an interval's start is not after its end, both lie within the years 0001 to 9999, and
 every instant is in exactly one bucket of a granularity.
 """
@@ -53,7 +53,7 @@ __all__ = [
     "parse_time",
 ]
 
-# How Druid's tools write "all of time"; years beyond 9999 have no other use here.
+# How Druid's tools write "all of time"; other years beyond 9999 are not supported.
 _DRUID_ETERNITY: Final = "-146136543-09-08T08:23:32.096Z/146140482-04-24T15:36:27.903Z"
 
 
@@ -79,15 +79,15 @@ class Interval:
         """Parse ``start/end``, ``start/period`` or ``period/end`` in ISO 8601.
 
         Raises:
-            InvalidRequest: The text is none of the three, or ends before it starts.
+            InvalidRequest: The text has none of the three forms, or ends before it starts.
         """
         if text.strip() == _DRUID_ETERNITY:
             return ETERNITY
         start, slash, end = (part.strip() for part in text.partition("/"))
         if not slash or not start or not end or "/" in end:
-            raise InvalidRequest(f"{text!r} is no interval: {_interval_mend(text.strip())}")
+            raise InvalidRequest(f"invalid interval {text!r}: {_interval_mend(text.strip())}")
         if end[0] in "Pp" and start[0] in "Pp":
-            raise InvalidRequest(f"{text!r} is no interval: one side must be a time")
+            raise InvalidRequest(f"invalid interval {text!r}: one side must be a time")
         if end[0] in "Pp":
             start_ms = parse_time(start)
             return cls(start_ms, _shift(start_ms, parse_period(end), 1))
@@ -101,44 +101,44 @@ class Interval:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no instant lies in it."""
+        """Whether it contains no instant."""
         return self.start_ms == self.end_ms
 
     @property
     def length_ms(self) -> int:
-        """How long it is."""
+        """Its length."""
         return self.end_ms - self.start_ms
 
     def contains(self, ms: int) -> bool:
-        """Tell whether the instant lies in it."""
+        """Return whether the interval contains the instant."""
         return self.start_ms <= ms < self.end_ms
 
     def covers(self, other: Interval) -> bool:
-        """Tell whether every instant of the other lies in this one; an empty one's place counts."""
+        """Return whether the other lies within this one; the position of an empty one counts."""
         return self.start_ms <= other.start_ms and other.end_ms <= self.end_ms
 
     def overlaps(self, other: Interval) -> bool:
-        """Tell whether an instant lies in both; touching ends do not overlap."""
+        """Return whether the intervals share an instant; touching ends do not overlap."""
         return max(self.start_ms, other.start_ms) < min(self.end_ms, other.end_ms)
 
     def intersection(self, other: Interval) -> Interval | None:
-        """Return what lies in both, or None where they do not overlap."""
+        """Return the common interval, or None if they do not overlap."""
         if not self.overlaps(other):
             return None
         return Interval(max(self.start_ms, other.start_ms), min(self.end_ms, other.end_ms))
 
 
 def _interval_mend(text: str) -> str:
-    """Say what to write: one time may be meant as the day, the month or the year that it names."""
+    """Return the remedy: a single time may be meant as the day, month or year that it names."""
     with contextlib.suppress(InvalidRequest):
         parse_time(text)
         length = {4: "P1Y", 7: "P1M", 10: "P1D"}.get(len(text), "PT1H")
-        return f"that is one time; write {text}/{length} for what begins there, or two times"
+        return f"that is one time; write {text}/{length} for the time from there, or two times"
     return "write two times, such as 2013-01-01/2013-02-01"
 
 
 def condensed(intervals: Iterable[Interval]) -> list[Interval]:
-    """Return the same time in as few intervals as there can be, in order."""
+    """Return the same time in as few intervals as possible, in order."""
     made: list[Interval] = []
     for one in sorted(intervals):
         if made and one.start_ms <= made[-1].end_ms:
@@ -149,7 +149,7 @@ def condensed(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def apart(intervals: Iterable[Interval]) -> list[Interval]:
-    """Return intervals in order, those that overlap as one; those that touch stay two."""
+    """Merge overlapping intervals, and return them in order; touching ones stay separate."""
     made: list[Interval] = []
     for one in sorted(intervals):
         if made and one.start_ms < made[-1].end_ms:
@@ -164,22 +164,22 @@ ETERNITY: Final = Interval(START_OF_TIME_MS, END_OF_TIME_MS)
 
 @dataclass(frozen=True, slots=True)
 class Granularity:
-    """How time is cut into buckets: by months, by a fixed length, not at all, or at every instant.
+    """Division of time into buckets: by months, by a fixed length, not at all, or at every instant.
 
-    Or its buckets are given, one by one (`of_intervals`); what lies between two of them, before
-    the first or after the last is a bucket, too, called a gap.
+    Or its buckets are given explicitly (`of_intervals`); the time between two of them, before the
+    first or after the last is a bucket, too, called a gap.
 
-    Two spellings of the same cut are equal: ``PT1H`` is ``HOUR``. Weeks begin on Mondays; other
-    fixed lengths are counted from 1970-01-01, months from January. Another zone than UTC and
-    another origin follow the period: ``P1D in Europe/Berlin from 2013-01-01T06:00:00+01:00``.
+    Two spellings of the same division are equal: ``PT1H`` is ``HOUR``. Weeks begin on Mondays;
+    other fixed lengths are counted from 1970-01-01, months from January. A zone other than UTC and
+    an origin follow the period: ``P1D in Europe/Berlin from 2013-01-01T06:00:00+01:00``.
 
     Args:
-        name: ``HOUR``, ``DAY`` …, or the text for one that has no name.
+        name: ``HOUR``, ``DAY`` …, or the text of a division without a name.
         months: Months in a bucket, or 0.
         fixed_ms: Milliseconds in a bucket, or 0.
-        origin_ms: Where fixed buckets are counted from.
-        zoned: The buckets, where they follow the clock of a zone.
-        given: The buckets but for the gaps, in order, where they are given.
+        origin_ms: Instant from which fixed buckets are counted.
+        zoned: The buckets, if they follow the clock of a zone.
+        given: The explicit buckets without the gaps, in order.
     """
 
     name: str
@@ -191,28 +191,28 @@ class Granularity:
 
     @classmethod
     def of_intervals(cls, intervals: Iterable[Interval]) -> Granularity:
-        """Return the granularity whose buckets are intervals; one that is listed twice is one.
+        """Return the granularity with these buckets; duplicates are ignored.
 
         Raises:
-            InvalidRequest: Two overlap, one is empty, or there is none.
+            InvalidRequest: Two overlap, one is empty, or there are none.
         """
         given = tuple(sorted(set(intervals)))
         for one, other in itertools.pairwise(given):
             if one.end_ms > other.start_ms:
-                raise InvalidRequest(f"{one} and {other} overlap: no instant may lie in two")
+                raise InvalidRequest(f"intervals {one} and {other} overlap: change one of them")
         if not given or any(one.is_empty for one in given):
-            raise InvalidRequest("intervals that are to be buckets must hold time")
+            raise InvalidRequest("the intervals of a granularity are empty: specify one or more")
         return cls("ARBITRARY", given=given)
 
     @classmethod
     def parse(cls, text: str) -> Granularity:
-        """Return a granularity by its name or its ISO 8601 period, in any case.
+        """Parse a name or an ISO 8601 period, in any case.
 
         A zone and an origin may follow it.
 
         Raises:
             InvalidRequest: It is neither, the period mixes months with days or weeks with days, or
-                there is no such zone.
+                the zone does not exist.
         """
         name = text.strip().upper()
         if name in _NAMED:
@@ -221,7 +221,7 @@ class Granularity:
             return _placed(cls.parse(apart["period"]), apart["zone"], apart["origin"])
         if not name.startswith("P"):
             raise InvalidRequest(
-                f"{text!r} is no granularity: use one of {', '.join(_NAMED)}, "
+                f"unknown granularity {text!r}: use one of {', '.join(_NAMED)}, "
                 "or a period such as PT2H"
             )
         period = parse_period(name)
@@ -236,9 +236,9 @@ class Granularity:
 
     @classmethod
     def of_bucket(cls, bucket: Interval) -> Granularity:
-        """Return a granularity of which a time is a bucket: one that has a name, if it can be.
+        """Return a granularity with this bucket: one that has a name, if possible.
 
-        Of any other, such as a day of a zone, it is the length, counted from where that begins.
+        Otherwise, such as for a day of a zone, its length is counted from its beginning.
         """
         for named in NAMED_GRANULARITIES:
             if named.bucket(bucket.start_ms) == bucket:
@@ -247,7 +247,7 @@ class Granularity:
         return cls.parse(text)
 
     def bucket(self, ms: int) -> Interval:
-        """Return the bucket that holds the instant, cut off at the ends of time.
+        """Return the bucket that contains the instant, clipped to the supported time.
 
         Raises:
             InvalidRequest: The instant lies outside the years 0001 to 9999.
@@ -279,7 +279,7 @@ class Granularity:
         return Interval(start, end)
 
     def is_gap(self, ms: int) -> bool:
-        """Tell whether buckets are given, and the instant lies in none of them."""
+        """Return whether the instant is in a gap between explicit buckets."""
         after = bisect_right(self.given, ms, key=lambda one: one.start_ms)
         return bool(self.given) and not (after and self.given[after - 1].contains(ms))
 
@@ -288,14 +288,14 @@ class Granularity:
         return self.bucket(ms).start_ms
 
     def is_aligned(self, interval: Interval) -> bool:
-        """Tell whether the interval begins and ends where buckets do."""
+        """Return whether the interval begins and ends at borders of buckets."""
         return all(
             at == END_OF_TIME_MS or self.truncate(at) == at
             for at in (interval.start_ms, interval.end_ms)
         )
 
     def buckets(self, interval: Interval) -> Iterator[Interval]:
-        """Yield, in order, every bucket that overlaps the interval."""
+        """Yield every bucket that overlaps the interval, in order."""
         at = interval.start_ms
         while at < interval.end_ms:
             bucket = self.bucket(at)
@@ -304,7 +304,7 @@ class Granularity:
 
 
 def _placed(cut: Granularity, zone: str | None, origin: str | None) -> Granularity:
-    """Return a granularity of UTC as it is in a zone, or counted from an origin."""
+    """Convert a granularity of UTC to a zone or an origin."""
     zone = None if zone is None or is_utc(zone) else zone
     clock = wall_clock(zone or "UTC")
     months, fixed_ms = cut.months, cut.fixed_ms
@@ -314,11 +314,11 @@ def _placed(cut: Granularity, zone: str | None, origin: str | None) -> Granulari
     if origin is not None:
         return _begun(cut, name, zone, parse_time(origin))
     if zone is None or (fixed_ms and SECOND_MS % fixed_ms == 0):
-        return cut  # All clocks show the same parts of a second.
+        return cut  # All clocks show the same fractions of a second.
     if months or fixed_ms % DAY_MS == 0 or DAY_MS % fixed_ms == 0:
         begin = None if months else cut.origin_ms
         return Granularity(name, months, fixed_ms, 0, ZonedBuckets(zone, months, fixed_ms, begin))
-    # No day has a whole number of them, so they go on through the days.
+    # No day is a multiple of the length, so buckets continue across days.
     return Granularity(name, 0, fixed_ms, clock.first(0) % fixed_ms)
 
 
@@ -389,4 +389,4 @@ _BY_CUT: Final = {
 NAMED_GRANULARITIES: Final = tuple(
     granularity for granularity in reversed(_NAMED.values()) if granularity.name != "NONE"
 )
-"""Those with a name that make time chunks, from coarse to fine."""
+"""The named granularities of time chunks, from coarse to fine."""

@@ -1,8 +1,8 @@
-"""Metric records without a library: counters, gauges, histograms, and their registry.
+"""Metrics without a library: counters, gauges, histograms, and their registry.
 
-Owns the numbers while they grow; `services` turns snapshots into Prometheus' text. Recording is
-cheap and safe from any thread; a snapshot is immutable. Names follow Prometheus: snake case, the
-unit last, ``_total`` for counters.
+Owns the current values; `services` converts snapshots to Prometheus' text. Recording is cheap and
+safe from any thread; a snapshot is immutable. Names follow Prometheus: snake case, the unit last,
+``_total`` for counters.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _NAME: Final = re.compile(r"[a-z_][a-z0-9_]*", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class HistogramValue:
-    """What a histogram has seen: for each upper bound how many values were not above it.
+    """Value of a histogram: for each upper bound, the number of values up to it.
 
-    `cumulative` has one entry for each bound; `count` also counts values above the last.
+    `cumulative` has one entry for each bound; `count` includes values above the last.
     """
 
     bounds: tuple[float, ...]
@@ -42,7 +42,7 @@ class HistogramValue:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One metric at one moment."""
+    """Value of one metric at one moment."""
 
     name: str
     kind: Kind
@@ -52,9 +52,9 @@ class Sample:
 
 
 class Counter:
-    """A number that only grows.
+    """A number that only increases.
 
-    Its mutex guards one addition: mail would cost more than the thing counted.
+    A mutex guards the addition, because mail would cost more than the counted event.
     """
 
     kind: Final = "counter"
@@ -70,7 +70,9 @@ class Counter:
             InvalidRequest: The amount is negative.
         """
         if amount < 0:
-            raise InvalidRequest(f"a counter only grows: {amount} was added; have a gauge `read`")
+            raise InvalidRequest(
+                f"{amount} was added to a counter, which only increases: use a gauge instead"
+            )
         with self._mutex:
             self._value += amount
 
@@ -81,19 +83,19 @@ class Counter:
 
 
 class Histogram:
-    """How often values fell below fixed upper bounds.
+    """Distribution of values over fixed upper bounds.
 
-    Its mutex guards a few additions, so that a snapshot's count, sum and buckets agree.
+    A mutex guards a few additions, so that a snapshot's count, sum and buckets agree.
 
     Raises:
-        InvalidRequest: The bounds are empty or do not rise.
+        InvalidRequest: The bounds are empty or not ascending.
     """
 
     kind: Final = "histogram"
 
     def __init__(self, bounds: Sequence[float] = LATENCY_BOUNDS_S) -> None:
         if not bounds or any(a >= b for a, b in pairwise(bounds)):
-            raise InvalidRequest(f"histogram bounds {list(bounds)} must be rising, one or more")
+            raise InvalidRequest(f"histogram bounds {list(bounds)} must be ascending and not empty")
         self._mutex = threading.Lock()
         self._bounds = tuple(bounds)
         self._counts = [0] * (len(bounds) + 1)
@@ -101,7 +103,7 @@ class Histogram:
 
     @property
     def bounds(self) -> tuple[float, ...]:
-        """The upper bounds, each counting the values that are not above it."""
+        """The inclusive upper bounds."""
         return self._bounds
 
     def observe(self, value: float) -> None:
@@ -113,7 +115,7 @@ class Histogram:
 
     @property
     def value(self) -> HistogramValue:
-        """What was seen so far."""
+        """The current value."""
         with self._mutex:
             counts, total = list(self._counts), self._sum
         running, cumulative = 0, []
@@ -124,7 +126,7 @@ class Histogram:
 
 
 class _Reading:
-    """A counter or gauge whose number lives elsewhere and is read when a snapshot is taken."""
+    """A counter or gauge whose value is read by a call when a snapshot is taken."""
 
     def __init__(self, kind: Kind, read: Callable[[], float]) -> None:
         self.kind = kind
@@ -142,8 +144,8 @@ _Made = TypeVar("_Made", Counter, Histogram)
 class MetricRegistry:
     """All metrics of a process, by name and labels.
 
-    Asking twice for the same name and labels gives the same instrument. Its mutex guards the map
-    of instruments, never the recording nor the reading of a number.
+    Requesting the same name and labels twice returns the same instrument. A mutex guards the map of
+    instruments, but not the recording nor the reading of a value.
     """
 
     def __init__(self) -> None:
@@ -178,22 +180,22 @@ class MetricRegistry:
         read: Callable[[], float],
         **labels: str,
     ) -> None:
-        """Take the number from a call at each snapshot; a later call with this name replaces it.
+        """Read the value by a call at each snapshot; a later call of `read` replaces it.
 
-        The call must be quick, safe from any thread, and must not raise. Raises as `counter`.
+        The call must be fast, safe from any thread, and must not raise. Raises as `counter`.
         """
         with self._mutex:
             key = self._claim(kind, name, about, labels)
             self._instruments[key] = _Reading(kind, read)
 
     def forget(self, **labels: str) -> None:
-        """Drop every metric that carries all these labels, such as those of a task that ended.
+        """Drop every metric that has all these labels, such as those of a task that ended.
 
         Raises:
             InvalidRequest: No label was given.
         """
         if not labels:
-            raise InvalidRequest("forget needs a label, or it would drop every metric")
+            raise InvalidRequest("forget needs a label: without one it would drop every metric")
         wanted = set(labels.items())
         with self._mutex:
             for key in [key for key in self._instruments if wanted <= set(key[1])]:
@@ -214,7 +216,7 @@ class MetricRegistry:
             key = self._claim(made.kind, name, about, labels)
             found = self._instruments.setdefault(key, made)
             if not isinstance(found, type(made)):
-                raise Conflict(f"metric {name} is read by a call already: choose another name")
+                raise Conflict(f"metric {name} exists already as a reading: choose another name")
             return found
 
     def _claim(
@@ -222,7 +224,7 @@ class MetricRegistry:
     ) -> tuple[str, Labels]:
         for word in (name, *labels):
             if not _NAME.fullmatch(word):
-                raise InvalidRequest(f"{word!r} is no metric or label name: use snake case")
+                raise InvalidRequest(f"invalid metric or label name {word!r}: use snake case")
         family = self._families.setdefault(name, (kind, about))
         if family[0] != kind:
             raise Conflict(f"metric {name} is a {family[0]} already, not a {kind}")

@@ -1,10 +1,10 @@
-"""Bounds of Parquet files: how many rows may be read at once, found out before they are.
+"""Bounds of Parquet files: how many rows may be read at once, checked before reading them.
 
-A value may be stored once, in a dictionary, and stand in a million rows; a run of equal rows takes
-a few bytes, whatever its length. So neither the size of a file nor that of a row group bounds what
-its rows take. Owns the bounds, which follow from the footer, then from the headers of
-dictionaries, and where these do not suffice from the dictionaries. Does not own reading: a footer
-that lies is for the memory limit of the process.
+A value may be stored once, in a dictionary, and occur in a million rows; a run of equal rows takes
+a few bytes, whatever its length. So neither the size of a file nor that of a row group limits the
+memory of its rows. Owns the bounds, which follow from the footer, then from the headers of
+dictionaries, and if these do not suffice, from the dictionaries. Does not own reading: the memory
+limit of the process handles a wrong footer.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 BATCH_BYTES_MAX: Final = 128 << 20
-"""Rows that are read at once take about as much at most, unless one row alone takes more."""
+"""Approximate maximum size of rows that are read at once, unless one row alone is larger."""
 VALUE_BYTES_MAX: Final = 512 << 20
-"""A column chunk whose values take more on average is refused: one value is read as a whole."""
+"""A column chunk whose average value is larger is refused: a value is read as a whole."""
 ROWS_PER_BYTE_MAX: Final = 100_000
-"""A file may hold as many rows for each of its bytes; one of equal rows has some thousands."""
-# How much of a column is read ahead where only its dictionary is wanted.
+"""Maximum number of rows for each byte of a file; a file of equal rows has some thousands."""
+# Read-ahead of a column of which only the dictionary is needed.
 _PROBE_BUFFER_BYTES: Final = 64 << 10
 _OF_DICTIONARY: Final = frozenset({"RLE_DICTIONARY", "PLAIN_DICTIONARY"})
-# A value may begin as the one before it, and is stored without that part.
+# A value may share a prefix with the previous one, and is stored without it.
 _OF_PREFIXES: Final = "DELTA_BYTE_ARRAY"
 _PREFIX_ROWS: Final = 1_024
-# Values of a batch may be larger than those of the row group are on average.
+# Values of a batch may be larger than the average of the row group.
 _UNEVEN: Final = 4
 _FIXED: Final = frozenset({"BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE"})
-# What a value of such a type takes in memory, and where any other ends.
+# Size in memory of a value of such a type, or of the offset of any other value.
 _VALUE_BYTES: Final = 8
-# The header of a page, as Thrift's compact protocol writes it: whole numbers with the ids 1 to 3.
+# The header of a page in Thrift's compact protocol: integers with the ids 1 to 3.
 _HEADER_BYTES: Final = 64
 _NUMBER_FIELD: Final = 0x15
 _DICTIONARY_PAGE: Final = 2
-# The header of the dictionary, with the id 7, behind the sizes or behind a checksum with the id 4.
+# The header of the dictionary, with the id 7, after the sizes or after a checksum with the id 4.
 _DICTIONARY_FIELDS: Final = frozenset({0x4C, 0x3C})
 _PLAIN_ENCODINGS: Final = frozenset({0, 2})
 _BOOLEAN_FIELDS: Final = frozenset({0x11, 0x12})
-# A larger dictionary is left to Arrow.
+# A larger dictionary is decoded by Arrow.
 _DICTIONARY_BYTES_MAX: Final = 8 << 20
 _CODECS: Final[Mapping[str, str]] = {
     "SNAPPY": "snappy",
@@ -56,12 +56,12 @@ _CODECS: Final[Mapping[str, str]] = {
     "BROTLI": "brotli",
 }
 _LENGTH_BYTES: Final = 4
-# What is searched at once, so that the results stay in the caches.
+# Size of a step of the search, so that the results stay in the CPU caches.
 _STEP_BYTES: Final = 32 << 10
 
 
 class _DictionaryPage(NamedTuple):
-    """Place of a dictionary in its file, and its size when it is unpacked."""
+    """Position of a dictionary in its file, and its decompressed size."""
 
     size: int
     stored_size: int
@@ -69,7 +69,7 @@ class _DictionaryPage(NamedTuple):
 
 
 class _Coded(NamedTuple):
-    """A column chunk of which values may be in a dictionary, and the values of a row."""
+    """A column chunk that may have a dictionary, and its number of values per row."""
 
     number: int
     path: str
@@ -78,10 +78,10 @@ class _Coded(NamedTuple):
 
 
 def check_rows(metadata: pq.FileMetaData, size: int, shown: str) -> None:
-    """Refuse a file of more rows than its bytes can be meant for.
+    """Refuse a file with more rows than its bytes can contain.
 
     Raises:
-        InvalidRequest: It announces too many.
+        InvalidRequest: It announces too many rows.
     """
     if metadata.num_rows > ROWS_PER_BYTE_MAX * max(size, 1):
         raise InvalidRequest(
@@ -98,17 +98,17 @@ def runs_of_groups(
     rows_max: int,
     shown: str,
 ) -> Iterator[tuple[list[int], int]]:
-    """Yield row groups to read one after the other, and how many of their rows at once.
+    """Yield lists of row groups to read consecutively, and the number of rows to read at once.
 
-    Small ones come together, so that they are not a batch each.
+    Small ones are combined, so that not each is a batch of its own.
 
     Args:
         stored: The file.
         metadata: The footer.
-        groups: Which row groups.
-        names: The columns that are read; None: all.
-        rows_max: How many rows at most.
-        shown: What messages call the file.
+        groups: Numbers of the row groups.
+        names: The columns to read; None: all.
+        rows_max: Maximum number of rows.
+        shown: Name of the file in messages.
 
     Raises:
         InvalidRequest: A value is too large to be read.
@@ -137,14 +137,14 @@ def runs_of_groups(
 
 
 class _RowBounds:
-    """What rows of one file may take. Opens the file once more at most.
+    """Bounds on the size of rows of one file. Opens the file at most once more.
 
     Args:
         stored: The file.
         metadata: The footer.
-        names: The columns that are read; None: all.
-        rows_max: How many rows are read at once at most.
-        shown: What messages call the file.
+        names: The columns to read; None: all.
+        rows_max: Maximum number of rows to read at once.
+        shown: Name of the file in messages.
     """
 
     def __init__(
@@ -163,9 +163,9 @@ class _RowBounds:
         self._by_dictionaries: pq.ParquetFile | None = None
 
     def row_bytes(self, group: int) -> float:
-        """Return how many bytes a row of a row group may take."""
+        """Return the maximum number of bytes of a row of a row group."""
         found = self._metadata.row_group(group)
-        if found.num_rows < 1:  # values of no row are damage, which the reader reports
+        if found.num_rows < 1:  # values without rows are damage, which the reader reports
             return 0.0
         plain = 0.0
         coded: list[_Coded] = []
@@ -187,7 +187,7 @@ class _RowBounds:
             if _OF_DICTIONARY.intersection(column.encodings):
                 if column.physical_type == "FIXED_LEN_BYTE_ARRAY":
                     plain += self._metadata.schema.column(number).length * per_row
-                else:  # No value is larger than all of the chunk.
+                else:  # No value is larger than the whole chunk.
                     coded.append(_Coded(number, path, per_row, size))
             elif _OF_PREFIXES in column.encodings:
                 plain += BATCH_BYTES_MAX / _PREFIX_ROWS
@@ -199,7 +199,7 @@ class _RowBounds:
         return plain + _total(coded)
 
     def _by_headers(self, found: pq.RowGroupMetaData, coded: Sequence[_Coded]) -> list[_Coded]:
-        """Return the columns with the sizes of their dictionaries, which no value exceeds."""
+        """Return the columns with the sizes of their dictionaries, which limit the values."""
         known = []
         for one in coded:
             page = _dictionary_page(self._stored, found.column(one.number))
@@ -207,7 +207,7 @@ class _RowBounds:
         return known
 
     def _by_values(self, group: int, coded: Sequence[_Coded], left: float) -> list[_Coded]:
-        """Return the columns with the largest values of those whose dictionaries are large."""
+        """Return the columns, those with large dictionaries with their largest values."""
         share = left / len(coded)
         found = self._metadata.row_group(group)
         known: list[_Coded] = []
@@ -227,7 +227,7 @@ class _RowBounds:
         return known
 
     def _opened(self) -> pq.ParquetFile:
-        """Return the file opened once more, with the columns of text by their dictionaries."""
+        """Open the file once more, reading text columns as dictionaries."""
         if self._by_dictionaries is None:
             # Imported here: see `penstock.spark.batch.input.columnar`.
             import pyarrow.parquet as pq  # noqa: PLC0415
@@ -260,9 +260,9 @@ def _check_values(shown: str, group: int, path: str, value_bytes: float) -> None
 def _dictionary_page(
     stored: pa.NativeFile, column: pq.ColumnChunkMetaData
 ) -> _DictionaryPage | None:
-    """Return where the dictionary of a column chunk is; None: its first page is something else.
+    """Return the position of the dictionary of a column chunk; None if it has none.
 
-    Arrow unpacks a dictionary into as many bytes as its header announces, and no more.
+    Arrow decompresses a dictionary to exactly as many bytes as its header announces.
     """
     at = column.data_page_offset
     if column.has_dictionary_page and 0 < column.dictionary_page_offset < at:
@@ -276,45 +276,45 @@ def _dictionary_page(
             return None
         return _DictionaryPage(size, stored_size, at + _end_of_header(head, place))
     except (IndexError, ValueError):
-        return None  # of a program that writes otherwise
+        return None  # written by a program with another layout
 
 
 def _end_of_header(head: bytes, place: int) -> int:
-    """Return the length of the header of a dictionary, whose sizes end at a place."""
+    """Return the length of a dictionary's header, given the end of its sizes."""
     if head[place] == _NUMBER_FIELD:
         _, place = _number(head, place)
     if head[place] not in _DICTIONARY_FIELDS:
-        raise ValueError("no header of a dictionary")
+        raise ValueError("not a header of a dictionary")
     _, place = _number(head, place + 1)
     encoding, place = _number(head, place)
     if encoding not in _PLAIN_ENCODINGS:
-        raise ValueError("a dictionary of another encoding")
+        raise ValueError("unsupported encoding of a dictionary")
     if head[place] in _BOOLEAN_FIELDS:
         place += 1
     if head[place] or head[place + 1]:
-        raise ValueError("a header of more fields")
+        raise ValueError("a header with further fields")
     return place + 2
 
 
 def _number(head: bytes, place: int) -> tuple[int, int]:
-    """Return the number of the field at a place, and where it ends."""
+    """Return the number in the field at a position, and the end of the field."""
     if head[place] != _NUMBER_FIELD:
-        raise ValueError("no number")
+        raise ValueError("not a number")
     value = 0
     for shift in range(5):
         byte = head[place + 1 + shift]
         value |= (byte & 0x7F) << (7 * shift)
         if byte < 0x80:
             return (value >> 1) ^ -(value & 1), place + 2 + shift
-    raise ValueError("no number of 32 bits")
+    raise ValueError("not a number of 32 bits")
 
 
 def _largest_short_value(stored: pa.NativeFile, column: pq.ColumnChunkMetaData) -> int | None:
-    """Return the length of the largest value in a dictionary of values of up to 255 bytes, or None.
+    """Return the longest value in a dictionary of values of up to 255 bytes, or None.
 
-    A value is behind its length, of four bytes. Three bytes of 0 in a row stand in no text, so they
-    are all in lengths: it suffices to check that each value ends where the next length is. There is
-    no result for a dictionary of other values, and for some of very short ones.
+    A value follows its length, of four bytes. Text never contains three consecutive zero bytes, so
+    all of them belong to lengths: it suffices to check that each value ends where the next length
+    begins. The result is None for a dictionary of other values, and for some of very short ones.
     """
     page = _dictionary_page(stored, column)
     codec = column.compression
@@ -327,7 +327,7 @@ def _largest_short_value(stored: pa.NativeFile, column: pq.ColumnChunkMetaData) 
         try:
             data = pa.Codec(_CODECS[codec]).decompress(data, page.size)
         except (pa.ArrowException, OSError, ValueError):
-            return None  # Damage is for the reader, and so is a codec that is not installed.
+            return None  # The reader reports damage and missing codecs.
     found = np.frombuffer(data, np.uint8)
     if len(found) != page.size:
         return None
@@ -337,7 +337,7 @@ def _largest_short_value(stored: pa.NativeFile, column: pq.ColumnChunkMetaData) 
         zeros = part == 0
         places = np.flatnonzero(zeros[1:-2] & zeros[2:-1] & zeros[3:])
         if not len(places):
-            continue  # If a length should be here, the next one is not at the end.
+            continue  # If a length should be here, the final check of `end` fails.
         lengths = part[places]
         ends = places + lengths + _LENGTH_BYTES
         if begin + places[0] != end or not np.array_equal(ends[:-1], places[1:]):
@@ -350,7 +350,7 @@ def _largest_short_value(stored: pa.NativeFile, column: pq.ColumnChunkMetaData) 
 def _largest_values(
     file: pq.ParquetFile, group: int, paths: Sequence[str]
 ) -> Iterator[tuple[str, int]]:
-    """Yield the largest value in the dictionary of each column, which is at the chunk's start."""
+    """Yield the largest value in the dictionary of each column, at the chunk's beginning."""
     batch = next(file.iter_batches(1, row_groups=[group], columns=paths, use_threads=False))
     for path in paths:
         column = batch.column(path.partition(".")[0])

@@ -1,10 +1,10 @@
-"""Buckets of time by the clock of a zone: its hours, days, weeks and months.
+"""Time buckets by the clock of a zone: its hours, days, weeks and months.
 
-Owns where they begin. Days and all that is longer begin when the clock first comes to their first
-midnight: a day may have 23 or 25 hours, one that the zone skipped has no bucket. What is shorter
-than a day begins whenever the clock shows a multiple of it, and with each day; so an hour that is
-shown twice is two buckets. Invariants: each instant is in exactly one bucket, and the buckets of a
-length lie within those of its multiples.
+Owns where they begin. Buckets of a day or longer begin when the clock first reaches their first
+midnight: a day may have 23 or 25 hours, and a day that the zone skipped has no bucket. Buckets
+shorter than a day begin whenever the clock shows a multiple of their length, and with each day; so
+an hour that is shown twice is two buckets. Invariants: each instant is in exactly one bucket, and
+the buckets of a length lie within those of its multiples.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from penstock.core.wallclock import WallClock
 
 _CYCLE_MONTHS: Final = 400 * 12
-_CYCLE_MS: Final = 146_097 * DAY_MS  # the calendar repeats itself after 400 years
+_CYCLE_MS: Final = 146_097 * DAY_MS  # the calendar repeats after 400 years
 
 
 @dataclass(frozen=True, slots=True)
 class ZonedBuckets:
-    """How one zone's time is cut.
+    """Division of one zone's time into buckets.
 
     Args:
         zone: The zone.
         months: Months in a bucket, or 0.
-        fixed_ms: Otherwise its length: whole days, or a part of a day that fits into it.
-        origin_ms: The wall time from which they are counted; None: months from January of the
-            year 0, and what is shorter from 1970-01-01.
+        fixed_ms: Otherwise its length: whole days, or a divisor of a day.
+        origin_ms: The wall time at which counting begins; None: months count from January of the
+            year 0, and fixed lengths from 1970-01-01.
     """
 
     zone: str
@@ -42,23 +42,23 @@ class ZonedBuckets:
 
     @property
     def clock(self) -> WallClock:
-        """The clock of the zone; not kept here, as granularities are sent to other processes."""
+        """The clock of the zone; not stored, because granularities are sent to other processes."""
         return wall_clock(self.zone)
 
     @property
     def is_within_day(self) -> bool:
-        """Whether they are shorter than a day."""
+        """Whether the buckets are shorter than a day."""
         return 0 < self.fixed_ms < DAY_MS
 
     def bounds(self, ms: int) -> tuple[int, int]:
-        """Return the first instant of the bucket that holds an instant, and that of the next."""
+        """Return the first instant of the bucket that contains an instant, and of the next one."""
         if self.is_within_day:
             return self._start_in_day(ms), self._end_in_day(ms)
         low, high = self.walls(self.clock.come_to(ms))
         return self.clock.first(low), self.clock.first(high)
 
     def walls(self, wall_ms: int) -> tuple[int, int]:
-        """Return between which wall times a bucket that is no shorter than a day lies."""
+        """Return the wall times at which a bucket of at least a day begins and ends."""
         if not self.months:
             origin = self.origin_ms or 0
             low = wall_ms - (wall_ms - origin) % self.fixed_ms
@@ -69,7 +69,7 @@ class ZonedBuckets:
             return _start_of_month(month), _start_of_month(month + self.months)
         since = _month_of(wall_ms) - _month_of(self.origin_ms)
         since -= since % self.months
-        # The month of the origin's day may have begun before that day, and a day may be cut short.
+        # The origin may be later in its month than the wall time, and months differ in length.
         while _months_on(self.origin_ms, since) > wall_ms:
             since -= self.months
         while _months_on(self.origin_ms, since + self.months) <= wall_ms:
@@ -102,12 +102,12 @@ class ZonedBuckets:
                 return ms
 
     def _is_new_day(self, come_ms: int, shown_ms: int) -> bool:
-        """Tell whether a clock that had come so far and is shifted skips a midnight by that."""
+        """Return whether a shift of the clock skips a midnight."""
         return shown_ms // DAY_MS > (come_ms - 1) // DAY_MS
 
 
 def _month_of(wall_ms: int) -> int:
-    """Return the months since 1970-01, beyond the years 0001 to 9999 too."""
+    """Return the months since 1970-01, also outside the years 0001 to 9999."""
     if wall_ms < 0:
         return month_of(wall_ms + _CYCLE_MS) - _CYCLE_MONTHS
     return month_of(wall_ms - _CYCLE_MS) + _CYCLE_MONTHS
@@ -120,7 +120,7 @@ def _start_of_month(month: int) -> int:
 
 
 def _months_on(origin_ms: int, months: int) -> int:
-    """Return the wall time so many months from another: the same day, or the month's last."""
+    """Return the wall time some months after another: the same day, or the month's last."""
     month = _month_of(origin_ms)
     day, in_day = divmod(origin_ms - _start_of_month(month), DAY_MS)
     begin, following = _start_of_month(month + months), _start_of_month(month + months + 1)

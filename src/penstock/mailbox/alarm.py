@@ -1,7 +1,7 @@
-"""The one alarm of a mailbox: what its thread is to do at some time, between mails.
+"""The single alarm of a mailbox: a call on its thread at some time, between mails.
 
-A mailbox thread so keeps its own timers: it needs no timer thread, and a virtual clock moves them.
-Owns when it is due. Does not own what is done then (`timers`), nor the sleep (`taskmailbox`).
+With it, a mailbox thread runs its own timers: it needs no timer thread, and a virtual clock drives
+them. Owns the due time. Does not own the call (`timers`), nor the sleep (`taskmailbox`).
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
 
-# Float arithmetic on deadlines may miss by a hair; a timer is due that much early.
+# Tolerance for rounding errors in deadlines; a timer is due this much early.
 HAIR_S: Final = 1e-6
 _NEVER_S: Final = math.inf
 
 
 class Alarm:
-    """Rings once the clock is there, when it is looked at; on the mailbox thread.
+    """Calls a function at the first check after its due time; on the mailbox thread.
 
     Args:
-        clock: Tells the time.
-        check_thread: Raises `WrongThread` on any thread but the mailbox's.
+        clock: The clock.
+        check_thread: Raises `WrongThread` on any thread other than the mailbox's.
 
     Attributes:
-        at_s: When it is due on the monotonic clock; infinite if none is set. From any thread.
+        at_s: Due time on the monotonic clock; infinite if none is set. From any thread.
     """
 
     __slots__ = ("_check_thread", "_clock", "_ring", "at_s")
@@ -39,7 +39,7 @@ class Alarm:
         self.at_s = _NEVER_S
 
     def set(self, at_s: float, ring: Callable[[], None]) -> None:
-        """Call `ring` once the monotonic time is there, instead of what was set before.
+        """Call `ring` once the monotonic time is reached; replaces an earlier setting.
 
         Raises:
             WrongThread: The caller is not the mailbox thread.
@@ -49,7 +49,7 @@ class Alarm:
         self._ring = ring
 
     def cancel(self) -> None:
-        """Set none.
+        """Cancel the alarm.
 
         Raises:
             WrongThread: The caller is not the mailbox thread.
@@ -58,13 +58,13 @@ class Alarm:
         self.at_s = _NEVER_S
 
     def left_s(self) -> float | None:
-        """Return how long it is until it is due; None if none is set."""
+        """Return the time until it is due; None if none is set."""
         if self.at_s == _NEVER_S:
             return None
         return max(0.0, self.at_s - self._clock.monotonic_s())
 
     def ring_if_due(self) -> None:
-        """Ring if it is time; whoever is called sets the next one."""
+        """Ring if it is due; the called function sets the next alarm."""
         if (
             self.at_s != _NEVER_S
             and self._ring is not None

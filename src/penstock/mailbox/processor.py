@@ -1,14 +1,14 @@
-"""The loop of a mailbox thread: mails first, then the default action, and sleep when neither can.
+"""The loop of a mailbox thread: mails first, then the default action; sleep if neither can run.
 
 Owns the control flags of the loop, which belong to the mailbox thread; other threads change them by
-urgent mail, so the loop checks nothing but its mailbox. Does not own whether the default action is
+urgent mail, so the loop checks only its mailbox. Does not own whether the default action is
 suspended (`control`). Invariants:
 
 - Between two runs of the default action at most one batch of normal mails runs.
-- The default action does not run while it is suspended, and does after each resume.
-- After `suspend` or `all_actions_completed` took effect nothing more runs in this pass; what is
-  left runs in the next, except after all actions completed.
-- `close` drops what is left, and cancels each dropped mail that somebody waits for.
+- The default action does not run while it is suspended, and runs after each resume.
+- After `suspend` or `all_actions_completed` took effect, nothing more runs in this pass; the rest
+  runs in the next pass, unless all actions have completed.
+- `close` drops the remaining mails, and cancels each that a caller waits for.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ class MailboxProcessor:
     """Runs the mails of a mailbox and its default action, on one thread.
 
     Args:
-        default_action: Called again and again when no mail waits; None for a mailbox that only
-            runs mail.
-        name: Of the mailbox, for errors and metrics.
+        default_action: Called repeatedly while no mail waits; None for a mailbox that only runs
+            mail.
+        name: Name of the mailbox, for errors and metrics.
         clock: For timers and metrics.
-        mailbox: A bounded one, for instance; else an unbounded one is made, owned by the
+        mailbox: The mailbox, such as a bounded one; None: a new unbounded one, owned by the
             constructing thread.
-        latency_probe_interval_ms: Measure every so often how long a mail waits; 0 is never. An
-            idle loop wakes for it, so it is off unless wanted.
+        latency_probe_interval_ms: Interval of measuring how long a mail waits; 0: never. It wakes
+            an idle loop, so it is off by default.
 
     Attributes:
-        mailbox: The mailbox whose mails this runs.
+        mailbox: The mailbox whose mails are run.
         timers: Post mail to it later.
-        metrics: Count what it does.
-        controller: Suspends the default action; what the default action is called with.
+        metrics: Counters of the loop.
+        controller: Suspends the default action; passed to the default action.
         main_executor: Puts mail of the lowest priority.
     """
 
@@ -89,28 +89,28 @@ class MailboxProcessor:
         )
 
     def suspend(self) -> None:
-        """Have the loop return after the current mail or action; no effect unless open."""
+        """Make the loop return after the current mail or action; no effect unless open."""
         put_control(self.mailbox, self._end_pass, "suspend the loop")
 
     def all_actions_completed(self) -> None:
-        """Have the loop return for good; no effect unless open."""
+        """Make the loop return permanently; no effect unless open."""
         put_control(self.mailbox, self._end_loop, "all actions completed")
 
     def abort(self) -> None:
-        """Have the loop return for good without finishing a mail that waits in a yield.
+        """Make the loop return permanently without finishing a mail that waits in a yield.
 
-        That yield, and each one after it, raises `Closed`; the loop does not fail if the mail lets
-        it through. No effect unless open.
+        That yield, and each later one, raises `Closed`; the loop does not fail if the mail
+        propagates it. No effect unless open.
         """
         put_control(self.mailbox, self._abort, "abort the loop", priority=MAX_PRIORITY)
 
     def post(
         self, command: Callable[[], object], description: str = "", *arguments: object
     ) -> None:
-        """Have the loop run a command that must not be lost, such as the outcome of a call.
+        """Run a command that must not be lost, such as the outcome of a call, on the loop.
 
         If its mail cannot be put, for example because memory ran out, the loop ends with that
-        error. No effect if the mailbox is quiesced or closed: nobody waits for the command then.
+        error. No effect if the mailbox is quiesced or closed: the command is not needed then.
         """
         try:
             self.main_executor.execute(command, description, *arguments)
@@ -122,12 +122,12 @@ class MailboxProcessor:
             raise
 
     def report_throwable(self, error: BaseException) -> None:
-        """Have the loop end with this exception; a mail that waits in a yield gets it there.
+        """End the loop with this exception; a mail that waits in a yield gets it there.
 
         The loop ends with it even if that mail catches it or raises another one.
 
         Raises:
-            Closed: The mailbox is quiesced or closed: nobody would see it.
+            Closed: The mailbox is quiesced or closed: the exception would be lost.
         """
 
         def fail() -> None:
@@ -141,7 +141,7 @@ class MailboxProcessor:
 
     @property
     def is_mailbox_loop_running(self) -> bool:
-        """Whether all actions have not completed."""
+        """Whether the loop may run further, because not all actions have completed."""
         return self._loop_running
 
     # The mailbox thread
@@ -149,8 +149,8 @@ class MailboxProcessor:
     def run(self) -> None:
         """Run mails and the default action until suspended or completed; may be called again.
 
-        What a mail or the default action raises ends the loop and goes to the caller; the mailbox
-        stays open, and `close` cancels what is left in it.
+        An exception of a mail or the default action ends the loop and is raised here; the mailbox
+        stays open, and `close` cancels its remaining mails.
 
         Raises:
             WrongThread: The mailbox belongs to another thread.
@@ -174,14 +174,15 @@ class MailboxProcessor:
         ran = True
         with self._one_pass():
             ran = not self._suspended and (self._run_one_mail() or self._run_default_action_once())
-        return ran  # noqa: RET504 - the pass swallows the `Closed` of a mail that was aborted
+        return ran  # noqa: RET504 - the pass suppresses the `Closed` of an aborted mail
 
     def drain(self) -> None:
-        """Run all mails that wait now, in the loop's own order.
+        """Run all waiting mails in the order of the loop.
 
-        Mails stay in the mailbox until their turn: one that yields still sees those behind it, and
-        if one raises, those behind it are left for `close` to cancel. Mails posted meanwhile are
-        not run, unless urgent.
+        Mails stay in the mailbox until their turn: a mail that yields still sees the later ones,
+            and
+        if one raises, the later ones remain for `close` to cancel. Mails posted meanwhile do not
+        run, unless urgent.
 
         Raises:
             WrongThread: The caller is not the mailbox thread.
@@ -192,7 +193,7 @@ class MailboxProcessor:
             self._run_mail(mail)
 
     def prepare_close(self) -> None:
-        """Accept no more mails, and forget all timers.
+        """Accept no further mails, and cancel all timers.
 
         Raises:
             WrongThread: The caller is not the mailbox thread.
@@ -201,12 +202,12 @@ class MailboxProcessor:
         self.mailbox.quiesce()
 
     def close(self) -> None:
-        """Close the mailbox, dropping and cancelling what is left in it. Again: no effect.
+        """Close the mailbox, dropping and cancelling its remaining mails. Idempotent.
 
         Raises:
             WrongThread: The caller is not the mailbox thread.
-            BaseExceptionGroup: Some cancellations raised; the others were made all the same. It is
-                an `ExceptionGroup` unless one of them was Ctrl-C or an exit.
+            BaseExceptionGroup: Some cancellations raised; all were tried. It is an
+                `ExceptionGroup` unless it contains a Ctrl-C or an exit.
         """
         self.timers.quiesce()
         errors: list[BaseException] = []
@@ -230,13 +231,13 @@ class MailboxProcessor:
         if self.mailbox.state is not MailboxState.OPEN:
             raise Closed(
                 f"mailbox {self.mailbox.name} is {self.mailbox.state.value}; "
-                "to run its loop it must be open"
+                "to run its loop, it must be open"
             )
         self._suspended = not self._loop_running
 
     @contextmanager
     def _one_pass(self) -> Iterator[None]:
-        """Begin a pass, and raise in the end what was reported during it, whatever mails did."""
+        """Begin a pass, and finally raise a reported error, whatever the mails did."""
         self._begin_pass()
         try:
             yield
@@ -255,7 +256,7 @@ class MailboxProcessor:
             raise reported
 
     def _run_mails(self) -> None:
-        """Run one batch; then, while the default action is suspended, mails as they come."""
+        """Run one batch; then, while the default action is suspended, mails as they arrive."""
         if self.mailbox.create_batch():
             self._run_batch()
         controller = self.controller
@@ -267,7 +268,7 @@ class MailboxProcessor:
                 self._start_probe()
 
     def _run_batch(self, *, until_resumed: bool = False) -> None:
-        """Run a batch; one of a suspension ends where the default action may run again."""
+        """Run a batch; with `until_resumed`, stop once the default action may run again."""
         metrics, controller = self.metrics, self.controller
         mail: Mail | None = None
         try:
@@ -315,17 +316,17 @@ class MailboxProcessor:
     def _abort(self) -> None:
         self._end_loop()
         self._aborted = Closed(
-            f"mailbox {self.mailbox.name} ends without running what is left: stop waiting"
+            f"mailbox {self.mailbox.name} ends without running the remaining mails: stop waiting"
         )
         self._interrupt(self._aborted)
 
     def _interrupt(self, error: BaseException) -> None:
-        """Have yields raise; the first reason stays."""
+        """Let yields raise; the first reason is kept."""
         if self.mailbox.interruption is None:
             self.mailbox.interruption = error
 
     def _start_probe(self) -> None:
-        """Begin to measure latency, after the first mail that was no poison."""
+        """Start measuring latency after the first mail that did not end the loop."""
         if not (self._probe.started or self._suspended):
             self._probe.start()
 
@@ -336,7 +337,7 @@ def _tell_which(mailbox: TaskMailbox, mail: Mail | None, error: BaseException) -
 
 
 def _sleep_until_mail(mailbox: TaskMailbox, suspension: Suspension) -> Mail:
-    """Take one mail. The timer runs here and nowhere else, so no mail's time is in it."""
+    """Take one mail. The idle timer runs only here, so it never includes a mail's run time."""
     timer = suspension.timer
     if timer is None:
         return mailbox.take()

@@ -1,4 +1,4 @@
-"""One timer of the event loop, set to the earliest of the times that are asked for."""
+"""One timer of the event loop, set to the earliest of the requested times."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 
 class Alarm:
-    """Calls back when it is time.
+    """Calls a function when it is due.
 
     Args:
-        ring: What it calls, on the event loop; who is called sets it again.
+        ring: The function, called on the event loop; it sets the alarm again.
     """
 
     def __init__(self, ring: Callable[[], None]) -> None:
@@ -22,20 +22,20 @@ class Alarm:
         self._timer_ms = 0
 
     def set(self, wanted_ms: int | None, now_ms: int) -> None:
-        """Ring at a wall time, or earlier if it was set so before; None: not at all."""
+        """Ring at a wall time, or earlier if an earlier time was set; None: not at all."""
         if wanted_ms is None:
             self.cancel()
             return
         if self._timer is not None and now_ms < self._timer_ms <= wanted_ms:
             return  # the callback sets the next alarm
         delay_s = max(1, wanted_ms - now_ms) / 1000
-        # The earlier one stays until there is another, should the loop raise.
+        # The earlier timer stays until the new one exists, in case the loop raises.
         timer = asyncio.get_running_loop().call_later(delay_s, self._on_time)
         self.cancel()
         self._timer, self._timer_ms = timer, wanted_ms
 
     def cancel(self) -> None:
-        """Do not ring."""
+        """Cancel the alarm."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,14 +1,14 @@
-"""Keeps a channel's state on disk: a journal of what happened, compacted now and then.
+"""Persistence of a channel's state: a journal of changes, compacted from time to time.
 
-Owns when records go to the journal: at the end of the loop's turn when they say that a message must
-not come back too early, else within a tenth of a second, so that thousands of finished messages
+Owns when records go to the journal: at the end of the loop's iteration if a message must not be
+redelivered too early, otherwise within a tenth of a second, so that thousands of finished messages
 make one record; and when the journals of all channels are fsynced (`JournalSyncs`). Does not own
-what the records say (`state.journalled`) nor the files (`storage.journal`).
+the contents of records (`state.journalled`) nor the files (`storage.journal`).
 
-Invariants: event loop only, but for fsyncs and compaction, which run beside it, one of them for a
-journal at a time; records reach the journal in order; when the disk is full they wait in memory,
-merged, and go when there is room. Losing the last ones costs repeats, never messages. A power loss
-takes what is younger than the sync interval and a round of fsyncs.
+Invariants: event loop only, except for fsyncs and compaction, which run beside it, one at a time
+for each journal; records reach the journal in order; if the disk is full, they are merged and wait
+in memory until there is space. A loss of the last records leads to duplicates, but loses no
+messages. A power loss affects at most the records of one sync interval and a round of fsyncs.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ _RETRY_S: Final = 1.0
 _COMPACT_BYTES: Final = 1 << 20
 _GROWTH: Final = 4
 _SYNC_INTERVAL_MS: Final = 2_000
-_SYNCS_AT_ONCE: Final = 2  # the others of the loop's threads are for channels that read
+_SYNCS_AT_ONCE: Final = 2  # the other threads of the loop are for channels that read
 
 
 class JournalSyncs:
-    """Has journals fsynced in rounds: those that were written to since the one before.
+    """Fsyncs journals in rounds: those that were written since the previous round.
 
-    One for all channels of a broker, so that their fsyncs take few threads however many they are.
+    One instance serves all channels of a broker, so that their fsyncs use few threads.
 
     Args:
-        interval_ms: From the first record that a round is for to its beginning.
-        clock: Tells how often trouble is logged.
+        interval_ms: Time from the first record of a round to the beginning of the round.
+        clock: For the rate limit of log lines.
 
     Attributes:
-        trouble: Logs for all channels that their journals cannot be written.
+        trouble: Logs failed writes of all channels' journals.
     """
 
     def __init__(self, interval_ms: int = _SYNC_INTERVAL_MS, clock: Clock | None = None) -> None:
@@ -62,12 +62,12 @@ class JournalSyncs:
         self._round: asyncio.Task[None] | None = None
 
     def add(self, keeper: ChannelKeeper) -> None:
-        """Let a journal be fsynced in the next round."""
+        """Fsync a journal in the next round."""
         self._waiting[keeper] = None
         self._plan()
 
     def remove(self, keeper: ChannelKeeper) -> None:
-        """Forget a journal that is closed."""
+        """Remove a closed journal."""
         self._waiting.pop(keeper, None)
         if not self._waiting and self._timer is not None:
             self._timer.cancel()
@@ -83,8 +83,8 @@ class JournalSyncs:
         try:
             self._round = start_job("journal syncs", self._sync_all())
         except Exception:
-            # The top of a callback: the round is planned again.
-            _logger.exception("a round of fsyncs of the channels' journals cannot begin")
+            # The outermost handler of a callback: the round is planned again.
+            _logger.exception("cannot begin a round of fsyncs of the channels' journals")
             self._plan()
 
     async def _sync_all(self) -> None:
@@ -93,7 +93,7 @@ class JournalSyncs:
             keepers, self._waiting = iter(tuple(self._waiting)), {}
             await asyncio.gather(*(self._sync_some(keepers) for _ in range(_SYNCS_AT_ONCE)))
         except Exception:
-            # The top of a task: the next round is for those that had no turn, too.
+            # The outermost handler of a task: the next round includes the remaining ones.
             _logger.exception("a round of fsyncs of the channels' journals failed")
         finally:
             self._round = None
@@ -105,8 +105,9 @@ class JournalSyncs:
             try:
                 await keeper.sync()
             except Exception:
-                # The top of a task: a bug in one journal must not keep the others from the disk.
-                _logger.exception("a channel's journal cannot be synced")
+                # The outermost handler of a task: a bug in one journal must not prevent other
+                # fsyncs.
+                _logger.exception("cannot sync a channel's journal")
                 self._waiting[keeper] = None  # the next round tries again
 
 
@@ -114,9 +115,9 @@ class ChannelKeeper:
     """Writes the journal of one channel.
 
     Args:
-        journal: The channel's journal, replayed already.
+        journal: The channel's journal, already replayed.
         state: The channel's state.
-        syncs: Has the journal fsynced.
+        syncs: Schedules the fsyncs of the journal.
     """
 
     def __init__(self, journal: Journal, state: ChannelState, syncs: JournalSyncs) -> None:
@@ -125,7 +126,7 @@ class ChannelKeeper:
         self._syncs = syncs
         self._timer: asyncio.TimerHandle | None = None
         self._urgent = False
-        self._beside: asyncio.Task[bool] | None = None  # the fsync or the compaction that runs
+        self._beside: asyncio.Task[bool] | None = None  # the running fsync or compaction
         self._compacting = False
         self._compact_above = _COMPACT_BYTES
         self._sync_wanted = False
@@ -133,7 +134,7 @@ class ChannelKeeper:
         self._closed = False
 
     def note(self) -> None:
-        """Take note that the state may have changed."""
+        """Handle a possible change of the state."""
         urgent = self._state.recorder.urgent
         if self._timer is not None:
             if not urgent or self._urgent:
@@ -144,23 +145,23 @@ class ChannelKeeper:
         self._urgent = urgent
 
     def flush(self) -> bool:
-        """Write the records that wait; False when the disk would not take them.
+        """Write pending records; False if the write failed.
 
-        Any exception but one that ends the program counts as the disk's: the records stay, and are
-        written when the disk takes them.
+        Any exception except one that ends the program counts as a failed write: the records stay
+        pending, and the write is retried.
         """
         if self._closed:
-            return False  # its files may be gone
+            return False  # its files may have been deleted
         if self._compacting:
-            return False  # the new journal begins with a snapshot; what came later goes behind it
+            return False  # the new journal begins with a snapshot, which later records must follow
         try:
             records = self._state.recorder.pending()
             if records:
-                self._want_sync()  # before there is something to sync: nothing may fail behind it
+                self._want_sync()  # before the append, after which nothing may fail
                 self._journal.append([records])
         except Exception as error:  # noqa: BLE001 - as documented
             self._log_failure("written", error)
-            # However urgent it is: what comes meanwhile is merged with what waits.
+            # Even if it is urgent: later records are merged with the pending ones.
             self._set_timer(_RETRY_S)
             self._urgent = True
             return False
@@ -176,29 +177,29 @@ class ChannelKeeper:
         return True
 
     async def keep(self, *, durable: bool = False) -> None:
-        """Return when what happened so far survives the death of the broker.
+        """Wait until the current state survives the death of the broker.
 
         Args:
-            durable: When it survives a power loss, too, with what an earlier broker wrote of it.
+            durable: Wait until the state, including earlier writes, survives a power loss.
 
         Raises:
-            Unavailable: The disk would not take it now; it is tried again.
+            Unavailable: The disk write failed; it will be retried.
         """
         while self._beside is not None and (durable or self._compacting):
             await asyncio.wait([self._beside])
         if self._closed:
-            raise Unavailable("the channel was deleted meanwhile, or the broker stops: ask again")
+            raise Unavailable("the channel was deleted, or the broker stops: try again")
         if not self.flush():
-            raise Unavailable("a channel's journal cannot be written now: ask again")
+            raise Unavailable("cannot write a channel's journal now: try again")
         if durable and self._journal.unsynced:
-            # The flush may have begun a compaction, which is as good.
+            # The flush may have begun a compaction, which also makes the state durable.
             beside = self._beside or self._begin_sync()
             await asyncio.wait([beside])
             if not beside.result():
-                raise Unavailable("a channel's journal cannot be synced now: ask again")
+                raise Unavailable("cannot sync a channel's journal now: try again")
 
     async def sync(self) -> bool:
-        """Make durable what was written; False when that failed."""
+        """Make written records durable; False if that failed."""
         await self._at_rest()
         if self._closed or not self._journal.unsynced:
             self._sync_wanted = False
@@ -208,11 +209,11 @@ class ChannelKeeper:
         return syncing.result()
 
     async def close(self) -> None:
-        """Write what waits, durably where the disk lets it, and let go of the journal."""
+        """Write pending records, durably if possible, and close the journal."""
         try:
             await self._at_rest()
             self.flush()
-            await self._at_rest()  # from what the flush may have begun
+            await self._at_rest()  # wait for what the flush may have begun
             if self._sync_wanted:
                 await self.sync()
                 await self._at_rest()
@@ -239,14 +240,14 @@ class ChannelKeeper:
         return self._beside
 
     async def _sync(self) -> bool:
-        """Fsync what was appended before it begins; appends go on meanwhile.
+        """Fsync records that were appended before; appends continue meanwhile.
 
-        Any exception but one that ends the program counts as the disk's, and is tried again.
+        Any exception except one that ends the program counts as a failed fsync, and is retried.
         """
         self._sync_wanted = False
         try:
             await run_on_thread(self._journal.begin_sync())
-            # A hundred thousand channels that rest must take no file descriptors.
+            # A hundred thousand idle channels must not use file descriptors.
             self._journal.park()
         except Exception as error:  # noqa: BLE001 - as documented
             self._log_failure("synced", error)
@@ -259,28 +260,28 @@ class ChannelKeeper:
         return True
 
     def _begin_compaction(self) -> None:
-        """Begin it when nothing waits: where it fails, the old journal must tell all.
+        """Begin it when no record is pending: if it fails, the old journal must be complete.
 
-        What was flushed is written, so a compaction that cannot begin is no failure of the flush.
+        All flushed records are written, so a failure here is not a failure of the flush.
         """
         if not self._state.is_whole:
-            return  # half of a change would become the journal's beginning
+            return  # a partial change must not become the journal's snapshot
         try:
             base = snapshot(self._state)
             self._beside = start_job("journal compaction", self._compact(base))
-        except Exception as error:  # noqa: BLE001 - the journal grows on, as after a failure
+        except Exception as error:  # noqa: BLE001 - the journal grows further, as after a failure
             self._compaction_failed(error)
         else:
-            self._compacting = True  # the task begins in a later turn of the loop
+            self._compacting = True  # the task begins in a later iteration of the loop
 
     async def _compact(self, base: bytes) -> bool:
-        """Let the journal begin with a snapshot, durably; False when the disk would not take it."""
+        """Replace the journal by a snapshot, durably; False if the write failed."""
         done = False
         try:
             await run_on_thread(partial(self._journal.compact, base))
             self._compact_above = max(_COMPACT_BYTES, _GROWTH * len(base))
             done = True
-        except Exception as error:  # noqa: BLE001 - the top of a task
+        except Exception as error:  # noqa: BLE001 - the outermost handler of a task
             self._compaction_failed(error)
         finally:
             self._beside, self._compacting = None, False
@@ -288,14 +289,14 @@ class ChannelKeeper:
         return done
 
     def _compaction_failed(self, error: Exception) -> None:
-        """Let the journal grow on: the old one is still good."""
+        """Continue with the old journal, which is still valid."""
         self._compact_above = self._journal.size_bytes + _COMPACT_BYTES
-        self._syncs.trouble.warning("a channel's journal cannot be compacted: %s", _reason(error))
+        self._syncs.trouble.warning("cannot compact a channel's journal: %s", _reason(error))
 
     def _log_failure(self, what: str, error: Exception) -> None:
         if not self._failing:
             self._syncs.trouble.warning(
-                "a channel's journal cannot be %s, tried again: %s", what, _reason(error)
+                "a channel's journal cannot be %s, will retry: %s", what, _reason(error)
             )
         self._failing = True
 

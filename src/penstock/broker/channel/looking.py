@@ -1,6 +1,6 @@
-"""What state each message of a channel is in, for people who look.
+"""States of the messages of a channel, for display.
 
-Owns the names of the states. Takes nothing and changes nothing.
+Owns the names of the states. Changes nothing.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _WAITING_PER_TURN: Final = 5_000
 
 
 class MessageState(StrEnum):
-    """Where a message stands in a channel.
+    """State of a message in a channel.
 
-    ``deferred`` was never delivered, ``requeued`` was; both wait until they are due, and then for a
-    consumer.
+    ``deferred`` messages were never delivered, ``requeued`` ones were; both wait until they are
+    due, and then for a consumer.
     """
 
     NEW = "new"
@@ -35,13 +35,13 @@ class MessageState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """One message as a channel knows it.
+    """State of one message in a channel.
 
     Attributes:
-        state: Where it stands.
-        attempts: How often it was delivered; of finished ones that is not kept.
-        due_ms: When it may be delivered, or when the time of its consumer is over, epoch ms; 0:
-            there is no such time.
+        state: Its state.
+        attempts: Number of deliveries; not kept for finished messages.
+        due_ms: Earliest delivery, or the time-out of its delivery, epoch ms; 0: neither
+            applies.
     """
 
     state: MessageState
@@ -50,13 +50,13 @@ class Sight:
 
 
 def look(state: ChannelState, partition: int, offset: int, due_ms: int) -> Sight:
-    """Return how a message stands that is there.
+    """Return the state of an existing message.
 
     Args:
-        state: What the channel knows.
+        state: State of the channel.
         partition: The message's stream partition.
         offset: Its offset.
-        due_ms: When it was to be due when it was published; 0: at once.
+        due_ms: Due time with which it was published; 0: at once.
     """
     number = messageid.of(partition, offset)
     held = state.in_flight.find(number)
@@ -75,9 +75,9 @@ def look(state: ChannelState, partition: int, offset: int, due_ms: int) -> Sight
 async def offsets_in(
     state: ChannelState, kind: MessageState, partition: int, start: int, count: int
 ) -> list[int]:
-    """Return the first offsets from `start` on of messages that were given out and are not done.
+    """Return the first offsets from `start` on of messages that are in flight or waiting.
 
-    Very many may wait: they are looked through a few at a time, each as it stands then.
+    Very many may wait: they are examined in slices, each in its current state.
     """
     first, last = messageid.of(partition, start), messageid.of(partition + 1, 0)
     if kind is MessageState.IN_FLIGHT:

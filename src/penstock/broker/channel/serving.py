@@ -1,14 +1,12 @@
-"""What a channel's consumers get next, one batch at a time.
+"""Choice of the next batch for a channel's consumers.
 
-Owns the order: what is due again and what was never sent, the stream partitions in turn, whose
-share is how large. Does not own when it is looked at (`channel`), what state a message is in
-(`state`), the bytes (`feed`), what is not delivered any more (`giveup`) nor who may take something
-(`consumers`).
+Owns the order: due messages and undelivered ones, the rotation of stream partitions, the shares of
+consumers. Does not own when it runs (`channel`), the states of messages (`state`), the bytes
+(`feed`), dropped messages (`giveup`) nor which consumers may take more (`consumers`).
 
-Invariants: a message that is due again goes out before any that was never sent, the lowest offset
-first: one consumer that takes one at a time sees the messages of a stream partition in publishing
-order. From its third delivery on a message takes turns with those that were never sent, so that
-none can keep the others back.
+Invariants: due messages are delivered before undelivered ones, the lowest offset first: a consumer
+with RDY 1 sees the messages of a stream partition in publishing order. From its third delivery on,
+a message alternates with undelivered ones, so that it cannot hold them back.
 """
 
 from __future__ import annotations
@@ -42,15 +40,15 @@ _RETRIES_BYTES: Final = 1 << 20
 
 
 class Serving:
-    """Gives the messages of one channel to those of its consumers that may take some.
+    """Delivers the messages of one channel to consumers that may take more.
 
     Args:
-        topic: Where the messages come from.
-        state: What the channel knows of them.
-        takers: The consumers that may take some.
-        given_up: Has those that are not delivered.
-        memory: What the broker holds in memory; without room nothing new is given out.
-        go_on: Called when there may be something to give out again.
+        topic: Source of the messages.
+        state: State of the channel.
+        takers: The consumers that may take more.
+        given_up: Handles dropped messages.
+        memory: Memory budget of the broker; without free memory, no new message is delivered.
+        go_on: Called when there may be something to deliver again.
     """
 
     def __init__(
@@ -73,13 +71,13 @@ class Serving:
         self._fresh_next = False
 
     def serve(self, options: ChannelOptions, now_ms: int) -> bool:
-        """Give a batch out, or otherwise get on; False when there is nothing to do now."""
+        """Deliver a batch, or make other progress; False if there is nothing to do now."""
         takers = self._takers.first()
         if not takers:
             return False
         room = min(sum(room for _, room in takers), _BATCH_MESSAGES)
         retries = self._state.due(now_ms, room)
-        # What comes back again and again must not keep from going out what was never sent.
+        # Messages that fail repeatedly must not hold back undelivered ones.
         last_attempt = options.max_attempts or ATTEMPTS_MAX
         stubborn = bool(retries) and _STUBBORN_ATTEMPTS <= retries[0].attempts < last_attempt
         if retries and not (stubborn and self._fresh_next):
@@ -174,7 +172,7 @@ class Serving:
             feed = self._topic.feeds[partition]
             place = feed.slice(offset, offset + 1)
             if place is None:
-                # What is behind it waits, too, or the order would be lost.
+                # Later messages wait, too, to keep the order.
                 feed.when_read(offset, self._go_on)
                 break
             if place.messages is None:
@@ -221,9 +219,9 @@ class Serving:
             if len(batch.ids):
                 subscriber.deliver(batch)
         except Exception:
-            # Nobody knows whether the messages are on their way. They are in flight, and come again
-            # when the connection is gone, or when their time is over.
-            _logger.exception("messages cannot be sent to a consumer, which is disconnected")
+            # It is unknown whether the messages were sent. They stay in flight, and are redelivered
+            # when the connection has ended, or after their time-out.
+            _logger.exception("cannot send messages to a consumer: disconnecting it")
             self._takers.remove(subscriber)
             subscriber.evict()
             return

@@ -1,6 +1,6 @@
-"""``/channel/…``: channels made, deleted, emptied and paused.
+"""``/channel/…``: creation, deletion, emptying and pausing of channels.
 
-Owns the order in which NSQ looks at the parameters, and its codes. Does not own what the changes do
+Owns the order in which NSQ checks the parameters, and its codes. Does not own the changes
 (`penstock.broker.topics.changes`, `penstock.broker.channel`).
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ChannelRoutes:
-    """Handles channels.
+    """Handles requests for channels.
 
     Args:
         broker: The broker.
@@ -31,7 +31,7 @@ class ChannelRoutes:
         self._broker = broker
 
     async def create(self, request: Request) -> Response:
-        """Make a channel, where it is asked to begin; fine if it is there."""
+        """Create a channel, optionally at given offsets; no effect if it exists."""
         topic, name = self._place(request)
         starts = None
         if "to" in request.query:
@@ -44,23 +44,23 @@ class ChannelRoutes:
         return EMPTY
 
     async def delete(self, request: Request) -> Response:
-        """Delete a channel; its consumers are closed."""
+        """Delete a channel; its consumers are disconnected."""
         topic, channel = self._channel(request)
         try:
             await self._broker.changes.delete_channel(topic, channel.name)
-        except NotFound as error:  # two deletes met
+        except NotFound as error:  # deleted by a concurrent request
             raise _no_channel(topic, channel.name) from error
         return EMPTY
 
     async def empty(self, request: Request) -> Response:
-        """Let a channel be done with everything that is there, in flight and deferred, too."""
+        """Finish all messages of a channel, including those in flight and deferred."""
         _, channel = self._channel(request)
         channel.clear()
         await channel.keep()
         return EMPTY
 
     async def seek(self, request: Request) -> Response:
-        """Let a channel go on elsewhere, durably, and say where."""
+        """Seek a channel durably, and return its offsets."""
         topic, channel = self._channel(request)
         channel.seek(await wanted_offsets(request, topic))
         moved = [progress.next for progress in channel.state.progress]
@@ -77,18 +77,18 @@ class ChannelRoutes:
         )
 
     async def pause(self, request: Request) -> Response:
-        """Let a channel give nothing out."""
+        """Pause the deliveries of a channel."""
         return await self._set_paused(request, paused=True)
 
     async def unpause(self, request: Request) -> Response:
-        """Let a channel give messages out again."""
+        """Resume the deliveries of a channel."""
         return await self._set_paused(request, paused=False)
 
     async def _set_paused(self, request: Request, *, paused: bool) -> Response:
         topic, channel = self._channel(request)
         try:
             await self._broker.changes.set_channel_paused(topic, channel.name, paused=paused)
-        except NotFound as error:  # it was deleted meanwhile
+        except NotFound as error:  # deleted meanwhile
             raise _no_channel(topic, channel.name) from error
         return EMPTY
 
@@ -104,7 +104,7 @@ class ChannelRoutes:
         channel_name = _name(request, "channel")
         topic = self._broker.topics.find(topic_name)
         if topic is None:
-            raise ApiError(404, "TOPIC_NOT_FOUND", f"there is no topic {topic_name!r}")
+            raise ApiError(404, "TOPIC_NOT_FOUND", f"topic {topic_name!r} does not exist")
         return topic, channel_name
 
 

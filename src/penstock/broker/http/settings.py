@@ -1,8 +1,8 @@
-"""``/config/<option>``: what the broker was told, by NSQ's names.
+"""``/config/<option>``: options of the broker under NSQ's names.
 
-Owns which of NSQ's options have a meaning here, their values in NSQ's forms (durations in
-nanoseconds, texts bare), and what may be changed while the broker runs. An option of NSQ's that has
-no counterpart is not known, rather than given with a value that means nothing.
+Owns which of NSQ's options exist here, their values in NSQ's forms (durations in nanoseconds, texts
+without quotes), and which can be changed while the broker runs. An option of NSQ without a
+counterpart is unknown, instead of having a meaningless value.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _NANOSECONDS_PER_MS: Final = 1_000_000
 _SECOND_MS: Final = 1000
-# NSQ's words and numbers, and Python's.
+# NSQ's names, and Python's levels.
 _LOG_LEVELS: Final = {
     "debug": logging.DEBUG,
     "info": logging.INFO,
@@ -43,11 +43,11 @@ _TLS_REQUIREMENTS: Final = {
 
 
 class SettingsRoutes:
-    """Handles questions about options.
+    """Handles requests for options.
 
     Args:
         broker: The broker.
-        log: The logger whose level is that of the broker.
+        log: The logger whose level is the broker's.
     """
 
     def __init__(self, broker: Broker, log: logging.Logger | None = None) -> None:
@@ -60,7 +60,7 @@ class SettingsRoutes:
         }
 
     async def get(self, request: Request) -> Response:
-        """Say what an option is."""
+        """Return the value of an option."""
         name = _option(request)
         value = self._values().get(name)
         if value is None:
@@ -83,7 +83,7 @@ class SettingsRoutes:
     async def _set_log_level(self, body: bytes) -> None:
         level = _LOG_LEVELS.get(body.decode(errors="replace").lower())
         if level is None:
-            raise ApiError(400, "INVALID_VALUE", f"the levels are {', '.join(_LOG_LEVELS)}")
+            raise ApiError(400, "INVALID_VALUE", f"use one of the levels {', '.join(_LOG_LEVELS)}")
         self._log.setLevel(level)
 
     async def _set_lookup_addresses(self, body: bytes) -> None:
@@ -168,11 +168,11 @@ def _option(request: Request) -> str:
 
 
 def _unknown(name: str) -> ApiError:
-    return ApiError(400, "INVALID_OPTION", f"{name!r} is no option that this broker has")
+    return ApiError(400, "INVALID_OPTION", f"this broker has no option {name!r}")
 
 
 def _address(host: str, port: int) -> str:
-    """Return an address, empty when nothing is served there."""
+    """Return an address; empty if nothing is served there."""
     return f"{host}:{port}" if port > 0 else ""
 
 

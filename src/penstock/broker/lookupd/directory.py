@@ -1,9 +1,9 @@
-"""The broker's topics as nsqlookupd is told of them, and what is learnt from it for new ones.
+"""The broker's topics for registration at nsqlookupd, and channels of new topics learnt from it.
 
 Owns the channels that a new topic gets because other brokers' topics of its name have them: without
-them a consumer that knows the channel, and comes to this broker later, would miss what was
-published before. They begin with the topic's first message, whenever the answers come, so no
-publisher waits for them. Of very many new topics a few are asked about at a time.
+them, a consumer of such a channel that connects to this broker later would miss earlier messages.
+They begin with the topic's first message, whenever the answers arrive, so no publisher waits for
+them. Only a few of very many new topics are looked up at a time.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ class TopicDirectory:
     """The topics of one broker.
 
     Args:
-        topics: They.
+        topics: The topics.
     """
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
 
     def names(self) -> Iterable[str]:
-        """Return the topics there are."""
+        """Return the names of the topics."""
         return [topic.name for topic in self._topics]
 
     def channels(self, topic: str) -> Collection[str] | None:
-        """Return a topic's channels; None: there is no such topic."""
+        """Return a topic's channels, or None if the topic does not exist."""
         found = self._topics.find(topic)
         return None if found is None else found.channels.keys()
 
 
 class Asker(Protocol):
-    """Makes HTTP requests."""
+    """Sends HTTP requests."""
 
     async def get(self, url: str, query: dict[str, str]) -> bytes:
         """Return the answer to a GET."""
@@ -62,12 +62,12 @@ class Asker(Protocol):
 
 
 class ChannelInheritance:
-    """Tells the announcer of changes, and gives new topics the channels that others have.
+    """Reports changes to the announcer, and gives new topics the channels of other brokers.
 
     Args:
         announcer: Knows the nsqlookupd servers.
-        changes: Makes channels.
-        asker: Asks the servers.
+        changes: Creates channels.
+        asker: Sends requests to the servers.
     """
 
     def __init__(self, announcer: Announcer, changes: TopicChanges, asker: Asker) -> None:
@@ -78,11 +78,11 @@ class ChannelInheritance:
         self._asking: set[asyncio.Task[None]] = set()
 
     def changed(self, topic: str) -> None:
-        """Tell that a topic or its channels came or went."""
+        """Report that a topic or one of its channels was created or deleted."""
         self._announcer.changed(topic)
 
     def created(self, topic: Topic) -> None:
-        """Ask which channels a new topic is to have."""
+        """Look up which channels a new topic should get."""
         if is_ephemeral(topic.name) or not self._announcer.http_addresses():
             return
         self._new.append(topic)
@@ -92,7 +92,7 @@ class ChannelInheritance:
             task.add_done_callback(self._asking.discard)
 
     async def stop(self) -> None:
-        """Ask no more."""
+        """Stop all lookups."""
         self._new.clear()
         for task in tuple(self._asking):
             task.cancel()
@@ -105,8 +105,8 @@ class ChannelInheritance:
                 if not topic.closed:
                     await self._inherit(topic)
             except Exception:
-                # The top of a task: the other topics have their turn.
-                _logger.exception("topic %s: its channels cannot be made", topic.name)
+                # The outermost handler of a task: other topics must get their channels.
+                _logger.exception("topic %s: cannot create its channels", topic.name)
 
     async def _inherit(self, topic: Topic) -> None:
         addresses = self._announcer.http_addresses()
@@ -117,7 +117,7 @@ class ChannelInheritance:
                 starts = (0,) * len(topic.queues)
                 await self._changes.find_or_create_channel(topic, name, starts)
         except PenstockError as error:
-            _logger.warning("topic %s: its channels cannot be made: %s", topic.name, error)
+            _logger.warning("topic %s: cannot create its channels: %s", topic.name, error)
 
     async def _ask(self, address: str, topic: str) -> set[str]:
         try:
@@ -129,18 +129,18 @@ class ChannelInheritance:
 
 
 def parse_channels(answer: bytes) -> set[str]:
-    """Return the channels of an answer that outlive their consumers.
+    """Return the channels in an answer that outlive their consumers.
 
     Raises:
-        InvalidRequest: It is not what nsqlookupd answers.
+        InvalidRequest: It is not an answer of nsqlookupd.
     """
     try:
         document = orjson.loads(answer)
     except orjson.JSONDecodeError as error:
-        raise InvalidRequest(f"the answer is no JSON: {error}") from None
+        raise InvalidRequest(f"the answer is not JSON: {error}") from None
     names = document.get("channels") if isinstance(document, dict) else None
     if not isinstance(names, list):
-        raise InvalidRequest("the answer holds no list of channels")
+        raise InvalidRequest("the answer has no list of channels")
     return {
         name
         for name in names

@@ -1,6 +1,6 @@
 """One connection to an nsqlookupd.
 
-Owns bytes and timers. Does not own what is said (`registration`).
+Owns bytes and timers. Does not own the commands (`registration`).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ class Link(asyncio.Protocol):
     """A connection.
 
     Args:
-        registration: What is said.
+        registration: Provides the commands and processes the answers.
 
     Attributes:
-        identified: The other side knows this broker, or did.
-        ended: Done when it is gone, with what ended it.
+        identified: The other side has accepted this broker's identity.
+        ended: Completed with the reason when the connection ends.
     """
 
     def __init__(self, registration: Registration) -> None:
@@ -34,37 +34,37 @@ class Link(asyncio.Protocol):
         self.ended: asyncio.Future[PenstockError] = self._loop.create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin to tell."""
-        # uvloop's transports have the methods and not the base class.
+        """Begin to register."""
+        # uvloop's transports have asyncio's methods but not its base class.
         self._transport = cast("asyncio.Transport", transport)
         self._registration.opened(self._loop.time())
         self.push()
 
     def data_received(self, data: bytes) -> None:
-        """Take answers, and tell more."""
+        """Process answers, and send further commands."""
         try:
             self._registration.heard(data, self._loop.time())
         except PenstockError as error:
             self._end(error)
-        except Exception as error:  # noqa: BLE001 - a part of the answers may be lost
-            self._end(Unavailable(f"its answer cannot be taken: {error!r}"))
+        except Exception as error:  # noqa: BLE001 - part of the answers may be lost
+            self._end(Unavailable(f"its answer cannot be processed: {error!r}"))
         else:
             self.identified = self.identified or self._registration.identified
             self.push()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Say that it is gone."""
+        """Report the end of the connection."""
         self._end(Unavailable(f"the connection was lost: {exc or 'closed by the other side'}"))
 
     def push(self) -> None:
-        """Send what is to be sent now; if that raises, the link ends, and a new one begins anew."""
+        """Send pending commands; if that raises, the link ends, and a new one starts over."""
         if self._transport is None:
             return
         try:
             self._push(self._transport)
         except PenstockError as error:
             self._end(error)
-        except Exception as error:  # noqa: BLE001 - the top of a callback
+        except Exception as error:  # noqa: BLE001 - the outermost handler of a callback
             self._end(Unavailable(f"the registration cannot be sent: {error!r}"))
 
     def _push(self, transport: asyncio.Transport) -> None:
@@ -79,7 +79,7 @@ class Link(asyncio.Protocol):
         self._timer = self._loop.call_later(wait_s, self.push)
 
     def close(self) -> None:
-        """End it."""
+        """Close the connection."""
         self._end(Unavailable("closed"))
 
     def _end(self, error: PenstockError) -> None:

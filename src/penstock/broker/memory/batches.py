@@ -1,9 +1,9 @@
-"""The batches of one stream partition in memory, which its queue and its retention share.
+"""The batches of one stream partition in memory, shared by its queue and its retention.
 
-Owns the batches, what they take, and the mutex around both. Does not own who adds (`queue`) and who
-takes away (`retention`).
+Owns the batches, their size, and the mutex for both. Does not own adding (`queue`) and deleting
+(`retention`).
 
-Invariants: offsets ascend, with gaps where batches went; an offset is given once.
+Invariants: offsets ascend, with gaps after deletions; an offset is assigned once.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ class Batch(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Return the offset behind the last message."""
+        """Return the offset after the last message."""
         return self.base + len(self.messages)
 
 
 class Batches:
-    """What there is of one queue. Whoever calls a method holds the mutex.
+    """Batches of one queue. Callers of its methods must hold the mutex.
 
-    It is held for the length of a list operation: readers beside the event loop must not see half
+    It is held for the duration of a list operation: readers on other threads must not see a part
     of one.
 
     Attributes:
-        mutex: Around all that follows.
-        kept: The batches, oldest first; a list that is added to, or replaced, but never cut, so
-            that it may be walked through without the mutex where none is added meanwhile. An append
-            that raises takes its own batch back.
+        mutex: Guards the other attributes.
+        kept: The batches, oldest first; the list is appended to or replaced, but never shortened,
+            so that it may be iterated without the mutex where no thread appends meanwhile. An
+            append that raises removes its own batch.
         latest: The offset that the next message gets.
-        size_bytes: What all of them take.
+        size_bytes: Total size of the batches.
     """
 
     __slots__ = ("kept", "latest", "mutex", "size_bytes")
@@ -55,22 +55,22 @@ class Batches:
 
     @property
     def earliest(self) -> int:
-        """Return the offset of the first message that is kept."""
+        """Return the offset of the first kept message."""
         return self.kept[0].base if self.kept else self.latest
 
     def add(self, batch: Batch) -> None:
-        """Let it be the newest."""
+        """Append a batch."""
         self.kept.append(batch)
         self.size_bytes += batch.size_bytes
         self.latest += len(batch.messages)
 
     def take_back(self, base: int) -> None:
-        """Let the newest batch not have been added, if it begins at this offset."""
+        """Remove the newest batch, if it begins at this offset."""
         if self.kept and self.kept[-1].base == base:
             self.size_bytes -= self.kept.pop().size_bytes
             self.latest = base
 
     def keep(self, batches: list[Batch]) -> None:
-        """Let go of all others."""
+        """Keep only these batches."""
         self.kept = batches
         self.size_bytes = sum(batch.size_bytes for batch in batches)

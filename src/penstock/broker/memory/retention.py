@@ -1,9 +1,9 @@
-"""What goes of a stream partition in memory, for topics that are not to outlive the broker.
+"""Deletion of messages from a stream partition in memory, for topics that end with the broker.
 
-Owns how messages go, and the count of those that somebody may have wanted. Does not own which are
-wanted nor how many there is room for (`room`): the topic knows who still wants what.
+Owns the deletion, and the count of wanted messages that were deleted. Does not own which messages
+are wanted nor the size limit (`room`): the topic knows which readers need which messages.
 
-Invariants: what goes unasked is counted; offsets go on, whatever goes.
+Invariants: deletions of wanted messages are counted; offsets continue after deletions.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _TRIM_PAUSE_S = 0.1
 
 
 class MemoryRetention:
-    """Lets go of batches of one queue; on any thread, but for `trim`, which is the event loop's.
+    """Deletes batches of one queue; on any thread, except `trim`, which needs the event loop.
 
     Args:
-        batches: Those of the queue.
+        batches: Batches of the queue.
         clock: For the pauses of `trim`.
 
     Attributes:
-        trim_above_bytes: Trimming pays where the queue is larger.
-        dropped: How many messages went, or were not even appended, though they were wanted.
+        trim_above_bytes: Size of the queue above which trimming is worthwhile.
+        dropped: Number of wanted messages that were deleted or not appended.
     """
 
     def __init__(self, batches: Batches, clock: Clock) -> None:
@@ -43,22 +43,22 @@ class MemoryRetention:
 
     @property
     def has_work(self) -> bool:
-        """Say that there is nothing to look for: its topic lets messages go."""
+        """Always false: the topic trims its queue when messages are appended."""
         return False
 
     def retain(
         self,
-        now_ms: int,  # noqa: ARG002 - named as the disk's retention has it
+        now_ms: int,  # noqa: ARG002 - the signature of the disk's retention
         *,
         held: Mapping[str, int] | None = None,  # noqa: ARG002 - as above
         consumed: bool = False,  # noqa: ARG002 - as above
     ) -> RetentionReport:
-        """Do nothing: its topic lets messages go."""
+        """Do nothing: the topic trims its queue when messages are appended."""
         with self._batches.mutex:
             return RetentionReport(0, self._batches.earliest, None)
 
     def drop_oldest(self, max_bytes: int) -> int:
-        """Let go of the oldest until it is no larger; returns how many messages are gone."""
+        """Delete the oldest messages down to a size; return the number of deleted messages."""
         dropped = 0
         with self._batches.mutex:
             size_bytes, kept = self._batches.size_bytes, self._batches.kept
@@ -72,28 +72,28 @@ class MemoryRetention:
         return dropped
 
     def clear(self) -> None:
-        """Let go of every message. Offsets go on."""
+        """Delete every message. Offsets continue."""
         with self._batches.mutex:
             self._batches.keep([])
 
     def trim(self, is_wanted: Callable[[int, int], bool]) -> None:
-        """Let go of batches that nobody wants any more, wherever they stand."""
+        """Delete unwanted batches, at any position."""
         now_s = self._clock.monotonic_s()
         if now_s < self._trim_again_s:
             return
         batches = self._batches
         before = batches.size_bytes
-        # Without the mutex: whoever is asked may look at the queue. What another thread lets go
-        # meanwhile must not come back.
+        # Without the mutex, because `is_wanted` may read the queue. Batches that another thread
+        # deletes meanwhile must not reappear.
         unwanted = {b.base for b in batches.kept if not is_wanted(b.base, b.end)}
         with batches.mutex:
             batches.keep([batch for batch in batches.kept if batch.base not in unwanted])
         self.trim_above_bytes = max(_TRIM_BYTES, 2 * batches.size_bytes)
         if batches.size_bytes > before // 2:
-            # Where consumers stand still, each publish would look through all.
+            # If consumers make no progress, each publish would check all batches.
             self._trim_again_s = now_s + _TRIM_PAUSE_S
 
     def count_dropped(self, count: int) -> None:
-        """Take note of messages that were not even appended."""
+        """Count messages that were not appended."""
         with self._batches.mutex:
             self.dropped += count

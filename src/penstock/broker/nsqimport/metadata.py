@@ -1,9 +1,9 @@
-"""What an nsqd writes down beside its messages: file names, read positions, topics. Pure.
+"""Metadata of an nsqd beside its messages: file names, read positions, topics. Pure.
 
 NAME.diskqueue.NNNNNN.dat      records; NAME is TOPIC or TOPIC:CHANNEL (TOPIC;CHANNEL on Windows)
 NAME.diskqueue.NNNNNN.dat.bad  records that nsqd could not read
-NAME.diskqueue.meta.dat        depth, then read and write position, a line each
-nsqd.dat                       topics, channels, and which are paused
+NAME.diskqueue.meta.dat        depth, then read and write position, one per line
+nsqd.dat                       topics, channels, and their pause flags
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _SEPARATORS: Final = re.compile(r"[:;]")
 
 @dataclass(frozen=True, slots=True, order=True)
 class QueueName:
-    """Whose messages a queue holds: a topic's, before they went to channels, or a channel's."""
+    """Name of a queue: of a topic, for messages that no channel has, or of a channel."""
 
     topic: str
     channel: str = ""
 
     @classmethod
     def parse(cls, text: str) -> QueueName:
-        """Read the first part of a file's name."""
+        """Parse the first part of a file's name."""
         topic, *channel = _SEPARATORS.split(text, maxsplit=1)
         return cls(topic, *channel)
 
@@ -39,16 +39,16 @@ class QueueName:
 
 @dataclass(frozen=True, slots=True, order=True)
 class DataFile:
-    """A data file: its number in its queue, its name in the folder."""
+    """A data file: its number in its queue, and its name in the folder."""
 
     number: int
-    is_good: bool  # a file that nsqd set aside comes before the one that took its number
+    is_good: bool  # a file renamed to .bad sorts before the one that took its number
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class QueueMetadata:
-    """Where a queue was read and written when nsqd wrote it down last."""
+    """Read and write positions of a queue when nsqd last saved them."""
 
     depth: int
     read_file: int
@@ -75,7 +75,7 @@ class NsqdTopic:
 
 
 def parse_data_file_name(name: str) -> tuple[QueueName, DataFile] | None:
-    """Return what a file's name says; None when it is no data file's."""
+    """Parse a file's name; return None if it is not that of a data file."""
     match = _DATA_FILE.fullmatch(name)
     if match is None:
         return None
@@ -84,19 +84,19 @@ def parse_data_file_name(name: str) -> tuple[QueueName, DataFile] | None:
 
 
 def parse_metadata_file_name(name: str) -> QueueName | None:
-    """Return the queue whose metadata a file holds; None when it is no such file's name."""
+    """Return the queue of a metadata file's name; None if it is not one."""
     match = _META_FILE.fullmatch(name)
     return None if match is None else QueueName.parse(match["name"])
 
 
 def parse_metadata(raw: bytes) -> QueueMetadata | None:
-    """Return a queue's metadata; None when it is cut or damaged."""
+    """Parse a queue's metadata; return None if it is truncated or damaged."""
     match = _METADATA.fullmatch(raw)
     return None if match is None else QueueMetadata(*map(int, match.groups()))
 
 
 def parse_topics(raw: bytes) -> list[NsqdTopic] | None:
-    """Return the topics in ``nsqd.dat``; None when it is cut or damaged."""
+    """Return the topics in ``nsqd.dat``; None if it is truncated or damaged."""
     try:
         document = json.loads(raw)
         return [_topic(entry) for entry in document["topics"] or ()]

@@ -1,13 +1,13 @@
-"""Reads the records of one queue of an nsqd, from where nsqd would go on reading.
+"""Reads the records of one queue of an nsqd, beginning where nsqd would continue.
 
-Owns which files are read and from where. When the metadata is missing, cut, or does not fit the
-files, everything there is read: a message that comes twice is better than one that is lost.
+Owns which files are read and from where. If the metadata is missing, truncated, or does not match
+the files, all of them are read: duplicates are better than losses.
 
-    read file is there, a record or the end at its position    from there
-    read file is gone, later ones are there                    from the first of them
-    anything else                                              from the first file
+    read file exists, with a record or the end at its position    from there
+    read file is missing, later ones exist                        from the first of them
+    anything else                                                 from the first file
 
-Files behind the write position are read too: nsqd writes down its position every few seconds only.
+Files after the write position are read, too: nsqd saves its position only every few seconds.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ImportOptions:
-    """How a folder is read.
+    """Options for reading a folder.
 
     Attributes:
-        include_bad: Read the files that nsqd has set aside as ``.bad`` too. Many of them may have
-            been delivered long ago.
-        max_message_bytes: The largest message, as nsqd had it.
-        batch_bytes: Records come in batches of about this size.
+        include_bad: Also read the files that nsqd has renamed to ``.bad``. Many of their messages
+            may have been delivered long ago.
+        max_message_bytes: The largest message that nsqd accepted.
+        batch_bytes: Approximate size of the batches of records.
     """
 
     include_bad: bool = False
@@ -42,10 +42,10 @@ class ImportOptions:
 
 
 class QueueReader:
-    """Gives the records of a queue, once. Made by `NsqdFolder.read`.
+    """Yields the records of a queue, once. Created by `NsqdFolder.read`.
 
     Attributes:
-        report: What was found until now.
+        report: Findings so far.
     """
 
     def __init__(
@@ -63,17 +63,17 @@ class QueueReader:
         self._fs = fs
         self._files = [file for file in files if file.is_good or options.include_bad]
         self._metadata = metadata
-        self._unwritten: int | None = None  # the first file that was never written, if known
+        self._unwritten: int | None = None  # number of the first file that was never written
 
     def __iter__(self) -> Iterator[Records]:
-        """Give the records in order.
+        """Yield the records in order.
 
-        Damage ends up in the report, and so does a file that cannot be read.
+        Damage is added to the report, and so are files that cannot be read.
         """
         start_file, start_position = self._start()
         previous: int | None = None
         for file in self._files:
-            # What nsqd set aside is behind its read position, and asked for explicitly.
+            # Files that nsqd renamed are before its read position, but requested explicitly.
             if file.number < start_file and file.is_good:
                 self.report.files.append(FileReport(file.name, "consumed"))
                 continue
@@ -88,7 +88,7 @@ class QueueReader:
         self.report.settle()
 
     def _start(self) -> tuple[int, int]:
-        """Return the file and the position to begin with."""
+        """Return the file and the position at which to begin."""
         metadata = self._metadata
         good = [file for file in self._files if file.is_good]
         if metadata is None or not good:
@@ -96,15 +96,15 @@ class QueueReader:
         self.report.depth = metadata.depth if metadata.depth >= 0 else None
         read, write = metadata.read_file, metadata.write_file
         if (read, metadata.read_position) > (write, metadata.write_position):
-            return self._distrust("its read position is behind its write position")
+            return self._distrust("its read position is after its write position")
         begin = next((file for file in good if file.number == read), None)
         if begin is None:
             if read == write and not metadata.read_position and not metadata.depth:
-                return read, 0  # all was read, and nothing was written since
+                return read, 0  # all was read, and nothing was written afterwards
             if any(file.number > read for file in good):
-                self.report.metadata = f"it says that file {read} is read, which is missing"
+                self.report.metadata = f"it names file {read} as the read file, which is missing"
                 return read, 0
-            return self._distrust(f"it says that file {read} is read, and all files are older")
+            return self._distrust(f"it names file {read} as the read file, and all files are older")
         if not self._is_border(begin, metadata.read_position):
             text = f"no record begins at byte {metadata.read_position} of {begin.name}"
             return self._distrust(text)
@@ -124,7 +124,7 @@ class QueueReader:
         return position == len(data) or self._scanner(data).is_record(position) or position == 0
 
     def _expected(self, metadata: QueueMetadata) -> int | None:
-        """Return the depth, unless more was written since it was written down."""
+        """Return the depth, unless files were written after the metadata."""
         last = self._files[-1]
         try:
             end = (last.number, len(self._map(last)))
@@ -162,7 +162,7 @@ class QueueReader:
             self.report.files.append(FileReport(name, "missing", file_count=len(numbers)))
 
     def _estimate_missing(self) -> None:
-        """Estimate what was in missing files from what is in those that were written to the end."""
+        """Estimate the records of missing files from those of completely written files."""
         missing = [file for file in self.report.files if file.state in {"missing", "unreadable"}]
         whole = [file for file in self.report.files if file.state == "read"][:-1]
         if missing and whole:

@@ -1,4 +1,4 @@
-"""What was found while a queue of an nsqd was read."""
+"""Findings of reading a queue of an nsqd."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Doubt:
     """A record whose length is damaged.
 
     Attributes:
-        position: Where it begins in the file.
-        reason: Mistake in its length.
+        position: Its position in the file.
+        reason: Problem with its length.
     """
 
     position: int
@@ -25,19 +25,19 @@ class Doubt:
 
 @dataclass(slots=True)
 class FileReport:
-    """One data file, or several missing ones in a row.
+    """One data file, or several consecutive missing ones.
 
     Attributes:
-        name: Its name in the folder, or the first's.
+        name: Its name in the folder, or that of the first.
         state: Whether it was read, was consumed according to the metadata, is missing between
             others, or cannot be read; unknown: records are missing, and no file shows where.
-        records: Records that are whole.
-        doubts: Records whose length is damaged, given all the same.
-        bytes_read: From where reading began to the end.
-        damage: The parts that gave no record.
-        lost: Records that are gone. An estimate from the size of the others until the reader has
-            come to the end; then, if the metadata says how many there were, its share of these.
-        file_count: Files that it stands for; above 1 for missing ones only.
+        records: Number of intact records.
+        doubts: Records whose length is damaged, imported nevertheless.
+        bytes_read: Bytes from the start of reading to the end.
+        damage: The parts without records.
+        lost: Number of lost records. An estimate from the average size until the reader has
+            reached the end; then, if the metadata has the total, its share of the difference.
+        file_count: Number of files; above 1 only for missing ones.
     """
 
     name: str
@@ -51,19 +51,19 @@ class FileReport:
 
     @property
     def doubtful(self) -> int:
-        """Return how many records have a damaged length."""
+        """Number of records with a damaged length."""
         return len(self.doubts)
 
 
 @dataclass(slots=True)
 class QueueReport:
-    """One queue. Complete when its reader has come to the end.
+    """One queue. Complete when its reader has reached the end.
 
     Attributes:
-        metadata: What is wrong with the queue's metadata file; empty when it is sound.
-        expected: The number of unread records by the metadata, when it fits the files.
-        depth: The number of unread records by the metadata, also when it is stale.
-        files: In the order of reading.
+        metadata: Problem with the queue's metadata file; empty if there is none.
+        expected: Number of unread records according to the metadata, if it matches the files.
+        depth: Number of unread records according to the metadata, even if it is stale.
+        files: The files in the order of reading.
     """
 
     metadata: str = ""
@@ -73,24 +73,24 @@ class QueueReport:
 
     @property
     def records(self) -> int:
-        """Return how many records are whole."""
+        """Number of intact records."""
         return sum(file.records for file in self.files)
 
     @property
     def doubtful(self) -> int:
-        """Return how many records have a damaged length."""
+        """Number of records with a damaged length."""
         return sum(file.doubtful for file in self.files)
 
     @property
     def lost(self) -> int:
-        """Return how many records are gone: exactly where the metadata says, else estimated."""
+        """Number of lost records: exact if the metadata allows it, otherwise estimated."""
         return sum(file.lost for file in self.files)
 
     def settle(self) -> None:
-        """Bring the files' losses in line with the metadata, once everything was read.
+        """Adjust the losses of the files to the metadata, after everything was read.
 
-        Where the metadata fits the files their sum is exact. Where it is stale, what missing files
-        held is bounded by what the metadata knew of and was not found.
+        If the metadata matches the files, their sum is exact. If it is stale, the losses of missing
+        files are limited to the records that the metadata counted and that were not found.
         """
         found = self.records + self.doubtful
         if self.expected is not None:
@@ -102,7 +102,7 @@ class QueueReport:
                 self._share(missing, room)
 
     def _share(self, files: list[FileReport], lost: int) -> None:
-        """Divide a loss among files by their estimates."""
+        """Distribute a loss among files by their estimates."""
         estimates = [file.lost for file in files]
         if lost and not any(estimates):
             self.files.append(FileReport("", "unknown", lost=lost))

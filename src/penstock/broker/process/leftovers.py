@@ -1,7 +1,7 @@
-"""What a broker that was killed had not synced: made durable by the next one.
+"""Fsync of data that a killed broker had not synced, by the next broker.
 
-Owns the order. Whoever appends to a queue or a journal has it synced soon; those that nobody writes
-to any more would stay as the kill left them.
+Owns the order. Queues and journals with new appends are synced soon anyway; without this module,
+idle ones would stay unsynced.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _logger = logging.getLogger(__name__)
 
 
 async def sync_leftovers(topics: Topics, going_on: Callable[[], bool]) -> None:
-    """Make durable what was left, if anything was; slow, beside everything else.
+    """Fsync leftovers, if there are any; slow, beside other work.
 
     Args:
-        topics: The topics, which know whether the last broker was killed.
-        going_on: Says whether to go on; otherwise the next start begins anew.
+        topics: The topics, which know whether the previous broker was killed.
+        going_on: Returns whether to continue; otherwise the next start begins again.
     """
     if not topics.left_unsynced or not await run_on_thread(partial(_sync_queues, topics, going_on)):
         return
@@ -44,7 +44,7 @@ async def sync_leftovers(topics: Topics, going_on: Callable[[], bool]) -> None:
 
 
 def _sync_queues(topics: Topics, going_on: Callable[[], bool]) -> bool:
-    """Make durable what queues hold, beside the event loop; False when not all of it is."""
+    """Fsync the queues, beside the event loop; False if some are not durable."""
     for topic in topics:
         for queue in topic.queues:
             if not going_on():
@@ -53,7 +53,7 @@ def _sync_queues(topics: Topics, going_on: Callable[[], bool]) -> bool:
                 try:
                     queue.request_sync().result()
                 except Closed:
-                    continue  # deleted meanwhile
+                    continue  # the topic was deleted meanwhile
                 except PenstockError as error:
                     _logger.warning("%s: not synced yet: %s", topic.folder, error)
                     return False

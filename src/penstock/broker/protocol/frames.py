@@ -1,9 +1,9 @@
-"""What the server sends: frames of NSQ's V2 protocol.
+"""Frames of NSQ's V2 protocol that the server sends.
 
-    frame     int32 size of what follows, int32 type (0 response, 1 error, 2 message), data
-    message   int64 time of publishing in ns, uint16 attempts, 16 bytes id, body
+    frame     int32 size of the rest, int32 type (0 response, 1 error, 2 message), data
+    message   int64 time of publication in ns, uint16 attempts, 16 bytes id, body
 
-All numbers are big endian.
+All numbers are big-endian.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MESSAGE: Final = 2
 
 _HEAD: Final = struct.Struct(">ii")
 _TYPE_BYTES: Final = 4
-_FEW: Final = 16  # so many are joined faster in Python
+_FEW: Final = 16  # up to this number, joining in Python is faster
 _MESSAGE_HEAD_BYTES: Final = 8 + 2 + messageid.ID_BYTES
 _FRAME_HEAD: Final = np.dtype(
     [
@@ -50,7 +50,7 @@ def response(data: bytes) -> bytes:
 
 
 def error(code: str, text: str = "") -> bytes:
-    """Return an error: NSQ's code, and what is wrong."""
+    """Return an error: NSQ's code and a text."""
     return frame(ERROR, (f"{code} {text}" if text else code).encode())
 
 
@@ -65,13 +65,13 @@ def message_frames(
     attempts: npt.NDArray[np.uint16] | int,
     times_ns: npt.NDArray[np.int64] | int,
 ) -> memoryview:
-    """Return a frame for each message, one behind the other, in one buffer.
+    """Return a frame for each message in one buffer.
 
     Args:
         messages: The bodies, at least one.
         ids: Their ids.
-        attempts: How often each was delivered, this time included; one number stands for all.
-        times_ns: When each was published, epoch ns; one number stands for all.
+        attempts: Number of deliveries of each, including this one; a scalar applies to all.
+        times_ns: Time of publication of each, epoch ns; a scalar applies to all.
     """
     count = len(messages)
     starts = np.frombuffer(messages.buffers()[1], np.int32, count + 1, messages.offset * 4)
@@ -84,7 +84,7 @@ def message_frames(
     if count <= _FEW:
         return _joined_one_by_one(heads, messages, starts)
     places = np.arange(count + 1, dtype=np.int32) * np.int32(_FRAME_HEAD.itemsize)
-    # As an array, for a scalar made from Python's b"" would import pandas.
+    # As an array, because creating a scalar from Python's b"" would import pandas.
     empty = _array(np.zeros(count + 1, np.int32), b"")
     joined = pc.binary_join_element_wise(_array(places, heads), messages, empty)
     ends = np.frombuffer(joined.buffers()[1], np.int32, count + 1, joined.offset * 4)

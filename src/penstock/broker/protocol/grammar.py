@@ -1,9 +1,9 @@
-"""What a line means: one command of NSQ's V2 protocol, or what refuses it.
+"""Parsing of a line: one command of NSQ's V2 protocol, or the error that refuses it.
 
-Owns the words, their parameters and the bodies' bounds, with NSQ's codes and texts. Does not own
-where a line or a body ends (`parser`), nor what is allowed when (`penstock.broker.tcp`).
+Owns the commands, their parameters and the limits of bodies, with NSQ's codes and texts. Does not
+own where a line or a body ends (`parser`), nor when a command is allowed (`penstock.broker.tcp`).
 
-Invariant: a command whose body is to come is checked before that: its line first, then the size.
+Invariant: a command with a body is checked before the body arrives: its line first, then the size.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.broker.protocol.limits import ProtocolLimits
 
 _INT64_MAX: Final = 2**63 - 1
-_DIGITS_MAX: Final = 18  # of a number that is below _INT64_MAX for sure
+_DIGITS_MAX: Final = 18  # of a number that is certainly below _INT64_MAX
 _COUNT_BYTES: Final = 4
 _ESCAPES: Final = {
     "\a": "\\a",
@@ -37,20 +37,20 @@ _ESCAPES: Final = {
     '"': '\\"',
     "\\": "\\\\",
 }
-_NO_UTF8: Final = range(0xDC80, 0xDD00)  # what Python decodes single bytes to
+_NO_UTF8: Final = range(0xDC80, 0xDD00)  # Python's surrogate escapes of invalid bytes
 _CODE_OF_BODY: Final = {"message": "E_BAD_MESSAGE", "body": "E_BAD_BODY"}
 
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """A command of which the line has come, and the body has not.
+    """A command whose line was received and whose body was not.
 
     Attributes:
-        name: The command's.
-        holds: What the body is to NSQ: a message, or something of its own.
-        max_bytes: Largest body.
-        complete: Makes the command from the body.
-        line_topic: Of a PUB, whose next line is likely the same: its topic.
+        name: Name of the command.
+        holds: NSQ's word for the body in errors.
+        max_bytes: Maximum size of the body.
+        complete: Creates the command from the body.
+        line_topic: Topic of a PUB, whose next line is likely the same.
     """
 
     name: str
@@ -60,10 +60,10 @@ class Awaited:
     line_topic: str | None = None
 
     def check_size(self, size: int) -> None:
-        """Judge the size that the client announces.
+        """Check the size that the client announces.
 
         Raises:
-            Refused: No such body is taken.
+            Refused: The size is not allowed.
         """
         if 0 < size <= self.max_bytes:
             return
@@ -75,10 +75,10 @@ class Awaited:
 
 
 class Grammar:
-    """Reads lines.
+    """Parses lines.
 
     Args:
-        limits: The bounds.
+        limits: Limits on the input.
     """
 
     def __init__(self, limits: ProtocolLimits) -> None:
@@ -99,10 +99,10 @@ class Grammar:
         }
 
     def read(self, line: bytes) -> c.Command | Awaited:
-        """Return what a line says; it has no newline any more.
+        """Parse a line without its line feed.
 
         Raises:
-            Refused: It is no command.
+            Refused: It is not a command.
         """
         parts = (line[:-1] if line.endswith(b"\r") else line).split(b" ")
         parse = self._table.get(parts[0])
@@ -110,7 +110,7 @@ class Grammar:
             raise c.Refused("E_INVALID", f"invalid command {_shown(parts[0])}")
         try:
             return parse(parts)
-        except c.Refused as refused:  # narrow: names the command
+        except c.Refused as refused:  # add the name of the command
             refused.name = parts[0].decode("ascii")
             raise
 
@@ -136,7 +136,7 @@ class Grammar:
 
     def _mpub(self, parts: list[bytes]) -> Awaited:
         _require(parts, 2, "parameters")
-        # NSQ says the code twice, and clients may have learnt it so.
+        # NSQ repeats the code, and clients may depend on it.
         topic = _name(parts[1], "E_BAD_TOPIC", "E_BAD_TOPIC MPUB topic")
         limits = self._limits
 
@@ -160,7 +160,7 @@ class Grammar:
             raise c.Refused("E_INVALID", "AUTH invalid number of parameters")
         return Awaited("AUTH", "body", self._limits.max_body_bytes, c.Authenticate)
 
-    # -- of a line alone
+    # -- without a body
 
     def _sub(self, parts: list[bytes]) -> c.Command:
         _require(parts, 3, "parameters")
@@ -199,14 +199,14 @@ def _require(parts: list[bytes], count: int, noun: str) -> None:
 
 
 def _name(raw: bytes, code: str, what: str) -> str:
-    name = raw.decode("latin-1")  # a letter for each byte, so that the length is NSQ's
+    name = raw.decode("latin-1")  # one letter per byte, so that the length equals NSQ's
     if not is_valid_name(name):
         raise c.Refused(code, f"{what} name {_quoted(raw)} is not valid")
     return name
 
 
 def _quoted(raw: bytes) -> str:
-    """Return a name as NSQ shows it: what cannot be printed is escaped in Go's manner."""
+    """Quote a name as NSQ does: nonprintable characters are escaped as in Go."""
     return '"' + "".join(map(_escaped, raw.decode("utf-8", "surrogateescape"))) + '"'
 
 
@@ -222,7 +222,7 @@ def _escaped(letter: str) -> str:
 
 
 def _number(raw: bytes, text: str) -> int:
-    """Return an unsigned number: digits only, none at all is 0, as NSQ has it."""
+    """Return an unsigned number: digits only; an empty text is 0, as in NSQ."""
     if raw and not raw.isdigit():
         raise c.Refused("E_INVALID", f"{text} {_shown(raw)}")
     digits = raw.lstrip(b"0") or b"0"

@@ -1,4 +1,4 @@
-"""What the broker is told of the servers that authorize its clients."""
+"""Options of the servers that authorize the broker's clients."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 class AuthMethod(enum.StrEnum):
-    """How an authorization server is asked."""
+    """HTTP method of requests to an authorization server."""
 
     GET = "get"
     POST = "post"
@@ -18,11 +18,11 @@ class AuthOptions:
     """The authorization servers.
 
     Attributes:
-        addresses: ``HOST:PORT`` or URLs; none: clients need no authorization but the token.
-        method: With the question in the query string, or as JSON in the body.
+        addresses: ``HOST:PORT`` or URLs; none: clients need only the token.
+        method: GET with a query string, or POST with JSON in the body.
         connect_timeout_ms: Longest wait for a connection.
         request_timeout_ms: Longest wait for a whole answer.
-        max_answer_bytes: Largest answer.
+        max_answer_bytes: Maximum size of an answer.
     """
 
     addresses: tuple[str, ...] = ()

@@ -1,12 +1,12 @@
-"""Topics and channels as ``/stats`` shows them.
+"""Topics and channels as shown by ``/stats``.
 
-Owns the fields, which are NSQ's in NSQ's order, ours behind them, and what they count here:
+Owns the fields, which are NSQ's in NSQ's order, followed by Penstock's, and their meaning here:
 
-- ``depth`` of a topic is what no channel was given yet; ``depth`` of a channel what waits, without
-  what is in flight or deferred. Both as in NSQ.
+- ``depth`` of a topic is the number of messages that no channel has; ``depth`` of a channel the
+  number that wait, without those in flight or deferred. Both as in NSQ.
 - ``backend_depth`` is the part of it that would be read from the disk. All messages are on the
-  disk; the newest are in memory, too.
-- Counts are since the broker started.
+  disk; the newest are also in memory.
+- Counts begin at the start of the broker.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     from penstock.broker.topics.topic import Topic
 
 Json = dict[str, object]
-Shown = orjson.Fragment | str  # a client in the form of the document
+Shown = orjson.Fragment | str  # an encoded client
 
 _QUEUE_FIELDS: Final = tuple(field.name for field in fields(DiskQueueStatistics))
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What is asked for.
+    """Selection of topics and channels for `/stats`.
 
     Attributes:
-        topic: Of this topic only; empty: of all.
-        channel: Of this channel only, and of topics that have it; empty: of all.
-        clients: With the clients.
+        topic: Only this topic; empty: all.
+        channel: Only this channel, and topics that have it; empty: all.
+        clients: Include the clients.
     """
 
     topic: str = ""
@@ -48,10 +48,10 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class LatencyStatistics:
-    """How long messages took from their publish to their FIN.
+    """Times from the publish of messages to their FIN.
 
     Attributes:
-        count: How many were measured.
+        count: Number of measured messages.
         percentiles: ``{"quantile": q, "value": nanoseconds}`` each; None: they are not measured.
     """
 
@@ -61,19 +61,19 @@ class LatencyStatistics:
 
 @dataclass(frozen=True, slots=True)
 class ChannelStatistics:
-    """How one channel stands, as JSON shows it.
+    """Statistics of one channel for JSON.
 
     Attributes:
-        clients: Its consumers; a document adds them a few at a time. None: not asked for.
-        messages_lost: The disk lost them before they were finished.
-        messages_expired: They were too old to be delivered.
-        messages_dead_lettered: They were tried too often and went to the dead-letter topic.
-        messages_given_up: They were tried too often, and there is no such topic.
-        messages_shed: They went before they were finished: the topic was to drop its oldest, or an
-            ephemeral channel fell behind further than it may.
-        journal_damaged: 1: what it had kept of its messages was damaged or gone when the broker
-            started, so that finished ones come again.
-        next_offsets: What is given out next, by stream partition.
+        clients: Its consumers; added to a document in slices. None: not requested.
+        messages_lost: Messages that the disk lost before they were finished.
+        messages_expired: Messages that expired before their delivery.
+        messages_dead_lettered: Messages over `max_attempts`, moved to the dead-letter topic.
+        messages_given_up: Messages over `max_attempts`, without a dead-letter topic.
+        messages_shed: Messages deleted before they were finished: the topic drops its oldest, or an
+            ephemeral channel exceeded its backlog limit.
+        journal_damaged: 1 if the journal was damaged or missing when the broker started, so that
+            finished messages are delivered again.
+        next_offsets: Offset of the next delivery, by stream partition.
     """
 
     channel_name: str
@@ -99,14 +99,14 @@ class ChannelStatistics:
 
 @dataclass(frozen=True, slots=True)
 class TopicStatistics:
-    """How one topic stands, as JSON shows it.
+    """Statistics of one topic for JSON.
 
     Attributes:
-        messages_lost: Damage on the disk cost them.
-        messages_dropped: They went to keep the topic within its bound.
-        messages_refused: They were not taken because of it.
-        repeated_publishes: A producer sent them again, and they are there once.
-        partitions: How the stream partitions stand.
+        messages_lost: Messages lost because of damage on the disk.
+        messages_dropped: Messages deleted to keep the topic within its maximum size.
+        messages_refused: Messages refused because of the maximum size.
+        repeated_publishes: Publishes that a producer repeated, and that were stored once.
+        partitions: Statistics of the stream partitions.
     """
 
     topic_name: str
@@ -125,7 +125,7 @@ class TopicStatistics:
 
 
 def topic_statistics(topic: Topic, selection: Selection) -> TopicStatistics | None:
-    """Return how a topic stands, without clients; None: it has not the channel asked for."""
+    """Return the statistics of a topic without clients; None: it lacks the selected channel."""
     channels = sorted(topic.channels.items())
     if selection.channel:
         channels = [entry for entry in channels if entry[0] == selection.channel]
@@ -150,7 +150,7 @@ def topic_statistics(topic: Topic, selection: Selection) -> TopicStatistics | No
 
 
 def channel_statistics(channel: Channel, selection: Selection) -> ChannelStatistics:
-    """Return how a channel stands, without clients."""
+    """Return the statistics of a channel without clients."""
     counts, counters = channel.counts(), channel.counters
     return ChannelStatistics(
         channel_name=channel.name,
@@ -176,7 +176,7 @@ def channel_statistics(channel: Channel, selection: Selection) -> ChannelStatist
 
 
 def client_json(client: ClientStatistics, topic: str) -> Json:
-    """Return a client as JSON shows it; publishes to `topic` only, to all if it is empty."""
+    """Return a client for JSON, with its publishes to `topic`, or to all topics if empty."""
     document: Json = {
         "client_id": client.client_id,
         "hostname": client.hostname,
@@ -214,7 +214,7 @@ def client_json(client: ClientStatistics, topic: str) -> Json:
     document["tls_cipher_suite"] = "" if tls is None else tls.cipher
     document["tls_version"] = "" if tls is None else tls.version
     document["tls_negotiated_protocol"] = "" if tls is None else tls.protocol
-    # Go's word for what TLS has always had since protocols are negotiated by ALPN.
+    # Go's name for ALPN, which TLS has always used.
     document["tls_negotiated_protocol_is_mutual"] = tls is not None
     return document
 

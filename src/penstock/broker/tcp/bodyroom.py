@@ -1,9 +1,9 @@
-"""Room in memory for a large body that a client sends, from its first bytes to its last.
+"""Memory for a large body that a client sends, from its first bytes to its last.
 
-Owns the wait for room, and the time that a body may take. Does not own the room (`admission`) nor
+Owns the wait for memory, and the time limit of a body. Does not own the budget (`admission`) nor
 the body (`intake`).
 
-Invariant: room and time are of one body: of those that come without a pause each has its own.
+Invariant: memory and time limit belong to one body: each of several consecutive bodies has its own.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ _LARGE_BYTES: Final = 1 << 16  # smaller ones are bounded by the number of conne
 
 
 class BodyReader(Protocol):
-    """Who reads a body: a connection."""
+    """Reader of a body: a connection."""
 
     def read_body(self) -> None:
-        """Read it now, or go on: it has its room."""
+        """Begin or continue to read the body: its memory is reserved."""
         ...
 
     def fail(self, code: str, text: str) -> None:
-        """Refuse it, in NSQ's words: there was no room, or its time is over."""
+        """Refuse the body with NSQ's texts: no memory, or the time limit was exceeded."""
         ...
 
 
 class BodyRoom:
-    """The room of one connection.
+    """Memory for the large bodies of one connection.
 
     Args:
-        budget: Gives it.
-        timeout_ms: How long a body may take, once it has room.
+        budget: Budget from which memory is reserved.
+        timeout_ms: Time limit of a body once its memory is reserved.
 
     Attributes:
-        is_awaited: A body waits for room, and is not read.
+        is_awaited: A body waits for memory, and is not read.
     """
 
     __slots__ = ("_budget", "_holding", "_timeout_ms", "is_awaited")
@@ -55,12 +55,12 @@ class BodyRoom:
         self._holding: asyncio.Task[None] | None = None
 
     def watch(self, reader: BodyReader, wanted_bytes: int, *, is_another: bool) -> bool:
-        """Let a large body that is under way have its room, and no longer than it is under way.
+        """Reserve memory for a large body that is being received, until it has ended.
 
         Args:
-            reader: Who reads it; kept no longer than there is a body.
-            wanted_bytes: What the body under way lacks; 0: there is none.
-            is_another: It is not the one of the last call.
+            reader: Its reader; not kept after the body.
+            wanted_bytes: Missing bytes of the current body; 0: there is none.
+            is_another: It is a different body than at the last call.
 
         Returns:
             Whether `is_awaited` may have changed.
@@ -70,13 +70,13 @@ class BodyRoom:
             self.close()
             changed = True
         if self._holding is None and wanted_bytes > _LARGE_BYTES:
-            # The task begins in a later turn of the loop.
+            # The task begins in a later iteration of the loop.
             self._holding = start_job("body room", self._hold(reader, wanted_bytes))
             self.is_awaited = changed = True
         return changed
 
     def close(self) -> None:
-        """Give the room back."""
+        """Release the memory."""
         if self._holding is not None:
             self._holding.cancel()
             self._holding = None
@@ -92,6 +92,6 @@ class BodyRoom:
         except PenstockError as error:
             reader.fail("E_PUB_FAILED", f"PUB failed {error}")
         except Exception:
-            # The top of a task: its connection must not wait for room that nobody asks for.
-            _logger.exception("a large body cannot have its room")
+            # The outermost handler of a task: its connection must not wait without end.
+            _logger.exception("cannot reserve memory for a large body")
             reader.fail("E_PUB_FAILED", "PUB failed internal error")

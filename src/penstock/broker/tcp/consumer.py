@@ -1,7 +1,7 @@
-"""A connection's side as a consumer: RDY, deliveries, and what its client says of messages.
+"""The consumer side of a connection: RDY, deliveries, and commands for messages.
 
-Owns the numbers that NSQ keeps of a consumer, and its place in a channel. Does not own bytes on the
-wire (`connection`) nor the messages' state (`penstock.broker.channel`).
+Owns the counters that NSQ keeps of a consumer, and its subscription to a channel. Does not own
+bytes on the wire (`connection`) nor the messages' state (`penstock.broker.channel`).
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 
 class Wire(Protocol):
-    """The connection under a consumer."""
+    """The connection of a consumer."""
 
     @property
     def output(self) -> Output:
-        """Return what takes the bytes that are sent."""
+        """Queue of data to send."""
         ...
 
     def close(self) -> None:
-        """End the connection, when what was sent has left."""
+        """Close the connection after sending pending output."""
         ...
 
 
@@ -42,8 +42,8 @@ class Consumer:
         topic: The topic of its channel.
         channel: Its channel.
         wire: The connection.
-        message_timeout_ms: How long its client may take over a message.
-        sample_rate: Percent of the messages that it wants; 0: all.
+        message_timeout_ms: Time-out of its messages.
+        sample_rate: Percentage of the messages that it receives; 0: all.
     """
 
     def __init__(
@@ -71,12 +71,12 @@ class Consumer:
 
     @property
     def in_flight(self) -> int:
-        """Return how many messages the client has."""
+        """Return how many messages are in flight for the client."""
         return self.channel.state.in_flight.of(self.number)
 
     @property
     def writable(self) -> bool:
-        """Say whether the connection takes more."""
+        """Whether the connection accepts more output."""
         return self._output.writable
 
     def deliver(self, batch: Delivery) -> None:
@@ -86,22 +86,22 @@ class Consumer:
         self._output.send(frames)
 
     def evict(self) -> None:
-        """Close the connection: the channel is gone."""
+        """Close the connection: the channel was deleted."""
         self._wire.close()
 
     def set_ready(self, count: int) -> None:
-        """Take so many messages at once from now on; nothing while closing."""
+        """Set the maximum number of messages in flight; ignored while closing."""
         if not self.closing:
             self.ready = count
             self._look()
 
     def start_close(self) -> None:
-        """Take no more messages; those in flight may still be answered."""
+        """Receive no further messages; those in flight can still be answered."""
         self.closing = True
         self.ready = 0
 
     def finish(self, ids: npt.NDArray[np.int64]) -> None:
-        """Be done with messages, and say which were not the client's."""
+        """Finish messages, and send an error for each that was not in flight for the client."""
         failed = self.channel.finish(self, ids)
         self.finish_count += len(ids) - len(failed)
         if len(failed):
@@ -109,28 +109,28 @@ class Consumer:
             self._output.send(b"".join(_refusal("FIN", text) for text in texts))
 
     def requeue(self, message: int, delay_ms: int) -> None:
-        """Let a message come again."""
+        """Redeliver a message later."""
         if self.channel.requeue(self, message, delay_ms):
             self.requeue_count += 1
         else:
             self.refuse("REQ", messageid.text(message))
 
     def touch(self, message: int, max_timeout_ms: int) -> None:
-        """Take more time over a message."""
+        """Extend the time-out of a message."""
         if not self.channel.touch(self, message, max_timeout_ms):
             self.refuse("TOUCH", messageid.text(message))
 
     def leave(self) -> None:
-        """Leave the channel: the connection is gone."""
+        """Leave the channel: the connection has ended."""
         self.ready = 0
         self.channel.unsubscribe(self)
 
     def _look(self) -> None:
-        """Let the channel look again: there is room for more."""
+        """Make the channel check again whether the consumer can take more."""
         self.channel.wake(self)
 
     def refuse(self, command: str, shown: str) -> None:
-        """Say that a message is not the client's; the connection goes on."""
+        """Send an error for a message that is not the client's; the connection continues."""
         self._output.send(_refusal(command, shown))
 
 

@@ -1,11 +1,11 @@
-"""Who gets past: ``AUTH``, and what its holder may do.
+"""Authorization of clients: ``AUTH``, and the permissions of its secret.
 
-Owns the checks before a command is carried out, with NSQ's codes and texts. Does not own what is
-allowed (`penstock.broker.security`). The broker's token, where there is one, allows everything,
-beside what authorization servers allow.
+Owns the checks before a command is executed, with NSQ's codes and texts. Does not own the
+permissions (`penstock.broker.security`). The broker's token, if there is one, allows everything, in
+addition to what authorization servers allow.
 
-Invariants: without an answer that is valid now nothing is allowed; a client is told that it was
-refused and never why a server could not be asked.
+Invariants: without a valid answer nothing is allowed; a client learns that it was refused, but not
+why a server could not be queried.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _EVERYTHING: Final = Grant(
 
 
 class Gate:
-    """Checks what clients may do.
+    """Checks the permissions of clients.
 
     Args:
         token: The secret that allows everything, if there is one.
         authority: The authorization servers, if there are any.
-        clock: For when an answer expires.
+        clock: For the expiry of answers.
     """
 
     def __init__(self, token: str | None, authority: Authority | None, clock: Clock) -> None:
@@ -56,10 +56,10 @@ class Gate:
         self.closed = token is not None or authority is not None
 
     def authenticate(self, connection: Connection, secret: bytes) -> Awaitable[None] | None:
-        """Find out who a client is, and say so.
+        """Authenticate a client, and answer it.
 
         Raises:
-            Refused: It is nobody, or must not ask now.
+            Refused: The secret is not accepted, or AUTH is not allowed now.
         """
         if connection.consumer is not None:
             raise c.Refused("E_INVALID", "cannot AUTH in current state")
@@ -78,10 +78,10 @@ class Gate:
     def check(
         self, connection: Connection, command: str, topic: str, channel: str = ""
     ) -> Awaitable[None] | None:
-        """Let a command pass, or return what is to be awaited before it may.
+        """Check a command; return an awaitable if the check is not complete yet.
 
         Raises:
-            Refused: It is not allowed; so does what is awaited.
+            Refused: The command is not allowed; the awaitable raises it, too.
         """
         if not self.closed:
             return None

@@ -1,8 +1,8 @@
-"""What each command does: NSQ's rules of what is allowed when, and its answers.
+"""Execution of commands: NSQ's rules about when each is allowed, and its answers.
 
-Owns the steps of a command, but for those that publish (`publishing`). Does not own bytes
-(`connection`) nor messages' state. A command that takes longer than a turn of the loop gives
-something to await; the rest is done when it returns.
+Owns the steps of commands, except those that publish (`publishing`). Does not own bytes
+(`connection`) nor messages' state. A command that takes longer than an iteration of the loop
+returns an awaitable.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ _OF_NO_CONSUMER: Final = frozenset({"SUB", "IDENTIFY", "AUTH"})
 
 
 class CommandHandler:
-    """Carries out commands.
+    """Executes commands.
 
     Args:
         broker: The broker.
-        limits: What clients may negotiate.
-        gate: Checks what they may do.
-        tls: The server's certificate, if it has one.
+        limits: Limits on the settings that clients negotiate.
+        gate: Checks their permissions.
+        tls: TLS context of the server, if it has a certificate.
     """
 
     def __init__(
@@ -83,10 +83,10 @@ class CommandHandler:
         }
 
     def carry_out(self, connection: Connection, command: c.Command) -> Awaitable[None] | None:
-        """Carry out a command, or return what is left of it, to be awaited.
+        """Execute a command; return an awaitable if it is not done yet.
 
         Raises:
-            Refused: It cannot be; the connection ends.
+            Refused: The command is not allowed or failed; the connection ends.
         """
         if self._needs_tls and not connection.session.tls:
             _require_plain(command)
@@ -166,11 +166,11 @@ class CommandHandler:
     def _identify(self, connection: Connection, command: c.Command) -> Awaitable[None] | None:
         assert isinstance(command, c.Identify)
         session = connection.session
-        # A second one could not be carried out: the connection is upgraded, or is not, by then.
+        # A second one is refused: by then the upgrades of the connection are done.
         if connection.consumer is not None or session.identified:
             raise c.Refused("E_INVALID", "cannot IDENTIFY in current state")
         negotiated = negotiate(command.body, self._limits)
-        codec = _codec(negotiated)  # before the answer promises it
+        codec = _codec(negotiated)  # created before the answer promises it
         session.negotiated = negotiated
         session.identified = True
         connection.restart_heartbeat()
@@ -183,7 +183,7 @@ class CommandHandler:
         return None
 
     async def _upgrade(self, connection: Connection, codec: Codec | None) -> None:
-        """Change to TLS, then to compression; each begins with an OK of its own."""
+        """Change to TLS, then to compression; each begins with its own OK."""
         session = connection.session
         if session.negotiated.tls:
             assert self._tls is not None
@@ -200,7 +200,7 @@ class CommandHandler:
 
     def _malformed(self, connection: Connection, command: c.Command) -> None:
         assert isinstance(command, c.Malformed)
-        # NSQ looks at the state before the parameters.
+        # NSQ checks the state before the parameters.
         misplaced = _OF_NO_CONSUMER if connection.consumer is not None else _OF_CONSUMERS
         is_second = command.name == "IDENTIFY" and connection.session.identified
         if is_second or command.name in misplaced:
@@ -215,7 +215,7 @@ def _codec(negotiated: Negotiated) -> Codec | None:
 
 
 def _require_plain(command: c.Command) -> None:
-    """Let pass what a client may say before it is under TLS."""
+    """Raise if a command is not allowed before TLS."""
     name = command.name if isinstance(command, c.Stray) else _NAMES.get(type(command))
     if name is not None:
         raise c.Refused("E_INVALID", f"cannot {name} in current state (TLS required)")

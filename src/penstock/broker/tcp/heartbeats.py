@@ -1,11 +1,11 @@
-"""When each connection's heartbeat is due: one timer for all of them.
+"""Schedule of the heartbeats of all connections with one timer.
 
-Owns the plan: connections in slots of a tenth of a second, those with long intervals in every few
-slots only, so that many beat, and are answered, in one turn of the loop. Does not own what a
-heartbeat is (`connection`).
+Owns the schedule: connections are in slots of a tenth of a second, those with long intervals only
+in every few slots, so that many heartbeats are sent, and answered, in one iteration of the loop.
+Does not own the sending of a heartbeat (`connection`).
 
-Invariants: a connection is in one slot at most; a beat is never early, and late by a slot or a
-thirtieth of its interval at most; while nobody is planned there is no timer.
+Invariants: a connection is in one slot at most; a heartbeat is never early, and late by at most a
+slot or a thirtieth of its interval; without scheduled connections there is no timer.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ _STEPS: Final = 30
 
 
 class Beating(Protocol):
-    """A connection, as the plan sees it.
+    """A connection, as seen by the schedule.
 
     Attributes:
-        beat_slot: Where it is in the plan; 0: nowhere. The plan's alone to change.
+        beat_slot: Its slot in the schedule; 0: none. Only the schedule changes it.
     """
 
     beat_slot: int
 
     def beat(self, now_s: float) -> None:
-        """Send a heartbeat, and plan the next one."""
+        """Send a heartbeat, and schedule the next one."""
         ...
 
 
 class Heartbeats:
-    """The plan of one front. Used on its event loop only."""
+    """The schedule of one server. Used on its event loop only."""
 
     def __init__(self) -> None:
         self._slots: dict[int, set[Beating]] = {}
@@ -45,7 +45,7 @@ class Heartbeats:
         self._timer: asyncio.TimerHandle | None = None
 
     def plan(self, connection: Beating, delay_s: float) -> None:
-        """Let a connection beat after so long, and not when it was planned before."""
+        """Schedule a connection after a delay, replacing an earlier schedule."""
         self.forget(connection)
         loop = asyncio.get_running_loop()
         step = max(1, int(delay_s / _SLOT_S) // _STEPS)
@@ -61,9 +61,9 @@ class Heartbeats:
             self._set_timer(loop)
 
     def forget(self, connection: Beating) -> None:
-        """Let a connection beat no more."""
+        """Remove a connection from the schedule."""
         if connection.beat_slot:
-            # A slot whose turn it is now is not in the plan any more.
+            # A slot that is being processed has been removed from the schedule.
             self._slots.get(connection.beat_slot, set()).discard(connection)
             connection.beat_slot = 0
 
@@ -81,11 +81,11 @@ class Heartbeats:
             while self._order and self._order[0] * _SLOT_S <= now_s:
                 slot = heapq.heappop(self._order)
                 for connection in self._slots.pop(slot, ()):
-                    if connection.beat_slot == slot:  # else one before it has ended or moved it
+                    if connection.beat_slot == slot:  # otherwise an earlier beat ended or moved it
                         connection.beat_slot = 0
                         self._beat_one(connection, now_s)
         finally:
-            # A beat plans the next one, which may have set the timer already.
+            # A beat schedules the next one, which may have set the timer already.
             if self._timer is None:
                 self._set_timer(loop)
 
@@ -93,5 +93,5 @@ class Heartbeats:
         try:
             connection.beat(now_s)
         except Exception:
-            # One connection must not keep the others from beating; it has ended itself.
+            # One connection must not prevent the heartbeats of others; it has aborted itself.
             _logger.exception("a heartbeat failed")

@@ -1,10 +1,10 @@
-"""One TCP connection to a server: bytes in and out, upgrades, heartbeats, its end.
+"""One TCP connection to a server: input and output, upgrades, heartbeats, its end.
 
-Owns the transport, the handshake's execution and the watch over a silent peer. Does not own what
-frames mean to a producer or a consumer, which is behind `Listener`.
+Owns the transport, the execution of the handshake and the detection of a silent peer. Does not own
+the meaning of frames for a producer or a consumer, which is behind `Listener`.
 
-Invariant: a listener whose `open_connection` returned hears of the end exactly once, and of nothing
-after that; one whose did not, never.
+Invariant: `disconnected` of a listener is called exactly once if `open_connection` returned, and no
+other callback follows; if it did not return, never.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ _MS: Final = 1_000
 
 
 class Listener(Protocol):
-    """Who uses a connection."""
+    """User of a connection."""
 
     def received(self, frames: list[Frame]) -> None:
-        """Take frames, heartbeats left out."""
+        """Process frames other than heartbeats."""
         ...
 
     def disconnected(self, reason: PenstockError) -> None:
-        """Take note of the end."""
+        """Handle the end of the connection."""
         ...
 
 
 class Connection(asyncio.Protocol):
-    """One connection. Made by `open_connection`.
+    """One connection. Create it with `open_connection`.
 
     Attributes:
-        address: The server's.
-        features: What was negotiated.
-        heartbeat_count: Heartbeats that came.
+        address: Address of the server.
+        features: Negotiated settings.
+        heartbeat_count: Number of received heartbeats.
     """
 
     def __init__(self, address: str, options: ConnectionOptions, listener: Listener) -> None:
@@ -68,17 +68,17 @@ class Connection(asyncio.Protocol):
         self._upgrade: asyncio.Task[None] | None = None
         self._watch: asyncio.Task[None] | None = None
 
-    # -- what the loop calls
+    # -- callbacks of the loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin the dialogue."""
-        # uvloop's transports are asyncio's by what they do, not by their class.
+        """Begin the handshake."""
+        # uvloop's transports have asyncio's methods but not its base class.
         self._transport = cast("asyncio.Transport", transport)
         if self._handshake is not None:
             self._transport.write(self._handshake.begin())
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the listener."""
+        """Notify the listener."""
         self._transport = None
         self._output.clear()
         for task in (self._watch, self._upgrade):
@@ -93,7 +93,7 @@ class Connection(asyncio.Protocol):
             self._ready.set_exception(self._reason)
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes."""
+        """Process received bytes."""
         self._heard = True
         if self._reason is not None:
             return
@@ -108,34 +108,34 @@ class Connection(asyncio.Protocol):
     # -- for the listener
 
     def send(self, data: bytes) -> None:
-        """Send bytes, together with what else is sent in this turn of the loop."""
+        """Send bytes, together with other output of this iteration of the loop."""
         if not self._output_scheduled:
-            # First: if it raises, the caller knows that nothing is sent.
+            # Schedule first: if it raises, the caller knows that nothing is sent.
             self._loop.call_soon(self._flush)
             self._output_scheduled = True
         self._output.append(data)
 
     def close(self) -> None:
-        """Send what is to be sent, and end the connection."""
+        """Send pending output, and close the connection."""
         self._flush()
         self._end(Closed(f"the connection to {self.address} was closed here"))
         if self._transport is not None:
             self._transport.close()
 
     def abort(self, reason: PenstockError) -> None:
-        """End the connection now."""
+        """Close the connection immediately."""
         self._end(reason)
         if self._transport is not None:
             self._transport.abort()
 
-    # -- the beginning
+    # -- the handshake
 
     async def open(self, environment: Environment) -> None:
-        """Wait until the dialogue at the beginning is over, then watch the peer.
+        """Wait for the end of the handshake, then start watching the peer.
 
         Raises:
-            InvalidRequest: The server refuses, or is no server of NSQ's protocol.
-            Unavailable: It refuses for now, or the connection broke.
+            InvalidRequest: The server refuses, or does not speak NSQ's protocol.
+            Unavailable: The server refuses for now, or the connection broke.
         """
         await self._ready
         if self._transport is None:
@@ -163,7 +163,7 @@ class Connection(asyncio.Protocol):
             self._take(piece)
 
     def _step(self, step: handshake.Step) -> bytes:
-        """Take a step; return bytes that came already and are to be read after it."""
+        """Execute a step; return received bytes that must be parsed after it."""
         assert self._handshake is not None
         match step:
             case handshake.StartTls():
@@ -190,11 +190,11 @@ class Connection(asyncio.Protocol):
             upgraded = await self._loop.start_tls(
                 self._transport, self, context, server_hostname=name or host or ""
             )
-        except OSError as error:  # what the ssl module raises is one
+        except OSError as error:  # includes `ssl.SSLError`
             text = f"{self.address}: no TLS: {error}; check the certificate and the address"
             self.abort(InvalidRequest(text))
             return
-        except Exception as error:  # noqa: BLE001 - the top of a task
+        except Exception as error:  # noqa: BLE001 - the outermost handler of a task
             self.abort(Unavailable(f"{self.address}: TLS failed: {error!r}; try again"))
             return
         if upgraded is None:
@@ -210,7 +210,7 @@ class Connection(asyncio.Protocol):
         self.send(wire.NOP)
         return [frame for frame in frames if frame != beats]
 
-    # -- while it is there
+    # -- the open connection
 
     def _flush(self) -> None:
         self._output_scheduled = False
@@ -222,15 +222,15 @@ class Connection(asyncio.Protocol):
                 self._transport.writelines(output)
             else:
                 self._transport.write(self._codec.compress(b"".join(output)))
-        except Exception as error:  # noqa: BLE001 - bytes are missing in the stream: it ends here
-            self.abort(Unavailable(f"{self.address}: nothing can be sent: {error!r}; try again"))
+        except Exception as error:  # noqa: BLE001 - bytes are missing, so the stream must end
+            self.abort(Unavailable(f"{self.address}: cannot send: {error!r}; try again"))
 
     def _end(self, reason: PenstockError) -> None:
         if self._reason is None:
             self._reason = reason
 
     async def _watch_peer(self, environment: Environment) -> None:
-        """End a connection on which nothing comes, not even heartbeats."""
+        """Close a connection without input, not even heartbeats."""
         silence_s = 2 * self._options.heartbeat_ms / _MS
         try:
             while True:
@@ -238,15 +238,15 @@ class Connection(asyncio.Protocol):
                 if not self._heard:
                     break
                 self._heard = False
-        except Exception as error:  # noqa: BLE001 - the top of a task
-            text = f"{self.address}: the watch over the connection failed: {error!r}; try again"
+        except Exception as error:  # noqa: BLE001 - the outermost handler of a task
+            text = f"{self.address}: the heartbeat check failed: {error!r}; try again"
         else:
-            text = f"{self.address}: nothing came for {silence_s:g} s: the server is gone"
+            text = f"{self.address}: no heartbeat for {silence_s:g} s: check that the server runs"
         self.abort(Unavailable(text))
 
 
 def _codec(features: handshake.Features) -> Codec:
-    # Arrow's codecs take long to load, and few connections are compressed.
+    # Importing Arrow's codecs takes long, and few connections are compressed.
     from penstock.core.compression import Deflate, Snappy  # noqa: PLC0415
 
     return Snappy() if features.compression == "snappy" else Deflate(features.deflate_level)
@@ -255,10 +255,10 @@ def _codec(features: handshake.Features) -> Codec:
 async def open_connection(
     address: str, options: ConnectionOptions, listener: Listener, environment: Environment
 ) -> Connection:
-    """Connect, and return the connection when commands may be sent.
+    """Connect, and return the connection once commands may be sent.
 
     Raises:
-        InvalidRequest: The address is none, or the server refuses for good.
+        InvalidRequest: The address is invalid, or the server refuses permanently.
         Unavailable: The server cannot be reached, or refuses for now.
     """
     target = Address.parse(address)
@@ -272,7 +272,7 @@ async def open_connection(
                 await loop.create_connection(lambda: connection, target.host, target.port)
             await connection.open(environment)
     except BaseException as error:
-        reason: PenstockError = Closed(f"connecting to {address} was given up")
+        reason: PenstockError = Closed(f"connecting to {address} was cancelled")
         if isinstance(error, TimeoutError):
             reason = Unavailable(f"{address} did not answer within {options.connect_timeout_s:g} s")
         elif isinstance(error, OSError):

@@ -1,10 +1,10 @@
-"""The bytes of NSQ's V2 protocol as a client has them: commands out, frames in. Pure.
+"""NSQ's V2 protocol on the client's side: commands out, frames in. Pure.
 
     command   a line, and for some a body: int32 size, bytes
-    frame     int32 size of what follows, int32 type (0 response, 1 error, 2 message), data
-    message   int64 time of publishing in ns, uint16 attempts, 16 bytes id, body
+    frame     int32 size of the rest, int32 type (0 response, 1 error, 2 message), data
+    message   int64 time of publication in ns, uint16 attempts, 16 bytes id, body
 
-All numbers are big endian. Whatever the pieces in which bytes arrive, the frames are the same.
+All numbers are big-endian. The frames do not depend on the pieces in which bytes arrive.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _TYPE_BYTES: Final = 4
 _BODY_AT: Final = _HEAD.size + _MESSAGE_HEAD.size
 
 RawMessage = tuple[int, int, bytes, bytes]
-"""Time of publishing in ns, attempts, id, body."""
+"""Time of publication in ns, attempts, id, body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +51,17 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class ErrorFrame:
-    """The server's refusal: NSQ's code, and words."""
+    """An error of the server: NSQ's code and text."""
 
     data: bytes
 
 
 Frame = Response | ErrorFrame | list[RawMessage]
-"""Messages that follow one another come together."""
+"""Consecutive messages are combined into one list."""
 
 
 class FrameParser:
-    """Turns the bytes of a connection into frames.
+    """Parses the bytes of a connection into frames.
 
     Args:
         max_frame_bytes: Largest frame.
@@ -73,16 +73,16 @@ class FrameParser:
         self._wanted = 0
 
     def feed(self, data: bytes, limit: int | None = None) -> list[Frame]:
-        """Return the frames that are complete now, `limit` at most; feed nothing for the rest.
+        """Return at most `limit` complete frames; feed an empty text to get the rest.
 
         Raises:
-            InvalidRequest: What came is no frame.
+            InvalidRequest: The bytes are not a frame.
         """
         self._buffer += data
         if len(self._buffer) < self._wanted:
             return []
         self._wanted = 0
-        # Bytes are cut from it without copying all that follows.
+        # A copy, so that slices do not copy everything after them.
         pending = bytes(self._buffer)
         frames: list[Frame] = []
         position = self._parse(pending, frames, limit)
@@ -90,7 +90,7 @@ class FrameParser:
         return frames
 
     def take_rest(self) -> bytes:
-        """Return what came behind the frames that were returned, and forget it."""
+        """Return and drop the bytes after the returned frames."""
         rest = bytes(self._buffer)
         self._buffer.clear()
         self._wanted = 0
@@ -131,49 +131,49 @@ class FrameParser:
 
     def _refuse(self, what: str) -> None:
         raise InvalidRequest(
-            f"the server sent {what}, which is not NSQ's V2 protocol: is this its TCP port, or is "
-            f"max_frame_bytes ({self._max_frame_bytes}) too small?"
+            f"the server sent {what}, which is not NSQ's V2 protocol: check that this is its TCP "
+            f"port, or raise max_frame_bytes ({self._max_frame_bytes})"
         )
 
 
 def require_name(name: str, what: str) -> str:
-    """Return a name of a topic or channel.
+    """Check a name of a topic or channel, and return it.
 
     Raises:
         InvalidRequest: It breaks NSQ's rules.
     """
     if len(name) > _NAME_BYTES_MAX or not _NAME.fullmatch(name):
         raise InvalidRequest(
-            f"{name[:_NAME_BYTES_MAX]!r} is no name of a {what}: use 1 to {_NAME_BYTES_MAX} of the "
-            "characters a-z A-Z 0-9 . _ -, with '#ephemeral' at the end if it lives in memory only"
+            f"{name[:_NAME_BYTES_MAX]!r} is not a valid {what} name: use 1 to {_NAME_BYTES_MAX} "
+            "of the characters a-z A-Z 0-9 . _ -, and '#ephemeral' at the end to keep it only in memory"
         )
     return name
 
 
 def identify(body: bytes) -> bytes:
-    """Say what the client is and wants."""
+    """Encode an IDENTIFY."""
     return b"".join((b"IDENTIFY\n", _SIZE.pack(len(body)), body))
 
 
 def authenticate(secret: str) -> bytes:
-    """Say the secret."""
+    """Encode an AUTH with a secret."""
     encoded = secret.encode()
     return b"".join((b"AUTH\n", _SIZE.pack(len(encoded)), encoded))
 
 
 def publish(topic: str, message: bytes) -> bytes:
-    """Publish a message."""
+    """Encode a PUB."""
     return b"".join((b"PUB ", topic.encode(), b"\n", _SIZE.pack(len(message)), message))
 
 
 def publish_deferred(topic: str, delay_ms: int, message: bytes) -> bytes:
-    """Publish a message that is due later."""
+    """Encode a DPUB."""
     line = f"DPUB {topic} {delay_ms}\n".encode()
     return b"".join((line, _SIZE.pack(len(message)), message))
 
 
 def publish_many(topic: str, messages: Sequence[bytes]) -> bytes:
-    """Publish a batch."""
+    """Encode an MPUB."""
     sizes = list(map(len, messages))
     parts: list[bytes] = [b""] * (2 * len(messages))
     parts[::2] = map(_SIZE.pack, sizes)
@@ -183,30 +183,30 @@ def publish_many(topic: str, messages: Sequence[bytes]) -> bytes:
 
 
 def batch_body_bytes(sizes: Sequence[int]) -> int:
-    """Return the size of the body that a batch of messages of these sizes has."""
+    """Return the size of the body of a batch of messages with these sizes."""
     return _SIZE.size * (len(sizes) + 1) + sum(sizes)
 
 
 def subscribe(topic: str, channel: str) -> bytes:
-    """Subscribe to a channel."""
+    """Encode a SUB."""
     return f"SUB {topic} {channel}\n".encode()
 
 
 def ready(count: int) -> bytes:
-    """Say how many messages may be in flight."""
+    """Encode an RDY."""
     return b"RDY %d\n" % count
 
 
 def finish(message_ids: Sequence[bytes]) -> bytes:
-    """Say that messages, at least one, are done with."""
+    """Encode a FIN for each of one or more messages."""
     return b"".join((b"FIN ", b"\nFIN ".join(message_ids), b"\n"))
 
 
 def requeue(message_id: bytes, delay_ms: int) -> bytes:
-    """Say that a message shall come again."""
+    """Encode a REQ."""
     return b"REQ %b %d\n" % (message_id, delay_ms)
 
 
 def touch(message_id: bytes) -> bytes:
-    """Say that a message needs more time."""
+    """Encode a TOUCH."""
     return b"TOUCH %b\n" % message_id

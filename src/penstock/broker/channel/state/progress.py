@@ -1,9 +1,10 @@
-"""How far a channel is in one stream partition: what was given out, and what is done with.
+"""Progress of a channel in one stream partition: delivered and finished messages.
 
-Owns two things: the offset that is read next, and the set of those that are done. Does not own what
-is between them, in flight or waiting (`state`).
+Owns the offset that is read next, and the set of finished messages. Does not own the messages
+between them, in flight or waiting (`state`).
 
-Invariants: the offset that is read next is not done; who skips ahead is passed when it is reached.
+Invariants: the message that is read next is not finished; messages finished ahead of it are skipped
+when they are reached.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ if TYPE_CHECKING:
 
 
 class Progress:
-    """Where a channel stands in a stream partition.
+    """Progress of a channel in a stream partition.
 
     Args:
         partition: The stream partition's number.
-        start: The offset of the first message that the channel is to have.
-        recorder: Takes note of what is given out and done, for the journal.
+        start: Offset of the channel's first message.
+        recorder: Records delivered and finished messages for the journal.
 
     Attributes:
         next: The offset to be read next.
-        done: What is done with; others look.
+        done: The finished messages; read by other modules.
     """
 
     __slots__ = ("_partition", "_recorder", "done", "next")
@@ -39,39 +40,39 @@ class Progress:
 
     @property
     def floor(self) -> int:
-        """Return the offset below which everything is done with."""
+        """Return the offset below which every message is finished."""
         return min(self.done.floor, self.next)
 
     def fresh(self, end: int) -> int:
-        """Return how many messages below `end` were never given out, and are wanted."""
+        """Return the number of undelivered and unfinished messages below `end`."""
         return max(0, end - self.next) - self.done.count(self.next, end)
 
     def fresh_until(self, end: int) -> int:
-        """Return up to where, from `next` on, nothing was skipped ahead."""
+        """Return the end of the unfinished messages that begin at `next`."""
         return self.done.next_start(self.next, end)
 
     def advance(self, end: int) -> None:
-        """Note that everything below `end` was given out."""
+        """Note that every message below `end` was delivered."""
         self.next = end = self.done.end_of(end)
         self._recorder.given_out(self._partition, end)
 
     def finish(self, start: int, end: int) -> None:
-        """Be done with messages of [start, end) that were given out."""
+        """Finish delivered messages of [start, end)."""
         self.done.add(start, end)
         self._recorder.done(self._partition, start, end)
 
     def skip(self, start: int, end: int) -> None:
-        """Be done with fresh messages of [start, end), at `next` or ahead of it."""
+        """Finish fresh messages of [start, end), at or after `next`."""
         self.finish(max(start, self.next), end)
         self.advance(self.next)
 
     def restart(self, offset: int) -> None:
-        """Go on at an offset, and forget what was done; the journal is told by who asks for it."""
+        """Continue at an offset, and clear the finished set; the caller records the seek."""
         self.next = offset
         self.done = RangeSet(offset)
 
     def cut(self, start: int, end: int) -> bool:
-        """Keep to the messages that there are, [start, end); says whether it was past the end."""
+        """Clip the progress to the existing messages [start, end); return whether it was beyond."""
         self.done.add(-1, start)
         was_past = self.done.cut(end) or self.next > end
         self.next = self.done.end_of(max(min(self.next, end), self.done.floor))

@@ -1,7 +1,7 @@
-"""The messages that come again, or come later: requeued, timed out, deferred.
+"""Waiting messages: requeued, timed out, deferred.
 
-Owns their order: by the time they are due, then by id. Memory is bounded by their number, whatever
-stands between them.
+Owns their order: by due time, then by id. Memory is bounded by their number, independent of the
+distances between their ids.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 
 class Retry(NamedTuple):
-    """A message that waits: its id, and how often it was delivered."""
+    """A waiting message: its id, and its number of deliveries."""
 
     id: int
     attempts: int
 
 
 class Retries:
-    """What waits for its time, and what waits for a consumer since then."""
+    """Messages that wait for their due time, and due ones that wait for a consumer."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[int, int]] = {}  # id -> (due, attempts)
-        # Heaps of (due, id, ticket). A message that comes, goes and comes again, even in the same
-        # millisecond, has a new ticket each time: entries with an old one are left behind.
+        # Heaps of (due, id, ticket). A message that is added, removed and added again, even in the
+        # same millisecond, gets a new ticket each time: entries with an old one are ignored.
         self._later: list[tuple[int, int, int]] = []
         self._ready: list[tuple[int, int, int]] = []
         self._offered: list[tuple[int, int, int]] = []
@@ -47,21 +47,21 @@ class Retries:
         return ((number, due, attempts) for number, (due, attempts) in self._known.items())
 
     def ids(self) -> list[int]:
-        """Return the ids of all."""
+        """Return all ids."""
         return list(self._known)
 
     def find(self, number: int) -> tuple[int, int] | None:
-        """Return when a message is due and how often it was delivered; None: it does not wait."""
+        """Return a message's due time and its number of deliveries; None: it does not wait."""
         return self._known.get(number)
 
     @property
     def ready(self) -> int:
-        """Return how many have been found due."""
+        """Number of messages that `ripen` has found due."""
         return len(self._ready_ids)
 
     @property
     def next_ms(self) -> int | None:
-        """Return when the next one is due that was not found due yet."""
+        """Earliest due time of messages that `ripen` has not found due yet."""
         while self._later and not self._stands(self._later[0]):
             heapq.heappop(self._later)
         return self._later[0][0] if self._later else None
@@ -75,7 +75,7 @@ class Retries:
         heapq.heappush(self._later, (due_ms, number, self._ticket))
 
     def shift(self, step_ms: int) -> None:
-        """Move the time of what was not found due yet."""
+        """Shift the due times of messages that were not found due yet."""
         self._later = [
             (due_ms + step_ms, number, ticket)
             for due_ms, number, ticket in self._later
@@ -86,17 +86,17 @@ class Retries:
             self._known[number] = (due_ms, self._known[number][1])
 
     def ripen(self, now_ms: int) -> None:
-        """Find what is due now."""
+        """Find messages that are due now."""
         while self._later and self._later[0][0] <= now_ms:
             entry = self._later[0]
             if self._stands(entry):
-                # An entry leaves one heap when it is in the other: none is lost by an exception.
+                # Added to one heap before it leaves the other: an exception loses no entry.
                 self._ready_ids.add(entry[1])
                 heapq.heappush(self._ready, entry)
             heapq.heappop(self._later)
 
     def first(self, limit: int) -> list[Retry]:
-        """Return the first of what was found due; it stays until it is removed."""
+        """Return the first due messages; they stay until they are removed."""
         offered = self._offered
         while offered:
             entry = offered[-1]
@@ -113,14 +113,14 @@ class Retries:
         return found
 
     def remove(self, numbers: Iterable[int]) -> None:
-        """Forget messages; those that are not there are fine."""
+        """Remove messages; ignore those that do not exist."""
         for number in numbers:
             if self._known.pop(number, None) is not None:
                 del self._tickets[number]
                 self._ready_ids.discard(number)
 
     def remove_range(self, first: int, last: int) -> None:
-        """Forget the messages with ids [first, last)."""
+        """Remove the messages with ids [first, last)."""
         gone = remove_range(self._known, first, last)
         self._ready_ids.difference_update(gone)
         for number in gone:
