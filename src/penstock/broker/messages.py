@@ -1,16 +1,16 @@
 """Bodies of publishes: to Arrow binary arrays and back, without a Python loop over the messages.
 
 Owns NSQ's two batch formats: text (one message per line, empty lines dropped) and binary
-(``int32 count``, then ``int32 size, bytes`` for each message, big endian). Does not own where the
+(``int32 count``, then ``int32 size, bytes`` for each message, big-endian). Does not own where the
 messages go.
 
-The sizes of a binary batch form a chain: each says where the next stands. Following it is a Python
-step per message, so the chain is guessed first: the upper bytes of a size are zero, and payloads
-seldom hold zeros. If the guessed places are as many as announced and each size leads exactly to
-the next place, the guess is the chain; otherwise the chain is followed.
+The sizes of a binary batch form a chain: each determines the position of the next. Following it
+takes a Python step per message, so the chain is guessed first: the upper bytes of a size are zero,
+and payloads seldom contain zeros. If the number of guessed positions is as announced and each size
+leads exactly to the next position, the guess is the chain; otherwise the chain is followed.
 
-Invariant: ``parse_binary(encode_binary(x)) == x`` for any messages, and what is not exactly one
-batch raises without side effects.
+Invariant: ``parse_binary(encode_binary(x)) == x`` for any messages, and a body that is not exactly
+one batch raises without side effects.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _FEW: Final = 16
 
 
 class MalformedBody(InvalidRequest):
-    """A body is not a batch; ``code`` is NSQ's name for what is wrong.
+    """A body is not a batch; ``code`` is NSQ's name of the error.
 
     Args:
         code: ``BAD_BODY``, ``BAD_MESSAGE`` or ``MSG_TOO_BIG``.
-        message: What is wrong, with its place in the body.
-        nsq_text: What NSQ's TCP protocol says of it.
+        message: The problem, with its place in the body.
+        nsq_text: Text of NSQ's TCP protocol for the error.
     """
 
     def __init__(self, code: str, message: str, nsq_text: str = "") -> None:
@@ -92,11 +92,11 @@ def parse_binary(body: bytes, max_message_bytes: int, max_body_bytes: int) -> pa
     Args:
         body: The whole body.
         max_message_bytes: Largest message.
-        max_body_bytes: Largest body, which bounds the count.
+        max_body_bytes: Largest body, which limits the count.
 
     Raises:
-        MalformedBody: ``BAD_BODY`` when the count cannot be, or bytes follow the last message;
-            ``BAD_MESSAGE`` when a message is empty, too big or cut off.
+        MalformedBody: ``BAD_BODY`` if the count is impossible, or bytes follow the last message;
+            ``BAD_MESSAGE`` if a message is empty, too large or truncated.
     """
     messages, used = parse_binary_prefix(body, max_message_bytes, max_body_bytes)
     if used != len(body):
@@ -110,16 +110,16 @@ def parse_binary(body: bytes, max_message_bytes: int, max_body_bytes: int) -> pa
 def parse_binary_prefix(
     body: bytes, max_message_bytes: int, max_body_bytes: int
 ) -> tuple[pa.BinaryArray, int]:
-    """Return the messages of the binary batch that a body begins with, and the bytes it takes.
+    """Return the messages of the binary batch at the beginning of a body, and its size.
 
     Raises:
-        MalformedBody: As `parse_binary`, but for bytes that follow.
+        MalformedBody: As in `parse_binary`, except for bytes that follow.
     """
     if len(body) < _PREFIX_BYTES:
         text = f"the body has {counted(len(body), 'byte')}, too few for a count"
         raise MalformedBody("BAD_BODY", text, "failed to read message count")
     count: int = _INT32.unpack_from(body)[0]
-    # A message takes five bytes or more, so a wild count is caught before any work is done.
+    # A message takes at least five bytes, so an impossible count is detected early.
     shortest = _PREFIX_BYTES + 1
     if not 0 < count <= (max_body_bytes - _PREFIX_BYTES) // shortest:
         text = f"the body announces {count} messages"
@@ -136,12 +136,12 @@ def parse_binary_prefix(
 
 
 def parse_few(body: bytes, max_message_bytes: int) -> tuple[list[bytes], int] | None:
-    """Return what `parse_binary_prefix` does, where there are few messages.
+    """Do the same as `parse_binary_prefix`, for few messages.
 
-    A handful of steps in Python take less than what Arrow and numpy need to begin.
+    A few steps in Python take less time than the overhead of Arrow and numpy.
 
     Returns:
-        None: They are many, or something is wrong.
+        None if there are many messages, or the body is invalid.
     """
     if len(body) < _PREFIX_BYTES:
         return None
@@ -170,7 +170,7 @@ def encode_binary(messages: Sequence[bytes] | pa.BinaryArray) -> bytes:
     sizes = np.diff(starts).astype(">i4")
     places = np.arange(0, _PREFIX_BYTES * (count + 1), _PREFIX_BYTES, dtype=np.int32)
     prefixes = _array(places, sizes)
-    # As an array, for a scalar made from Python's b"" would import pandas, see `as_messages`.
+    # As an array, because a scalar made from Python's b"" would import pandas, see `as_messages`.
     nothing = _array(np.zeros(count + 1, np.int32), b"")
     joined = pc.binary_join_element_wise(prefixes, array, nothing)
     return b"".join((_INT32.pack(count), joined.buffers()[2]))
@@ -184,7 +184,7 @@ def _array(offsets: npt.NDArray[np.int32], data: bytes | npt.NDArray[np.generic]
 def _equal_sizes(
     body: bytes, count: int, max_message_bytes: int
 ) -> tuple[pa.BinaryArray, int] | None:
-    """Return the messages and the bytes they take where all are as long as the first."""
+    """Return the messages and their size in bytes if all are as long as the first."""
     if len(body) < 2 * _PREFIX_BYTES:
         return None
     size: int = _INT32.unpack_from(body, _PREFIX_BYTES)[0]
@@ -193,7 +193,7 @@ def _equal_sizes(
     if not 0 < size <= max_message_bytes or used > len(body):
         return None
     last: int = _INT32.unpack_from(body, used - step)[0]
-    if last != size:  # mostly all there is to do where lengths differ
+    if last != size:  # usually sufficient to detect different lengths
         return None
     sizes = np.ndarray((count,), ">i4", body, _PREFIX_BYTES, (step,))
     if not (sizes == size).all():
@@ -204,12 +204,12 @@ def _equal_sizes(
 
 
 def _guess_chain(body: bytes, count: int, max_message_bytes: int) -> npt.NDArray[np.int32] | None:
-    """Return the verified places of all sizes and the end, or None when the guess does not hold."""
+    """Return the verified positions of all sizes and the end, or None if the guess is wrong."""
     octets = np.frombuffer(body, np.uint8)
     zeros = np.flatnonzero(octets[_PREFIX_BYTES:] == 0)
     if len(zeros) < count:
         return None
-    # A size below 65,536 starts a run of two zeros or more, and nothing else should.
+    # A size below 65,536 begins a run of two or more zeros, and payloads should not.
     adjacent = np.diff(zeros) == 1
     starts = np.empty(len(zeros), np.bool_)
     starts[:-1] = adjacent
@@ -233,8 +233,8 @@ def _guess_chain(body: bytes, count: int, max_message_bytes: int) -> npt.NDArray
 
 
 def _follow_chain(body: bytes, count: int, max_message_bytes: int) -> npt.NDArray[np.int32]:
-    """Follow the sizes one by one: for payloads with zeros, and to say what is wrong and where."""
-    # A count that the body cannot hold must not cost memory.
+    """Follow the sizes one by one: for payloads with zeros, and to locate an error."""
+    # A count that exceeds the body must not allocate memory.
     offsets = np.empty(min(count, len(body)) + 1, np.int32)
     unpack = _INT32.unpack_from
     end = len(body)
@@ -243,7 +243,7 @@ def _follow_chain(body: bytes, count: int, max_message_bytes: int) -> npt.NDArra
         if position + _PREFIX_BYTES > end:
             raise MalformedBody(
                 "BAD_MESSAGE",
-                f"the body announces {count} messages, but the size of message {index} is cut off",
+                f"the body announces {count} messages, but the size of message {index} is truncated",
                 f"failed to read message({index}) body size",
             )
         size: int = unpack(body, position)[0]
@@ -261,7 +261,7 @@ def _follow_chain(body: bytes, count: int, max_message_bytes: int) -> npt.NDArra
         if position > end:
             raise MalformedBody(
                 "BAD_MESSAGE",
-                f"message {index} is cut off by the body's end",
+                f"message {index} is truncated by the body's end",
                 "failed to read message body",
             )
     offsets[count] = position
@@ -269,10 +269,10 @@ def _follow_chain(body: bytes, count: int, max_message_bytes: int) -> npt.NDArra
 
 
 def arrow_mask(wanted: npt.NDArray[np.bool_]) -> pa.BooleanArray:
-    """Return a mask for `filter`, made of its bits.
+    """Return a mask for `filter` from a boolean array.
 
-    `pa.array` would import pandas, if it is installed, at its first call: half a second in which
-    the event loop serves nobody.
+    `pa.array` would import pandas, if it is installed, at its first call, which blocks the event
+    loop for half a second.
     """
     bits = np.packbits(wanted, bitorder="little")
     return pa.BooleanArray.from_buffers(pa.bool_(), len(wanted), [None, pa.py_buffer(bits)])

@@ -1,11 +1,11 @@
-"""The two compressed forms of a connection: raw deflate, and Snappy's framing format.
+"""The two compression formats of a connection: raw deflate, and Snappy's framing format.
 
-Owns the streams' formats. What is compressed is flushed each time, so that the other side can read
-all of it. What is decompressed is bounded: a small piece may hold a thousand times its size.
+Owns the stream formats. Compressed output is flushed each time, so that the other side can read all
+of it. Decompressed output is bounded: a small input may expand a thousandfold.
 
-    snappy   chunks of: type (1 byte), length (3 bytes, little endian), data
-             ff stream identifier, 00 compressed, 01 as it is, fe padding, 80 to fd to be skipped;
-             00 and 01 begin with the masked crc32c (4 bytes, little endian) of what they stand for
+    snappy   chunks of: type (1 byte), length (3 bytes, little-endian), data
+             ff stream identifier, 00 compressed, 01 uncompressed, fe padding, 80 to fd skippable;
+             00 and 01 begin with the masked crc32c (4 bytes, little-endian) of the original data
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class Codec(Protocol):
         ...
 
     def decompress(self, data: bytes, max_bytes: int) -> bytes:
-        """Return what has arrived, `max_bytes` at most; call again with nothing for the rest.
+        """Return at most `max_bytes` of decompressed data; call again without data for the rest.
 
         Raises:
-            InvalidRequest: The stream is broken.
+            InvalidRequest: The stream is invalid.
         """
         ...
 
@@ -83,7 +83,7 @@ class Snappy:
         self._ready = bytearray()
 
     def compress(self, data: bytes) -> bytes:
-        """Compress; the stream's identifier comes first."""
+        """Compress; the first output begins with the stream's identifier."""
         parts = [] if self._begun else [_IDENTIFIER]
         self._begun = True
         for start in range(0, len(data), _CHUNK_BYTES):
@@ -103,7 +103,7 @@ class Snappy:
         while len(self._ready) < max_bytes and position + 4 <= len(self._buffer):
             head = int.from_bytes(self._buffer[position : position + 4], "little")
             kind, length = head & 0xFF, head >> 8
-            # The largest that 65,536 bytes may become, by Snappy's own bound.
+            # The maximum size that 65,536 bytes may be compressed to, by Snappy's own bound.
             if length > _CRC.size + 32 + _CHUNK_BYTES + _CHUNK_BYTES // 6:
                 raise InvalidRequest(f"the snappy stream is broken: a chunk of {length} bytes")
             end = position + 4 + length
@@ -119,10 +119,12 @@ class Snappy:
     def _take(self, kind: int, chunk: bytes) -> None:
         if kind == _STREAM:
             if chunk != _IDENTIFIER[4:]:
-                raise InvalidRequest("the snappy stream is broken: its identifier is another one")
+                raise InvalidRequest("the snappy stream is broken: it has a wrong identifier")
             self._identified = True
         elif not self._identified:
-            raise InvalidRequest("the snappy stream is broken: it does not begin with its name")
+            raise InvalidRequest(
+                "the snappy stream is broken: it does not begin with an identifier"
+            )
         elif kind in {_COMPRESSED, _PLAIN}:
             self._ready += self._unpacked(kind, chunk)
         elif kind < _SKIPPABLE_FROM:
@@ -140,12 +142,12 @@ class Snappy:
             except OSError as error:
                 raise InvalidRequest(f"the snappy stream is broken: {error}") from error
         if len(piece) > _CHUNK_BYTES or _masked_crc(piece) != crc:
-            raise InvalidRequest("the snappy stream is broken: a checksum does not hold")
+            raise InvalidRequest("the snappy stream is broken: a checksum does not match")
         return piece
 
 
 def _uncompressed_size(piece: bytes) -> int:
-    """Return the size that a piece begins with, as a varint."""
+    """Return the size at the beginning of a chunk, a varint."""
     size = 0
     for index, octet in enumerate(piece[:5]):
         size |= (octet & 0x7F) << (7 * index)

@@ -1,8 +1,8 @@
-"""Lengths of time as people write them in options and specs.
+"""Durations in options and specs, and their text.
 
-Owns the two notations, ISO 8601 (``PT1H``, ``P1D``, ``P1M``) and short (``500ms``, ``2s``), and
-nothing else: what a month is on a calendar is `core.instants`' matter. A duration is whole
-milliseconds; a period may also hold months, whose length depends on where they are laid.
+Owns the two notations, ISO 8601 (``PT1H``, ``P1D``, ``P1M``) and short (``500ms``, ``2s``); does
+not own the calendar, such as the length of a month (`core.instants`). A duration is whole
+milliseconds; a period may also contain months, whose length depends on the date.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ HOUR_MS: Final = 60 * MINUTE_MS
 DAY_MS: Final = 24 * HOUR_MS
 WEEK_MS: Final = 7 * DAY_MS
 
-# Longer than the calendar of years 1 to 9999: anything beyond is a typing error, and the bound
-# keeps sums and products of durations far inside what time stamps and JSON readers can hold.
+# Longer than the calendar of years 1 to 9999: larger values are typing errors, and with the
+# limit, sums and products of durations fit into timestamps and the numbers of JSON readers.
 MAX_DURATION_MS: Final = 10_000 * 366 * DAY_MS
 
 _NUMBER: Final = r"\d{1,18}(?:[.,]\d{1,9})?"
@@ -54,7 +54,7 @@ _ISO_UNITS_MS: Final = {
 class Period:
     """Calendar months and fixed milliseconds; one of the two may be 0.
 
-    `weeks_only` tells ``P1W`` from ``P7D``: buckets of weeks begin on Mondays.
+    `weeks_only` distinguishes ``P1W`` from ``P7D``: buckets of weeks begin on Mondays.
     """
 
     months: int
@@ -67,15 +67,15 @@ def parse_period(text: str, *, may_be_zero: bool = False) -> Period:
 
     Args:
         text: The period.
-        may_be_zero: Whether one without length, such as ``PT0S``, is one.
+        may_be_zero: Accept a period without length, such as ``PT0S``.
 
     Raises:
-        InvalidRequest: The text is no such period, or its length is zero or absurd.
+        InvalidRequest: The text is not such a period, or its length is zero or too large.
     """
     match = _ISO.fullmatch(text.strip())
     if match is None or text.strip()[-1] in "PpTt":
         raise InvalidRequest(
-            f"{text!r} is no ISO 8601 period: write one such as PT30M, PT1H, P1D or P1M"
+            f"{text!r} is not an ISO 8601 period: write one such as PT30M, PT1H, P1D or P1M"
         )
     months = 12 * int(match["years"] or 0) + int(match["months"] or 0)
     parts = {unit: match[unit] for unit in _ISO_UNITS_MS if match[unit]}
@@ -90,18 +90,18 @@ def parse_period(text: str, *, may_be_zero: bool = False) -> Period:
 
 
 def parse_duration(value: str | int) -> int:
-    """Return a fixed length of time in milliseconds.
+    """Return a fixed duration in milliseconds.
 
-    Takes ISO 8601 (``PT1H``, ``P1D``, ``PT0.5S``), the short form (``500ms``, ``2s``, ``5m``,
-    ``1h``, ``7d``), and a bare number, which is milliseconds.
+    Accepts ISO 8601 (``PT1H``, ``P1D``, ``PT0.5S``), the short form (``500ms``, ``2s``, ``5m``,
+    ``1h``, ``7d``), and a number of milliseconds.
 
     Raises:
-        InvalidRequest: It is neither, is negative, or holds months or years, which have no fixed
-            length.
+        InvalidRequest: It has neither form, is negative, or contains months or years, which have no
+            fixed length.
     """
     if isinstance(value, int):
         if isinstance(value, bool) or not 0 <= value <= MAX_DURATION_MS:
-            raise InvalidRequest(f"{value!r} is no duration in milliseconds: give 0 or more")
+            raise InvalidRequest(f"{value!r} is not a duration in milliseconds: give 0 or more")
         return value
     text = value.strip()
     short = _SHORT.fullmatch(text.lower())
@@ -109,14 +109,14 @@ def parse_duration(value: str | int) -> int:
         return _whole_ms(_number(short["number"]) * _SHORT_UNITS_MS[short["unit"]], value)
     if text[:1] not in {"P", "p"}:
         raise InvalidRequest(
-            f"{value!r} is no duration: write 500ms, 2s, 5m, 1h, or ISO 8601 such as PT1H or P1D"
+            f"{value!r} is not a duration: write 500ms, 2s, 5m, 1h, or ISO 8601 such as PT1H or P1D"
         )
     if _is_zero_period(text):
         return 0
     period = parse_period(text)
     if period.months:
         raise InvalidRequest(
-            f"{value!r} holds months or years, which have no fixed length: write days, such as P30D"
+            f"{value!r} has months or years, which have no fixed length: write days, such as P30D"
         )
     return period.ms
 
@@ -137,7 +137,7 @@ def format_duration(ms: int) -> str:
 
 
 def _is_zero_period(text: str) -> bool:
-    """Tell ``PT0S`` and ``P0D``: no length for a period, but a fine duration."""
+    """Return whether it is ``PT0S`` or ``P0D``: not a valid period, but a valid duration."""
     match = _ISO.fullmatch(text)
     if match is None or text[-1] in "PpTt":
         return False

@@ -1,11 +1,11 @@
-"""HTTP requests on an event loop: of the broker and of consumers, to the services that they ask.
+"""HTTP requests on an event loop: of the broker and of consumers, to the services that they query.
 
-Those are authorization servers and nsqlookupd. Owns the bounds of a request: how long an answer may
-take as a whole and how large it may be. Redirects are not followed and no proxy is used: the URL
-names the server that is meant. Each request has a connection of its own.
+These are authorization servers and nsqlookupd. Owns the limits of a request: the total time and the
+size of an answer. Redirects are not followed and no proxy is used: the URL names the intended
+server. Each request has its own connection.
 
-A general HTTP client is not used here, because such libraries import and build their parts at the
-first request. That request is on the event loop, so everything else on the loop would wait.
+A general HTTP client is not used, because such libraries import and build their parts at the first
+request. That request is on the event loop, so all other work on the loop would wait.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import encodings.idna  # noqa: F401 - else imported on the loop for the first name that is resolved
+import encodings.idna  # noqa: F401 - otherwise imported on the loop at the first name lookup
 import ssl
 from dataclasses import dataclass
 from functools import lru_cache
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 _OK: Final = 200
 _HEAD_BYTES_MAX: Final = 65_536
 _READ_BYTES: Final = 65_536
-# The second one, of an answer that switches to another protocol, is not derived from the first.
+# The second one, of an answer that switches protocols, is not a subclass of the first.
 _PARSER_ERRORS: Final = (httptools.HttpParserError, httptools.HttpParserUpgrade)
 
 
 class HttpAsker:
-    """Makes requests on the event loop that runs; keeps nothing of any loop.
+    """Sends requests on the running event loop; keeps no state of a loop.
 
     Args:
         connect_timeout_s: Longest wait for a connection.
         request_timeout_s: Longest wait for a whole answer.
-        max_answer_bytes: Largest answer.
+        max_answer_bytes: Maximum size of an answer.
     """
 
     def __init__(
@@ -54,8 +54,8 @@ class HttpAsker:
         """Return the answer to a GET.
 
         Raises:
-            InvalidRequest: The URL is not valid, or the answer is an error, or too large.
-            Unavailable: There was no answer in time.
+            InvalidRequest: The URL is invalid, or the answer is an error or too large.
+            Unavailable: No answer arrived in time.
         """
         server = _Server.of(url)
         given = f"{server.query}&" if server.query else ""
@@ -68,11 +68,11 @@ class HttpAsker:
         return _good(server, await self._ask(server, "POST", server.target, body))
 
     async def fetch(self, url: str) -> tuple[int, bytes]:
-        """Return status and body of the answer to a GET, whatever the status is.
+        """Return status and body of the answer to a GET, for any status.
 
         Raises:
-            InvalidRequest: The URL is not valid, or the answer is too large.
-            Unavailable: There was no answer in time.
+            InvalidRequest: The URL is invalid, or the answer is too large.
+            Unavailable: No answer arrived in time.
         """
         server = _Server.of(url)
         return await self._ask(server, "GET", server.target, b"")
@@ -86,10 +86,10 @@ class HttpAsker:
                 return await self._exchange(server, request)
         except TimeoutError as error:
             raise Unavailable(
-                f"{server.place}: no whole answer within {self._request_timeout_s:g} s"
+                f"{server.place}: no complete answer within {self._request_timeout_s:g} s"
             ) from error
-        # ValueError is of what can be no host's name. Of the error only its kind: its text may hold
-        # the question.
+        # ValueError: an invalid host name. Only the type of the error is shown: its text may
+        # contain the request.
         except (OSError, ValueError, *_PARSER_ERRORS) as error:
             raise Unavailable(f"{server.place}: {type(error).__name__}") from error
 
@@ -114,7 +114,7 @@ class HttpAsker:
     async def _answer(self, server: _Server, reader: asyncio.StreamReader) -> tuple[int, bytes]:
         answer = _Answer()
         parser = httptools.HttpResponseParser(answer)
-        left = _HEAD_BYTES_MAX + 2 * self._max_answer_bytes  # the pieces' lengths come on top
+        left = _HEAD_BYTES_MAX + 2 * self._max_answer_bytes  # includes the lengths of chunks
         while not answer.is_complete:
             data = await reader.read(_READ_BYTES)
             if not data:
@@ -138,7 +138,7 @@ def _good(server: _Server, answer: tuple[int, bytes]) -> bytes:
 
 
 class _Answer:
-    """Receives the calls of the parser."""
+    """Callbacks of the parser."""
 
     def __init__(self) -> None:
         self.body = bytearray()
@@ -176,22 +176,22 @@ class _Server:
 
     @classmethod
     def of(cls, url: str) -> _Server:
-        """Read a URL.
+        """Parse a URL.
 
         Raises:
-            InvalidRequest: It is not one of HTTP.
+            InvalidRequest: It is not an HTTP URL.
         """
         try:
             parts = urlsplit(url)
             host, port = parts.hostname, parts.port
         except ValueError as error:
-            raise InvalidRequest(f"{url!r:.200} cannot be asked: {error}") from error
+            raise InvalidRequest(f"invalid URL {url!r:.200}: {error}") from error
         if parts.scheme not in {"http", "https"} or not host:
             raise InvalidRequest(
-                f"{url!r:.200} cannot be asked: write http://HOST:PORT/PATH or https://…"
+                f"invalid URL {url!r:.200}: write http://HOST:PORT/PATH or https://…"
             )
         if not url.isascii() or any(one.isspace() or not one.isprintable() for one in url):
-            raise InvalidRequest(f"{url!r:.200} cannot be asked: escape what is not ASCII")
+            raise InvalidRequest(f"invalid URL {url!r:.200}: escape non-ASCII and blank characters")
         is_tls = parts.scheme == "https"
         return cls(
             *(host, port or (443 if is_tls else 80), is_tls, parts.path or "/", parts.query),
@@ -200,7 +200,7 @@ class _Server:
 
     @property
     def place(self) -> str:
-        """The server and path for errors, without what may be secret."""
+        """The server and path for errors, without query and credentials, which may be secret."""
         return f"http{'s' if self.is_tls else ''}://{self._name}:{self.port}{self.path}"
 
     @property
@@ -236,5 +236,5 @@ def _credentials(parts: SplitResult) -> str | None:
 
 @lru_cache
 def _certificates() -> ssl.SSLContext:
-    """Return what servers are checked with: the machine's certificates, read once, on a thread."""
+    """Return a TLS context with the machine's certificates, read once, on a thread."""
     return ssl.create_default_context()

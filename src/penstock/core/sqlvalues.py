@@ -1,11 +1,11 @@
-"""Sizes of values that a statement asks for by constants, such as `repeat('x', 2000000000)`. Pure.
+"""Sizes of values that a statement computes from constants, such as `repeat('x', 2000000000)`. Pure.
 
-Spark computes such a value as one array in the heap of its JVM, often while it plans, and a value
-that does not fit ends the JVM. This module owns the functions that make a value of any size, the
-limit, and the estimate: of arithmetic with constants and parameters, and of calls within calls. The
-size is known only where it is written in the statement. A count that comes from a column, a
-subquery or a function with a result that is not estimated counts as 0, and so do the rows that
-aggregates such as `collect_list` gather: the JVM of queries bounds the harm of those.
+Spark computes such a value as one array in the heap of its JVM, often during planning, and a value
+that does not fit ends the JVM. This module owns the list of functions that make values of any size,
+the limit, and the estimate: of arithmetic with constants and parameters, and of nested calls. The
+size is known only if it is written in the statement. A count that comes from a column, a subquery
+or a function that is not estimated counts as 0, and so do the rows that aggregates such as
+`collect_list` gather: queries have a JVM of their own, which limits the damage by those.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock.core.errors import InvalidRequest
 from penstock.core.sqltext import Token, closing_of, place
 
 VALUE_BYTES_MAX: Final = 32 << 20
-"""Size of one value, which Spark and the router hold several times."""
+"""Maximum size of one value, which Spark and the router hold several times."""
 
 _ELEMENT_BYTES: Final = 8
 _PARTITION_BYTES: Final = 1_000  # a task of Spark takes about as much in its driver
@@ -36,7 +36,7 @@ _KEEPING: Final = frozenset(
     | {"transform", "shuffle", "sort_array", "array_sort", "array_append", "to_json", "cast"}
     | {"try_cast", "element_at", "explode", "posexplode", "translate"}
 )
-# Functions and types whose result is about their first argument, a number.
+# Functions and types whose result is close to their first argument, a number.
 _NUMBERS: Final = frozenset(
     {"int", "integer", "bigint", "smallint", "tinyint", "double", "float", "decimal", "abs"}
     | {"floor", "ceil", "ceiling", "round", "cast", "try_cast", "positive"}
@@ -57,12 +57,12 @@ _DAY_S: Final = 86_400
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """What is known of an expression.
+    """Known properties of an expression.
 
     Attributes:
-        number: Its value, of times and intervals in seconds; None if it is not known.
-        size: Its size in bytes, at least; 0 if it is not known.
-        is_time: Whether the number is that of a day or a time.
+        number: Its value, for times and intervals in seconds; None if it is unknown.
+        size: Lower bound of its size in bytes; 0 if it is unknown.
+        is_time: Whether the number represents a date or a time.
     """
 
     number: float | None = None
@@ -79,7 +79,7 @@ def check_values(sql: str, found: Sequence[Token], parameters: Sequence[object] 
     Args:
         sql: The statement.
         found: Its tokens.
-        parameters: The values of each `?`, as far as they are known.
+        parameters: The known values of each `?`.
 
     Raises:
         InvalidRequest: It has one; the message has its size, its place and the limit.
@@ -98,19 +98,19 @@ class _Estimate:
         self._found = found
         self._closing = closing_of(found)
         self._depth = 0
-        self._calls: dict[int, tuple[_Value, int]] = {}  # by the index of the name
+        self._calls: dict[int, tuple[_Value, int]] = {}  # by the token index of the name
         places = [at for at, token in enumerate(found) if token.text == "?"]
         self._parameters = dict(zip(places, parameters, strict=False))
 
     def check(self) -> None:
-        # From the last one, so that calls within another are known when that one is estimated.
+        # Backwards, so that nested calls are known when the outer one is estimated.
         for at in range(len(self._found) - 2, -1, -1):
             token = self._found[at]
             if token.name and self._found[at + 1].text == "(":
                 self._calls[at] = self._call(at)
 
     def _call(self, at: int) -> tuple[_Value, int]:
-        """Return what a call gives, and the index behind it."""
+        """Return the value of a call, and the index after it."""
         name = self._found[at].name.lower()
         arguments: list[_Value] = []
         here = at + 2
@@ -133,7 +133,7 @@ class _Estimate:
         return _Value(number, size), here + 1
 
     def _refuse_large(self, at: int, size: float) -> None:
-        if not size > VALUE_BYTES_MAX:  # also where it is no number
+        if not size > VALUE_BYTES_MAX:  # also true for NaN
             return
         name = self._found[at].name.lower()
         raise InvalidRequest(
@@ -149,7 +149,7 @@ class _Estimate:
         return at
 
     def _sum(self, at: int) -> tuple[_Value, int]:
-        """Estimate an expression as far as its operators are known; return the index behind it."""
+        """Estimate an expression up to the first unknown operator; return the index after it."""
         value, at = self._term(at)
         while (sign := self._text(at)) in {"+", "-"} or (sign == "|" and self._text(at + 1) == "|"):
             other, at = self._term(at + 1 + (sign == "|"))
@@ -192,7 +192,7 @@ class _Estimate:
             return self._literal(at)
         if token.raw[0].isdecimal() or token.text == ".":
             return self._number(at)
-        if not token.name:  # a mark ends an expression that is not known
+        if not token.name:  # punctuation ends an unknown expression
             return _UNKNOWN, at
         return _UNKNOWN, at + 1
 
@@ -206,7 +206,7 @@ class _Estimate:
         return (value if at + 1 == behind else _Value(None, value.size)), behind
 
     def _literal(self, at: int) -> tuple[_Value, int]:
-        """Return the seconds of a day, a time or an interval."""
+        """Return the seconds of a date, a time or an interval."""
         kind = self._text(at)
         token = self._found[at + 1] if at + 1 < len(self._found) else self._found[at]
         text = token.raw.strip("'").strip()
@@ -227,7 +227,7 @@ class _Estimate:
         return _Value(number * length), behind
 
     def _number(self, at: int) -> tuple[_Value, int]:
-        """Return a number, of which `1.5` is three tokens, and `1e9` and `1L` are words."""
+        """Return a number: `1.5` is three tokens; `1e9` and `1L` are words."""
         begin = at
         text = ""
         while at < len(self._found):
@@ -254,7 +254,7 @@ def _float(text: str) -> float | None:
 
 
 def _constant(value: object) -> _Value:
-    """Return what is known of a parameter."""
+    """Return the known properties of a parameter."""
     if isinstance(value, str):
         return _Value(_float(value), len(value))
     if isinstance(value, int | float):
@@ -309,7 +309,7 @@ def _spaces(arguments: Sequence[_Value]) -> float | None:
 
 
 def _sequence(arguments: Sequence[_Value]) -> float | None:
-    """Return the size of a sequence; a day and a time have a step of a day by default."""
+    """Return the size of a sequence; for dates and times the default step is a day."""
     numbers = [one.number for one in arguments]
     if len(numbers) == 2:
         numbers.append(_DAY_S if arguments[0].is_time else 1)
@@ -347,4 +347,4 @@ _SIZED: Final[Mapping[str, Callable[[Sequence[_Value]], float | None]]] = {
     "format_number": lambda arguments: _second(arguments, 1),
     "range": _partitions,
 }
-"""The size of what a call gives, from its arguments; None if their number is wrong."""
+"""Size of the result of a call by its arguments; None if their number is wrong."""

@@ -1,7 +1,7 @@
-"""How code gives work to a mailbox thread, and lets other work run while it waits.
+"""Executors: submit work to a mailbox thread, and run other work while waiting.
 
 Owns the wrapping of commands into mail and of results into futures. An executor is bound to a
-mailbox and a priority; operators in a chain have executors with their place in the chain as
+mailbox and a priority; the executors of operators in a chain have the position in the chain as
 priority, so that a yield never runs mail of an operator further up.
 """
 
@@ -24,11 +24,11 @@ T = TypeVar("T")
 
 
 class _Submitted(Generic[T]):
-    """A command whose outcome goes into a future, and whose cancellation does.
+    """A command whose outcome or cancellation goes into a future.
 
     Args:
-        command: What to run.
-        expected: Exceptions that are for the future alone; any other also ends the loop.
+        command: The call to run.
+        expected: Exceptions that go only to the future; any other exception also ends the loop.
     """
 
     __slots__ = ("_command", "_expected", "future")
@@ -44,7 +44,7 @@ class _Submitted(Generic[T]):
             return
         try:
             result = self._command()
-        except BaseException as error:  # the future's owner hears it, as with any executor
+        except BaseException as error:  # passed to the future, as by any executor
             self.future.set_exception(error)
             if not isinstance(error, self._expected):
                 raise
@@ -52,7 +52,7 @@ class _Submitted(Generic[T]):
             self.future.set_result(result)
 
     def cancel(self) -> bool:
-        """Cancel the future, and tell whoever waits for it."""
+        """Cancel the future, and notify its waiters."""
         cancelled = self.future.cancel()
         if cancelled:
             self.future.set_running_or_notify_cancel()
@@ -63,12 +63,12 @@ class _Submitted(Generic[T]):
 
 
 class MailboxExecutor:
-    """Gives work to a mailbox thread; any thread may `execute` and `submit`.
+    """Submits work to a mailbox thread; any thread may call `execute` and `submit`.
 
     Args:
-        mailbox: Where the mail goes.
-        priority: Of the mail, and of the yields.
-        is_default_action_suspended: Asked by `is_idle`.
+        mailbox: The mailbox that receives the mail.
+        priority: Priority of the mail and of the yields.
+        is_default_action_suspended: Called by `is_idle`.
     """
 
     def __init__(
@@ -90,12 +90,12 @@ class MailboxExecutor:
         *arguments: object,
         options: MailOptions = DEFAULT,
     ) -> None:
-        """Have the mailbox thread run a command; if it raises, the loop ends with its exception.
+        """Run a command on the mailbox thread; if it raises, the loop ends with its exception.
 
         Args:
-            command: What to run.
-            description: For logs and errors, rendered lazily with %-places for the arguments.
-            *arguments: Of the description.
+            command: The call to run.
+            description: For logs and errors, a %-format that is rendered lazily.
+            *arguments: Arguments of the description.
             options: Default, deferrable or urgent.
 
         Raises:
@@ -110,7 +110,7 @@ class MailboxExecutor:
         *arguments: object,
         options: MailOptions = DEFAULT,
     ) -> None:
-        """Execute, but never wait for room in a bounded mailbox.
+        """Execute, but raise instead of waiting if a bounded mailbox is full.
 
         Raises:
             Unavailable: The mailbox is full.
@@ -127,9 +127,8 @@ class MailboxExecutor:
     ) -> Future[T]:
         """Execute, with the result or exception in a future; an exception does not end the loop.
 
-        Do not wait for the future on the mailbox thread: nobody else can run the command. A future
-        of a mail that is dropped at close is cancelled, and a cancelled future's command is not
-        run.
+        Do not wait for the future on the mailbox thread, which must run the command. When a mail is
+        dropped at close, its future is cancelled; the command of a cancelled future is not run.
 
         Raises:
             Closed: The mailbox is quiesced or closed; the command will not run.
@@ -143,9 +142,10 @@ class MailboxExecutor:
     ) -> Future[T]:
         """Submit a command that changes the state of the mailbox's owner.
 
-        A `PenstockError` is an answer: it goes to the future, and the loop goes on. Any other
-        exception may have left the state half changed: it goes to the future and ends the loop,
-        so that the owner starts anew from what is stored.
+        A `PenstockError` is an answer: it goes to the future, and the loop continues. Any other
+        exception may have left the state partly changed: it goes to the future and ends the loop,
+            so
+        that the owner restarts from the stored state.
 
         Raises:
             Closed: The mailbox is quiesced or closed; the command will not run.
@@ -157,37 +157,37 @@ class MailboxExecutor:
     def yield_(self) -> None:
         """Wait for a mail of this priority or more, and run it inside the current one.
 
-        For a resource that a mail of another thread will free: call it until there is room. What
-        the mail raises goes to the caller. A failure that `report_throwable` reports is raised
-        here, too, so that the current mail ends.
+        For a resource that a mail of another thread will free: call it until the resource is free.
+        An exception of the mail goes to the caller. A failure reported by `report_throwable` is
+        raised here, too, so that the current mail ends.
 
         Raises:
             WrongThread: The caller is not the mailbox thread.
-            Closed: The mailbox is closed, no such mail can come any more, or the loop ends
-                without running the mail that is left.
+            Closed: The mailbox is closed, no such mail can arrive any longer, or the loop ends
+                without running the remaining mails.
         """
         self._raise_if_interrupted()
         self._mailbox.take(self.priority).run()
         self._raise_if_interrupted()
 
     def try_yield(self) -> bool:
-        """Run a mail of this priority or more if there is one; True if one ran.
+        """Run a mail of this priority or more if there is one; return whether one ran.
 
         Raises:
             WrongThread: The caller is not the mailbox thread.
-            Closed: As for `yield_`.
+            Closed: As in `yield_`.
         """
         return self._try_yield(ignoring_deferrable=False)
 
     def try_yield_ignoring_deferrable(self) -> bool:
-        """Yield as `try_yield`, with deferrable mails too: for the end of an operator.
+        """Yield as `try_yield`, including deferrable mails: for the end of an operator.
 
         Raises as `try_yield`.
         """
         return self._try_yield(ignoring_deferrable=True)
 
     def should_interrupt(self) -> bool:
-        """Tell whether mail waits, so that a long action had better stop and go on by mail.
+        """Return whether mail waits, so that a long action should stop and continue by mail.
 
         Raises:
             WrongThread: The caller is not the mailbox thread.
@@ -195,7 +195,7 @@ class MailboxExecutor:
         return self._mailbox.has_mail()
 
     def is_idle(self) -> bool:
-        """Tell whether the mailbox is open, holds no mail, and its default action is suspended.
+        """Return whether the mailbox is open and empty, and its default action is suspended.
 
         Raises:
             WrongThread: The caller is not the mailbox thread.

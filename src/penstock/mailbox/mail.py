@@ -1,11 +1,11 @@
 """Mail: one piece of work for a mailbox thread.
 
-Owns what a mail is: its action, its options, its priority and a description that is rendered only
-when somebody reads it. Where it waits and when it runs is the mailbox's matter.
+Owns the parts of a mail: its action, its options, its priority and a description that is rendered
+only when it is read. Does not own where it waits and when it runs, which the mailbox decides.
 
-A priority does not order mails. It says who may see one: a `yield_` with priority p runs only mails
-with p or more, so an operator that waits for a resource runs its own mails and those further down
-the chain, never those of an operator that would feed it again.
+A priority does not order mails. It restricts which code runs a mail: a `yield_` with priority p
+runs only mails with p or more, so an operator that waits for a resource runs its own mails and
+those further down the chain, but never those of an operator that would send it more input.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MIN_PRIORITY: Final = -1
-"""Of mails that belong to no operator, and of the loop, which therefore sees every mail."""
+"""Priority of mails that belong to no operator, and of the loop, which runs every mail."""
 
 MAX_PRIORITY: Final = 2**31 - 1
-"""Of mails that every yield must see, such as the news that a checkpoint completed."""
+"""Priority of mails that every yield must run, such as that of a completed checkpoint."""
 
 
 class MailOptions(Enum):
-    """How a mail is treated beside the others."""
+    """Order and visibility of a mail."""
 
     DEFAULT = "default"
     """First in, first out."""
 
     DEFERRABLE = "deferrable"
-    """In its place for the loop, but hidden from every yield: a long piece of work."""
+    """In order for the loop, but hidden from every yield: for long work."""
 
     URGENT = "urgent"
-    """Before all mails that are not urgent; first in, first out among urgent ones."""
+    """Before all other mails; first in, first out among urgent ones."""
 
 
-# Plain names: looking up a member of an enumeration costs as much as making a mail does.
+# Module constants, because an attribute lookup on an enum costs as much as creating a mail.
 DEFAULT: Final = MailOptions.DEFAULT
 _DEFERRABLE: Final = MailOptions.DEFERRABLE
 _URGENT: Final = MailOptions.URGENT
@@ -44,28 +44,28 @@ _URGENT: Final = MailOptions.URGENT
 
 @runtime_checkable
 class CancellableAction(Protocol):
-    """An action that somebody may wait for, and must hear if it will never run."""
+    """An action with a waiting caller, who must be notified if it will never run."""
 
     def __call__(self) -> object:
-        """Do the work."""
+        """Run the action."""
         ...
 
     def cancel(self) -> object:
-        """Tell whoever waits that the work will not be done."""
+        """Notify the waiting caller that the action will not run."""
         ...
 
 
 class Mail:
     """An action with its priority, options and description.
 
-    A mail is put once. Two mails are never equal, which lets a put that came too late take its own
-    mail back.
+    A mail is put once. Two mails are never equal, so that a late put can remove exactly its own
+    mail.
 
     Args:
-        action: What to run; it may raise, which ends the loop.
-        priority: Which yields may see it, from `MIN_PRIORITY` to `MAX_PRIORITY`.
-        description: For logs and errors, with %-places for the arguments.
-        arguments: Rendered into the description when it is read, and not before.
+        action: The call to run; if it raises, the loop ends.
+        priority: Which yields may run it, from `MIN_PRIORITY` to `MAX_PRIORITY`.
+        description: For logs and errors, a %-format for the arguments.
+        arguments: Arguments of the description, rendered only when it is read.
         options: Default, deferrable or urgent.
     """
 
@@ -81,18 +81,18 @@ class Mail:
     ) -> None:
         self.action: Final = action
         self.created_priority: Final = priority
-        # What a yield compares with; the created one counts only where operators are finished.
+        # Compared by yields; the created one counts only while operators are being finished.
         self.priority: Final = MIN_PRIORITY if options is _DEFERRABLE else priority
         self.urgent: Final = options is _URGENT
         self._description = description
         self._arguments = arguments
 
     def run(self) -> None:
-        """Run the action; what it raises goes to the caller."""
+        """Run the action; an exception goes to the caller."""
         self.action()
 
     def try_cancel(self) -> bool:
-        """Cancel the action if it is one that somebody waits for; True if it was."""
+        """Cancel the action if it is cancellable; return whether it was."""
         if not isinstance(self.action, CancellableAction):
             return False
         self.action.cancel()
@@ -100,7 +100,7 @@ class Mail:
 
     @property
     def description(self) -> str:
-        """What the mail does, rendered now; the action's own text if none was given."""
+        """The description, rendered now; the action's `repr` if none was given."""
         if not self._description:
             return repr(self.action)
         return self._description % self._arguments if self._arguments else self._description

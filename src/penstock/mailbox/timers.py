@@ -1,9 +1,10 @@
 """Timers whose callbacks arrive as mail.
 
-Owns the heap of what is due when, which belongs to the mailbox thread; other threads add to it by
-mail. There is no timer thread: the mailbox sleeps no longer than until the next timer and posts it
-between mails, so a virtual clock moves timers too, and a callback never runs beside a mail.
-Invariants: due timers are posted in the order of their time, then of their making; a cancelled
+Owns the heap of timers, which belongs to the mailbox thread; other threads add to it by mail. There
+is no timer thread: the mailbox sleeps at most until the next timer and posts it between mails, so a
+virtual clock drives timers, too, and a callback never runs concurrently with a mail.
+Invariants: due timers are posted in the order of their due time, then of their creation; a
+    cancelled
 timer does not run, even if its mail waits already; none fires after `quiesce`.
 """
 
@@ -28,7 +29,7 @@ _PRUNE_AT_LEAST: Final = 64
 
 
 class Timer:
-    """A callback that is due at some time; made by `MailboxTimers`."""
+    """A callback that is due at some time; created by `MailboxTimers`."""
 
     __slots__ = (
         "_timers",
@@ -62,11 +63,11 @@ class Timer:
         self.cancelled = False
 
     def cancel(self) -> None:
-        """Keep it from running, from any thread; one that runs already is not stopped."""
+        """Prevent it from running, from any thread; a running callback is not stopped."""
         self.cancelled = True
 
     def __call__(self) -> None:
-        """Run the callback, on the mailbox thread; a repeated one is due again after it."""
+        """Run the callback on the mailbox thread; then reschedule a repeated one."""
         if self.cancelled:
             return
         self.callback()
@@ -84,8 +85,8 @@ class _Entry:
 class MailboxTimers:
     """The timers of one mailbox; schedule from any thread.
 
-    The wall clock is asked once, when `schedule_at` is called: a clock set back later does not move
-    the timer.
+    `schedule_at` reads the wall clock once, when it is called: setting the clock later does not
+    move the timer.
     """
 
     def __init__(self, mailbox: TaskMailbox, clock: Clock) -> None:
@@ -98,7 +99,7 @@ class MailboxTimers:
 
     @property
     def pending(self) -> int:
-        """How many timers are still to be posted, cancelled ones left out."""
+        """Number of timers that are still to be posted, without cancelled ones."""
         return sum(not entry.timer.cancelled for entry in self._heap)
 
     def schedule_after(
@@ -109,9 +110,9 @@ class MailboxTimers:
         *,
         priority: int = MIN_PRIORITY,
     ) -> Timer:
-        """Run the callback as mail once so much time is over; at or below 0 as soon as it can be.
+        """Run the callback as mail after a delay; at or below 0, as soon as possible.
 
-        After `quiesce` the timer that is returned is cancelled and never fires.
+        After `quiesce`, the returned timer is cancelled and never fires.
 
         Raises:
             InvalidRequest: The delay is not a finite number.
@@ -128,7 +129,7 @@ class MailboxTimers:
         *,
         priority: int = MIN_PRIORITY,
     ) -> Timer:
-        """Run the callback as mail at a wall time; as `schedule_after` otherwise. Raises as it."""
+        """Run the callback as mail at a wall time. Otherwise, and in its errors, as `schedule_after`."""
         delay_ms = epoch_ms - self._clock.now_ms()
         return self.schedule_after(delay_ms, callback, description, priority=priority)
 
@@ -141,11 +142,11 @@ class MailboxTimers:
         first_after_ms: float | None = None,
         priority: int = MIN_PRIORITY,
     ) -> Timer:
-        """Run the callback again and again, first after one interval unless told otherwise.
+        """Run the callback repeatedly, by default first after one interval.
 
-        The rate is fixed: times stay on the grid of the first; those that pass while the callback
-        waits or runs are left out, so at most one mail of the timer waits. A callback that raises
-        ends it.
+        The rate is fixed: due times are multiples of the interval after the first; those that pass
+        while the callback waits or runs are skipped, so at most one mail of the timer waits. A
+        callback that raises ends it.
 
         Raises:
             InvalidRequest: The interval is not a finite number above 0, or the first delay is not a
@@ -165,10 +166,11 @@ class MailboxTimers:
         first_after_ms: float | None = None,
         priority: int = MIN_PRIORITY,
     ) -> Timer:
-        """Run the callback again and again, each time one delay after the last run ended.
+        """Run the callback repeatedly, each time one delay after the end of the last run.
 
-        The delay is fixed, the rate is not: a callback that waited or ran for long is not called
-        again sooner. First after one delay unless told otherwise. A callback that raises ends it.
+        The delay is fixed, the rate is not: after a callback that waited or ran for long, the next
+        call still comes one delay later. The first call comes after one delay by default. A
+        callback that raises ends it.
 
         Raises:
             InvalidRequest: The delay is not a finite number above 0, or the first delay is not a
@@ -180,7 +182,7 @@ class MailboxTimers:
         return self._add(callback, first_ms, delay_ms, description, priority, fixed_delay=True)
 
     def repeat(self, timer: Timer) -> None:
-        """Schedule the next run of a repeated timer after one ended; on the mailbox thread."""
+        """Schedule the next run of a repeated timer after one run; on the mailbox thread."""
         now_s = self._clock.monotonic_s()
         if timer.fixed_delay:
             timer.due_s = now_s + timer.interval_s
@@ -190,8 +192,8 @@ class MailboxTimers:
         self._register(timer)
 
     def quiesce(self) -> None:
-        """Forget all timers; on the mailbox thread. Mails posted already still run."""
-        self._mailbox.alarm.cancel()  # first, since it raises on a wrong thread
+        """Cancel all timers; on the mailbox thread. Mails posted already still run."""
+        self._mailbox.alarm.cancel()  # first, because it raises on a wrong thread
         self._quiesced = True
         for entry in self._heap:
             entry.timer.cancel()
@@ -243,13 +245,13 @@ class MailboxTimers:
             self._mailbox.alarm.set(timer.due_s, self._ring)
 
     def _prune(self) -> None:
-        """Let go of cancelled timers; each time as many again may come before the next look."""
+        """Remove cancelled timers; the next pruning comes when the heap has doubled."""
         self._heap = [entry for entry in self._heap if not entry.timer.cancelled]
         heapq.heapify(self._heap)
         self._prune_at = max(_PRUNE_AT_LEAST, 2 * len(self._heap))
 
     def _ring(self) -> None:
-        """Post what is due; the mailbox calls this on its thread."""
+        """Post due timers; the mailbox calls this on its thread."""
         now_s = self._clock.monotonic_s() + HAIR_S
         while self._heap and (self._heap[0].due_s <= now_s or self._heap[0].timer.cancelled):
             entry = heapq.heappop(self._heap)
@@ -257,7 +259,7 @@ class MailboxTimers:
                 try:
                     self._post(entry.timer)
                 except BaseException:
-                    heapq.heappush(self._heap, entry)  # it is posted at the next look
+                    heapq.heappush(self._heap, entry)  # posted at the next check
                     raise
         self._mailbox.alarm.set(self._heap[0].due_s if self._heap else math.inf, self._ring)
 
@@ -269,14 +271,12 @@ class MailboxTimers:
 
 
 def _finite(what: str, value_ms: float, description: str) -> float:
-    """Return a time, refusing NaN, which no comparison orders, and infinity, which never comes."""
+    """Return a time; refuse NaN, which cannot be compared, and infinity."""
     if not math.isfinite(value_ms):
-        raise InvalidRequest(
-            f"timer {description!r}: {what} {value_ms} ms is not a finite number: give one"
-        )
+        raise InvalidRequest(f"timer {description!r}: {what} {value_ms} ms must be a finite number")
     return value_ms
 
 
 def _above_zero(what: str, value_ms: float, description: str) -> None:
     if _finite(what, value_ms, description) <= 0:
-        raise InvalidRequest(f"timer {description!r}: {what} {value_ms} ms: give over 0")
+        raise InvalidRequest(f"timer {description!r}: {what} {value_ms} ms must be above 0")

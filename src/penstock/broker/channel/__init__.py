@@ -1,1 +1,1 @@
-"""A channel of a topic: who has which message, and what is kept of that on disk."""
+"""A channel of a topic: deliveries to consumers, the states of messages, and their journal."""

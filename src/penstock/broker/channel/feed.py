@@ -1,12 +1,12 @@
 """The messages of one stream partition for its channels: new ones from memory, others from disk.
 
 Owns a window of the newest batches as they were appended, and the last few pieces that were read
-from the disk, for channels that are behind about as far as each other. Does not own the messages
-(the queue) nor who has read what (`channel`).
+from the disk, for channels whose positions are close to each other. Does not own the messages (the
+queue) nor the positions of readers (`channel`).
 
-Invariants: used on the broker's event loop only; what is kept may be let go at any time, when the
-broker's memory is short (`penstock.broker.memory`); the disk is read beside it, one piece at a
-time; a slice never leaves a message out without saying so.
+Invariants: used on the broker's event loop only; cached messages may be released at any time, if
+the broker's memory is short (`penstock.broker.memory`); the disk is read beside the loop, one piece
+at a time; a slice reports every missing message.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 _READ_BYTES: Final = 1 << 20
-_PIECE_BYTES: Final = 1 << 21  # very small blocks take far more in memory than on the disk
+_PIECE_BYTES: Final = 1 << 21  # very small blocks need far more memory than disk space
 _DELIVERY_BYTES: Final = 1 << 20
-_SLICE_BYTES: Final = 512  # what a batch of one takes beside its message
+_SLICE_BYTES: Final = 512  # memory of a batch besides its messages
 _UNBOUNDED: Final = 1 << 62
 _PIECES: Final = 8
 _RETRY_S: Final = 1.0
@@ -49,7 +49,7 @@ _NANOSECONDS_PER_MS: Final = 1_000_000
 
 
 class MessageSource(Protocol):
-    """Where a feed reads what it has not in memory: a `DiskQueue`."""
+    """Source of messages that are not in memory: a `DiskQueue`."""
 
     @property
     def latest(self) -> int:
@@ -57,16 +57,16 @@ class MessageSource(Protocol):
         ...
 
     def read(self, offset: int, max_bytes: int) -> list[Block]:
-        """Return whole blocks from the one that holds the offset on."""
+        """Return whole blocks, starting with the one that contains the offset."""
         ...
 
 
 class FeedingTopic(Protocol):
-    """A topic, as its channels see it."""
+    """A topic, as seen by its channels."""
 
     @property
     def feeds(self) -> Sequence[Feed]:
-        """Return the messages of each stream partition."""
+        """The messages of each stream partition."""
         ...
 
     def fed(self, partition: int) -> int:
@@ -80,15 +80,15 @@ class FeedingTopic(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """The messages [start, end), or that they are gone.
+    """The messages [start, end), or the information that they no longer exist.
 
     Attributes:
         start: Offset of the first.
         end: The offset after the last.
-        messages: Their bodies; None when they were lost or deleted.
-        times_ns: When they were appended, epoch nanoseconds: of all, or of each.
-        due_ms: When they are due, epoch ms; 0: at once.
-        deleted: They are gone because they were deleted, not because the disk lost them.
+        messages: Their bodies; None if they were lost or deleted.
+        times_ns: Times of their appends, epoch nanoseconds: a scalar for all, or an array.
+        due_ms: Their due time, epoch ms; 0: at once.
+        deleted: They were deleted, not lost by the disk.
     """
 
     start: int
@@ -99,7 +99,7 @@ class Slice:
     deleted: bool = False
 
     def part(self, start: int, end: int) -> Slice:
-        """Return the messages of [start, end) among these."""
+        """Return the part [start, end) of these messages."""
         if self.messages is None:
             return Slice(start, end, None, deleted=self.deleted)
         times = self.times_ns
@@ -114,13 +114,13 @@ _LET_GO: Final = Slice(0, 0, None)
 
 @dataclass(frozen=True, slots=True)
 class FeedOptions:
-    """What topics keep in memory for their channels.
+    """Options of the messages that topics keep in memory for their channels.
 
     Attributes:
-        keep_messages: Newest messages of a topic; 0: none.
-        keep_bytes: Most bytes of these, for each stream partition.
-        ledger: Bounds what all topics keep.
-        trouble: Logs for all topics that messages cannot be read.
+        keep_messages: Number of the newest messages of a topic; 0: none.
+        keep_bytes: Maximum bytes of these, for each stream partition.
+        ledger: Memory budget of all topics.
+        trouble: Logs failed reads of all topics.
     """
 
     keep_messages: int = 10_000
@@ -129,9 +129,9 @@ class FeedOptions:
     trouble: SparseLog = field(default_factory=lambda: SparseLog(_logger, SystemClock()))
 
     def feeds(self, sources: Sequence[MessageSource]) -> tuple[Feed, ...]:
-        """Return what feeds the channels of a topic from its stream partitions."""
+        """Return a feed for each stream partition of a topic."""
         share = -(-self.keep_messages // max(1, len(sources)))
-        # One alone must not take all.
+        # A single feed must not use the whole budget.
         keep_bytes = min(self.keep_bytes, self.ledger.limit_bytes // 4)
         return tuple(
             Feed(source, share, keep_bytes, self.ledger, self.trouble) for source in sources
@@ -143,10 +143,10 @@ class Feed:
 
     Args:
         source: The queue.
-        keep_messages: Newest messages that are kept in memory.
-        keep_bytes: Most bytes of these; and of what was read from the disk.
-        ledger: Bounds what all feeds keep.
-        trouble: Logs that messages cannot be read.
+        keep_messages: Number of the newest messages kept in memory.
+        keep_bytes: Maximum bytes of these, and of pieces read from the disk.
+        ledger: Memory budget of all feeds.
+        trouble: Logs failed reads.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class Feed:
         self._newest: list[Slice] = []
         self._starts: list[int] = []
         self._sizes: list[int] = []
-        self._head = 0  # what stands before it in the three lists is forgotten
+        self._head = 0  # earlier entries of the three lists have been released
         self._bytes = 0
         self._pieces: OrderedDict[int, list[Slice]] = OrderedDict()
         self._piece_bytes: dict[int, int] = {}
@@ -179,16 +179,16 @@ class Feed:
 
     @property
     def oldest(self) -> int:
-        """Return the offset from which on messages are in memory; the end if none are."""
+        """Return the first offset in memory; the end if there is none."""
         return self._newest[self._head].start if self._head < len(self._newest) else self.end
 
     def appended(
         self, start: int, messages: pa.BinaryArray, time_ms: int, size_bytes: int, due_ms: int = 0
     ) -> None:
-        """Take note of a batch that was appended just now.
+        """Add a batch that was just appended.
 
-        Raises nothing but what ends the program: the batch stands, and what cannot be kept here is
-        read from the disk.
+        Raises only exceptions that end the program: the batch is stored, and if it cannot be kept
+        here, it is read from the disk.
         """
         try:
             self._keep(start, messages, time_ms, size_bytes, due_ms)
@@ -196,7 +196,7 @@ class Feed:
             self.forget()
             if not isinstance(error, Exception):
                 raise
-            self._trouble.warning("what was published is not kept in memory: %r", error)
+            self._trouble.warning("cannot keep published messages in memory: %r", error)
 
     def _keep(
         self, start: int, messages: pa.BinaryArray, time_ms: int, size_bytes: int, due_ms: int
@@ -216,7 +216,7 @@ class Feed:
             or end - self._newest[self._head].start > self._keep_messages
         ):
             self._bytes -= self._sizes[self._head]
-            self._newest[self._head] = _LET_GO  # its memory goes now, its place when there are many
+            self._newest[self._head] = _LET_GO  # frees the memory now, and list entries in bulk
             self._head += 1
         if self._head > 1024 and self._head > len(self._newest) // 2:
             del self._newest[: self._head], self._starts[: self._head], self._sizes[: self._head]
@@ -224,12 +224,12 @@ class Feed:
         self._tell_ledger()
 
     def forget(self) -> None:
-        """Forget what is in memory, after the queue was cleared."""
+        """Release all memory after the queue was cleared."""
         self.shed()
         self._tell_ledger()
 
     def shed(self) -> None:
-        """Let go of everything: what is needed again is read from the disk."""
+        """Release everything: messages that are needed again are read from the disk."""
         self._newest, self._starts, self._sizes = [], [], []
         self._head = self._bytes = 0
         self._pieces.clear()
@@ -239,14 +239,14 @@ class Feed:
         self._ledger.cache(self, self._bytes + sum(self._piece_bytes.values()))
 
     def slice(self, start: int, end: int) -> Slice | None:
-        """Return messages from `start` on, `end` at most, at least one; None: not in memory.
+        """Return messages from `start` up to `end`, at least one; None: not in memory.
 
-        They take a mebibyte at most, unless one message does. Messages that were appended one by
-        one come together; a batch that is deferred, or lost, comes alone.
+        They take at most one mebibyte, unless a single message is larger. Batches that were
+        appended separately are joined; a deferred or lost batch is returned alone.
         """
         if start >= end:
             return None
-        # What was appended while there was no channel is not among the newest.
+        # Messages that were appended while there was no channel are not in the window.
         newest = self._newest
         if self._head < len(newest) and newest[self._head].start <= start < newest[-1].end:
             return _bounded(self._joined(start, end))
@@ -259,13 +259,13 @@ class Feed:
         return None
 
     def when_read(self, offset: int, callback: Callable[[], None]) -> None:
-        """Read the place of an offset from the disk, and call back when it is in memory."""
+        """Read the messages at an offset from the disk, and call back when they are in memory."""
         if self._reading is None:
             self._reading = start_job("channel read", self._read(offset))
         self._waiting[callback] = None
 
     def close(self) -> None:
-        """Wake nobody any more."""
+        """Drop all callbacks, and release the memory."""
         self._waiting.clear()
         if self._reading is not None:
             self._reading.cancel()
@@ -302,15 +302,15 @@ class Feed:
                 piece = await run_on_thread(partial(self._read_piece, offset))
                 self._keep_piece(offset, piece)
             except Closed:
-                self._waiting.clear()  # the topic is gone
+                self._waiting.clear()  # the topic was deleted
             except PenstockError as error:
-                self._trouble.warning("offset %d cannot be read, tried again: %s", offset, error)
+                self._trouble.warning("cannot read offset %d, will retry: %s", offset, error)
                 await asyncio.sleep(_RETRY_S)
-            except Exception as error:  # noqa: BLE001 - the top of a task
-                self._trouble.warning("offset %d cannot be read, tried again: %r", offset, error)
+            except Exception as error:  # noqa: BLE001 - the outermost handler of a task
+                self._trouble.warning("cannot read offset %d, will retry: %r", offset, error)
                 await asyncio.sleep(_RETRY_S)
         finally:
-            # Whatever happened: channels that wait look again, and ask again.
+            # In every case, waiting channels check again, and request another read if needed.
             self._reading = None
             waiting, self._waiting = self._waiting, {}
             call_each(waiting)
@@ -326,7 +326,7 @@ class Feed:
                 del self._piece_bytes[gone]
             self._tell_ledger()
         except BaseException:
-            self.forget()  # both tables name the same pieces
+            self.forget()  # both tables must contain the same pieces
             raise
 
     def _read_piece(self, offset: int) -> list[Slice]:
@@ -362,7 +362,7 @@ def _size_bytes(part: Slice) -> int:
 
 
 def _bounded(found: Slice) -> Slice:
-    """Return as many of the messages as a consumer may be sent at once, at least one."""
+    """Limit messages to the size of one delivery, at least one message."""
     messages = found.messages
     if messages is None or messages.nbytes <= _DELIVERY_BYTES:
         return found

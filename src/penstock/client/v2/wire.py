@@ -145,7 +145,7 @@ def require_name(name: str, what: str) -> str:
     if len(name) > _NAME_BYTES_MAX or not _NAME.fullmatch(name):
         raise InvalidRequest(
             f"{name[:_NAME_BYTES_MAX]!r} is not a valid {what} name: use 1 to {_NAME_BYTES_MAX} "
-            "of the characters a-z A-Z 0-9 . _ -, and '#ephemeral' at the end to keep it only in memory"
+            "of a-z A-Z 0-9 . _ -, and '#ephemeral' at the end to keep it only in memory"
         )
     return name
 
