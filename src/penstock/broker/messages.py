@@ -243,7 +243,7 @@ def _follow_chain(body: bytes, count: int, max_message_bytes: int) -> npt.NDArra
         if position + _PREFIX_BYTES > end:
             raise MalformedBody(
                 "BAD_MESSAGE",
-                f"the body announces {count} messages, but the size of message {index} is truncated",
+                f"the body announces {count} messages, but the size of message {index} is cut off",
                 f"failed to read message({index}) body size",
             )
         size: int = unpack(body, position)[0]

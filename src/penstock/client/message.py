@@ -1,7 +1,7 @@
-"""A message as a consumer has it, and its answer.
+"""A received message, and its answer.
 
-Owns that a message is answered once. Does not own the connection that it came on, which is behind
-the protocol `Answers`.
+Owns that a message is answered once. Does not own the connection on which it was received, which is
+behind the protocol `Answers`.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ if TYPE_CHECKING:
 
 
 class Answers(Protocol):
-    """Where answers go. Each method returns False when the connection is gone."""
+    """Sends answers. Each method returns False if the connection has ended."""
 
     def finish(self, message_id: bytes) -> bool:
-        """Send that it is done with."""
+        """Finish a message."""
         ...
 
     def requeue(self, message_id: bytes, delay_ms: int) -> bool:
-        """Send that it shall come again."""
+        """Requeue a message."""
         ...
 
     def touch(self, message_id: bytes) -> bool:
-        """Send that it needs more time."""
+        """Extend the time-out of a message."""
         ...
 
 
 class Message:
-    """One delivery of a message. To be finished or requeued before its time is over.
+    """One delivery of a message. Finish or requeue it before its time-out.
 
     Attributes:
-        id: Its name, 16 hex digits; the same whenever it is delivered.
-        body: What was published.
-        attempts: How often it was delivered, this time included.
-        timestamp_ns: When it was published, epoch nanoseconds by the server's clock.
+        id: Its id, 16 hex digits; the same at each delivery.
+        body: The payload.
+        attempts: Number of deliveries, including this one.
+        timestamp_ns: Time of publication, epoch nanoseconds by the server's clock.
         answered: It was finished or requeued.
     """
 
@@ -58,10 +58,10 @@ class Message:
         return f"<Message {name}, attempt {self.attempts}, {size} bytes>"
 
     def finish(self) -> bool:
-        """Say that it is done with. Does not wait; answers of a moment go out together.
+        """Finish the message. Does not wait; answers of one loop iteration are combined.
 
         Returns:
-            False when the connection it came on is gone: it will be delivered again.
+            False if its connection has ended: it will be delivered again.
 
         Raises:
             Conflict: It was answered before.
@@ -74,7 +74,7 @@ class Message:
             raise
 
     def requeue(self, delay_ms: int = 0) -> bool:
-        """Say that it shall be delivered again, after a delay. Returns and raises as `finish`."""
+        """Redeliver the message after a delay. Returns and raises as `finish`."""
         self._answer()
         try:
             return self._answers.requeue(self.id, max(0, delay_ms))
@@ -83,13 +83,13 @@ class Message:
             raise
 
     def touch(self) -> bool:
-        """Ask for as much time again as it had at first. Returns and raises as `finish`."""
+        """Restart the message's time-out. Returns and raises as `finish`."""
         if self.answered:
             raise Conflict(f"{self!r} was answered before: touch it earlier")
         return self._answers.touch(self.id)
 
     def came_on(self, answers: Answers) -> bool:
-        """Return whether this is where its answer goes."""
+        """Return whether the message was received on this connection."""
         return self._answers is answers
 
     def _answer(self) -> None:
@@ -99,9 +99,9 @@ class Message:
 
 
 def finish_all(messages: Iterable[Message]) -> int:
-    """Finish messages; return how many of them are on connections that are still there.
+    """Finish messages; return how many of them are on open connections.
 
     Raises:
-        Conflict: One was answered before; those in front of it are finished.
+        Conflict: One was answered before; those before it are finished.
     """
     return sum(message.finish() for message in messages)

@@ -1,1 +1,1 @@
-"""What every other package may use: errors, the clock, intervals, durations, metric records."""
+"""Basic modules for every other package: errors, clock, intervals, durations, metrics."""

@@ -1,4 +1,4 @@
-"""Time is passed in: the one module that reads the machine's clocks."""
+"""Clocks, which are passed in: the one module that reads the machine's clocks."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What components know of time. The virtual one is in ``penstock.testing``."""
+    """Interface to time. The virtual clock is in ``penstock.testing``."""
 
     def now_ms(self) -> int:
         """Return the wall time in milliseconds since 1970-01-01T00:00:00Z."""
         ...
 
     def monotonic_s(self) -> float:
-        """Return seconds that never go back, from an arbitrary start."""
+        """Return seconds that never decrease, from an arbitrary start."""
         ...
 
     def wait(self, condition: threading.Condition, timeout_s: float | None) -> bool:
-        """Wait on a held condition; False when the time ran out first."""
+        """Wait on a held condition; return False if the time-out came first."""
         ...
 
 
@@ -35,5 +35,5 @@ class SystemClock:
         return time.monotonic()
 
     def wait(self, condition: threading.Condition, timeout_s: float | None) -> bool:
-        """Wait on a held condition; False when the time ran out first."""
+        """Wait on a held condition; return False if the time-out came first."""
         return condition.wait(timeout_s)

@@ -122,9 +122,7 @@ class Snappy:
                 raise InvalidRequest("the snappy stream is broken: it has a wrong identifier")
             self._identified = True
         elif not self._identified:
-            raise InvalidRequest(
-                "the snappy stream is broken: it does not begin with an identifier"
-            )
+            raise InvalidRequest("the snappy stream is broken: its identifier is missing")
         elif kind in {_COMPRESSED, _PLAIN}:
             self._ready += self._unpacked(kind, chunk)
         elif kind < _SKIPPABLE_FROM:

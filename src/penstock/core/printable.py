@@ -1,8 +1,8 @@
 """Text for terminals and logs: control characters are replaced by their escapes.
 
-Data may hold characters that move the cursor, reverse the reading direction or end a line. This
-module defines which characters those are and how they are written. The output of commands and the
-formatter of logs use it; nothing else needs to.
+Data may contain characters that move the cursor, reverse the reading direction or end a line. This
+module defines these characters and their escapes. It is used for the output of commands and the
+formatter of logs.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import json
 import re
 from typing import Final
 
-# C0 and C1 controls, DEL, line and paragraph separator, what overrides or isolates the reading
-# direction, and halves of surrogate pairs, which no output can encode.
+# C0 and C1 controls, DEL, line and paragraph separator, characters that override or isolate the
+# reading direction, and surrogates, which no output can encode.
 HIDDEN: Final = "\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff"
 
 _IN_LINE: Final = re.compile(f"[{HIDDEN}]")
@@ -22,12 +22,12 @@ _QUOTED_MAX: Final = 60
 
 
 def escaped(text: str) -> str:
-    """Return a text in one line, in which nothing controls a terminal or ends the line."""
+    """Return a text as one line in which no character controls a terminal or ends the line."""
     return text if _is_plain(text) else _IN_LINE.sub(_escape, text)
 
 
 def escaped_lines(text: str) -> str:
-    """Return a text as `escaped` does, but keep its tabs and the ends of its lines."""
+    """Return a text as `escaped` does, but keep its tabs and line ends."""
     if _is_plain(text):
         return text
     return _IN_LINES.sub(_escape, text.replace("\r\n", "\n"))
@@ -39,7 +39,7 @@ def escaped_json(text: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """Return a text for a message: cut if it is long, in quotes, with escapes."""
+    """Return a text for a message: shortened if it is long, in quotes, with escapes."""
     return repr(text if len(text) <= _QUOTED_MAX else f"{text[:_QUOTED_MAX]}…")
 
 
@@ -49,13 +49,13 @@ def to_header(text: str) -> bytes:
 
 
 def from_header(value: str) -> str:
-    """Return the text of a header by `to_header`, of which Python reads each byte as a character.
+    """Decode a header by `to_header`, which Python decoded as Latin-1.
 
-    What is not UTF-8 stays as it was read: another server may have written it.
+    A value that is not UTF-8 is returned unchanged: another server may have written it.
     """
     try:
         return value.encode("latin-1").decode()
-    except UnicodeError:  # narrow: restores nothing
+    except UnicodeError:  # not UTF-8
         return value
 
 
@@ -72,5 +72,5 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def _escape_json(found: re.Match[str]) -> str:
-    # Outside of its texts, JSON may hold a carriage return, which is white space there.
+    # Outside of its strings, JSON may contain a carriage return as white space.
     return " " if found.group() == "\r" else json.dumps(found.group())[1:-1]

@@ -1,4 +1,4 @@
-"""Sizes of values that a statement computes from constants, such as `repeat('x', 2000000000)`. Pure.
+"""Sizes of values that a statement computes from constants: `repeat('x', 2000000000)`. Pure.
 
 Spark computes such a value as one array in the heap of its JVM, often during planning, and a value
 that does not fit ends the JVM. This module owns the list of functions that make values of any size,

@@ -1,13 +1,13 @@
-"""The clock on the wall in a time zone: what it shows at an instant, and when it came to a time.
+"""Wall clocks of time zones: the time shown at an instant, and the first instant of a time.
 
 Owns the arithmetic around the shifts of a zone's clock. Wall times are milliseconds since
-1970-01-01 00:00:00 as the clock shows them; instants are the same of UTC. Shifts come from
-`zoneinfo`, found once for each year that is asked for.
+1970-01-01 00:00:00 as shown by the clock; instants are milliseconds since the same time in UTC.
+Shifts come from `zoneinfo`, found once for each requested year.
 
-Where a clock is put back, what it *shows* is shown twice; how far it has *come* stands still until
-the clock is past that again. So there is one first instant of each wall time, and days that begin
-at it follow each other without a gap, whatever happens at midnight. Invariant: of two instants the
-clock has not come further at the first.
+If a clock is set back, it *shows* some times twice; the time that it has *come to* stays the same
+until the clock passes it again. So each wall time has one first instant, and days that begin at it
+follow each other without a gap, even if the shift is at midnight. Invariant: the time that a clock
+has come to never decreases.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MS: Final = timedelta(milliseconds=1)
 _OFFSET: Final = re.compile(r"(?P<sign>[+-])(?P<hours>\d\d):(?P<minutes>[0-5]\d)", re.ASCII)
 _OFFSET_MAX_MS: Final = 18 * HOUR_MS
-# No clock was ever shifted twice within so short a time; four days are the least in all of tzdata.
+# No clock was ever shifted twice within this time; the minimum in all of tzdata is four days.
 _LOOK_EVERY_MS: Final = 2 * DAY_MS
-# Around a year: longer than any shift, so that what came before is known at its start.
+# Margin around a year, longer than any shift, so that earlier wall times are known at its start.
 _MARGIN_MS: Final = 4 * DAY_MS
 _YEARS_KEPT: Final = 20_000
 _CLOCKS_KEPT: Final = 64
@@ -42,12 +42,12 @@ _CLOCKS_KEPT: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Stretches:
-    """The times between a clock's shifts, in order; they hold a year and some days around it.
+    """The periods between a clock's shifts, in order; they cover a year and some days around it.
 
     Attributes:
         starts: Their first instants.
-        ahead_ms: By how much the clock is ahead of UTC in each.
-        come_ms: The wall time up to which, but not including it, the clock had come before each.
+        ahead_ms: Offset of the clock from UTC in each.
+        come_ms: Exclusive end of the wall times that the clock had come to before each.
     """
 
     starts: tuple[int, ...]
@@ -55,18 +55,18 @@ class Stretches:
     come_ms: tuple[int, ...]
 
     def at(self, ms: int) -> int:
-        """Return the number of the stretch that holds an instant."""
+        """Return the number of the period that contains an instant."""
         return bisect_right(self.starts, ms) - 1
 
 
 class WallClock:
-    """The clock of one zone. Immutable but for what it keeps.
+    """The clock of one zone. Immutable except for its cache.
 
     Args:
         zone: A name such as ``Europe/Berlin``, or an offset such as ``+05:30``.
 
     Raises:
-        InvalidRequest: There is no such zone; the message has the nearest name.
+        InvalidRequest: The zone does not exist; the message suggests the nearest name.
     """
 
     def __init__(self, zone: str) -> None:
@@ -75,15 +75,15 @@ class WallClock:
         self._of_year = functools.lru_cache(_YEARS_KEPT)(self._look)
 
     def stretches(self, year: int) -> Stretches:
-        """Return the stretches of a year of UTC."""
+        """Return the periods of a year of UTC."""
         return self._of_year(year)
 
     def around(self, ms: int) -> Stretches:
-        """Return the stretches of the year that an instant lies in."""
+        """Return the periods of the year of an instant."""
         return self._of_year(1970 + month_of(_within(ms)) // 12)
 
     def shows(self, ms: int) -> int:
-        """Return the wall time that the clock shows at an instant."""
+        """Return the wall time shown at an instant."""
         found = self.around(ms)
         return ms + found.ahead_ms[found.at(ms)]
 
@@ -96,11 +96,11 @@ class WallClock:
     def first(self, wall_ms: int) -> int:
         """Return the first instant at which the clock had come to a wall time.
 
-        One that lies within a skipped hour or day is come to when that is skipped. Before the years
-        0001 to 9999 it is their start, behind them their end.
+        A wall time within a skipped hour or day is reached at the shift. For times before the years
+        0001 to 9999 it is their start, after them their end.
         """
         found = self.around(wall_ms)
-        # The stretch before the first one that begins behind it.
+        # The period before the first one that begins after the wall time.
         number = max(bisect_right(found.come_ms, wall_ms) - 1, 0)
         at = max(found.starts[number], wall_ms - found.ahead_ms[number])
         return min(max(at, START_OF_TIME_MS), END_OF_TIME_MS)
@@ -121,11 +121,11 @@ class WallClock:
         return Stretches(tuple(starts), tuple(ahead), tuple(come))
 
     def _shift(self, low: int, high: int, before: int) -> int:
-        """Return the first instant behind a shift, which lies between two instants."""
+        """Return the first instant after a shift, which lies between two instants."""
         return low + bisect_left(range(low, high), x=True, key=lambda ms: self._ahead(ms) != before)
 
     def _ahead(self, ms: int) -> int:
-        # Python's calendar has no time of day beyond its ends, and no clock was shifted there.
+        # Python's calendar ends at the limits of these years, and no clock was shifted there.
         inside = min(max(ms, START_OF_TIME_MS + DAY_MS), END_OF_TIME_MS - DAY_MS)
         offset = (_EPOCH + inside * _MS).astimezone(self._zone).utcoffset()
         assert offset is not None
@@ -139,7 +139,7 @@ def wall_clock(zone: str) -> WallClock:
 
 
 def is_utc(zone: str) -> bool:
-    """Tell whether a zone's name is one of UTC's."""
+    """Return whether a zone's name is one of UTC's."""
     return zone in _UTC
 
 
@@ -156,7 +156,7 @@ def _zone_of(name: str) -> tzinfo:
     folded = {known.lower(): known for known in _names()}
     near = difflib.get_close_matches(name.lower(), list(folded), n=1, cutoff=0.6)
     hint = f": did you mean {folded[near[0]]}?" if near else ", such as Europe/Berlin or +05:30"
-    raise InvalidRequest(f"{name!r} is no time zone{hint}")
+    raise InvalidRequest(f"unknown time zone {name!r}{hint}")
 
 
 @functools.cache

@@ -1,11 +1,11 @@
-"""Whether the default action of a mailbox loop may run, and how others tell the loop so.
+"""Suspension of the default action of a mailbox loop, and control mail for the loop.
 
-Owns the one suspension of the default action there is at a time. Does not own the loop, nor what
-the default action does. Invariants:
+Owns the current suspension of the default action. Does not own the loop, nor the default action.
+Invariants:
 
-- Only the mailbox thread suspends; any thread may resume, others than the mailbox thread by urgent
-  mail. So the suspension changes on the mailbox thread alone, and the loop reads it unguarded.
-- Resuming ends the suspension it was made for, and no later one.
+- Only the mailbox thread suspends; any thread may resume, other threads by urgent mail. So the
+  suspension changes only on the mailbox thread, and the loop reads it without a lock.
+- `resume` ends the suspension on which it is called, and no later one.
 """
 
 from __future__ import annotations
@@ -47,20 +47,21 @@ class Suspension:
     def resume(self) -> None:
         """Let the default action run again; from any thread, any number of times.
 
-        At once on the mailbox thread, else by urgent mail. A stale or late resume does nothing.
+        At once on the mailbox thread, otherwise by urgent mail. A stale or late resume has no
+        effect.
         """
         self._controller.resume(self)
 
 
 class DefaultActionController:
-    """What the default action may say to its loop; on the mailbox thread.
+    """Interface of the default action to its loop; on the mailbox thread.
 
     Args:
-        mailbox: Whose thread it is.
-        complete: Ends the loop for good.
+        mailbox: The mailbox of the loop.
+        complete: Ends the loop permanently.
 
     Attributes:
-        suspension: The one that lasts; None: the default action may run. Read from any thread.
+        suspension: The current one; None: the default action may run. Read from any thread.
     """
 
     __slots__ = ("_complete", "_mailbox", "suspension")
@@ -75,14 +76,14 @@ class DefaultActionController:
 
         Args:
             timer: Runs while the loop sleeps in this suspension, such as `metrics.idle` or
-                `metrics.back_pressured`; without one that time counts as busy.
+                `metrics.back_pressured`; without one, that time counts as busy.
 
         Raises:
             Conflict: It is suspended already.
             WrongThread: The caller is not the mailbox thread.
         """
         if not self._mailbox.is_mailbox_thread:
-            self._mailbox.has_mail()  # raises WrongThread with the story
+            self._mailbox.has_mail()  # raises WrongThread with an explanation
         if self.suspension is not None:
             raise Conflict(
                 f"mailbox {self._mailbox.name}: the default action is suspended already; "
@@ -99,7 +100,7 @@ class DefaultActionController:
             put_control(self._mailbox, lambda: self._end(suspension), "resume the default action")
 
     def all_actions_completed(self) -> None:
-        """End the loop for good."""
+        """End the loop permanently."""
         self._complete()
 
     def _end(self, suspension: Suspension) -> None:

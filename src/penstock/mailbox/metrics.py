@@ -1,7 +1,7 @@
-"""What a mailbox thread does with its time, and how long mail waits.
+"""Metrics of a mailbox thread: how its time is spent, and how long mail waits.
 
 Owns the numbers; only the mailbox thread changes them, any thread may read them. Invariant: idle,
-back-pressured and busy time add up to the time the loop ran, and time inside a mail is busy.
+back-pressured and busy time add up to the run time of the loop, and time inside a mail is busy.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class PeriodTimer:
-    """Adds up periods of one kind. The mailbox thread starts and stops it; any thread reads it."""
+    """Sum of periods of one kind. The mailbox thread starts and stops it; any thread reads it."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -26,7 +26,7 @@ class PeriodTimer:
         self._mark: tuple[float, float | None] = (0.0, None)
 
     def start(self) -> None:
-        """Begin a period; no effect in one."""
+        """Begin a period; no effect during one."""
         total_s, since_s = self._mark
         if since_s is None:
             self._mark = (total_s, self._clock.monotonic_s())
@@ -48,7 +48,7 @@ class PeriodTimer:
 
 @dataclass(frozen=True, slots=True)
 class MailboxStatistics:
-    """A mailbox's numbers at one moment; times are seconds since its loop first ran."""
+    """Values of a mailbox's metrics; times are seconds since its loop first ran."""
 
     mails_run: int
     mails_dropped: int
@@ -63,7 +63,7 @@ class MailboxStatistics:
 class MailboxMetrics:
     """The counters and period timers of one mailbox.
 
-    `idle` and `back_pressured` are what a default action hands to `suspend_default_action`;
+    `idle` and `back_pressured` are timers that a default action passes to `suspend_default_action`;
     `mails_run` counts mails run by the loop or by drain, not those run inside a yield.
     """
 
@@ -78,8 +78,8 @@ class MailboxMetrics:
         self.mails_dropped = 0
 
     def statistics(self) -> MailboxStatistics:
-        """Return the numbers now."""
-        # Parts before the whole: a part that grows meanwhile cannot pass what was read after it.
+        """Return the current values."""
+        # Parts before the whole: a part that grows meanwhile cannot exceed a value read later.
         now_s = self._clock.monotonic_s()
         idle_s = self.idle.total_s(now_s)
         back_pressured_s = self.back_pressured.total_s(now_s)
@@ -96,7 +96,7 @@ class MailboxMetrics:
         )
 
     def publish(self, registry: MetricRegistry) -> None:
-        """Let a registry read the numbers, labelled with the mailbox's name."""
+        """Register the metrics, labelled with the mailbox's name."""
         name = self._mailbox.name
         registry.read(
             "counter",
@@ -108,7 +108,7 @@ class MailboxMetrics:
         registry.read(
             "gauge",
             "penstock_mailbox_size",
-            "Mails that wait",
+            "Waiting mails",
             lambda: self._mailbox.size,
             mailbox=name,
         )

@@ -1,6 +1,6 @@
-"""How long mail waits, measured by a mail of its own every so often.
+"""Latency of mail, measured periodically by a mail of its own.
 
-Owns when the next measure is made. Does not own the histogram (`metrics`), nor the timers.
+Owns the schedule of measurements. Does not own the histogram (`metrics`), nor the timers.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 
 class LatencyProbe:
-    """Observes the time from when a mail should run to when it does; on the mailbox thread.
+    """Measures the time from the due time of a mail to its run; on the mailbox thread.
 
     Args:
         timers: Post its mail.
-        clock: Theirs.
-        latency: Takes what is observed, in seconds.
-        interval_ms: From one measure to the next; 0: none is made.
+        clock: The clock of the timers.
+        latency: Receives the measurements, in seconds.
+        interval_ms: Time between measurements; 0 disables them.
 
     Attributes:
-        started: There is nothing left to start.
+        started: The probe was started, or is disabled.
 
     Raises:
         InvalidRequest: The interval is negative, infinite or NaN.
@@ -43,19 +43,19 @@ class LatencyProbe:
         self._interval_ms = interval_ms
         if not 0 <= interval_ms < math.inf:
             raise InvalidRequest(
-                f"latency_probe_interval_ms is {interval_ms}: give milliseconds, or 0 for no probe"
+                f"latency_probe_interval_ms is {interval_ms}: specify milliseconds, or 0 for no probe"
             )
         self.started = interval_ms == 0
 
     def start(self) -> None:
-        """Begin to measure; once."""
+        """Start measuring; call it once."""
         self.started = True
         self._schedule()
 
     def _schedule(self) -> None:
         def observe() -> None:
-            # From when it was due, not from when it was posted: a mail that held the thread for
-            # a second also held back the posting.
+            # From the due time, not from the posting: a mail that held the thread for a second also
+            # delayed the posting.
             self._latency.observe(max(0.0, self._clock.monotonic_s() - timer.due_s))
             self._schedule()
 

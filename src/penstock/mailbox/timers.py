@@ -129,7 +129,7 @@ class MailboxTimers:
         *,
         priority: int = MIN_PRIORITY,
     ) -> Timer:
-        """Run the callback as mail at a wall time. Otherwise, and in its errors, as `schedule_after`."""
+        """Run the callback as mail at a wall time. Raises and behaves as `schedule_after`."""
         delay_ms = epoch_ms - self._clock.now_ms()
         return self.schedule_after(delay_ms, callback, description, priority=priority)
 

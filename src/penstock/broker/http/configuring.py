@@ -1,7 +1,7 @@
-"""``/topic/configure``: what a topic was told.
+"""``/topic/configure``: options of a topic.
 
-Owns the form of questions and answers: each option is a parameter, one that is empty takes a
-setting back. Does not own the options (`penstock.broker.topics.options`).
+Owns the form of requests and answers: each option is a parameter; an empty one resets the option.
+Does not own the options (`penstock.broker.topics.options`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ConfigureRoutes:
-    """Handles the options of topics.
+    """Handles requests for the options of topics.
 
     Args:
         broker: The broker.
@@ -27,7 +27,7 @@ class ConfigureRoutes:
         self._broker = broker
 
     async def get(self, request: Request) -> Response:
-        """Say what holds for a topic, and what of it is a setting of its own."""
+        """Return the effective options of a topic, and those that are set for it."""
         topic = self._topic(request)
         options, count = topic.options, len(topic.queues)
         channel = options.channel(self._broker.options.channels, topic.name)
@@ -51,7 +51,7 @@ class ConfigureRoutes:
         )
 
     async def put(self, request: Request) -> Response:
-        """Change what is named, and answer as `get`."""
+        """Change the given options, and answer as `get`."""
         topic = self._topic(request)
         texts = {name: text for name, text in request.query.items() if name != "topic"}
         await self._broker.changes.configure(topic, texts)
@@ -61,5 +61,5 @@ class ConfigureRoutes:
         name = request.required("topic")
         topic = self._broker.topics.find(name)
         if topic is None:
-            raise ApiError(404, "TOPIC_NOT_FOUND", f"there is no topic {name!r}")
+            raise ApiError(404, "TOPIC_NOT_FOUND", f"topic {name!r} does not exist")
         return topic

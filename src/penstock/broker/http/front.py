@@ -1,8 +1,8 @@
-"""The HTTP front: NSQ's API as a bare ASGI application.
+"""The HTTP server: NSQ's API as a plain ASGI application.
 
-Owns the table of routes, the bearer token and the top-level boundary where errors become answers.
-Does not own what the routes do (the modules beside it). It is no framework application: an answer
-to a small publish costs tens of microseconds, and routing by a dictionary is all it needs.
+Owns the table of routes, the bearer token and the outermost handler, which converts errors to
+answers. Does not own the routes (the modules beside it). It uses no web framework: an answer to a
+small publish takes tens of microseconds, and routing by a dictionary suffices.
 """
 
 from __future__ import annotations
@@ -116,14 +116,14 @@ class HttpFront:
             answer.detail = self._broker.for_clients(answer.detail)
             response = error_response(answer)
         except Exception:
-            # The boundary: a bug in one request must not take the others along, and no traceback
-            # goes to a client.
+            # The outermost handler: a bug in one request must not affect others, and no traceback
+            # is sent to a client.
             _logger.exception("%s %s failed", request.method, request.path)
             response = error_response(ApiError(500, "INTERNAL_ERROR"))
         await response.send(send, close=request.must_close)
 
     def _is_excepted(self, scope: Scope) -> bool:
-        """Say whether a request without TLS comes from this host, and may."""
+        """Return whether a request without TLS comes from this host and is allowed."""
         here, peer = scope["server"], scope["client"]
         if not self._broker.options.tls.plain_loopback or here is None or peer is None:
             return False
@@ -136,7 +136,7 @@ class HttpFront:
     def _handler(self, request: Request) -> Handler:
         methods = self.routes.get(_route(request.path))
         if methods is None:
-            raise ApiError(404, "NOT_FOUND", f"there is no {request.path}")
+            raise ApiError(404, "NOT_FOUND", f"unknown path {request.path}")
         if self._credentials is not None and request.path not in _OPEN_PATHS:
             given = request.headers.get(b"authorization", b"")
             if not hmac.compare_digest(given, self._credentials):
@@ -145,12 +145,12 @@ class HttpFront:
         if handler is not None:
             return handler
         allowed = ", ".join(methods)
-        detail = f"{request.path} takes {allowed}"
+        detail = f"{request.path} supports {allowed}"
         headers = ((b"allow", allowed.encode()),)
         raise ApiError(405, "METHOD_NOT_ALLOWED", detail, headers)
 
 
 def _route(path: str) -> str:
-    """Return the entry of the table for a path."""
+    """Return the key of a path in the table."""
     folder, _, name = path.rpartition("/")
     return _CONFIG if name and folder == "/config" else path

@@ -1,6 +1,6 @@
-"""``/peek``: messages listed without being taken.
+"""``/peek``: lists messages without consuming them.
 
-Owns the bounds of a look (messages and bytes) and its JSON. Does not own what state a message is in
+Owns the limits (messages and bytes) and the JSON. Does not own the states of messages
 (`penstock.broker.channel.looking`). The disk is read beside the event loop.
 """
 
@@ -43,7 +43,7 @@ class _Found:
 
 
 class PeekRoutes:
-    """Handles looks.
+    """Handles requests to peek.
 
     Args:
         broker: The broker.
@@ -53,7 +53,7 @@ class PeekRoutes:
         self._broker = broker
 
     async def peek(self, request: Request) -> Response:
-        """List messages of a stream partition, and how they stand in a channel if one is named."""
+        """List messages of a stream partition, with their states if a channel is named."""
         topic, channel = self._place(request)
         partition = request.integer("partition", 0)
         queue = topic.queue(partition)
@@ -67,7 +67,7 @@ class PeekRoutes:
             raise ApiError(
                 404,
                 "OFFSET_NOT_FOUND",
-                f"offset {start} is not kept: there are {earliest} to {latest}",
+                f"offset {start} was deleted or does not exist: use {earliest} to {latest}",
             )
         count = min(request.integer("count", _COUNT), _COUNT_MAX)
         max_bytes = min(request.integer("max_bytes", _BYTES), self._broker.options.max_fetch_bytes)
@@ -92,7 +92,7 @@ class PeekRoutes:
         name = request.required("topic")
         topic = self._broker.topics.find(name)
         if topic is None:
-            raise ApiError(404, "TOPIC_NOT_FOUND", f"there is no topic {name!r}")
+            raise ApiError(404, "TOPIC_NOT_FOUND", f"topic {name!r} does not exist")
         channel_name = request.query.get("channel")
         if channel_name is None:
             return topic, None
@@ -112,14 +112,14 @@ async def _of_state(
         request.required("channel")
     assert channel is not None
     if kind not in _GIVEN_OUT:
-        raise ApiError(400, "INVALID_STATE", f"state={kind}: {', '.join(_GIVEN_OUT)}")
+        raise ApiError(400, "INVALID_STATE", f"state={kind}: use {', '.join(_GIVEN_OUT)}")
     if "offset" not in request.query:
         start = 0
     return await offsets_in(channel.state, MessageState(kind), partition, start, count)
 
 
 def _read(queue: MessageQueue, offsets: list[int], max_bytes: int) -> list[_Found]:
-    """Read messages by ascending offsets, up to so many bytes of them, at least one."""
+    """Read messages by ascending offsets, up to a number of bytes, at least one."""
     found: list[_Found] = []
     blocks: list[Block] = []
     is_run = bool(offsets) and offsets[-1] - offsets[0] == len(offsets) - 1
@@ -131,7 +131,7 @@ def _read(queue: MessageQueue, offsets: list[int], max_bytes: int) -> list[_Foun
         if not blocks:
             blocks = queue.read(offset, max_bytes if is_run else 1)
         if not blocks or offset < blocks[0].base_offset:
-            continue  # it was lost
+            continue  # the message was lost
         block = blocks[0]
         body: bytes = block.messages[offset - block.base_offset].as_py()
         if found and len(body) > max_bytes:
@@ -144,7 +144,7 @@ def _read(queue: MessageQueue, offsets: list[int], max_bytes: int) -> list[_Foun
 
 
 def _following(found: list[_Found], offsets: list[int], latest: int) -> int:
-    """Return where the next look goes on."""
+    """Return the offset at which the next request continues."""
     if found and found[-1].offset != offsets[-1]:
         return found[-1].offset + 1
     return offsets[-1] + 1 if offsets else latest

@@ -1,8 +1,8 @@
-"""``/offsets``, ``/fetch`` and ``/cursor``: what readers that keep their own offsets ask for.
+"""``/offsets``, ``/fetch`` and ``/cursor``: the API for readers that keep their own offsets.
 
-Owns the long poll: a reader waits for the topic's news, not on a timer, and leaves it when its
-client leaves, its time is over or the broker stops. What touches the disk runs on other threads:
-publishers must not wait for a reader's old log file.
+Owns the long poll: a reader waits for appends to the topic, not for a timer, and stops when its
+client disconnects, its time limit is reached or the broker stops. Disk access runs on other
+threads: publishers must not wait for a reader's old log file.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _AFTER = re.compile(r"[0-9]{1,19}:[0-9]{1,19}")
 
 
 class ReadRoutes:
-    """Handles readers.
+    """Handles requests of readers.
 
     Args:
         broker: The broker.
@@ -46,9 +46,9 @@ class ReadRoutes:
         self._host = socket.gethostname()
 
     async def offsets(self, request: Request) -> Response:
-        """Say where the stream partitions stand, after waiting for news and an fsync if asked."""
+        """Return the offsets of the stream partitions, after an append or fsync if requested."""
         topic = self._topic(request)
-        # Offsets of a topic that had the name before say nothing about what is new in this one.
+        # Offsets of a deleted topic of this name do not apply to this one.
         is_known = request.query.get("id", topic.id) == topic.id
         after = _parse_after(request, topic) if is_known else {}
         wait_ms = min(request.integer("wait_ms", 0), self._broker.options.max_wait_ms)
@@ -81,7 +81,7 @@ class ReadRoutes:
         )
 
     async def fetch(self, request: Request) -> Response:
-        """Give raw blocks from the one that holds the offset on."""
+        """Return raw blocks, starting with the one that contains the offset."""
         queue = self._queue(request)
         offset = request.integer("offset")
         limit = self._broker.options.max_fetch_bytes
@@ -90,7 +90,7 @@ class ReadRoutes:
             raise ApiError(
                 404,
                 "OFFSET_NOT_FOUND",
-                f"offset {offset} is not kept: there are {queue.earliest} to {queue.latest}",
+                f"offset {offset} is not available: use {queue.earliest} to {queue.latest}",
             )
         blocks = await run_on_thread(partial(queue.read, offset, max_bytes))
         following = blocks[-1].base_offset + blocks[-1].count if blocks else offset
@@ -102,7 +102,7 @@ class ReadRoutes:
         return Response(body=[block.raw for block in blocks], content_type=BYTES, headers=headers)
 
     async def set_cursor(self, request: Request) -> Response:
-        """Set a cursor that holds retention back."""
+        """Set a cursor, from which on retention keeps messages."""
         queue = self._queue(request)
         name = require_name(request.required("name"), "name")
         offset = request.integer("offset")
@@ -114,7 +114,7 @@ class ReadRoutes:
         return EMPTY
 
     async def delete_cursor(self, request: Request) -> Response:
-        """Drop a cursor."""
+        """Delete a cursor."""
         queue = self._queue(request)
         name = require_name(request.required("name"), "name")
         if name in queue.statistics().cursors:
@@ -125,7 +125,9 @@ class ReadRoutes:
         name = request.required("topic")
         topic = self._broker.topics.find(name)
         if topic is None:
-            raise ApiError(404, "TOPIC_NOT_FOUND", f"there is no topic {name!r}: create it first")
+            raise ApiError(
+                404, "TOPIC_NOT_FOUND", f"topic {name!r} does not exist: create it first"
+            )
         return topic
 
     def _queue(self, request: Request) -> MessageQueue:
@@ -134,11 +136,11 @@ class ReadRoutes:
     async def _wait_for_news(
         self, request: Request, topic: Topic, after: dict[int, int], timeout_s: float
     ) -> None:
-        """Return when a stream partition has passed its offset, or the time is over."""
+        """Wait until a stream partition has passed its offset, or the time limit is reached."""
         broker = self._broker
         if broker.waiting_readers >= broker.options.max_waiting_readers:
             raise ApiError(
-                503, "TOO_MANY_READERS", f"{broker.waiting_readers} wait already: ask later"
+                503, "TOO_MANY_READERS", f"{broker.waiting_readers} readers wait already: try later"
             )
         news = asyncio.Event()
         gone = start_job("reader watch", request.wait_disconnected())
@@ -149,7 +151,7 @@ class ReadRoutes:
             async with asyncio.timeout(timeout_s):
                 while not (_has_passed(topic, after) or topic.closed or broker.closing):
                     if gone.done():
-                        raise ClientLeftError("the reader left")
+                        raise ClientLeftError("the reader disconnected")
                     news.clear()
                     await news.wait()
         except TimeoutError:
@@ -163,7 +165,7 @@ class ReadRoutes:
 
 
 async def _sync(topic: Topic) -> None:
-    """Return when what was appended so far is fsynced; partitions without news cost nothing."""
+    """Fsync earlier appends; stream partitions without unsynced messages are skipped."""
     behind = [queue for queue in topic.queues if queue.durable < queue.latest]
     await asyncio.gather(*(asyncio.wrap_future(queue.request_sync()) for queue in behind))
 

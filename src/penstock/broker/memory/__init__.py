@@ -1,1 +1,1 @@
-"""What a broker holds in memory, and the one bound on all of it."""
+"""Memory of a broker, and the one budget for all of it."""

@@ -1,7 +1,7 @@
 """The data folder of an nsqd: its topics, its channels, and a reader for each of their queues.
 
-Owns what exists, from ``nsqd.dat`` and from the files' names together. Changes nothing: it holds
-nsqd's own lock on the folder, so that no nsqd writes meanwhile, and opens files for reading only.
+Owns the list of topics, from ``nsqd.dat`` and the files' names together. Changes nothing: it holds
+nsqd's own lock on the folder, so that no nsqd writes meanwhile, and opens files read-only.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _TOPICS_FILE: Final = "nsqd.dat"
 
 
 class NsqdFolder:
-    """A data folder. Made by `open`; usable as a context manager.
+    """A data folder. Create it with `open`; usable as a context manager.
 
     Attributes:
-        topics: The topics and channels, in the order of ``nsqd.dat``; those that only files speak
-            of come last.
+        topics: The topics and channels, in the order of ``nsqd.dat``, followed by those that are
+            known only from files.
         queues: The queues that have files, in order of their names.
-        warnings: What is not as it should be, apart from what the queues' reports say.
+        warnings: Problems that are not in the queues' reports.
     """
 
     def __init__(
@@ -57,17 +57,17 @@ class NsqdFolder:
 
     @classmethod
     def open(cls, folder: str, *, fs: FileSystem, options: ImportOptions | None = None) -> Self:
-        """Look at a folder.
+        """Open a folder.
 
         Args:
             folder: nsqd's ``--data-path``.
             fs: The file system.
-            options: How it is read.
+            options: Options for reading it.
 
         Raises:
-            Conflict: An nsqd is running on it: stop that first.
-            NotFound: There is no such folder.
-            InvalidRequest: It cannot be read by this user.
+            Conflict: An nsqd is running on it: stop it first.
+            NotFound: The folder does not exist.
+            InvalidRequest: This user cannot read it.
             Unavailable: I/O error.
         """
         claim = fs.lock_folder(folder)
@@ -84,25 +84,25 @@ class NsqdFolder:
         self.close()
 
     def close(self) -> None:
-        """Let go of the folder. Closing twice is fine."""
+        """Unlock the folder. Idempotent."""
         self._claim.release()
 
     def read(self, queue: QueueName) -> QueueReader:
-        """Return a reader of the records that nsqd has not handed out.
+        """Return a reader of the records that nsqd has not delivered.
 
         Args:
             queue: One of `queues`.
 
         Raises:
-            NotFound: It has no files.
+            NotFound: The queue has no files.
         """
         if queue not in self._files:
-            raise NotFound(f"{self._folder}: no files of a queue {queue}: look at `queues`")
+            raise NotFound(f"{self._folder}: queue {queue} has no files: use one of `queues`")
         metadata, trouble = self._read_metadata(queue)
         files = sorted(self._files[queue])
         return QueueReader(self._folder, files, metadata, trouble, self._options, self._fs)
 
-    # -- what there is
+    # -- contents
 
     def _list(self) -> None:
         for name in self._fs.listdir(self._folder):
@@ -120,15 +120,15 @@ class NsqdFolder:
             channels[topic.name] = {channel.name: channel for channel in topic.channels}
         for queue in sorted({*self._files, *self._metadata_files}):
             if queue.topic not in channels:
-                self.warnings.append(f"topic {queue.topic} is known from its files only")
+                self.warnings.append(f"topic {queue.topic} is known only from its files")
             known = channels.setdefault(queue.topic, {})
             if queue.channel and queue.channel not in known:
-                self.warnings.append(f"channel {queue} is known from its files only")
+                self.warnings.append(f"channel {queue} is known only from its files")
                 known[queue.channel] = NsqdChannel(queue.channel)
         for name, of in channels.items():
             for text in (name, *of):
                 if not is_valid_name(text):
-                    self.warnings.append(f"{text!r} in topic {name!r} cannot be a name here")
+                    self.warnings.append(f"{text!r} in topic {name!r} is not a valid name here")
         return tuple(
             NsqdTopic(name, paused.get(name, False), tuple(of.values()))
             for name, of in channels.items()
@@ -142,7 +142,7 @@ class NsqdFolder:
             return ()
         topics = parse_topics(raw)
         if topics is None:
-            self.warnings.append(f"{_TOPICS_FILE} is cut or damaged: nothing is paused")
+            self.warnings.append(f"{_TOPICS_FILE} is truncated or damaged: nothing is paused")
             return ()
         return topics
 
@@ -154,4 +154,4 @@ class NsqdFolder:
             metadata = parse_metadata(self._fs.read_bytes(f"{self._folder}/{name}"))
         except PenstockError as error:
             return None, f"it cannot be read: {error}; everything was read"
-        return metadata, "" if metadata else "it is cut or damaged: everything was read"
+        return metadata, "" if metadata else "it is truncated or damaged: everything was read"

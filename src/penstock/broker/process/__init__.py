@@ -1,1 +1,1 @@
-"""What a broker does as a process, beside serving: its limits, its memory, its rounds."""
+"""Tasks of the broker's process besides serving: limits, memory, periodic work."""

@@ -1,8 +1,8 @@
-"""The garbage collector while very many objects are made that stay.
+"""Garbage collection during the creation of very many permanent objects.
 
-Owns the switch. A hundred thousand topics are millions of objects: looking through them again and
-again while they are made would double the time of a start, and later each full collection would
-stop the event loop for as long as it takes to look at all of them.
+Owns the switch. A hundred thousand topics are millions of objects: repeated collections during
+their creation would double the time of a start, and later each full collection would stop the event
+loop while it traverses all of them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def lasting_objects() -> Iterator[None]:
-    """Do not collect while the block runs, nor ever look at what is there at its end."""
+    """Disable collection in the block, and exempt all objects at its end from later ones."""
     gc.disable()
     try:
         yield

@@ -1,4 +1,4 @@
-"""What the operating system lets the process have."""
+"""Limits of the operating system on the process."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import resource
 
 
 def raise_descriptor_limit() -> int:
-    """Let this process open as many files and connections as its hard limit says; returns it.
+    """Raise the limit on open files and connections to the hard limit, and return it.
 
-    The soft limit is 1,024 on many systems, for the sake of programs that use ``select``; each
-    client takes a descriptor, and so does each stream partition that is being written.
+    The soft limit is 1,024 on many systems, for programs that use ``select``; each client needs a
+    descriptor, and so does each stream partition that is being written.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:

@@ -1,10 +1,10 @@
-"""The rounds that look for old log files.
+"""Periodic deletion of old log files.
 
-Owns when a stream partition is looked at. Does not own what may be deleted (`Retention.retain`) nor
-what still needs it (`Topic.held_back`).
+Owns when a stream partition is checked. Does not own what may be deleted (`Retention.retain`) nor
+which readers still need it (`Topic.held_back`).
 
-Invariants: files are deleted beside the event loop; a round takes the loop for the length of a few
-topics at a time, and costs a stream partition that has only the log file it writes next to nothing.
+Invariants: files are deleted beside the event loop; a round yields to the loop after every few
+topics, and costs almost nothing for a stream partition with only its current log file.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _TOPICS_AT_ONCE: Final = 256
 
 
 async def retain_now_and_then(topics: Iterable[Topic], interval_ms: int, clock: Clock) -> NoReturn:
-    """Delete what is consumed and old, every so often, until it is cancelled.
+    """Delete consumed and old messages periodically until cancelled.
 
     Args:
-        topics: The topics; looked through anew in each round.
+        topics: The topics; iterated again in each round.
         interval_ms: The pause between rounds.
-        clock: Tells how old a log file is.
+        clock: For the age of log files.
     """
     trouble = SparseLog(_logger, clock)
     while True:
@@ -57,8 +57,8 @@ async def _retain(topic: Topic, clock: Clock, trouble: SparseLog) -> None:
             await run_on_thread(partial(retain, clock.now_ms(), held=held, consumed=consumed))
         except PenstockError as error:
             if not topic.closed:
-                trouble.warning("%s: old log files were not looked at: %s", topic.folder, error)
+                trouble.warning("%s: cannot check old log files: %s", topic.folder, error)
         except Exception:
-            # The top of a task that must not end: a disk would fill up unnoticed.
+            # The outermost handler of a task that must not end: otherwise the disk fills up.
             if not topic.closed:
-                _logger.exception("%s: old log files were not looked at", topic.folder)
+                _logger.exception("%s: cannot check old log files", topic.folder)

@@ -1,8 +1,8 @@
-"""Runs of the same command, taken in one step: what a fast client sends is nothing else.
+"""Runs of the same command, parsed in one step: a fast client sends little else.
 
-Owns the two short cuts: FINs, 21 bytes each, and PUBs to one topic. A short cut takes whole and
-sound commands only; the first that is not ends the run, and is parsed, or refused, as a line. A run
-ends after `RUN_MAX`, too, so that one client's does not hold up others for long.
+Owns two short cuts: FINs, 21 bytes each, and PUBs to one topic. A short cut takes only complete and
+valid commands; the first other command ends the run, and is parsed, or refused, as a line. A run
+also ends after `RUN_MAX` commands, so that one client does not delay others for long.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.broker import messageid
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-RUN_MAX: Final = 2_560  # what may be in flight by NSQ's largest RDY, and a little
+RUN_MAX: Final = 2_560  # slightly more than NSQ's largest RDY
 
 _FIN: Final = re.compile(rb"FIN ([0-9a-f]{16})\n")
 _FIN_ROW: Final = np.dtype(
@@ -26,15 +26,15 @@ _FIN_ROW: Final = np.dtype(
 )
 _FIN_HEAD: Final = int.from_bytes(b"FIN ", "little")
 _NEWLINE: Final = 0x0A
-# A short run is cheaper one by one. A longer one is looked at in windows that grow with it, so that
-# the work is in proportion to the run, however much of something else is behind it.
+# A short run is cheaper one by one. A longer one is parsed in windows that grow with it, so that
+# the work is proportional to the run, regardless of the amount of other input after it.
 _FEW: Final = 16
 _GROWTH: Final = 8
 _SIZE: Final = struct.Struct(">i")
 
 
 def take_fins(data: bytes, start: int) -> tuple[npt.NDArray[np.int64] | None, int]:
-    """Return the ids of the FINs that stand at `start`, None for none, and where they end."""
+    """Return the ids of the FINs at `start`, or None, and their end."""
     first: list[int] = []
     end = start
     while len(first) < _FEW and (match := _FIN.match(data, end)):
@@ -66,12 +66,12 @@ def _window_of_fins(data: bytes, start: int, most: int) -> npt.NDArray[np.int64]
 
 
 def take_pubs(data: bytes, start: int, line: bytes, max_bytes: int) -> tuple[list[bytes], int]:
-    """Return the messages of the PUBs that stand at `start`, and where they end.
+    """Return the messages of the PUBs at `start`, and their end.
 
     Args:
-        data: What came.
+        data: The input.
         start: Where to begin.
-        line: The line of the PUBs, with its end.
+        line: The line of the PUBs, with its line feed.
         max_bytes: Largest message.
     """
     head = len(line) + _SIZE.size

@@ -1,1 +1,1 @@
-"""Who may speak to the broker: TLS, and what authorization servers allow."""
+"""Access control of the broker: TLS, and the permissions of authorization servers."""

@@ -1,7 +1,7 @@
-"""The broker's topics in nsqlookupd's words: who needs an nsqlookupd can ask the broker itself.
+"""Answers of nsqlookupd's API about this broker, for clients that query it instead of nsqlookupd.
 
-Owns the documents, which know this one producer. Does not own what other brokers have: for several,
-name them all to the client, or run nsqlookupd.
+Owns the documents, which contain only this producer. Does not own the topics of other brokers: for
+several brokers, configure all of them in the client, or run nsqlookupd.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Json = dict[str, object]
 
 
 def identity(broker: Broker) -> Json:
-    """Return what the broker says of itself to an nsqlookupd."""
+    """Return the fields with which the broker identifies itself to an nsqlookupd."""
     lookup = broker.options.lookup
     tcp_port, http_port = lookup.broadcast_tcp_port, lookup.broadcast_http_port
     return {
@@ -35,17 +35,17 @@ def identity(broker: Broker) -> Json:
 
 
 def lookup(broker: Broker, topic: Topic) -> Json:
-    """Return who has a topic, and its channels."""
+    """Return the producers of a topic, and its channels."""
     return {"channels": channel_names(topic), "producers": [_producer(broker)]}
 
 
 def topic_names(broker: Broker) -> list[str]:
-    """Return the topics."""
+    """Return the names of the topics."""
     return [topic.name for topic in broker.topics]
 
 
 def channel_names(topic: Topic) -> list[str]:
-    """Return a topic's channels."""
+    """Return the names of a topic's channels."""
     return sorted(topic.channels)
 
 
@@ -57,7 +57,7 @@ def nodes(broker: Broker) -> Json:
 
 
 def registrations(broker: Broker) -> dict[str, list[Json]]:
-    """Return every topic and channel with its producer, as ``/debug`` shows them."""
+    """Return every topic and channel with its producer, for ``/debug``."""
     entry: Json = {
         "id": _remote_address(broker),
         **identity(broker),

@@ -1,11 +1,10 @@
-"""What a client is sent, gathered in each turn of the loop.
+"""Output to a client, gathered in each iteration of the loop.
 
-Owns what waits to leave, whether the client keeps up, and how much memory that takes. Does not own
-the codec (`penstock.broker.protocol`) nor what becomes of a client that does not read
+Owns pending output, whether the client reads fast enough, and the memory that this takes. Does not
+own the codec (`penstock.broker.protocol`) nor the handling of a client that does not read
 (`connection`).
 
-Invariants: bytes leave in the order they were given; after `close` nothing is taken that was not
-given before.
+Invariants: bytes are sent in order; after `close` no further output is accepted.
 """
 
 from __future__ import annotations
@@ -22,20 +21,20 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-_WAITING_BYTES_MAX: Final = 1 << 20  # of deliveries in one turn of the loop
-_TOLD_BYTES: Final = 1 << 12  # of one piece that the ledger hears of before it leaves
+_WAITING_BYTES_MAX: Final = 1 << 20  # of deliveries in one iteration of the loop
+_TOLD_BYTES: Final = 1 << 12  # pieces of this size are added to the memory budget at once
 
 
 class Output:
-    """The way out of one connection.
+    """Output side of one connection.
 
     Args:
-        session: Knows how the bytes are packed.
-        memory: Is told how much waits.
+        session: Knows the compression.
+        memory: Memory budget to which pending output is added.
 
     Attributes:
-        closed: The connection ends, when what was given has left.
-        on_room: Called when there was no room for deliveries and there is some again.
+        closed: The connection closes after pending output is sent.
+        on_room: Called when deliveries are possible again after they were not.
     """
 
     __slots__ = (
@@ -60,66 +59,66 @@ class Output:
         self._waiting: list[bytes | memoryview] = []
         self._waiting_bytes = 0
         self._scheduled = False
-        self._clogged = False  # what was sent has not left
+        self._clogged = False  # the transport has unsent output
         self._clogged_since_s = 0.0
 
     def begin(self, transport: asyncio.Transport) -> None:
         """Send over this transport from now on."""
-        # So the connection knows whenever something waits in memory.
+        # With these limits, the connection is notified of any output buffered in memory.
         transport.set_write_buffer_limits(high=1, low=0)
         self._transport = transport
 
     def end(self) -> None:
-        """Send nothing any more: the transport is gone."""
+        """Stop sending: the transport is closed."""
         self.closed = True
         self._transport = None
         self._memory.hold(self, 0)
 
     @property
     def writable(self) -> bool:
-        """Say whether what was sent before has left, more or less."""
+        """Whether most of the earlier output has been sent."""
         return not (self._clogged or self._waiting_bytes >= _WAITING_BYTES_MAX or self.closed)
 
     @property
     def unread_bytes(self) -> int:
-        """Return how much left here and did not leave this host, because the client is slow."""
+        """Number of bytes in the transport's buffer, because the client reads slowly."""
         if not self._clogged or self._transport is None:
             return 0
         return self._transport.get_write_buffer_size()
 
     def stuck_s(self, now_s: float) -> float:
-        """Return for how long the client has not kept up."""
+        """Return for how long the client has been reading too slowly."""
         return now_s - self._clogged_since_s if self._clogged else 0.0
 
     def send(self, data: bytes | memoryview) -> None:
-        """Send bytes, together with what else is sent in this turn of the loop."""
+        """Send bytes, together with other output of this iteration of the loop."""
         if self._transport is None:
             return
         self._waiting.append(data)
         self._waiting_bytes += len(data)
         if len(data) >= _TOLD_BYTES:
-            # At once: many channels may give out much in one turn, before any of it can leave.
+            # At once: many channels may deliver much in one iteration, before any of it is sent.
             self._tell_ledger()
         if not self._scheduled:
             asyncio.get_running_loop().call_soon(self.flush)
             self._scheduled = True
 
     def send_now(self, data: bytes) -> None:
-        """Send bytes, and what waits, without another turn of the loop."""
+        """Send bytes and pending output without waiting for the next iteration of the loop."""
         self._waiting.append(data)
         self.flush()
 
     def flush(self) -> None:
-        """Send now what waits to be sent.
+        """Send pending output now.
 
         If that raises, bytes are missing in the middle of the stream: the connection is aborted,
-        and its messages come again.
+        and its messages are redelivered.
         """
         try:
             self._flush()
         except Exception:
-            # The top of a callback, and it ends this connection only.
-            _logger.exception("%s: output cannot be sent", self._session.address)
+            # The outermost handler of a callback; it ends only this connection.
+            _logger.exception("%s: cannot send output", self._session.address)
             self.abort()
 
     def _flush(self) -> None:
@@ -140,20 +139,20 @@ class Output:
             self.on_room()
 
     def clog(self) -> None:
-        """Take note that the client does not keep up."""
+        """Note that the client reads too slowly."""
         self._clogged = True
         self._clogged_since_s = asyncio.get_running_loop().time()
         self._tell_ledger()
 
     def unclog(self) -> None:
-        """Take note that it has caught up."""
+        """Note that the client has caught up."""
         self._clogged = False
         self._tell_ledger()
         if self.on_room is not None:
             self.on_room()
 
     def close(self) -> None:
-        """Send what is to be sent, and close."""
+        """Send pending output, and close."""
         self.closed = True
         try:
             self.flush()
@@ -162,7 +161,7 @@ class Output:
                 self._transport.close()
 
     def abort(self) -> None:
-        """Close, whatever is still to be sent."""
+        """Close without sending pending output."""
         self.closed = True
         if self._transport is not None:
             self._transport.abort()

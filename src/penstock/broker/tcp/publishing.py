@@ -1,7 +1,7 @@
 """The commands that publish: PUB, MPUB and DPUB.
 
-Owns what a publish waits for before it is done, and its answer. Does not own how messages are
-appended (`penstock.broker.publish`). One that waits for nothing is done and answered at once.
+Owns the conditions that a publish waits for, and its answer. Does not own how messages are appended
+(`penstock.broker.publish`). A publish without conditions is stored and answered at once.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 
 class _Publish(msgspec.Struct, frozen=True):
-    """A publish: the command's name, what it puts where, its bytes, and the answer when it is.
+    """A publish: the command's name, topic, messages, size, and the answer after success.
 
-    A struct, as every command makes one: a named tuple takes three times as long.
+    A msgspec struct, because every command creates one: a named tuple takes three times as long.
     """
 
     name: str
@@ -41,16 +41,16 @@ class _Publish(msgspec.Struct, frozen=True):
     due_ms: int = 0
 
     def refused(self, error: PenstockError) -> c.Refused:
-        """Return how the client is told of an error."""
+        """Convert an error to the answer for the client."""
         return c.Refused(f"E_{self.name}_FAILED", f"{self.name} failed {error}")
 
 
 class PublishCommands:
-    """Carries them out; each returns what is left of it, to be awaited, if anything is.
+    """Executes the commands; each returns an awaitable if it is not done yet.
 
     Args:
         broker: The broker.
-        gate: Checks what clients may do.
+        gate: Checks the permissions of clients.
     """
 
     def __init__(self, broker: Broker, gate: Gate) -> None:
@@ -58,7 +58,7 @@ class PublishCommands:
         self._gate = gate
 
     def publish(self, connection: Connection, command: c.Command) -> Awaitable[None] | None:
-        """Carry out PUB, or several that came together. Raises as all of these: Refused."""
+        """Execute one or more consecutive PUBs. This and the other commands raise `Refused`."""
         assert isinstance(command, c.Publish)
         messages = command.messages
         size = sum(map(len, messages))
@@ -66,7 +66,7 @@ class PublishCommands:
         return self._put(connection, _Publish("PUB", command.topic, messages, size, answer))
 
     def multi_publish(self, connection: Connection, command: c.Command) -> Awaitable[None] | None:
-        """Carry out MPUB."""
+        """Execute MPUB."""
         assert isinstance(command, c.MultiPublish)
         publish = _Publish("MPUB", command.topic, command.messages, command.size_bytes)
         return self._put(connection, publish)
@@ -74,7 +74,7 @@ class PublishCommands:
     def deferred_publish(
         self, connection: Connection, command: c.Command
     ) -> Awaitable[None] | None:
-        """Carry out DPUB."""
+        """Execute DPUB."""
         assert isinstance(command, c.DeferredPublish)
         due_ms = self._broker.clock.now_ms() + command.delay_ms if command.delay_ms else 0
         message = command.message

@@ -1,1 +1,1 @@
-"""Topics: their stream partitions, what they were told, and the folder that keeps them."""
+"""Topics: their stream partitions, their options, and the folder that contains them."""

@@ -1,4 +1,4 @@
-"""Who waits for news of a topic: readers by offset, for as long as they poll.
+"""Listeners for appends to a topic: readers by offset, while they poll.
 
 Used on the broker's event loop only.
 """
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class News:
-    """Those who wait; they take note and look later."""
+    """Listeners of one topic; a callback only schedules its check."""
 
     __slots__ = ("_number", "_waiting")
 
@@ -23,7 +23,7 @@ class News:
         self._number = 0
 
     def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call back whenever there are news; returns what ends that."""
+        """Call back at each append or deletion; return a call that removes the listener."""
         self._number += 1
         number = self._number
         self._waiting[number] = callback
@@ -34,6 +34,6 @@ class News:
         return unwatch
 
     def tell(self) -> None:
-        """Call everybody: something was appended, deleted, or the topic ends."""
+        """Call all listeners: messages were appended or deleted, or the topic ends."""
         if self._waiting:
             call_each(tuple(self._waiting.values()))

@@ -1,1 +1,1 @@
-"""What a channel knows of its messages: pure, without sockets, files, loop or clock."""
+"""State of a channel's messages: pure, without sockets, files, loop or clock."""

@@ -1,10 +1,10 @@
-"""A channel's state as its journal tells it: written whole, and restored after a restart.
+"""Journal of a channel's state: written as a snapshot, and restored after a restart.
 
-Owns what a snapshot holds, and what a state is after records. Does not own the bytes of a record
-(`records`) nor when they are written (`penstock.broker.channel.keeping`).
+Owns the contents of a snapshot, and the state that results from records. Does not own the bytes of
+a record (`records`) nor when they are written (`penstock.broker.channel.keeping`).
 
-Invariant: a replay gives the state at the last record, but that what was in flight waits then, due
-at once.
+Invariant: a replay gives the state at the last record, except that messages in flight wait, due at
+once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def snapshot(state: ChannelState) -> bytes:
-    """Return the whole state; what the recorder holds is in it, and forgotten there."""
+    """Return the whole state; the recorder's pending changes are included and cleared."""
     state.recorder.clear()
     parts = []
     for partition, progress in enumerate(state.progress):
@@ -42,24 +42,24 @@ def snapshot(state: ChannelState) -> bytes:
 def restore(
     base: bytes, journal: Iterable[bytes], starts: Sequence[int], ends: Sequence[int]
 ) -> tuple[ChannelState, bool]:
-    """Return the state that a journal tells of, cut to what the stream partitions hold now.
+    """Restore the state from a journal, limited to the current contents of the stream partitions.
 
-    After a power loss the queue may be shorter than the journal thinks: what is beyond its end is
-    forgotten, or new messages with these offsets would count as done. So write a new snapshot
-    before anything is appended.
+    After a power loss the queue may be shorter than when the journal was written: state beyond its
+    end is dropped, or new messages with these offsets would count as finished. So write a new
+    snapshot before anything is appended.
 
     Args:
-        base: The snapshot that the journal begins with; empty: nothing.
-        journal: The records behind it.
+        base: The snapshot at the beginning of the journal; empty: none.
+        journal: The records after it.
         starts: The first offset of each stream partition.
         ends: The offset after its last message.
 
     Returns:
-        The state, and whether the queue was found shorter than the journal thought.
+        The state, and whether the queue was shorter than recorded in the journal.
 
     Raises:
-        InvalidRequest: The snapshot is of a newer format.
-        CorruptData: A record is none.
+        InvalidRequest: The snapshot has a newer format.
+        CorruptData: A record is invalid.
     """
     state = ChannelState(starts)
     replayed = _Replay(state)
@@ -70,7 +70,7 @@ def restore(
 
 
 def _settle(state: ChannelState, starts: Sequence[int], ends: Sequence[int]) -> bool:
-    """Cut to what there is; what was given out and is not done waits, due at once."""
+    """Limit the state to existing messages; delivered and unfinished ones wait, due at once."""
     was_cut = False
     waiting = set(state.retries.ids())
     for partition, (start, end) in enumerate(zip(starts, ends, strict=True)):
@@ -94,7 +94,7 @@ def _settle(state: ChannelState, starts: Sequence[int], ends: Sequence[int]) -> 
 
 
 class _Replay:
-    """Applies records to a state that has nothing in flight, and takes no note of them."""
+    """Applies records to a state without messages in flight; records nothing."""
 
     def __init__(self, state: ChannelState) -> None:
         self._state = state

@@ -1,7 +1,7 @@
-"""What happened to a channel since its journal was last written, merged.
+"""Changes of a channel since its journal was last written, merged.
 
 Owns the merging: thousands of finished messages become a few ranges, and a message that waited and
-is done leaves nothing behind. Does not own when the journal is written (`keeping`).
+was finished leaves no record. Does not own when the journal is written (`keeping`).
 """
 
 from __future__ import annotations
@@ -12,35 +12,35 @@ from penstock.broker.channel.state.ranges import RangeSet
 
 
 class Recorder:
-    """Takes note of changes until they are written.
+    """Collects changes until they are written.
 
     Attributes:
-        urgent: A change is among them that must not be lost in a crash: messages that wait must not
-            come back early.
+        urgent: A change must be written at once, because waiting messages must not be redelivered
+            too early after a crash.
     """
 
     def __init__(self) -> None:
         self.urgent = False
-        self._log: list[bytes] = []  # what later changes must not overtake
+        self._log: list[bytes] = []  # records that must precede later changes
         self._next: dict[int, int] = {}
         self._done: dict[int, RangeSet] = {}
         self._retries: dict[int, tuple[int, int]] = {}
 
     @property
     def changed(self) -> bool:
-        """Say whether there is something to write."""
+        """Whether there are records to write."""
         return bool(self._log or self._next or self._done or self._retries)
 
     def given_out(self, partition: int, end: int) -> None:
-        """Note that everything below `end` was given out."""
+        """Note that every message below `end` was delivered."""
         self._next[partition] = end
 
     def waits(self, number: int, due_ms: int, attempts: int) -> None:
-        """Note that a message waits, or would after a crash."""
+        """Note that a message waits, or must wait after a crash."""
         self._retries[number] = (due_ms, attempts)
 
     def done(self, partition: int, start: int, end: int) -> None:
-        """Note that messages are done with."""
+        """Note that messages are finished."""
         ranges = self._done.get(partition)
         if ranges is None:
             ranges = self._done[partition] = RangeSet(-1)
@@ -48,18 +48,18 @@ class Recorder:
         remove_range(self._retries, messageid.of(partition, start), messageid.of(partition, end))
 
     def sought(self, partition: int, offset: int) -> None:
-        """Note that a stream partition goes on elsewhere."""
+        """Note that a stream partition continues at another offset."""
         self._log += self._merged()
         self._next, self._done, self._retries = {}, {}, {}
         self._log.append(records.seek(partition, offset))
         self.urgent = True
 
     def pending(self) -> bytes:
-        """Return all that was noted, as one blob of records; empty when there is nothing."""
+        """Return all changes as one blob of records; empty if there are none."""
         return b"".join([*self._log, *self._merged()])
 
     def clear(self) -> None:
-        """Forget what was noted: it is written."""
+        """Clear the changes after they were written."""
         self._log = []
         self._next, self._done, self._retries = {}, {}, {}
         self.urgent = False
@@ -76,7 +76,7 @@ class Recorder:
 
 
 def remove_range(known: dict[int, tuple[int, int]], first: int, last: int) -> list[int]:
-    """Remove the ids [first, last) from a mapping, however many they are; returns which."""
+    """Remove the ids [first, last) from a mapping, and return the removed ones."""
     if not known:
         return []
     if last - first < len(known):
