@@ -1,9 +1,9 @@
-"""Bounds of Arrow's file and stream format, found out before a record batch is read.
+"""Bounds of Arrow's file and stream format, checked before a record batch is read.
 
-A buffer of a batch may be compressed, and the bytes before it announce any length, which the reader
+A buffer of a batch may be compressed, and the bytes before it announce any length, which Arrow
 allocates. A batch also announces its number of rows, which may take no bytes at all. Owns the
-bounds, which follow from the metadata of each batch; the reading of values is Arrow's, and so is
-the report of damage.
+bounds, which follow from the metadata of each batch. Does not own the reading of values and the
+detection of damage, which Arrow does.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import BinaryIO, Final, NamedTuple
 from penstock.core.errors import InvalidRequest
 
 BATCH_BYTES_MAX: Final = 1 << 30
-"""A record batch, or the dictionaries of a file, of more bytes when unpacked is refused."""
+"""Maximum decompressed size of a record batch, or of the dictionaries of a file."""
 ROWS_PER_BYTE_MAX: Final = 100_000
-"""A batch may have as many rows for each byte of its file."""
+"""Maximum number of rows of a batch for each byte of its file."""
 
 MAGIC: Final = b"ARROW1"
 _FIRST_AT: Final = 8
@@ -32,7 +32,7 @@ _COMPRESSED_BEFORE_1_0: Final = b"ARROW:experimental_compression"
 
 
 class _Batch(NamedTuple):
-    """Unpacked bytes and rows that a batch announces, and where the message behind it begins."""
+    """Decompressed size and rows that a batch announces, and the start of the next message."""
 
     size: int
     rows: int
@@ -41,11 +41,11 @@ class _Batch(NamedTuple):
 
 
 def check_batches(stored: BinaryIO, shown: str) -> None:
-    """Refuse a file or stream with a batch that stands for too much.
+    """Refuse a file or stream with a batch that exceeds the bounds.
 
     Args:
-        stored: The file, from its beginning; it may be anywhere afterwards.
-        shown: What messages call the file.
+        stored: The file, read from its beginning; its position afterwards is undefined.
+        shown: Name of the file in messages.
 
     Raises:
         InvalidRequest: It announces too many bytes or rows.
@@ -73,7 +73,7 @@ def check_batches(stored: BinaryIO, shown: str) -> None:
 
 
 def _batches(stored: BinaryIO, size: int) -> Iterator[_Batch]:
-    """Yield what is known of each batch, of a file in the order of its footer."""
+    """Yield a summary of each batch; those of a file in the order of its footer."""
     stored.seek(0)
     if stored.read(len(MAGIC)) == MAGIC:
         for at in _places(stored, size):
@@ -91,7 +91,7 @@ def _batches(stored: BinaryIO, size: int) -> Iterator[_Batch]:
 
 
 def _places(stored: BinaryIO, size: int) -> list[int]:
-    """Return where the batches of a file begin, those of dictionaries first."""
+    """Return the positions of the batches of a file, those of dictionaries first."""
     stored.seek(max(size - len(MAGIC) - 4, 0))
     [length] = struct.unpack("<i", stored.read(4))
     begin = size - len(MAGIC) - 4 - length
@@ -103,15 +103,15 @@ def _places(stored: BinaryIO, size: int) -> list[int]:
     places = []
     for field in (2, 3):
         first, count = table.vector(field)
-        # A block is a place, the length of the metadata, four bytes of nothing and a length.
+        # A block is a position, the length of the metadata, four bytes of padding and a length.
         places += [block[0] for block in _structs(footer, "<qiiq", first, count)]
     return places
 
 
 def _batch_at(stored: BinaryIO, at: int) -> _Batch | None:
-    """Return what is known of the batch at a place, or None at the end of a stream.
+    """Return a summary of the batch at a position, or None at the end of a stream.
 
-    Another message, such as the schema, counts as an empty batch.
+    Any other message, such as the schema, counts as an empty batch.
     """
     if at < 0:
         raise struct.error
@@ -156,7 +156,7 @@ def _batch_at(stored: BinaryIO, at: int) -> _Batch | None:
 
 
 def _unpacked(stored: BinaryIO, at: int, length: int) -> int:
-    """Return the length that a compressed buffer announces; -1 stands for one that is not."""
+    """Return the length that a compressed buffer announces; -1 marks an uncompressed one."""
     if at < 0:
         raise struct.error
     stored.seek(at)
@@ -172,11 +172,11 @@ def _structs(data: bytes, form: str, first: int, count: int) -> Iterator[tuple[i
 
 
 class _Table:
-    """A table of Flatbuffers.
+    """A table of FlatBuffers.
 
     Args:
-        data: The bytes that it is in.
-        at: Where it begins.
+        data: The bytes that contain it.
+        at: Its position.
     """
 
     def __init__(self, data: bytes, at: int) -> None:
@@ -194,7 +194,7 @@ class _Table:
         return cls(data, *struct.unpack_from("<I", data))
 
     def _place(self, field: int) -> int:
-        """Return where a field is; 0: it has its default."""
+        """Return the position of a field; 0: it has its default."""
         at = 4 + 2 * field
         if at + 2 > self._size:
             return 0
@@ -202,11 +202,11 @@ class _Table:
         return self._at + int(offset) if offset else 0
 
     def has(self, field: int) -> bool:
-        """Tell whether a field is given."""
+        """Return whether a field is present."""
         return self._place(field) != 0
 
     def number(self, field: int, form: str) -> int:
-        """Return a number; 0 if it is not given."""
+        """Return a number; 0 if it is absent."""
         place = self._place(field)
         return int(struct.unpack_from(form, self._data, place)[0]) if place else 0
 
@@ -218,7 +218,7 @@ class _Table:
         return _Table(self._data, place + self.number(field, "<I"))
 
     def vector(self, field: int) -> tuple[int, int]:
-        """Return where a list begins and how many values it has."""
+        """Return the position of a vector and its number of values."""
         place = self._place(field)
         if not place:
             return 0, 0

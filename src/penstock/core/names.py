@@ -1,10 +1,9 @@
-"""Names: what a datasource, a supervisor, a task, a tier or a part of a flow may be called.
+"""Rules for names of datasources, supervisors, tasks, tiers and parts of a flow.
 
-One rule for each kind of name and the one function that checks a name by its rule. A name is
-compared and stored in Unicode's normal form C, so that text that looks the same is the same name.
-Names of topics and channels follow NSQ's own rule (`penstock.broker.names`), which is ASCII.
-
-Names that an earlier release stored are not changed: see `spelling` and `known_name`.
+One rule for each kind of name, and one function that checks a name by its rule. Names are compared
+and stored in Unicode's normal form C, so that text that looks the same is the same name. Names of
+topics and channels follow NSQ's own rule (`penstock.broker.names`), which is ASCII. Names that an
+earlier release stored are not changed: see `spelling` and `known_name`.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from typing import Final
 from penstock.core.errors import InvalidRequest
 from penstock.core.printable import quoted
 
-# Controls, formats such as the overrides of the reading direction, and surrogates. Separators of
-# lines and paragraphs are white space.
+# Controls, formats such as overrides of the reading direction, and surrogates. Line and paragraph
+# separators are white space.
 _REFUSED_CATEGORIES: Final = frozenset({"Cc", "Cf", "Cs"})
 _REPLACEMENT: Final = "\ufffd"
 
 IsStored = Callable[[str], bool]
-"""Tells whether a name is stored exactly as it is given."""
+"""Returns whether a name is stored exactly as given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +31,11 @@ class NameRule:
 
     Attributes:
         what: The kind, for messages.
-        bytes_max: Length in UTF-8; 0: `characters_max` bounds it.
-        characters_max: Length in characters; 0: `bytes_max` bounds it.
-        is_folder: Whether it becomes a folder: it must not start with a dot then.
-        reserved: Characters with a meaning, and what they mean.
-        taken: Names of files of Penstock's own in the folder that holds the folders of such names.
+        bytes_max: Maximum length in UTF-8; 0: `characters_max` applies.
+        characters_max: Maximum length in characters; 0: `bytes_max` applies.
+        is_folder: Whether it becomes a folder: then it must not start with a dot.
+        reserved: Characters with a meaning, and their meaning.
+        taken: Names of Penstock's own files in the folder that contains the folders of such names.
     """
 
     what: str
@@ -53,7 +52,7 @@ WORKER_STATE_FILE: Final = "worker.json"
 WORKER_IDENTITY_FILE: Final = "identity.json"
 _WORKER_FILES: Final = (WORKER_STATE_FILE, WORKER_IDENTITY_FILE)
 
-# Names of task folders are some 60 bytes longer, and escaped ones up to three times as long.
+# Names of task folders are about 60 bytes longer, and escaped ones up to three times as long.
 DATASOURCE: Final = NameRule("datasource name", bytes_max=64, is_folder=True, reserved=_PATH)
 SUPERVISOR: Final = NameRule("supervisor id", bytes_max=64, is_folder=True, reserved=_PATH)
 TASK: Final = NameRule(
@@ -61,27 +60,27 @@ TASK: Final = NameRule(
     bytes_max=180,
     is_folder=True,
     reserved=_PATH,
-    # A file is written under its name with `.tmp` before it replaces the one before.
+    # A file is first written under its name with `.tmp`, then renamed.
     taken=(*_WORKER_FILES, *(f"{name}.tmp" for name in _WORKER_FILES)),
 )
 TIER: Final = NameRule("tier name", bytes_max=64, is_folder=True, reserved=_PATH)
 LOOKED_UP: Final = NameRule("name", bytes_max=255, is_folder=True, reserved=_PATH)
-"""A name that a request looks up: of a task, a supervisor or a worker, whoever made it."""
+"""A name of a task, a supervisor or a worker that a request looks up, of any origin."""
 COMPONENT: Final = NameRule(
     "name", characters_max=200, reserved=("/", "a slash separates a group from its components")
 )
 
 
 def check_name(name: str, rule: NameRule, *, place: str = "") -> str:
-    """Return a name in normal form C if it may be the name of something new.
+    """Return a name in normal form C if it is valid for something new.
 
     Args:
-        name: The name as it was given.
+        name: The name as given.
         rule: The rule of its kind.
-        place: Where it stands in the input, for the message.
+        place: Its place in the input, for the message.
 
     Raises:
-        InvalidRequest: The name breaks the rule; the message shows it escaped.
+        InvalidRequest: The name violates the rule; the message shows it escaped.
     """
     name = check_stored_name(name, rule, place=place)
     if _REPLACEMENT in name:
@@ -93,18 +92,16 @@ def check_name(name: str, rule: NameRule, *, place: str = "") -> str:
 
 
 def check_not_taken(name: str, rule: NameRule, *, place: str = "") -> None:
-    """Refuse the name of a file of Penstock's own. Raises as `check_name`.
+    """Refuse the name of one of Penstock's own files. Raises as `check_name`.
 
-    A name that an earlier release stored may be one: it can be looked up and removed.
+    Not checked for stored names: an earlier release may have stored one, which can be removed.
     """
     if name in rule.taken:
-        raise _refused(
-            name, rule, place, "Penstock keeps a file of its own under this name beside the folders"
-        )
+        raise _refused(name, rule, place, "Penstock keeps a file with this name beside the folders")
 
 
 def check_stored_name(name: str, rule: NameRule, *, place: str = "") -> str:
-    """Return a name in normal form C if an earlier release stored such. Raises as `check_name`."""
+    """Return a name in normal form C if an earlier release allowed it. Raises as `check_name`."""
     name = normalised(name)
     if not name:
         raise InvalidRequest("must not be empty", place=place)
@@ -131,10 +128,10 @@ def check_stored_name(name: str, rule: NameRule, *, place: str = "") -> str:
 
 
 def is_valid_name(name: str, rule: NameRule) -> bool:
-    """Return whether a name may be the name of something new."""
+    """Return whether a name is valid for something new."""
     try:
         check_name(name, rule)
-    except InvalidRequest:  # narrow: restores nothing
+    except InvalidRequest:  # the rule is violated
         return False
     return True
 
@@ -147,8 +144,8 @@ def normalised(name: str) -> str:
 def spelling(name: str, is_stored: IsStored) -> str:
     """Return the spelling under which a name is stored: normal form C.
 
-    Earlier releases stored names as they were given; such a name keeps its spelling, by which its
-    segments, offsets and locks are found.
+    Earlier releases stored names as given; such a name keeps its spelling, by which its segments,
+    offsets and locks are found.
     """
     changed = normalised(name)
     return name if changed != name and is_stored(name) else changed
@@ -157,15 +154,15 @@ def spelling(name: str, is_stored: IsStored) -> str:
 def known_name(name: str, rule: NameRule, is_stored: IsStored, *, place: str = "") -> str:
     """Return the spelling of a name that is looked up.
 
-    A name that breaks the rule is accepted only if it is stored as it is, by an earlier release: it
-    can be read and removed then.
+    A name that violates the rule is accepted only if an earlier release stored it: then it can be
+    read and removed.
 
     Raises:
-        InvalidRequest: The name breaks the rule and is not stored.
+        InvalidRequest: The name violates the rule and is not stored.
     """
     try:
         check_name(name, rule, place=place)
-    except InvalidRequest:  # narrow: restores nothing
+    except InvalidRequest:  # the rule is violated
         if is_stored(name):
             return name
         raise

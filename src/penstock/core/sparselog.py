@@ -1,7 +1,7 @@
-"""Trouble that many have at once, or one has again and again: a line at first, then one a minute.
+"""Rate-limited log of frequent warnings: one line at first, then one per minute.
 
-When a disk does not answer or file descriptors run out, each of a hundred thousand queues fails at
-each try. A log of that hides what else there is to read, and fills what is left of the disk.
+If a disk does not respond or file descriptors run out, each of a hundred thousand queues fails at
+each attempt. A log of every failure hides other lines, and fills the rest of the disk.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PAUSE_S: Final = 60.0
 
 
 class Warn(Protocol):
-    """Logs a warning, sparsely or not."""
+    """Logs a warning, rate-limited or not."""
 
     def __call__(self, text: str, /, *values: object) -> None:
         """Log a line, as `logging.Logger.warning` does."""
@@ -25,15 +25,15 @@ class Warn(Protocol):
 
 
 class SparseLog:
-    """Logs one kind of trouble for all who have it; from any thread.
+    """Logs one kind of warning for all callers; from any thread.
 
-    The first line comes at once; those within a minute of the last one are counted, and the next
-    one says how many they were. The mutex is held around a few lines: who fails is on any thread,
-    and waits for nobody.
+    The first line is logged at once; those within a minute of the last one are counted, and the
+    next line has their number. The mutex is held only briefly: callers are on any thread and must
+    not wait.
 
     Args:
-        logger: Where the lines go, as warnings.
-        clock: Tells when the minute is over.
+        logger: Logger of the warnings.
+        clock: For the minute.
     """
 
     __slots__ = ("_clock", "_left_out", "_logger", "_mutex", "_next_s")
@@ -46,7 +46,7 @@ class SparseLog:
         self._left_out = 0
 
     def warning(self, text: str, *values: object) -> None:
-        """Log a line, as `logging.Logger.warning` does, or count it."""
+        """Log a line, as `logging.Logger.warning` does, or only count it."""
         with self._mutex:
             now_s = self._clock.monotonic_s()
             if now_s < self._next_s:
@@ -60,13 +60,13 @@ class SparseLog:
 
 
 class SparseLogs:
-    """As `SparseLog`, each kind of trouble by itself: each text, as it is without its values.
+    """A `SparseLog` for each text, which is compared without its values.
 
-    These are texts of the program, so they are few. The mutex guards the dictionary of them.
+    The texts are constants of the program, so they are few. The mutex guards their dictionary.
 
     Args:
-        logger: Where the lines go, as warnings.
-        clock: Tells when the minute is over.
+        logger: Logger of the warnings.
+        clock: For the minute.
     """
 
     __slots__ = ("_clock", "_logger", "_logs", "_mutex")
@@ -78,7 +78,7 @@ class SparseLogs:
         self._logs: dict[str, SparseLog] = {}
 
     def warning(self, text: str, *values: object) -> None:
-        """Log a line, as `logging.Logger.warning` does, or count it."""
+        """Log a line, as `logging.Logger.warning` does, or only count it."""
         with self._mutex:
             log = self._logs.setdefault(text, SparseLog(self._logger, self._clock))
         log.warning(text, *values)

@@ -1,9 +1,9 @@
-"""Random UUIDs as text, for who needs very many: an eighth of what the standard library takes.
+"""Random UUIDs as text, for callers that need very many: eight times as fast as `uuid.uuid4`.
 
 Owns their form (RFC 9562, version 4). Does not own the randomness, which is passed in.
 
-Invariant: none is given twice, whatever threads ask at once, and by no child of the process either:
-what was made ahead is forgotten when it forks.
+Invariant: no UUID is returned twice, even to concurrent threads or to child processes: UUIDs
+generated in advance are dropped when the process forks.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _VARIANTS: Final = dict(zip("0123456789abcdef", "89ab" * 4, strict=True))
 
 
 class RandomUuids:
-    """Gives text that was never given before; from any thread. One is enough for a process.
+    """Returns unique text; from any thread. One instance is enough for a process.
 
     Args:
-        random_bytes: Gives so many unpredictable bytes.
+        random_bytes: Returns a number of unpredictable bytes.
     """
 
     def __init__(self, random_bytes: Callable[[int], bytes] = os.urandom) -> None:
@@ -32,9 +32,9 @@ class RandomUuids:
         os.register_at_fork(after_in_child=self._ready.clear)
 
     def __call__(self) -> str:
-        """Return another one."""
+        """Return a new UUID."""
         try:
-            return self._ready.pop()  # one step under the interpreter's lock
+            return self._ready.pop()  # atomic under the interpreter's lock
         except IndexError:
             made = self._make()
             text = made.pop()

@@ -43,7 +43,7 @@ class LatencyProbe:
         self._interval_ms = interval_ms
         if not 0 <= interval_ms < math.inf:
             raise InvalidRequest(
-                f"latency_probe_interval_ms is {interval_ms}: specify milliseconds, or 0 for no probe"
+                f"latency_probe_interval_ms is {interval_ms}: give milliseconds, or 0 for no probe"
             )
         self.started = interval_ms == 0
 

@@ -125,9 +125,7 @@ class ReadRoutes:
         name = request.required("topic")
         topic = self._broker.topics.find(name)
         if topic is None:
-            raise ApiError(
-                404, "TOPIC_NOT_FOUND", f"topic {name!r} does not exist: create it first"
-            )
+            raise ApiError(404, "TOPIC_NOT_FOUND", f"topic {name!r} does not exist: create it")
         return topic
 
     def _queue(self, request: Request) -> MessageQueue:

@@ -1,1 +1,1 @@
-"""The HTTP server that all of Penstock shares: uvicorn with bounds, host checks and counts."""
+"""The HTTP server that all of Penstock shares: uvicorn with limits, host checks and metrics."""

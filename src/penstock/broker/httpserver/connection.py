@@ -1,14 +1,14 @@
-"""One HTTP connection: uvicorn's, with bounds on all of a request that is not its body.
+"""One HTTP connection: uvicorn's, with limits on everything in a request except its body.
 
-Owns how large a request's line, headers, sizes of chunks and trailers may be, how many headers
-there are, how long a request may take to arrive, and how long a client may read nothing of its
-answer. Neither uvicorn nor its parser bounds these: a client could fill the memory with one endless
-header, or hold connections open that never ask anything or never read what they asked for. Also
-owns when the checks of ``hosts`` are applied. Does not own the size of bodies (``admission``,
-``exchange``), nor what connections share (``guard``).
+Owns the maximum size of a request's line, headers, chunk sizes and trailers, the number of headers,
+the time for a request to arrive, and the time that a client may pause reading its answer. Neither
+uvicorn nor its parser limits these: a client could fill the memory with one endless header, or hold
+connections open that never send a request or never read an answer. Also owns when the checks of
+``hosts`` are applied. Does not own the size of bodies (``admission``, ``exchange``), nor state that
+connections share (``guard``).
 
-The bytes are counted as they are read, so the bound of pipelined heads is kept to within one read
-of the socket.
+The bytes are counted when they are read, so the limit of pipelined heads is exact to one read of
+the socket.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PIPELINED_MAX: Final = 512
 READ_BYTES_MIN: Final = 16_384
 # Time that a connection has to take the rest of its answer once it is being closed.
 _CLOSE_TIMEOUT_S: Final = 10.0
-# A body may come in chunks of one byte, each with its size before it and two line ends.
+# A body may come in chunks of one byte, each with its size and two line ends.
 _CHUNK_OVERHEAD: Final = 16
 
 _TOO_LARGE: Final = HttpRefusal(
@@ -69,29 +69,29 @@ _UVICORN_LOG.setLevel(logging.ERROR)
 
 
 class BoundedHeadProtocol(HttpToolsProtocol):
-    """A connection whose requests have heads of bounded size and age.
+    """A connection whose requests have heads of limited size and age.
 
-    The first head must come within the keep-alive time, as later ones must; once it has begun it
-    has `HEAD_TIMEOUT_S`, and the body after it the guard's time. The rest of a body whose request
-    was answered already has `TOTAL_TIMEOUT_S` of ``unread``. `PIPELINED_MAX` requests may wait for
-    the answers to those before.
+    The first head must begin within the keep-alive time, as later ones must; then it must be
+    complete within `HEAD_TIMEOUT_S`, and the body after it within the guard's time. The rest of a
+    body whose request was already answered has `TOTAL_TIMEOUT_S` of ``unread``. Up to
+    `PIPELINED_MAX` requests may wait for earlier answers.
     """
 
     guard: ClassVar[HttpGuard]
 
     _in_head = False
     _in_body = False
-    _overhead_bytes = 0  # of the request under way: what is not its body
-    _unfinished_bytes = 0  # what the guard has counted of it
+    _overhead_bytes = 0  # of the current request, without its body
+    _unfinished_bytes = 0  # the part of it that the guard has counted
     _first_bytes = 0
     _lost = False
     _deadline: asyncio.TimerHandle | None = None
     _reading_check: asyncio.TimerHandle | None = None  # while an answer waits for its client
-    _refused: HttpRefusal | None = None  # why the head under way is refused
+    _refused: HttpRefusal | None = None  # why the current head is refused
 
-    # uvicorn narrows the type of this argument, so nothing wider would do.
+    # uvicorn narrows the type of this argument, so the base type is not possible.
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait for the first request."""
+        """Start waiting for the first request."""
         super().connection_made(transport)
         self.logger = _UVICORN_LOG
         if self.guard.opened(self):
@@ -100,7 +100,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
             self._answer_and_close(_BUSY)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
+        """Remove the connection."""
         self._lost = True
         self._end_deadline()
         self._end_reading_check()
@@ -110,14 +110,14 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came; refuse a head that is too large."""
+        """Parse received bytes; refuse a head that is too large."""
         was_in_head, was_in_body = self._in_head, self._in_body
         self._overhead_bytes += len(data)
-        # A head that is the first thing in a read has all of it; the parser does not report
+        # A head that begins at the start of a read counts completely; the parser does not report
         # where a later one begins.
         self._first_bytes = 0 if was_in_head or was_in_body else len(data)
         super().data_received(data)
-        # Of one that is being closed the deadline is that of `_close`.
+        # While a connection is being closed, the deadline of `_close` applies.
         if not self.transport.is_closing():
             self._follow(was_in_head=was_in_head, was_in_body=was_in_body)
         if self._overhead_bytes > HEAD_BYTES_MAX:
@@ -125,51 +125,51 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         self._count_unfinished()
 
     def pause_writing(self) -> None:
-        """Let the answer wait until the client has read what was sent."""
+        """Pause the answer until the client has read more."""
         super().pause_writing()
         self._begin_reading_check()
 
     def resume_writing(self) -> None:
-        """Go on with the answer."""
+        """Resume the answer."""
         super().resume_writing()
         self._end_reading_check()
 
     def evict(self) -> None:
-        """Close this connection for the sake of a new one."""
+        """Close this connection to make room for a new one."""
         self._close()
 
     def on_message_begin(self) -> None:
         """Note that a head begins.
 
         Raises:
-            InvalidRequest: Too many requests wait for the answers of those before; the parser makes
-                an invalid request of it.
+            InvalidRequest: Too many requests wait for earlier answers; the parser converts it to an
+                invalid request.
         """
         if len(self.pipeline) >= PIPELINED_MAX:
             raise InvalidRequest(
-                f"{PIPELINED_MAX} requests wait for answers: read some before asking for more"
+                f"{PIPELINED_MAX} requests wait for answers: read some before sending more"
             )
         self._in_head = True
         self._overhead_bytes, self._first_bytes = self._first_bytes, 0
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header.
+        """Add a header.
 
         Raises:
-            InvalidRequest: There are too many; the parser makes an invalid request of it.
+            InvalidRequest: There are too many; the parser converts it to an invalid request.
         """
-        # Trailers come here, too: those of one request are not more than its headers may be.
+        # Called for trailers, too: a request may not have more of them than of headers.
         if len(self.headers) >= HEADERS_MAX:
             self._refused = _TOO_MANY
             raise InvalidRequest(_TOO_MANY.detail)
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Check the hosts of a request, and have it answered."""
+        """Check the hosts of a request, and start answering it."""
         self._in_head = False
         self._in_body = True
-        self._overhead_bytes = 0  # from here on that of the body
+        self._overhead_bytes = 0  # from here on, the overhead of the body
         self.guard.works(self)
         refusal = self._refusal()
         if refusal is None:
@@ -184,7 +184,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
             self.app = application
 
     def on_body(self, body: bytes) -> None:
-        """Take bytes of a body; they pay for the sizes that stand between them."""
+        """Process bytes of a body; they compensate for the chunk sizes between them."""
         earned = (1 + _CHUNK_OVERHEAD) * len(body)
         self._overhead_bytes = max(0, self._overhead_bytes - earned)
         super().on_body(body)
@@ -195,13 +195,13 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP, in the server's words."""
+        """Refuse input that is not HTTP, in the format of the server."""
         del msg
         refusal, self._refused = self._refused or _MALFORMED, None
         self._refuse(refusal)
 
     def on_response_complete(self) -> None:
-        """Answer the next request; read on only when none waits, or each answer brings more."""
+        """Answer the next request; resume reading only if none waits, to bound the pipeline."""
         super().on_response_complete()
         if self._lost:
             return
@@ -215,12 +215,12 @@ class BoundedHeadProtocol(HttpToolsProtocol):
                 self._set_deadline(TOTAL_TIMEOUT_S, _BODY_TOO_SLOW)
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close a connection on which no further request came."""
+        """Close a connection on which no further request arrived."""
         if not self.transport.is_closing():
             self._close()
 
     def _follow(self, *, was_in_head: bool, was_in_body: bool) -> None:
-        """Set the deadline of the part of a request that is read now."""
+        """Set the deadline of the part of a request that is being read."""
         if self._in_head:
             if not was_in_head:
                 self._set_deadline(HEAD_TIMEOUT_S, _HEAD_TOO_SLOW)
@@ -248,7 +248,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         self._deadline = self.loop.call_later(seconds, self._time_out, seconds, refusal)
 
     def _time_out(self, seconds: float, refusal: HttpRefusal) -> None:
-        if self.flow.read_paused:  # the client waits for this server
+        if self.flow.read_paused:  # the client is waiting for this server
             self._set_deadline(seconds, refusal)
         else:
             self._refuse(refusal)
@@ -260,7 +260,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         self._reading_check = self.loop.call_later(timeout_s, self._check_reading, unread)
 
     def _check_reading(self, unread: int) -> None:
-        """Cut the connection off if its client has read next to nothing since the last check."""
+        """Abort the connection if its client has read almost nothing since the last check."""
         if unread - self.transport.get_write_buffer_size() >= READ_BYTES_MIN:
             self._begin_reading_check()
             return
@@ -286,13 +286,13 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         self._end_deadline()
         if self.transport.is_closing():
             return
-        if refusal is not _IDLE:  # an idle connection's end is ordinary
+        if refusal is not _IDLE:  # the end of an idle connection is normal
             self.guard.refuse(refusal, self._client_text())
-        cycle: RequestResponseCycle | None = self.cycle  # none before the first request
+        cycle: RequestResponseCycle | None = self.cycle  # None before the first request
         if cycle is None or (cycle.response_complete and not self._in_body):
             self._answer_and_close(refusal)
         else:
-            # The answer to an earlier request is under way: clients would take this for part of it.
+            # An earlier answer is being sent: clients would read this one as part of it.
             self._close()
 
     def _answer_and_close(self, refusal: HttpRefusal) -> None:
@@ -308,7 +308,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     def _close(self) -> None:
         self.transport.close()
         self._end_deadline()
-        # A client that does not read its answer must not keep the descriptor.
+        # A client that does not read its answer must not hold the file descriptor.
         self._deadline = self.loop.call_later(_CLOSE_TIMEOUT_S, self.transport.abort)
 
 
@@ -337,7 +337,7 @@ class _Refused:
 
 
 def bounded_protocol(guard: HttpGuard) -> type[BoundedHeadProtocol]:
-    """Return the protocol of a server's connections, which share a guard."""
+    """Return the protocol class of a server's connections, which share a guard."""
 
     class GuardedProtocol(BoundedHeadProtocol):
         """The connections of one server."""

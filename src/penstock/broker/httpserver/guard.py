@@ -1,8 +1,8 @@
-"""State that the connections of one HTTP server share: limits, host checks, counts and the log.
+"""State that the connections of one HTTP server share: limits, host checks, metrics and the log.
 
-Owns the numbers that bound a server as a whole and how a refusal is answered, counted and logged.
-A single connection's rules are in ``connection``. Used on the server's event loop only; `samples`
-may be called from any thread.
+Owns the limits of a server as a whole, and how a refusal is answered, counted and logged. The rules
+of a single connection are in ``connection``. Used on the server's event loop only; `samples` may be
+called from any thread.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 CONNECTIONS_MAX: Final = 10_000
-# Of what connections have sent of heads that are not complete, all of them together.
+# Maximum size of all incomplete heads together.
 UNFINISHED_BYTES_MAX: Final = 16 << 20
 BODY_TIMEOUT_S: Final = 120.0
 READING_TIMEOUT_S: Final = 60.0
@@ -39,7 +39,7 @@ _CONNECTIONS: Final = "Open HTTP connections"
 
 
 class Evictable(Protocol):
-    """A connection that may be closed for the sake of a new one."""
+    """A connection that may be closed to make room for a new one."""
 
     def evict(self) -> None:
         """Close it."""
@@ -47,26 +47,26 @@ class Evictable(Protocol):
 
 
 def connections_max() -> int:
-    """Return how many connections a server accepts: at most half of what the process may open."""
+    """Return how many connections a server accepts: at most half of the descriptor limit."""
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return CONNECTIONS_MAX if soft < 0 else min(CONNECTIONS_MAX, soft // 2)
 
 
 def broker_error(refusal: HttpRefusal) -> bytes:
-    """Return the body of an error as the broker writes it."""
+    """Return the body of an error in the broker's format."""
     return orjson.dumps({"message": refusal.code})
 
 
 class HttpGuard:
-    """Bounds one HTTP server.
+    """Limits of one HTTP server.
 
     Args:
         policy: Checks hosts and origins.
         clock: For the rate of the log.
-        error_body: Writes the body of an error, in the server's form.
-        max_connections: Connections at once; None: by the limit of descriptors.
-        body_timeout_s: How long a request's body may take to arrive.
-        reading_timeout_s: How long a client may read nothing of an answer that waits for it.
+        error_body: Encodes the body of an error in the server's format.
+        max_connections: Maximum number of connections; None: by the limit of descriptors.
+        body_timeout_s: Time limit for a request's body to arrive.
+        reading_timeout_s: How long a client may pause reading an answer that waits for it.
     """
 
     def __init__(
@@ -87,13 +87,13 @@ class HttpGuard:
         self.refused: Counter[str] = Counter()
         self._max_connections = max_connections
         self._log = SparseLogs(_logger, clock or SystemClock())
-        # Connections without a request under way, the one that waits longest first.
+        # Connections without a running request, the longest-waiting one first.
         self._waiting: dict[Evictable, None] = {}
 
     def opened(self, connection: Evictable) -> bool:
-        """Count a new connection; return False if it has to be refused.
+        """Count a new connection; return False if it must be refused.
 
-        When there are too many, one that waits for its client is closed to make room.
+        At the limit, the connection that has waited longest for a request is closed to make room.
         """
         self.connections += 1
         limit = self._max_connections or connections_max()
@@ -108,7 +108,7 @@ class HttpGuard:
         return True
 
     def closed(self, connection: Evictable) -> None:
-        """Forget a connection."""
+        """Remove a connection."""
         self.connections -= 1
         self._waiting.pop(connection, None)
 
@@ -121,12 +121,12 @@ class HttpGuard:
         self._waiting.pop(connection, None)
 
     def refuse(self, refusal: HttpRefusal, client: str) -> None:
-        """Count a refusal and log it, at a bounded rate."""
+        """Count a refusal and log it at a limited rate."""
         text = f"HTTP request refused ({refusal.reason}): %s; client %s"
         self._count(refusal.reason, text, refusal.detail, client)
 
     def log_trouble(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
-        """Log an error of the event loop; errors of the operating system at a bounded rate."""
+        """Log an error of the event loop; errors of the operating system at a limited rate."""
         error = context.get("exception")
         if isinstance(error, OSError):
             self._count("system", "HTTP connections fail: %s", error)

@@ -1,9 +1,9 @@
-"""Host and Origin checks: which names a server answers to, and whose pages may change something.
+"""Host and Origin checks: the names of a server, and the pages that may change something.
 
-Owns the rules, without I/O. A page of another site can have a browser send requests to a loopback
-port. It can also give its own name the address of that port (DNS rebinding), after which the
-browser takes the answers for the page's own. The browser sends the page's name in `Host` in the
-second case, and its site in `Origin` in both.
+Owns the rules, without I/O. A page of another site can make a browser send requests to a loopback
+port. It can also assign the address of that port to its own name (DNS rebinding); then the browser
+treats the answers as the page's own. The browser sends the page's name in `Host` in the second
+case, and its site in `Origin` in both.
 
 | request | answer |
 |---|---|
@@ -12,7 +12,7 @@ second case, and its site in `Origin` in both.
 | not GET, HEAD or OPTIONS, with an `Origin` other than the server's own, or `null` | 403 |
 | the same without `Origin`, with `Sec-Fetch-Site: cross-site` or `same-site` | 403 |
 
-A health check in HTTP/1.0 may come without `Host`, because some load balancers send it so.
+A health check in HTTP/1.0 may lack `Host`, because some load balancers send it so.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from penstock.core.errors import InvalidRequest
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-# They change nothing, and a browser does not show another site's page the answer.
+# They change nothing, and a browser does not show the answer to a page of another site.
 SAFE_METHODS: Final = frozenset({b"GET", b"HEAD", b"OPTIONS"})
 HEALTH_PATHS: Final = frozenset({b"/ping", b"/status/health", b"/status/ready"})
 EVERY_INTERFACE: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared, not bound
@@ -54,7 +54,7 @@ class HttpRefusal:
         status: HTTP status.
         code: Short name of the error.
         reason: Label of the metric that counts it.
-        detail: Text with the mistake, its reason and the remedy.
+        detail: The problem, its reason and the remedy.
     """
 
     status: int
@@ -128,8 +128,8 @@ class HostPolicy:
     """The checks of one port.
 
     Args:
-        names: Hosts that the port answers to, besides loopback names and the local address of
-            each connection; `*.example.com` stands for every name that ends so.
+        names: Hosts that the port accepts, besides loopback names and the local address of each
+            connection; `*.example.com` matches every name that ends so.
     """
 
     def __init__(self, names: Iterable[str] = ()) -> None:
@@ -143,11 +143,11 @@ class HostPolicy:
 
     @classmethod
     def of_addresses(cls, bound: Iterable[str], allowed: Iterable[str]) -> HostPolicy:
-        """Return the policy of a port by its configuration.
+        """Return the policy of a port from its configuration.
 
         Args:
-            bound: Hosts of addresses in the options. One that stands for every interface stands
-                for the name of this machine here, because that is what others are told.
+            bound: Hosts of addresses in the options. An address of every interface is replaced by
+                the name of this machine, which clients use.
             allowed: Further hosts.
         """
         names = {socket.gethostname() if host in EVERY_INTERFACE else host for host in bound}
@@ -165,7 +165,7 @@ class HostPolicy:
 
         Args:
             method: Its method.
-            target: Its target as it came.
+            target: Its target as received.
             version: The version of HTTP, such as `1.1`.
             headers: Its headers; names in lower case.
             local_host: The address of this machine that the client connected to.
@@ -199,12 +199,12 @@ class HostPolicy:
         host = named.host
         if named.is_loopback or host in self._names or host.endswith(self._suffixes):
             return True
-        # Whoever sends the address that it connected to was not given it by a name.
+        # The client sent the address that it connected to, so no DNS name is involved.
         return named.is_address and host == _plain_address(local_host)
 
 
 def _foreign(headers: Sequence[tuple[bytes, bytes]], own: HostAndPort) -> HttpRefusal | None:
-    """Return a refusal if a browser says that a page of another site sends the request."""
+    """Return a refusal if the browser's headers show that a page of another site sent it."""
     origins = [value for name, value in headers if name == b"origin"]
     for origin in origins:
         if len(origins) > 1 or not _is_own_origin(origin, own):
@@ -225,7 +225,7 @@ def _is_own_origin(origin: bytes, own: HostAndPort) -> bool:
     if found is None or authority is None or authority.host != own.host:
         return False
     default = _DEFAULT_PORTS[found["scheme"].lower()]
-    # A Host without a port may come through a proxy that speaks TLS to the browser.
+    # A Host without a port may come through a proxy that uses TLS to the browser.
     return (authority.port or default) == (own.port or default)
 
 

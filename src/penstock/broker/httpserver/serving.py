@@ -1,7 +1,7 @@
 """HTTP served by uvicorn, on a socket that the caller has bound.
 
 Owns uvicorn's settings, which every HTTP server of Penstock shares. Does not own signals, logging
-nor the socket's address, nor what is answered (`front`).
+and the socket's address, nor the answers (`front`).
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ def uvicorn_config(
     stop_timeout_s: int,
     tls: ssl.SSLContext | None = None,
 ) -> uvicorn.Config:
-    """Return uvicorn's settings for a server whose connections are bounded.
+    """Return uvicorn's settings for a server with limits on its connections.
 
     Args:
-        application: The application that is served.
-        guard: Bounds the server.
-        stop_timeout_s: How long running requests may take after a stop.
-        tls: The server's certificate, when it is served under TLS.
+        application: The application.
+        guard: Limits of the server.
+        stop_timeout_s: Time limit for running requests after a stop.
+        tls: The TLS context, if it is served under TLS.
     """
     config = uvicorn.Config(
         DropUnread(application),
@@ -67,11 +67,11 @@ class ServedHttp:
     """Uvicorn serving one application on one socket, without its own signals and logging.
 
     Args:
-        application: The application that is served.
+        application: The application.
         listener: A bound socket; closed by `stop`.
-        stop_timeout_ms: How long running requests may take after a stop.
-        guard: Bounds the server.
-        tls: The server's certificate, when it is served under TLS.
+        stop_timeout_ms: Time limit for running requests after a stop.
+        guard: Limits of the server.
+        tls: The TLS context, if it is served under TLS.
     """
 
     def __init__(
@@ -89,12 +89,12 @@ class ServedHttp:
         self._ticking: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Listen."""
+        """Start listening."""
         await self._server.startup(sockets=[self._listener])
         self._ticking = keep_running("http", self._server.main_loop, may_return=True)
 
     async def stop(self) -> None:
-        """Stop listening, let running requests end, close the connections."""
+        """Stop listening, wait for running requests, and close the connections."""
         self._server.should_exit = True
         if self._ticking is not None:
             await self._ticking

@@ -1,11 +1,10 @@
-"""The rest of a request's body, when the answer does not need it.
+"""Unread rest of a request's body after an early answer.
 
 A server that answers before it has read a whole body, and then closes the connection, makes the
 system reset the connection: the client's next write fails, and clients that write before they read
-(Python's urllib, most HTTP libraries) never see the answer. So the rest is read and dropped, for a
-bounded time and up to a bounded size, after the answer was sent and before the connection closes.
-
-Serves every HTTP port: the broker's, the API's of all processes, and ListenHTTP's.
+(Python's urllib, most HTTP libraries) never see the answer. So the rest is read and dropped, within
+a time and size limit, after the answer was sent and before the connection closes.
+Used by every HTTP port: the broker's, the API's of all processes, and ListenHTTP's.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 ANNOUNCED_BYTES_MAX: Final = 268_435_456
-"""The rest of a body that is announced as no larger than this is read to its end."""
+"""The rest of a body of at most this announced size is read to its end."""
 ENDLESS_BYTES_MAX: Final = 33_554_432
-"""As much is read of a body that is larger, or of unknown size, and its connection is closed."""
+"""Maximum to read of a larger body, or one of unknown size; then its connection is closed."""
 TOTAL_TIMEOUT_S: Final = 30.0
 IDLE_TIMEOUT_S: Final = 5.0
 
@@ -34,8 +33,8 @@ class DropUnread:
 
     Args:
         application: The application that answers.
-        total_timeout_s: How long the rest may take.
-        idle_timeout_s: How long nothing may arrive meanwhile.
+        total_timeout_s: Time limit for the rest.
+        idle_timeout_s: Time limit without input.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The compressed forms of a connection, by the name that the protocol's users know.
+"""Compression of connections, re-exported under the protocol's package.
 
 Owns nothing: the server's side and the client's share `penstock.core.compression`.
 """

@@ -1,4 +1,4 @@
-"""The bounds on what a client may send, with NSQ's defaults (facts: nsqd's options)."""
+"""Limits on the input of clients, with NSQ's defaults (source: nsqd's options)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ProtocolLimits:
-    """The bounds of one server.
+    """The limits of one server.
 
     Attributes:
         max_message_bytes: Largest message.

@@ -1,4 +1,4 @@
-"""How a connection stands, as ``/stats`` shows it."""
+"""Statistics of a connection for ``/stats``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CLOSING: Final = 4
 
 
 def describe(connection: Connection) -> ClientStatistics:
-    """Return how a connection stands."""
+    """Return the statistics of a connection."""
     session, consumer = connection.session, connection.consumer
     negotiated = session.negotiated
     permissions = session.permissions

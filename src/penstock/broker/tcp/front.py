@@ -1,6 +1,7 @@
-"""The TCP front: listens, and knows the connections.
+"""The TCP server: listens, and keeps the connections.
 
-Owns the listener and the table of connections. Does not own what they do (`connection`, `handler`).
+Owns the listeners and the table of connections. Does not own their behaviour (`connection`,
+`handler`).
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ class TcpFront:
 
     Args:
         broker: The broker.
-        listeners: Bound sockets, TCP's or unix's; closed by `stop`.
+        listeners: Bound TCP or unix sockets; closed by `stop`.
         authority: The authorization servers, if there are any.
-        tls: The server's certificate, if it has one.
+        tls: The TLS context of the server, if it has a certificate.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class TcpFront:
         self._leaving: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Listen."""
+        """Start listening."""
         loop = asyncio.get_running_loop()
         for listener in self._listeners:
             is_unix = listener.family == socket.AF_UNIX
@@ -80,7 +81,7 @@ class TcpFront:
             server = await create(
                 lambda: Connection(self, next(self._numbers)),
                 sock=listener,
-                backlog=BACKLOG,  # it listens anew, and would wait for few
+                backlog=BACKLOG,  # asyncio calls `listen` again, by default with a small backlog
             )
             self._servers.append(server)
 
@@ -95,12 +96,12 @@ class TcpFront:
             await asyncio.wait([task])
 
     def client(self, number: int) -> ClientStatistics | None:
-        """Return how the client with a number stands; None: it is gone."""
+        """Return the statistics of the client with a number; None: it has disconnected."""
         connection = self.connections.get(number)
         return None if connection is None else describe(connection)
 
     def producers(self) -> list[int]:
-        """Return the numbers of those that have published something."""
+        """Return the numbers of clients that have published."""
         return [
             number
             for number, connection in self.connections.items()
@@ -108,12 +109,12 @@ class TcpFront:
         ]
 
     def connected(self, connection: Connection) -> None:
-        """Take note of a connection."""
+        """Register a connection."""
         self.connections[connection.number] = connection
         self._none_left.clear()
 
     def disconnected(self, connection: Connection) -> None:
-        """Forget a connection; an ephemeral channel goes with its last consumer."""
+        """Remove a connection, and its ephemeral channel if it was the last consumer."""
         self.connections.pop(connection.number, None)
         if not self.connections:
             self._none_left.set()
@@ -146,7 +147,7 @@ class TcpFront:
         except NotFound:
             pass
         except PenstockError as error:
-            _logger.warning("channel %s cannot be deleted: %s", channel.name, error)
+            _logger.warning("cannot delete channel %s: %s", channel.name, error)
         except Exception:
-            # The top of a task.
-            _logger.exception("channel %s cannot be deleted", channel.name)
+            # The outermost handler of a task.
+            _logger.exception("cannot delete channel %s", channel.name)

@@ -1,9 +1,9 @@
-"""The messages that consumers have: who, until when, since when, and which attempt it is.
+"""The messages in flight: their owners, deadlines, delivery times and attempts.
 
-Owns small dense tables, each of 512 neighbouring ids, that go when they are empty: so a batch is
-finished in one step, and memory is bounded by what is in flight, wherever it stands.
+Owns small dense tables of 512 consecutive ids, which are deleted when they are empty: so a batch is
+finished in one step, and memory is bounded by the number of messages in flight.
 
-Invariants: a message has one owner at most; a client's count is that of its messages.
+Invariants: a message has at most one owner; the count of a client equals its number of messages.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NEVER: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Messages that were in flight, in order of their ids."""
+    """Messages that were in flight, in the order of their ids."""
 
     ids: Ids
     attempts: npt.NDArray[np.uint16]
@@ -43,7 +43,7 @@ class Held:
 
 
 class _Table:
-    """512 neighbouring ids. An owner of 0 is nobody."""
+    """512 consecutive ids. Owner 0 means none."""
 
     __slots__ = ("attempts", "deadline", "earliest", "owner", "since")
 
@@ -52,7 +52,7 @@ class _Table:
         self.deadline = np.zeros(_SIZE, np.int64)
         self.since = np.zeros(_SIZE, np.int64)
         self.attempts = np.zeros(_SIZE, np.uint16)
-        self.earliest = _NEVER  # no deadline is before it
+        self.earliest = _NEVER  # lower bound of the deadlines
 
 
 class InFlight:
@@ -69,20 +69,20 @@ class InFlight:
 
     @property
     def earliest_ms(self) -> int | None:
-        """Return a time before which no deadline is; None when nothing is in flight."""
+        """A lower bound of the deadlines; None if nothing is in flight."""
         return self._earliest if self._total else None
 
     @property
     def memory_bytes(self) -> int:
-        """Return what the tables take."""
+        """Memory used by the tables."""
         return len(self._tables) * _TABLE_BYTES
 
     def of(self, client: int) -> int:
-        """Return how many messages a client has."""
+        """Return how many messages are in flight for a client."""
         return self._counts.get(client, 0)
 
     def put_range(self, start: int, end: int, client: int, now_ms: int, timeout_ms: int) -> None:
-        """Give a client the ids [start, end), for the first time."""
+        """Deliver the ids [start, end) to a client for the first time."""
         self._count(client, end - start)
         deadline = now_ms + timeout_ms
         self._earliest = min(self._earliest, deadline)
@@ -97,7 +97,7 @@ class InFlight:
             start += stop - first
 
     def put(self, number: int, attempts: int, client: int, now_ms: int, timeout_ms: int) -> None:
-        """Give a client one message, again."""
+        """Deliver one message to a client again."""
         self._count(client, 1)
         deadline = now_ms + timeout_ms
         self._earliest = min(self._earliest, deadline)
@@ -109,7 +109,7 @@ class InFlight:
         table.attempts[place] = attempts
 
     def take(self, client: int, ids: Ids) -> npt.NDArray[np.bool_]:
-        """Take messages from a client; says of each whether the client had it."""
+        """Take messages from a client; return for each whether it was in flight for the client."""
         taken = np.zeros(len(ids), np.bool_)
         for key, where in _by_table(ids):
             table = self._tables.get(key)
@@ -121,7 +121,7 @@ class InFlight:
             if not count:
                 continue
             if count > 1 and len(np.unique(places[had])) < count:
-                had &= _first_ones(places)  # the second time, it is not the client's any more
+                had &= _first_ones(places)  # an id that occurs twice is taken only once
                 count = int(np.count_nonzero(had))
             taken[where] = had
             table.owner[places[had]] = 0
@@ -131,7 +131,7 @@ class InFlight:
         return taken
 
     def find(self, number: int) -> tuple[int, int] | None:
-        """Return how often a message in flight was delivered, and its deadline."""
+        """Return the number of deliveries and the deadline of a message; None: not in flight."""
         table = self._tables.get(number >> _BITS)
         place = number & _MASK
         if table is None or not table.owner[place]:
@@ -139,12 +139,12 @@ class InFlight:
         return int(table.attempts[place]), int(table.deadline[place])
 
     def attempts_of(self, number: int) -> int:
-        """Return how often a message in flight was delivered; 0 or anything if it is not."""
+        """Return the number of deliveries of a message in flight; otherwise any number."""
         table = self._tables.get(number >> _BITS)
         return 0 if table is None else int(table.attempts[number & _MASK])
 
     def touch(self, client: int, number: int, now_ms: int, timeout_ms: int, max_ms: int) -> bool:
-        """Move a deadline, `max_ms` after the delivery at most; False if the client has it not."""
+        """Extend a deadline, up to `max_ms` after the delivery; False if it is not in flight."""
         table = self._tables.get(number >> _BITS)
         place = number & _MASK
         if table is None or table.owner[place] != client:
@@ -156,7 +156,7 @@ class InFlight:
         return True
 
     def expire(self, now_ms: int) -> Held:
-        """Take the messages whose time is over."""
+        """Take the messages whose deadline has passed."""
         if not self._total or now_ms < self._earliest:
             return _NOTHING
         held = self._remove(
@@ -167,7 +167,7 @@ class InFlight:
         return held
 
     def shift(self, step_ms: int) -> None:
-        """Move all times."""
+        """Shift all times."""
         for table in self._tables.values():
             table.deadline += step_ms
             table.since += step_ms
@@ -182,7 +182,7 @@ class InFlight:
         return self._remove(lambda table: table.owner == client, lambda _, table: bool(table))
 
     def clear(self, start: int, end: int) -> Held:
-        """Take the messages with ids [start, end) from whoever has them; whole tables only."""
+        """Take the messages with ids [start, end) from all clients; whole tables only."""
         return self._remove(
             lambda table: table.owner != 0, lambda key, _: start >> _BITS <= key < end >> _BITS
         )
@@ -233,7 +233,7 @@ class InFlight:
 
 
 def _by_table(ids: Ids) -> Iterator[tuple[int, slice | npt.NDArray[np.intp]]]:
-    """Yield the tables that ids are in, and which of the ids."""
+    """Yield the tables of ids, with the indexes of these ids."""
     if not len(ids):
         return
     keys = ids >> _BITS

@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 
 class RangeSet:
-    """Offsets: all below the floor, and disjoint ranges above it that do not touch.
+    """Set of offsets: all below the floor, and disjoint, nonadjacent ranges above it.
 
     Args:
-        floor: Everything below it is in the set.
+        floor: Every offset below it is in the set.
     """
 
     __slots__ = ("_ends", "_starts", "floor")
@@ -34,7 +34,7 @@ class RangeSet:
         return index >= 0 and offset < self._ends[index]
 
     def covers(self, start: int, end: int) -> bool:
-        """Say whether all of the offsets [start, end) are in the set."""
+        """Return whether all of the offsets [start, end) are in the set."""
         start = max(start, self.floor)
         return start >= end or self.end_of(start) >= end
 
@@ -49,7 +49,7 @@ class RangeSet:
             return
         starts, ends = self._starts, self._ends
         first = bisect_left(ends, start)  # the first range that reaches `start`
-        last = bisect_right(starts, end)  # behind the last that begins before `end` or there
+        last = bisect_right(starts, end)  # after the last range that begins at or before `end`
         if first < last:
             start = min(start, starts[first])
             end = max(end, ends[last - 1])
@@ -68,19 +68,19 @@ class RangeSet:
             yield position, end
 
     def end_of(self, offset: int) -> int:
-        """Return the end of the range that holds an offset; the offset itself if none does."""
+        """Return the end of the range that contains an offset, or the offset if there is none."""
         if offset < self.floor:
             return self.floor
         index = bisect_right(self._starts, offset) - 1
         return max(offset, self._ends[index]) if index >= 0 else offset
 
     def next_start(self, offset: int, end: int) -> int:
-        """Return where the first range behind an offset begins; `end` if none does before."""
+        """Return the start of the first range after an offset, at most `end`."""
         index = bisect_right(self._starts, offset)
         return min(self._starts[index], end) if index < len(self._starts) else end
 
     def count(self, start: int, end: int) -> int:
-        """Return how many of the offsets [start, end) are in the set; none is below the floor."""
+        """Count the offsets of [start, end) in the set; `start` must not be below the floor."""
         ends = self._ends
         found = 0
         for index in range(bisect_right(ends, start), len(ends)):
@@ -90,7 +90,7 @@ class RangeSet:
         return found
 
     def cut(self, end: int) -> bool:
-        """Forget what is at or above `end`; says whether there was something."""
+        """Remove offsets at or above `end`; return whether there were any."""
         had_more = self.floor > end or bool(self._ends and self._ends[-1] > end)
         self.floor = min(self.floor, end)
         while self._starts and self._starts[-1] >= end:

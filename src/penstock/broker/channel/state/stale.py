@@ -1,11 +1,11 @@
-"""Deliveries from before a seek: what their consumers still say of them counts for nothing.
+"""Deliveries from before a seek, whose answers must have no effect.
 
 After a seek a message may be delivered again under the same id, to a consumer that still has it
-from before. It will answer twice; the first answer is for the delivery that was forgotten, and must
-not finish the new one.
+from before. It will answer twice; the first answer belongs to the earlier delivery, and must not
+finish the new one.
 
-Invariant: an answer takes its delivery with it, and the time it had ends it; so at worst a finished
-message comes once more, and none is finished unseen.
+Invariant: an entry ends with its answer or at its deadline; so in the worst case a finished message
+is delivered once more, and no message is finished without being delivered.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class StaleDeliveries:
-    """The forgotten deliveries of one channel; few, and not for long."""
+    """The stale deliveries of one channel; few, and only until their deadlines."""
 
     def __init__(self) -> None:
         self._of: dict[int, dict[int, int]] = {}  # client -> id -> deadline
@@ -31,7 +31,7 @@ class StaleDeliveries:
         return bool(self._of)
 
     def put(self, held: Held, first: int) -> None:
-        """Take note of deliveries that were forgotten; those of ids from `first` on can recur."""
+        """Add stale deliveries; only ids from `first` on can be delivered again."""
         rows = zip(held.owners.tolist(), held.ids.tolist(), held.deadlines.tolist(), strict=True)
         for client, number, deadline in rows:
             if number >= first:
@@ -40,7 +40,7 @@ class StaleDeliveries:
         self._earliest = 0
 
     def take(self, client: int, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Say which of a client's answers are for such deliveries; each counts once."""
+        """Return which of a client's answers are for stale deliveries; each counts once."""
         known = self._of.get(client)
         if not known:
             return np.zeros(len(ids), np.bool_)
@@ -50,11 +50,11 @@ class StaleDeliveries:
         return np.array(taken, np.bool_)
 
     def release(self, client: int) -> None:
-        """Forget a client that is gone."""
+        """Remove a client that has disconnected."""
         self._of.pop(client, None)
 
     def expire(self, now_ms: int) -> None:
-        """Forget those whose time is over."""
+        """Remove entries whose deadline has passed."""
         if not self._of or now_ms < self._earliest:
             return
         left = {
