@@ -1,6 +1,6 @@
 """Producers and consumers for programs: NSQ's V2 protocol over TCP, on asyncio.
 
-They speak to Penstock and to nsqd alike. Knows nothing of the server's code.
+They work with Penstock and nsqd. Independent of the server's code.
 """
 
 from penstock.client.consumer import Consumer, ConsumerStatistics, Handler

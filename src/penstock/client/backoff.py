@@ -1,4 +1,4 @@
-"""How long to wait before the next attempt. Pure."""
+"""Pauses between attempts. Pure."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ _MS: Final = 1_000
 
 
 def pause_s(options: BackoffOptions, level: int, random: Callable[[], float]) -> float:
-    """Return the pause of a level, 1 being the first, in seconds.
+    """Return the pause of a level in seconds; 1 is the first level.
 
     Args:
-        options: The bounds.
-        level: How many failures there were.
-        random: Chance, so that many clients do not come back at the same moment.
+        options: Limits of the pauses.
+        level: Number of failures.
+        random: Source of randomness, so that many clients do not reconnect at the same moment.
     """
     full = min(options.max_ms, options.first_ms << min(level - 1, _DOUBLINGS_MAX))
     return full * (1.0 - random() / 2) / _MS
 
 
 class Backoff:
-    """Counts attempts that failed: the first comes at once, then pauses grow.
+    """Counts failed attempts: the first retry comes at once, then pauses grow.
 
     Args:
-        options: The bounds of the pauses.
-        random: Gives numbers in [0, 1).
+        options: Limits of the pauses.
+        random: Returns numbers in [0, 1).
     """
 
     def __init__(self, options: BackoffOptions, random: Callable[[], float]) -> None:
@@ -39,11 +39,11 @@ class Backoff:
         self._failures = 0
 
     def reset(self) -> None:
-        """Note that it worked."""
+        """Note a success."""
         self._failures = 0
 
     def next_s(self) -> float:
-        """Note an end, and return the pause before the next attempt."""
+        """Note a failure, and return the pause before the next attempt."""
         self._failures += 1
         if self._failures == 1:
             return 0.0

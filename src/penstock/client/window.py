@@ -1,4 +1,4 @@
-"""How much may be under way at the same time, by count and by bytes; first come, first served."""
+"""Limit on concurrent work by count and by bytes; first come, first served."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections import deque
 
 
 class Window:
-    """Room for what is under way. One thing that is larger than the window goes alone.
+    """Window of concurrent work. A single item larger than the window is admitted alone.
 
     Args:
-        max_count: Things under way.
-        max_bytes: Their bytes.
+        max_count: Maximum number of items.
+        max_bytes: Maximum total size of the items.
     """
 
     def __init__(self, max_count: int, max_bytes: int) -> None:
@@ -23,18 +23,18 @@ class Window:
 
     @property
     def count(self) -> int:
-        """Return how many things are under way."""
+        """Number of admitted items."""
         return self._count
 
     def try_enter(self, size: int) -> bool:
-        """Enter if there is room and nobody waits."""
+        """Enter if the item fits and no other one waits."""
         if self._waiting or not self._fits(size):
             return False
         self._take(size)
         return True
 
     async def enter(self, size: int) -> None:
-        """Wait for room, and enter."""
+        """Wait until the item fits, and enter."""
         if self.try_enter(size):
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -45,11 +45,11 @@ class Window:
             if turn.done() and not turn.cancelled():
                 self.leave(size)
             else:
-                self._admit()  # who waited behind this one may fit
+                self._admit()  # later waiters may fit
             raise
 
     def leave(self, size: int) -> None:
-        """Make room."""
+        """Leave, and admit waiting items."""
         self._count -= 1
         self._bytes -= size
         if self._waiting:

@@ -1,4 +1,4 @@
-"""The lines of a process's output that name its error: what a user needs of a stack trace."""
+"""The lines of a process's output that name its error: the essence of a stack trace."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 _LINES_MAX: Final = 5
 _CHARACTERS_MAX: Final = 300
 _TAIL_BYTES: Final = 8_000
-# Frames of Python's and Java's stack traces, lines that open a trace, and what every JVM prints.
+# Frames of Python's and Java's stack traces, first lines of a trace, and a warning of every JVM.
 _SKIPPED: Final = re.compile(r"\s|Traceback \(most recent call last\):|WARNING: Using incubator|$")
 
 
@@ -25,8 +25,8 @@ def error_lines(text: str) -> list[str]:
 def tail(path: Path, start: int = 0) -> str:
     """Return the last 8,000 bytes of a file, but nothing before a position.
 
-    Of a file that is shorter than the position, because it was rotated since, all may be returned.
-    "" if the file cannot be read.
+    If the file is shorter than the position, because it was rotated, the position is ignored.
+    Returns "" if the file cannot be read.
     """
     try:
         with path.open("rb") as file:

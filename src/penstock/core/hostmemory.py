@@ -11,7 +11,7 @@ def total_memory_bytes(root: Path = Path("/")) -> int | None:
     """Return the memory that this process may use: the host's, or its control group's if less.
 
     Args:
-        root: Where `proc` and `sys` are.
+        root: Folder of `proc` and `sys`.
     """
     sizes = []
     with contextlib.suppress(OSError, ValueError, IndexError):

@@ -1,7 +1,7 @@
-"""The form of log lines, in which no value can look like a line of its own.
+"""Format of log lines, in which no value can look like a separate line.
 
-Values in messages may be data: their control characters are escaped, ends of lines among them. A
-stack trace keeps its lines, and every line of it after the first of an error is indented.
+Values in messages may be data: their control characters are escaped, including line ends. A stack
+trace keeps its lines, and every line of an error after its first is indented.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock.core.printable import escaped, escaped_lines
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 _INDENT = "    "
-# What every line of a log begins with.
+# The beginning of every log line.
 _TIME = re.compile(r"^(?=\d{4}-\d\d-\d\d \d\d:)", re.ASCII | re.MULTILINE)
 
 
@@ -36,12 +36,12 @@ class LogFormatter(logging.Formatter):
         ei: tuple[type[BaseException], BaseException, TracebackType | None]
         | tuple[None, None, None],
     ) -> str:
-        """Return the stack trace of an error, in which its message begins no line."""
+        """Return the stack trace of an error, in which its message cannot begin a log line."""
         if ei[1] is None:
             return ""
         parts = traceback.TracebackException.from_exception(ei[1], compact=True).format()
         text = "\n".join(_indented(escaped_lines(part)) for part in parts)
-        return _TIME.sub(_INDENT, text)  # each line of a note is a part of its own
+        return _TIME.sub(_INDENT, text)  # each line of a note is a separate part
 
     def formatStack(self, stack_info: str) -> str:  # noqa: N802 - named by `logging`
         """Return a stack that was logged without an error."""
@@ -49,13 +49,13 @@ class LogFormatter(logging.Formatter):
 
 
 def log_to_stream(stream: TextIO | None = None) -> None:
-    """Send the log of this process to a stream, standard error unless it is given."""
+    """Send the log of this process to a stream, by default standard error."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(LogFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
 def _indented(part: str) -> str:
-    """Return a part of a stack trace in which all lines but its first begin with a space."""
+    """Indent all lines of a part of a stack trace except its first."""
     first, *more = part.rstrip("\n").split("\n")
     return "\n".join([first, *(line if line[:1] == " " else _INDENT + line for line in more)])

@@ -1,14 +1,14 @@
-"""How long event loops stall: the watchdog of every loop of a process.
+"""Stalls of event loops: the watchdog of every loop of a process.
 
-A loop serves many connections on one thread. While one callback runs, nobody else is served, so
-the length of such a stall is the first thing to look at when answers are late.
+A loop serves many connections on one thread. While one callback runs, no other connection is
+served, so the length of such a stall is the first thing to check when answers are late.
 
-Owns the measuring and the numbers. Two kinds of loops are measured in two ways:
+Owns the measurements. Two kinds of loops are measured in two ways:
 
-- A loop of asyncio is built here around a selector that notes when it returns and when it is asked
+- A loop of asyncio is built around a selector that records when it returns and when it is called
   again. That is exact, and costs nothing while the loop is idle.
-- uvloop lets nobody see its turns. A timer measures how late it fires. A stall is counted with what
-  is certain, which is up to one interval of the timer less than its length.
+- The iterations of uvloop cannot be observed. A timer measures how late it fires, so a stall is
+  counted with its length minus up to one interval of the timer.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class LoopStalls:
 
     Attributes:
         max_ms: The longest stall.
-        over_50_ms: How many stalls lasted more than 50 ms.
+        over_50_ms: Number of stalls longer than 50 ms.
     """
 
     def __init__(self, loop: str) -> None:
@@ -50,24 +50,24 @@ class LoopStalls:
             _watched.add(self)
 
     def record(self, stall_ms: float) -> None:
-        """Take one turn of the loop into account; on its thread."""
+        """Record one iteration of the loop; on its thread."""
         self.max_ms = max(self.max_ms, stall_ms)
         if stall_ms > LONG_STALL_MS:
             self.over_50_ms += 1
 
     def to_json(self) -> dict[str, float]:
-        """Return the numbers as `/stats` shows them."""
+        """Return the numbers for `/stats`."""
         return {"max": round(self.max_ms, 3), "over_50": self.over_50_ms}
 
 
-# The process is what is measured, so the loops of a process are known to the process. The mutex is
-# held while a set is changed or copied; no thread owns it, so there is nobody to send mail to.
+# Process-wide, because the process is measured. The mutex is held while the set is changed or
+# copied; no thread owns the set, so mail cannot replace the mutex.
 _adding: Final = threading.Lock()
 _watched: Final[weakref.WeakSet[LoopStalls]] = weakref.WeakSet()
 
 
 def loop_stalls() -> dict[str, LoopStalls]:
-    """Return the stalls of this process's loops by their names; of two of one name the worse."""
+    """Return the stalls of this process's loops by name; of two with one name, the worse."""
     by_name: dict[str, LoopStalls] = {}
     with _adding:
         watched = tuple(_watched)
@@ -98,7 +98,7 @@ def samples_of(role: str, loop: str, max_ms: float, over_50_ms: float) -> Iterat
 
 
 class _TimedSelector(selectors.DefaultSelector):
-    """Measures the time from its return until it is asked again: one turn of the loop."""
+    """Measures the time from its return to its next call: one iteration of the loop."""
 
     def __init__(self, stalls: LoopStalls) -> None:
         super().__init__()
@@ -115,15 +115,15 @@ class _TimedSelector(selectors.DefaultSelector):
 
 
 def watched_loop(name: str) -> asyncio.AbstractEventLoop:
-    """Return a new loop of asyncio whose stalls are measured."""
+    """Return a new asyncio loop whose stalls are measured."""
     return asyncio.SelectorEventLoop(_TimedSelector(LoopStalls(name)))
 
 
 class LoopTicker:
-    """Measures the stalls of a loop whose turns cannot be seen, by a timer that fires late.
+    """Measures the stalls of any loop by a timer that fires late.
 
     Args:
-        stalls: Takes what is measured.
+        stalls: Receives the measurements.
         loop: A loop of any kind.
     """
 
@@ -134,12 +134,12 @@ class LoopTicker:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Begin to measure; on the loop."""
+        """Start measuring; on the loop."""
         self._due_s = time.monotonic() + _TICK_S
         self._timer = self._loop.call_later(_TICK_S, self._tick)
 
     def stop(self) -> None:
-        """Stop measuring; on the loop. Twice is fine."""
+        """Stop measuring; on the loop. Idempotent."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -13,10 +13,10 @@ _encode_into: Final = msgspec.msgpack.Encoder().encode_into
 
 
 def pack(value: object) -> bytes:
-    """Return a value as msgpack.
+    """Encode a value as msgpack.
 
-    `Encoder.encode` of msgspec 0.22 ends the process with a segmentation fault where memory runs
-    out while its result grows. `encode_into` raises `MemoryError`.
+    `Encoder.encode` of msgspec 0.22 ends the process with a segmentation fault if memory runs out
+    while its result grows. `encode_into` raises `MemoryError`.
     """
     packed = bytearray()
     _encode_into(value, packed)

@@ -1,6 +1,6 @@
-"""How many bytes the rows of a batch take, for bounds on the length of a row.
+"""Sizes in bytes of the rows of a batch, for limits on the length of a row.
 
-Computed by columns, and only where a batch is so large that one of its rows may exceed a bound.
+Computed by columns, and only for a batch so large that one of its rows may exceed a limit.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 
 def bytes_of_rows(batch: pa.RecordBatch) -> pa.Array:
-    """Return how many bytes the values of each row take."""
+    """Return the size of the values of each row."""
     total = pa.repeat(pa.scalar(0, pa.int64()), batch.num_rows)
     for column in batch.columns:
         total = pc.add(total, _bytes_of_values(column))
@@ -97,7 +97,7 @@ def _names(kind: pa.DataType) -> list[str]:
 
 
 def dictionaries_of(column: pa.Array) -> Iterator[pa.Array]:
-    """Yield the dictionaries of a column, those of nested ones too."""
+    """Yield the dictionaries of a column, including those of nested columns."""
     kind = column.type
     if pa.types.is_dictionary(kind):
         yield column.dictionary

@@ -1,7 +1,7 @@
-"""Sizes of a statement that make Spark's planning blow up, refused before Spark sees them. Pure.
+"""Size limits of statements, checked before Spark plans them. Pure.
 
-Owns the limits and how they are counted on tokens. The counts are estimates that err on the side of
-the user: a statement below every limit may still take too long, and then its time limit ends it.
+Owns the limits and how they are counted on tokens. The counts are lower estimates: a statement
+below every limit may still take too long, and then its time limit ends it.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from penstock.core.sqltext import Token, closing_of, each_token, place
 TEXT_MAX: Final = 1_000_000
 TOKENS_MAX: Final = 100_000
 NESTING_MAX: Final = 200
-# Of these, parentheses around queries: counting takes four calls within each other for each.
+# Nested parentheses around queries: counting needs four nested calls for each.
 QUERIES_MAX: Final = 150
 IN_MAX: Final = 10_000
-# A list of constants is looked up at once; of others Spark compares and compiles each.
+# Constants are looked up in a set; Spark compares and compiles each other element.
 IN_COMPUTED_MAX: Final = 500
-# Tables after each WITH name was replaced by its query, as Spark does.
+# Number of tables after each WITH name is replaced by its query, as Spark does.
 TABLES_MAX: Final = 500
-# Operators on one path from the top of an expression down. Spark's stack takes 400 of `+` in a
-# row, 500 of NOT; a chain of AND or OR it balances.
+# Operators on one path from the top of an expression down. Spark's stack tolerates 400 consecutive
+# `+`, or 500 NOT; it balances a chain of AND or OR.
 DEPTH_MAX: Final = 300
-# Spark's stack takes 500.
+# Spark's stack tolerates 500.
 UNIONS_MAX: Final = 400
-# Spark resolves one of them with each of its 100 iterations.
+# Spark resolves one pipe in each of its 100 iterations.
 PIPES_MAX: Final = 80
-# Words of one query after each name was replaced by the expression it stands for. Above
-# `TOKENS_MAX`: a query whose names are used once each is below it.
+# Words of one query after each name is replaced by its expression. Above `TOKENS_MAX`: a query
+# that uses each name once stays below it.
 EXPANDED_MAX: Final = 150_000
-# Of them, those of one expression that are not written in it: where Spark moves a condition below
-# projections, 16,000 take it 9 s.
+# Maximum number of words that replacements add to one expression: if Spark moves a condition below
+# projections, 16,000 take 9 s.
 REPLACED_MAX: Final = 20_000
 GROUPING_SETS_MAX: Final = 4_096
 
@@ -62,35 +62,35 @@ _ENDS_TABLES: Final = frozenset(
 )
 _BEGINS_TABLE: Final = frozenset({"FROM", "JOIN", "TABLE"})
 _BEGINS_QUERY: Final = frozenset({"SELECT", "WITH", "VALUES", "TABLE", "FROM"})
-# They stand between queries, or begin one.
+# Words between queries, or at the beginning of one.
 _IN_QUERY: Final = frozenset({"SELECT", "UNION", "EXCEPT", "INTERSECT", "MINUS"})
 _OF_CONSTANTS: Final = frozenset(
     {"+", "-", ".", ",", "?", "NULL", "TRUE", "FALSE", "DATE", "TIMESTAMP", "INTERVAL"}
 )
-_AS_TABLE_IN: Final = "join a lookup datasource instead, or ask several times"
+_AS_TABLE_IN: Final = "join a lookup datasource instead, or split it into several queries"
 
 
 def check_text(sql: str) -> None:
-    """Refuse a statement whose text is too long to be taken apart.
+    """Refuse a statement whose text is too long to be split into tokens.
 
     Raises:
-        InvalidRequest: It is.
+        InvalidRequest: It is too long.
     """
     if len(sql) > TEXT_MAX:
         raise InvalidRequest(
-            f"the statement has {len(sql)} characters, and {TEXT_MAX} are the limit, because"
+            f"the statement has {len(sql)} characters, over the limit of {TEXT_MAX}, because"
             f" parsing takes time and memory with its length: {_AS_TABLE_IN}"
         )
 
 
 def statement_tokens(sql: str) -> list[Token]:
-    """Take a statement apart, up to the first token over a limit.
+    """Split a statement into tokens, up to the first token over a limit.
 
-    All other threads wait for much of that time, so a statement that is refused must cost little.
+    All other threads wait for most of that time, so refusing a statement must be cheap.
 
     Raises:
-        InvalidRequest: It has too many tokens, or parentheses nested too deep; or a text, a name or
-            a comment is not closed.
+        InvalidRequest: It has too many tokens, or parentheses are nested too deeply; or a text, a
+            name or a comment is not closed.
     """
     found: list[Token] = []
     depth = 0
@@ -109,10 +109,10 @@ def statement_tokens(sql: str) -> list[Token]:
 
 
 def check_sizes(sql: str, found: Sequence[Token]) -> None:
-    """Refuse a statement that would blow up in Spark's parser, analyzer or optimizer.
+    """Refuse a statement that would take too long in Spark's parser, analyzer or optimizer.
 
-    The text is `check_text`'s: that of a statement that writes may hold the rows themselves. The
-    number of tokens is `statement_tokens`'.
+    `check_text` limits the length of the text: a statement that writes may contain the rows
+    themselves. `statement_tokens` limits the number of tokens.
 
     Raises:
         InvalidRequest: A size is over its limit; the message names the place and the limit.
@@ -128,10 +128,10 @@ def check_sizes(sql: str, found: Sequence[Token]) -> None:
 def _steps(found: Sequence[Token]) -> list[int]:
     """Return for each token how many levels it opens (above 0) or closes (below 0).
 
-    An END without a CASE is the name of a column. A parenthesis closes each CASE in it, too.
+    An END without a CASE is a column name. A parenthesis also closes each CASE in it.
     """
     steps: list[int] = []
-    cases = [0]  # open ones in each open parenthesis
+    cases = [0]  # number of open ones in each open parenthesis
     for token in found:
         step = 0
         if token.text == "CASE":
@@ -150,7 +150,7 @@ def _steps(found: Sequence[Token]) -> list[int]:
 
 
 def _check_nesting(sql: str, found: Sequence[Token]) -> None:
-    opened: list[bool] = []  # whether each open level holds a query
+    opened: list[bool] = []  # whether each open level is a query
     queries = 0
     for at, (token, step) in enumerate(zip(found, _steps(found), strict=True)):
         if step > 0:
@@ -174,7 +174,7 @@ def _check_nesting(sql: str, found: Sequence[Token]) -> None:
 
 @dataclass(slots=True)
 class _List:
-    """The elements of one `IN (…)` so far; parentheses within it count as part of an element."""
+    """The elements of one `IN (…)` so far; parentheses in it are part of an element."""
 
     elements: int = 1
     computed: int = 0
@@ -199,8 +199,8 @@ def _check_lists(sql: str, found: Sequence[Token]) -> None:
                 if current.elements <= IN_MAX:
                     most, what = IN_COMPUTED_MAX, " that are not constants"
                 raise InvalidRequest(
-                    f"IN has more than {most} elements{what}, {place(sql, token.position)}, each"
-                    f" of which Spark plans: {_AS_TABLE_IN}"
+                    f"IN has more than {most} elements{what}, {place(sql, token.position)}, and"
+                    f" Spark plans each of them: {_AS_TABLE_IN}"
                 )
         previous = token.text
 
@@ -223,11 +223,11 @@ class _Level:
     """One open parenthesis.
 
     Attributes:
-        defines: Name of WITH that it is the query of, "" if none.
-        tables: Tables below it so far, WITH names replaced.
+        defines: Name of WITH whose query it is, "" if none.
+        tables: Number of tables below it so far, with WITH names replaced.
         in_tables: Whether a comma is followed by another table.
-        expects_table: Whether a name here is a table's.
-        selects: Whether it holds a query; that of `EXTRACT(day FROM x)` does not.
+        expects_table: Whether a name here is that of a table.
+        selects: Whether it contains a query; that of `EXTRACT(day FROM x)` does not.
     """
 
     defines: str = ""
@@ -238,7 +238,7 @@ class _Level:
 
 
 class _Tables:
-    """Counts the tables that a statement has once each name of WITH is replaced by its query."""
+    """Counts the tables of a statement after each name of WITH is replaced by its query."""
 
     def __init__(self, sql: str, found: Sequence[Token]) -> None:
         self._sql = sql
@@ -282,10 +282,10 @@ class _Tables:
 
     def _close(self) -> None:
         if len(self._levels) == 1:
-            return  # Spark refuses it
+            return  # a syntax error, which Spark reports
         closed = self._levels.pop()
         if closed.defines:
-            # A query inside of another may define the same name: the larger one counts.
+            # A nested query may define the same name: the larger one counts.
             known = self._costs.get(closed.defines, 1)
             self._costs[closed.defines] = max(closed.tables, known)
         else:
@@ -293,7 +293,7 @@ class _Tables:
 
     def _count(self, token: Token, level: _Level, cost: int) -> None:
         level.tables += cost
-        # Of an open subquery, what stands before it counts as well.
+        # In an open subquery, the tables before it count as well.
         total = 0
         for one in reversed(self._levels):
             total += one.tables
@@ -343,7 +343,7 @@ def _definitions(found: Sequence[Token]) -> Mapping[int, str]:
 
 
 def _are_columns(found: Sequence[Token], at: int) -> bool:
-    """Tell whether names with commas between them stand up to a closing parenthesis, no query."""
+    """Return whether names separated by commas, and no query, precede a closing parenthesis."""
     while at + 1 < len(found) and found[at].name:
         if found[at + 1].text == ")":
             return True
@@ -369,9 +369,9 @@ class _Depth:
     """Depths of the expressions within one parenthesis.
 
     Attributes:
-        most: Of those that are complete.
-        spine: Of what stands before the last infix operator, with that.
-        operand: Of what stands after it.
+        most: Depth of the complete ones.
+        spine: Depth before the last infix operator, including it.
+        operand: Depth after it.
         unions: Number of set operators.
     """
 
@@ -381,14 +381,14 @@ class _Depth:
     unions: int = 0
 
     def finish(self) -> int:
-        """Begin another expression; return the depth of the deepest so far."""
+        """Begin another expression; return the maximum depth so far."""
         self.most = max(self.most, self.spine, self.operand)
         self.spine = self.operand = 0
         return self.most
 
 
 def _check_depth(sql: str, found: Sequence[Token]) -> None:
-    """Bound chains of operators, set operators and pipes, each of which is a level of a tree."""
+    """Limit chains of operators, set operators and pipes, each of which is a level of a tree."""
     levels = [_Depth()]
     pipes = 0
     ends_operand = False
@@ -400,7 +400,7 @@ def _check_depth(sql: str, found: Sequence[Token]) -> None:
             pipes += 1
             level.finish()
         elif is_second:
-            pass  # of `||`, `<=`, `::`
+            pass  # second character of `||`, `<=`, `::`
         elif step > 0:
             levels.append(_Depth())
         elif step < 0:
@@ -423,14 +423,14 @@ def _check_depth(sql: str, found: Sequence[Token]) -> None:
 
 def _refuse_deep(sql: str, token: Token, level: _Depth, pipes: int) -> None:
     if max(level.spine, level.operand) > DEPTH_MAX:
-        what = f"an expression has more than {DEPTH_MAX} operators within each other"
+        what = f"an expression has more than {DEPTH_MAX} nested operators"
         remedy = (
             "compute parts of it in a subquery, or write it with functions such as"
             " aggregate(array(…), …), concat(…) or coalesce(…)"
         )
     elif level.unions > UNIONS_MAX:
-        what = f"more than {UNIONS_MAX} set operators such as UNION stand in a row"
-        remedy = "put some of them into parentheses, or ask several times"
+        what = f"more than {UNIONS_MAX} consecutive set operators such as UNION"
+        remedy = "put some of them into parentheses, or split it into several queries"
     elif pipes > PIPES_MAX:
         what = f"the statement has more than {PIPES_MAX} pipes |>"
         remedy = "do more in each, as in EXTEND a + 1 AS b, a + 2 AS c"
@@ -442,7 +442,7 @@ def _refuse_deep(sql: str, token: Token, level: _Depth, pipes: int) -> None:
 
 
 def _is_joined(found: Sequence[Token], at: int) -> bool:
-    """Tell whether a mark is the second or third of one operator."""
+    """Return whether a mark is the second or third character of one operator."""
     before = found[at - 1]
     return (
         at > 0 and before.text in _INFIX and before.position + len(before.raw) == found[at].position
@@ -450,7 +450,7 @@ def _is_joined(found: Sequence[Token], at: int) -> bool:
 
 
 def _ends_operand(token: Token) -> bool:
-    """Tell whether a mark behind the token stands between two operands, not before one."""
+    """Return whether a mark after the token stands between two operands, not before one."""
     if token.text in {")", "]", "}", "END", "?"} or token.is_text:
         return True
     is_word = bool(token.name) and token.text not in _BEGINS_EXPRESSION
@@ -458,7 +458,7 @@ def _ends_operand(token: Token) -> bool:
 
 
 def _check_groupings(sql: str, found: Sequence[Token]) -> None:
-    """Bound the grouping sets of each GROUP BY: Spark copies each row for each of them."""
+    """Limit the grouping sets of each GROUP BY: Spark copies each row for each of them."""
     closing = closing_of(found)
     for start, (token, following) in enumerate(pairwise(found)):
         if (token.text, following.text) != ("GROUP", "BY"):
@@ -487,7 +487,7 @@ def _ends_grouping(found: Sequence[Token], at: int) -> bool:
 
 
 def _grouping_sets(found: Sequence[Token], at: int, closing: Mapping[int, int]) -> int:
-    """Return the grouping sets of a CUBE, ROLLUP or GROUPING SETS, 1 of anything else."""
+    """Return the number of grouping sets of CUBE, ROLLUP or GROUPING SETS, otherwise 1."""
     text = found[at].text
     opening = at + 2 if text == "GROUPING" else at + 1
     if text not in {"CUBE", "ROLLUP", "GROUPING"} or opening not in closing:
@@ -504,19 +504,19 @@ def _grouping_sets(found: Sequence[Token], at: int, closing: Mapping[int, int]) 
     return elements + 1 if text == "ROLLUP" else max(sets, 1)
 
 
-# Columns of queries that others read, over all: the work of counting.
+# Total number of columns taken from subqueries: bounds the work of counting.
 _MERGED_MAX: Final = 2_000_000
 
 
 @dataclass(slots=True)
 class _Scope:
-    """The columns of one query, by how many words each is once the names in it are replaced.
+    """The columns of one query, with their number of words after names are replaced.
 
     Attributes:
-        outer: That of the query around it.
-        known: By name in lower case.
+        outer: Scope of the enclosing query.
+        known: Number of words by name in lower case.
         total: Words of its expressions.
-        largest: Words of the largest of them.
+        largest: Words of the largest expression.
     """
 
     outer: _Scope | None = None
@@ -525,7 +525,7 @@ class _Scope:
     largest: int = 1
 
     def words(self, name: str) -> int:
-        """Return how many words a name stands for; 1 if it is not a column of ours."""
+        """Return the number of words of a name's expression; 1 if it is not a known column."""
         scope: _Scope | None = self
         while scope is not None:
             if name in scope.known:
@@ -534,17 +534,17 @@ class _Scope:
         return 1
 
     def merge(self, other: _Scope) -> None:
-        """Take the columns of a query that this one reads."""
+        """Add the columns of a query that this one reads."""
         for name, words in other.known.items():
             self.known[name] = max(words, self.known.get(name, 1))
         self.largest = max(self.largest, other.largest)
 
 
 class _Expressions:
-    """Counts the words of expressions once each name is replaced by the expression it stands for.
+    """Counts the words of expressions after each name is replaced by its expression.
 
-    Spark does so where it joins the projections of subqueries, WITH, pipes and aliases that refer
-    to others in the same list. Columns of the same name are not distinguished: the larger counts.
+    Spark does so when it merges the projections of subqueries, WITH, pipes and aliases that refer
+    to others in the same list. Columns with the same name are not distinguished: the larger counts.
     """
 
     def __init__(self, sql: str, found: Sequence[Token]) -> None:
@@ -560,7 +560,7 @@ class _Expressions:
         self._query(0, len(self._found), None)
 
     def _query(self, begin: int, end: int, outer: _Scope | None) -> _Scope:
-        """Count a query: the parts between its set operators, of which each defines columns."""
+        """Count a query: the parts between its set operators, each of which defines columns."""
         result = _Scope()
         part = _Scope(outer)
         first: _Scope | None = None
@@ -578,21 +578,22 @@ class _Expressions:
                 self._merge(start - 1, part, result)
                 result.total += part.total
                 if first is not None:
-                    # A column of the first query is that of the others at its place.
+                    # A column of the first query corresponds to those of the others at its
+                    # position.
                     result.known.update(dict.fromkeys(first.known, result.largest))
                 first = first or part
                 part = _Scope(outer)
         return result
 
     def _top(self, begin: int, end: int) -> Iterator[int]:
-        """Yield the indexes of tokens that are in no parentheses of their own."""
+        """Yield the indexes of tokens outside of nested parentheses."""
         at = begin
         while at < end:
             yield at
             at = min(self._closing.get(at, at), end - 1) + 1
 
     def _part(self, begin: int, end: int, scope: _Scope) -> None:
-        """Count a query without set operators, or the part of one up to a pipe."""
+        """Count a query without set operators, or its part up to a pipe."""
         select = source = None
         for at in self._top(begin, end):
             text = self._found[at].text
@@ -609,13 +610,13 @@ class _Expressions:
             self._tables(begin, select, scope)
             self._columns(select, end, scope)
         else:
-            # The columns of the tables are known before those that are made of them.
+            # The columns of the tables must be known before the columns computed from them.
             self._tables(begin, select, scope)
             self._tables(source, end, scope)
             self._columns(select, source, scope)
 
     def _tables(self, begin: int, end: int, scope: _Scope) -> None:
-        """Count what defines no columns of its own: WITH, and FROM to ORDER BY."""
+        """Count parts that define no columns of their own: WITH, and FROM to ORDER BY."""
         start = begin
         words = 0
         for at in self._top(begin, end):
@@ -627,7 +628,7 @@ class _Expressions:
 
     def _columns(self, begin: int, end: int, scope: _Scope) -> None:
         """Count the columns that a SELECT, EXTEND, SET or AGGREGATE defines."""
-        # Of other pipes, such as JOIN, tables are read.
+        # Other pipes, such as JOIN, read tables.
         if begin >= end:
             return
         in_tables = self._found[begin].text not in {"SELECT", "EXTEND", "SET", "AGGREGATE"}
@@ -644,13 +645,13 @@ class _Expressions:
     def _words(self, at: int, start: int, scope: _Scope, *, in_tables: bool) -> int:
         """Return the words of a token, or of the parentheses that it opens.
 
-        The columns of a query in parentheses become known.
+        The columns of a query in parentheses are added to the known ones.
         """
         if self._found[at].text != "(":
             return self._named(at, scope, in_tables=in_tables)
         end = self._closing.get(at)
         if end is None:
-            return 0  # Spark refuses it
+            return 0  # a syntax error, which Spark reports
         begin = at + 1
         if self._found[begin].text in _BEGINS_QUERY:
             inside = self._query(begin, end, scope if scope.known else scope.outer)
@@ -668,7 +669,7 @@ class _Expressions:
         return words
 
     def _named(self, at: int, scope: _Scope, *, in_tables: bool) -> int:
-        """Return the words that a name stands for; those of a text are one."""
+        """Return the number of words of a name's expression; 1 for text."""
         token = self._found[at]
         if not token.name:
             return int(token.is_text)
@@ -679,7 +680,7 @@ class _Expressions:
         return scope.words(name)
 
     def _define_with(self, start: int, opening: int, inside: _Scope) -> None:
-        """Note the columns of a query of WITH."""
+        """Record the columns of a query of WITH."""
         self._name_columns(start, opening, inside)
         name = self._definitions[opening]
         if name in self._with:
@@ -687,7 +688,7 @@ class _Expressions:
         self._with[name] = inside
 
     def _rename(self, at: int, scope: _Scope) -> None:
-        """Note the columns of `… AS name (columns)`."""
+        """Record the columns of `… AS name (columns)`."""
         at += at < len(self._found) and self._found[at].text == "AS"
         if at + 1 >= len(self._found) or self._found[at + 1].text != "(":
             return
@@ -695,13 +696,13 @@ class _Expressions:
             self._name_columns(at, self._closing[at + 1], scope)
 
     def _name_columns(self, begin: int, end: int, scope: _Scope) -> None:
-        """Note the columns of `name (columns)`, each as large as the largest known."""
+        """Record the columns of `name (columns)`, each as large as the largest known one."""
         for before, token in pairwise(self._found[begin:end]):
             if token.name and before.text in {"(", ","}:
                 scope.known[token.name.lower()] = scope.largest
 
     def _define(self, begin: int, end: int, words: int, scope: _Scope) -> None:
-        """Note the column that an expression defines, if it has a name."""
+        """Record the column that an expression defines, if it has a name."""
         if begin >= end:
             return
         last = self._found[end - 1]
@@ -729,7 +730,7 @@ class _Expressions:
             self._refuse(begin, "a query", EXPANDED_MAX)
 
     def _merge(self, at: int, query: _Scope, scope: _Scope) -> None:
-        """Take the columns of a query that another one reads."""
+        """Add the columns of a query that another one reads."""
         self._merged += len(query.known)
         if self._merged > _MERGED_MAX:
             self._refuse(at, "a query", _MERGED_MAX)
@@ -738,7 +739,7 @@ class _Expressions:
     def _refuse(self, at: int, what: str, most: int) -> NoReturn:
         position = self._found[min(at, len(self._found) - 1)].position
         raise InvalidRequest(
-            f"{what} has more than {most} words once each alias is replaced by its expression,"
-            f" {place(self._sql, position)}, as Spark does where it joins projections: refer to"
+            f"{what} has more than {most} words after each alias is replaced by its expression,"
+            f" {place(self._sql, position)}, as Spark does when it merges projections: refer to"
             " each alias less often, or store an intermediate result in a datasource"
         )

@@ -1,8 +1,8 @@
-"""The text of Spark's SQL: its tokens, and what in it would run code that is not SQL. Pure.
+"""Text of Spark's SQL: its tokens, and constructs that would run other code than SQL. Pure.
 
 Owns a lexer that agrees with Spark's about where text, names and comments begin and end, and the
-list of what may stand in no statement and no expression from outside. It knows no grammar: what a
-statement is about is for others to say.
+list of constructs that are not allowed in statements and expressions from outside. It does not know
+the grammar: callers determine the meaning of a statement.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Final
 
 from penstock.core.errors import InvalidRequest
 
-# Nothing is tried twice (`++`, `*+`): else a text keeps a state of 150 bytes for each character,
-# and all threads of the process waiting: 17 s for 10 MB.
+# Possessive quantifiers (`++`, `*+`) prevent backtracking: otherwise a text keeps 150 bytes of
+# state for each character, and blocks all threads of the process: 17 s for 10 MB.
 _TOKEN: Final = re.compile(
     r"(?P<space>\s+|--(?:\\\n|[^\r\n])*+)"
     r"|(?P<comment>/\*)"
@@ -26,9 +26,9 @@ _TOKEN: Final = re.compile(
     r"|(?P<mark>.)",
     re.DOTALL,
 )
-# What opens a hint is text within a comment.
+# The beginning of a hint is plain text within a comment.
 _COMMENT_MARK: Final = re.compile(r"/\*(?!\+)|\*/")
-# Functions that no statement and no expression from outside may call, with what they could do.
+# Functions that statements and expressions from outside may not call, with the reasons.
 _RUNS_CODE: Final = "it can run any code"
 _READS_FILES: Final = "it can open files and URLs"
 _SHOWS_HOST: Final = "it shows paths or logs of the host"
@@ -46,7 +46,7 @@ _FORBIDDEN_CALLS: Final[Mapping[str, str]] = {
 }
 FORBIDDEN_FUNCTIONS: Final = frozenset(_FORBIDDEN_CALLS)
 """Functions of Spark that `check_calls` refuses, in lower case."""
-# The number of arguments before the options, which could name a schema file to open.
+# Number of arguments before the options, which could name a schema file to open.
 _XML_ARGUMENTS: Final[Mapping[str, int]] = {"from_xml": 2, "schema_of_xml": 1, "to_xml": 1}
 _XML_OPTIONS: Final = frozenset(
     {"rowtag", "roottag", "arrayelementname", "declaration", "nullvalue", "locale", "mode"}
@@ -56,16 +56,16 @@ _XML_OPTIONS: Final = frozenset(
     | {"samplingratio", "preferdate", "treatemptyvaluesasnulls", "singlevariantcolumn"}
 )
 _PLAIN_TEXT: Final = re.compile(r"'\w*'")
-# What Spark replaces before it parses a statement, also in texts and comments. A run of characters
-# without a closing brace is passed over as a whole: searching it again from each `${` in it would
-# take minutes for a long statement.
+# Spark replaces variables before it parses a statement, also in texts and comments. A run of
+# characters without a closing brace is skipped as a whole: searching again from each `${` in it
+# would take minutes for a long statement.
 _SUBSTITUTION: Final = re.compile(r"\$\{(?:(?P<name>\S+?)\}|\S*+)")
-# Functions that make several rows or columns of one, or none.
+# Functions that return several rows or columns, or none, for one row.
 _GENERATORS: Final = frozenset(
     {"explode", "explode_outer", "posexplode", "posexplode_outer", "inline", "inline_outer"}
     | {"stack", "json_tuple", "variant_explode", "variant_explode_outer"}
 )
-# They follow a field, and no FROM.
+# Words that follow a field, but not FROM.
 _OPERATOR_WORDS: Final = frozenset(
     {
         "IS",
@@ -82,7 +82,7 @@ _OPERATOR_WORDS: Final = frozenset(
         "COLLATE",
     }
 )
-# What begins a clause, what cannot follow such a keyword, and words that a name may follow.
+# Words that begin a clause, that cannot follow such a keyword, and that a name may follow.
 _CLAUSES: Final = frozenset({"WHERE", "HAVING", "GROUP", "ORDER", "LIMIT", "OFFSET"})
 _AFTER_CLAUSES: Final = frozenset(
     {
@@ -117,10 +117,10 @@ class Token:
     """A piece of SQL that is neither space nor comment.
 
     Attributes:
-        raw: It, as it was written.
-        text: Of a word, in upper case, or a mark; quoted names and text have none.
-        position: Where it begins.
-        name: Of words and quoted names, without quotes.
+        raw: The text as written.
+        text: A word in upper case, or a mark; empty for quoted names and text.
+        position: Its position.
+        name: A word or quoted name, without quotes.
         is_text: Whether it is text, `'…'`.
     """
 
@@ -132,7 +132,7 @@ class Token:
 
 
 def tokens(sql: str) -> list[Token]:
-    """Take SQL apart.
+    """Split SQL into tokens.
 
     Raises:
         InvalidRequest: A text, a name or a comment is not closed.
@@ -141,7 +141,7 @@ def tokens(sql: str) -> list[Token]:
 
 
 def each_token(sql: str) -> Iterator[Token]:
-    """Take SQL apart token by token, so that a caller may stop before the end.
+    """Split SQL into tokens one by one, so that a caller may stop before the end.
 
     Raises:
         InvalidRequest: A text, a name or a comment is not closed.
@@ -171,16 +171,16 @@ def each_token(sql: str) -> Iterator[Token]:
 
 
 def check_calls(sql: str, found: Sequence[Token]) -> None:
-    """Refuse what runs other code than SQL, opens files, or shows what the host has.
+    """Refuse calls that run other code than SQL, open files, or reveal data of the host.
 
     Raises:
-        InvalidRequest: A function, a clause or a variable does, or parentheses are nested so deep
+        InvalidRequest: A function, a clause or a variable does, or parentheses are nested so deeply
             that Spark's recursive parser would overflow its stack; the message has the place.
     """
     _check_variables(sql)
     _check_depth(sql, found)
     for at, (token, following) in enumerate(pairwise(found)):
-        # `USING (columns)` is of a join; all other forms run a script, or load code.
+        # `USING (columns)` belongs to a join; all other forms run a script, or load code.
         if token.text == "USING" and following.text != "(":
             raise InvalidRequest(
                 f"running a script is not allowed, {place(sql, token.position)}: use functions;"
@@ -201,8 +201,8 @@ def _check_variables(sql: str) -> None:
 
 
 def _check_call(sql: str, found: Sequence[Token], at: int) -> None:
-    """Refuse the call of a name, if it is one that nobody may call."""
-    # In lower case, as Spark looks functions up: some letters become a `k` only in that direction.
+    """Refuse the call of a forbidden function."""
+    # In lower case, as Spark looks functions up: lowercasing converts some letters to a `k`.
     name = found[at].name.lower()
     owner = found[at - 2].name.lower() if at > 1 and found[at - 1].text == "." else "builtin"
     count = _XML_ARGUMENTS.get(name)
@@ -213,18 +213,18 @@ def _check_call(sql: str, found: Sequence[Token], at: int) -> None:
         why = "only Spark's own functions may be called, by their names alone"
     elif count and not _has_plain_options(found, at, count):
         what = (
-            f"options of {name}() must be written as map('name', 'value', …) and change how XML is"
-            " read only"
+            f"options of {name}() must be written as map('name', 'value', …) and may only change"
+            " how XML is read"
         )
         why = "others could open files"
     else:
         return
-    # The place is found by counting lines, which takes too long for each of many calls.
+    # Computed only here: counting lines takes too long for each of many calls.
     raise InvalidRequest(f"{what}, {place(sql, found[at].position)}: {why}")
 
 
 def _has_plain_options(found: Sequence[Token], at: int, count: int) -> bool:
-    """Return whether a call has no options after `count` arguments, or none that names a file."""
+    """Return whether options after `count` arguments are absent or cannot name a file."""
     rest = _argument(found, at, count)
     if not rest:
         return True
@@ -238,7 +238,7 @@ def _has_plain_options(found: Sequence[Token], at: int, count: int) -> bool:
 
 
 def _argument(found: Sequence[Token], at: int, number: int) -> Sequence[Token]:
-    """Return the tokens of a call from an argument on to its end."""
+    """Return the tokens of a call from an argument to the end of the call."""
     depth = commas = 0
     begin = None
     for here in range(at + 1, len(found)):
@@ -254,10 +254,10 @@ def _argument(found: Sequence[Token], at: int, number: int) -> Sequence[Token]:
 
 
 def check_unquoted(sql: str, found: Sequence[Token]) -> None:
-    """Refuse names that Spark takes in quotes only, before it advises quotes of its own.
+    """Refuse unquoted names that Spark accepts only in quotes, with a remedy that works here.
 
     Raises:
-        InvalidRequest: A name has other letters than a to z, and no quotes; its place is given.
+        InvalidRequest: An unquoted name has non-ASCII letters; the message has its place.
     """
     for token in found:
         if token.text and token.name and not token.name.isascii():
@@ -268,9 +268,9 @@ def check_unquoted(sql: str, found: Sequence[Token]) -> None:
 
 
 def check_clauses(sql: str, found: Sequence[Token]) -> None:
-    """Refuse a clause that has its keyword alone, such as WHERE without a condition.
+    """Refuse a clause that is only a keyword, such as WHERE without a condition.
 
-    Spark would take the keyword for an alias of the table or column before it, and answer without
+    Spark would read the keyword as an alias of the table or column before it, and answer without
     the clause.
 
     Raises:
@@ -290,7 +290,7 @@ def check_clauses(sql: str, found: Sequence[Token]) -> None:
 
 
 def _ends_clause(following: Sequence[Token]) -> bool:
-    """Whether a clause ends before two tokens, of which there may be fewer."""
+    """Return whether a clause ends before the next two tokens, of which there may be fewer."""
     if not following:
         return True
     first, second = following[0].text, following[1] if len(following) > 1 else None
@@ -302,16 +302,16 @@ def _ends_clause(following: Sequence[Token]) -> bool:
 
 
 def is_table_call(found: Sequence[Token], at: int) -> bool:
-    """Tell whether a token is what is called as a table: the name in `TABLE(name(…))`."""
+    """Return whether a token is a function called as a table: the name in `TABLE(name(…))`."""
     around = [one.text for one in (*found[max(at - 2, 0) : at], *found[at + 1 : at + 2])]
     return around == ["TABLE", "(", "("]
 
 
 def check_expression(expression: str) -> None:
-    """Refuse an expression that runs other code than SQL, or is not one value of its own row.
+    """Refuse an expression that runs other code than SQL, or does not return one value per row.
 
     Raises:
-        InvalidRequest: It does, it is not closed somewhere, or it is too long.
+        InvalidRequest: It does, is incomplete, or is too long.
     """
     if len(expression) > _MAX_EXPRESSION_LENGTH:
         raise InvalidRequest(
@@ -325,22 +325,22 @@ def check_expression(expression: str) -> None:
         if following.text == "(" and token.name.lower() in _GENERATORS:
             raise InvalidRequest(
                 f"{token.name.lower()}() is not allowed, {place(expression, token.position)}: it"
-                " makes other than one row of one; publish events that are rows already"
+                " does not return exactly one row for each; publish events that are rows already"
             )
         if token.text == "OVER" and following.text == "(":
             raise InvalidRequest(
                 f"a window is not allowed, {place(expression, token.position)}: an expression sees"
-                ' its own row; use windows in queries; a field of that name is written "over"'
+                ' only its own row; use windows in queries; a field of that name is written "over"'
             )
         if _begins_query(found, at):
             raise InvalidRequest(
                 f"a query is not allowed, {place(expression, token.position)}: an expression sees"
-                f' its own row; a field of that name stands in quotes, "{token.raw}"'
+                f' only its own row; a field of that name must be quoted: "{token.raw}"'
             )
 
 
 def _begins_query(found: Sequence[Token], at: int) -> bool:
-    """Return whether a word that another token follows begins a query, or may be a field."""
+    """Return whether a word before another token begins a query, and is not a field."""
     word, following = found[at].text, found[at + 1]
     if word == "FROM":
         # `(FROM t)` is a query, `trim(FROM a)` is not.
@@ -352,7 +352,7 @@ def _begins_query(found: Sequence[Token], at: int) -> bool:
 
 
 def closing_of(found: Sequence[Token]) -> Mapping[int, int]:
-    """Return the index of the closing parenthesis by that of the opening one."""
+    """Return the indexes of closing parentheses by those of the opening ones."""
     pairs: dict[int, int] = {}
     opened: list[int] = []
     for at, token in enumerate(found):
@@ -364,7 +364,7 @@ def closing_of(found: Sequence[Token]) -> Mapping[int, int]:
 
 
 def place(sql: str, position: int) -> str:
-    """Return where a position is, as an editor shows it."""
+    """Return the line and column of a position, as an editor shows them."""
     line = sql.count("\n", 0, position) + 1
     column = position - (sql.rfind("\n", 0, position) + 1) + 1
     return f"line {line}, column {column}"
@@ -385,7 +385,7 @@ def _check_depth(sql: str, found: Sequence[Token]) -> None:
 
 
 def _past_comment(sql: str, at: int) -> int:
-    """Return the end of a bracketed comment; they nest."""
+    """Return the end of a bracketed comment, which may be nested."""
     start = at
     depth = 0
     for mark in _COMMENT_MARK.finditer(sql, at):

@@ -1,7 +1,7 @@
-"""Steps that must all be taken, even if some of them raise.
+"""Steps that must all run, even if some of them raise.
 
-Owns the order of errors: the first one is raised when all steps were taken, and later ones are
-notes of it. Used where state was changed already, so that stopping half way would lose something.
+Owns the order of errors: the first one is raised after all steps, and later ones are added to it as
+notes. Used after state was changed, when stopping half way would lose something.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Steps:
-    """Takes steps one after the other; `finish` raises what the first failed one raised."""
+    """Runs steps one after the other; `finish` raises the exception of the first failed one."""
 
     __slots__ = ("_failure",)
 
@@ -22,7 +22,7 @@ class Steps:
         self._failure: BaseException | None = None
 
     def take(self, step: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T | None:
-        """Take a step; return what it returned, or None if it raised."""
+        """Run a step; return its result, or None if it raised."""
         try:
             return step(*args, **kwargs)
         except BaseException as error:  # noqa: BLE001 - kept: `finish` raises it

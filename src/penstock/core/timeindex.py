@@ -1,7 +1,7 @@
-"""Things found by the time they cover.
+"""Index of items by time interval.
 
-Owns an index of intervals: those of about the same length lie in one sorted list, so that a look-up
-is a binary search in each of the few lists there are, however the lengths are mixed.
+Intervals of similar length are in one sorted list, so that a look-up is a binary search in each of
+a few lists, for any mixture of lengths.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ T = TypeVar("T")
 
 
 class TimeIndex(Generic[T]):
-    """Hashable items, each at an interval that is not empty; several may be at the same one."""
+    """Hashable items, each at a nonempty interval; several may be at the same one."""
 
     def __init__(self) -> None:
-        # Intervals of 2^(k-1) to 2^k - 1 ms, sorted by start, by k.
+        # By k: intervals of 2^(k-1) to 2^k - 1 ms, sorted by start.
         self._by_length: dict[int, list[tuple[int, int]]] = {}
         self._items: dict[tuple[int, int], dict[T, None]] = {}
 
     def __len__(self) -> int:
-        """How many different intervals there are."""
+        """Number of different intervals."""
         return len(self._items)
 
     def add(self, interval: Interval, item: T) -> None:
-        """Put an item at an interval."""
+        """Add an item at an interval."""
         place = (interval.start_ms, interval.end_ms)
         items = self._items.get(place)
         if items is None:
@@ -39,7 +39,7 @@ class TimeIndex(Generic[T]):
         items[item] = None
 
     def remove(self, interval: Interval, item: T) -> None:
-        """Take an item away that is at the interval."""
+        """Remove an existing item at an interval."""
         place = (interval.start_ms, interval.end_ms)
         items = self._items[place]
         del items[item]
@@ -55,7 +55,7 @@ class TimeIndex(Generic[T]):
         """Yield the items whose interval overlaps, by length and then by time."""
         start, end = interval.start_ms, interval.end_ms
         for length, places in self._by_length.items():
-            # Nothing of this list that begins earlier can reach into the interval.
+            # No interval of this list that begins earlier reaches into the interval.
             first = bisect_left(places, (start - (1 << length) + 1,))
             for place in places[first : bisect_left(places, (end,))]:
                 if place[1] > start:

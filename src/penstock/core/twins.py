@@ -1,6 +1,6 @@
-"""Twins: columns of one table whose names differ in case alone. Pure.
+"""Twins: columns of one table whose names differ only in case. Pure.
 
-Names fold case, as Spark's do, unless a table has twins; then its names are exact. This module
+Names are case-insensitive, as in Spark, unless a table has twins; then names are exact. This module
 owns which names are twins and how a name finds its column.
 """
 
@@ -13,7 +13,7 @@ _T = TypeVar("_T")
 
 
 def twins_in(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names that differ from another one in case alone, in their order, each once."""
+    """Return the names that differ from another one only in case, in order, without duplicates."""
     groups: dict[str, list[str]] = {}
     order = list(dict.fromkeys(names))
     for name in order:
@@ -24,18 +24,18 @@ def twins_in(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def shown_twins(twins: Sequence[str]) -> str:
-    """Return the first twins for a message: `"City" and "city"`."""
+    """Return the first group of twins for a message: `"City" and "city"`."""
     first = twins[0].lower()
     *others, last = (f'"{name}"' for name in twins if name.lower() == first)
     return f"{', '.join(others)} and {last}" if others else last
 
 
 class ColumnNames(Generic[_T]):
-    """Values of the columns of a table, found by a name.
+    """Values of the columns of a table, looked up by name.
 
     Args:
-        columns: By the name of its column.
-        exact: Whether case counts; None: if there are twins among the columns.
+        columns: The values by the names of their columns.
+        exact: Whether case matters; None: only if there are twins among the columns.
     """
 
     def __init__(self, columns: Mapping[str, _T], *, exact: bool | None = None) -> None:
@@ -47,5 +47,5 @@ class ColumnNames(Generic[_T]):
                 self._found.setdefault(name.lower(), value)
 
     def get(self, name: str) -> _T | None:
-        """Return what belongs to the column; None if there is no such column."""
+        """Return the value of a column; None if it does not exist."""
         return self._found.get(name if self._exact else name.lower())

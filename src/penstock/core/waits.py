@@ -1,10 +1,10 @@
-"""Waits for dependencies: since when, how many tries failed, and the last error.
+"""Waits for dependencies: their beginning, the number of failed tries, and the last error.
 
-Owns the one record that every retry loop fills (`DependencyWait`), and the thread-safe table of the
+Owns the record that every retry loop fills (`DependencyWait`), and the thread-safe table of the
 records of one process or task (`WaitTable`), from which status pages, reports and metrics read.
 
-A wait begins with the first try that fails and ends with the first one that succeeds. Work is
-identified by its name, so two loops that share a table need different names.
+A wait begins with the first failed try and ends with the first successful one. Work is identified
+by its name, so two loops that share a table need different names.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
 
 ERROR_CHARACTERS_MAX: Final = 2_000
-"""Longest error text that is kept; messages of drivers have no limit."""
+"""Maximum length of a stored error text; messages of drivers have no limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class DependencyWait:
-    """Work that is tried again because something that it depends on fails.
+    """Work that is retried because one of its dependencies fails.
 
     Attributes:
         dependency: The dependency that fails.
-        work: Name of the work that is tried, such as ``publish``.
+        work: Name of the work, such as ``publish``.
         since_ms: Time of the first failed try, in epoch milliseconds.
         tries: Number of failed tries.
         error: Error of the last try.
-        tries_max: Number of failed tries with which the work is given up; 0 means unlimited.
-        next_ms: Time of the next try, in epoch milliseconds; None if it is not known.
+        tries_max: Number of failed tries after which the work is given up; 0 means unlimited.
+        next_ms: Time of the next try, in epoch milliseconds; None if it is unknown.
     """
 
     dependency: Dependency
@@ -67,11 +67,11 @@ class DependencyWait:
 
     @classmethod
     def from_json(cls, value: Mapping[str, object]) -> DependencyWait:
-        """Read the JSON form.
+        """Parse the JSON form.
 
         Raises:
             KeyError: A field is missing.
-            ValueError: A field is of another type, or its value is not a possible one.
+            ValueError: A field has another type, or an invalid value.
         """
         tries, most, next_try = value["tries"], value.get("triesMax"), value.get("nextTry")
         if not isinstance(tries, int):
@@ -88,7 +88,7 @@ class DependencyWait:
 
 
 def waits_from_json(value: object) -> tuple[DependencyWait, ...]:
-    """Read a list of waits; entries that cannot be read are left out, nothing depends on them."""
+    """Parse a list of waits; skip invalid entries, because nothing depends on them."""
     found = []
     for one in value if isinstance(value, list) else ():
         try:
@@ -105,7 +105,7 @@ class WaitTable:
     their mailboxes.
 
     Args:
-        clock: Dates the first failure.
+        clock: Provides the time of the first failure.
         changed: Called after each change, on the thread that made it; must not block or raise.
     """
 
@@ -125,14 +125,15 @@ class WaitTable:
         tries_max: int = 0,
         next_ms: int | None = None,
     ) -> DependencyWait:
-        """Record a try that failed and return the wait as it is now.
+        """Record a failed try and return the current wait.
 
         Args:
-            work: Name of the work that was tried.
+            work: Name of the work.
             error: Why it failed; an `Unavailable` names its dependency.
-            dependency: The dependency to blame if the error names none.
-            tries: Number of failed tries, if the caller counts them; else one more than before.
-            tries_max: Number of failed tries with which the work is given up; 0 means unlimited.
+            dependency: The dependency, if the error does not name one.
+            tries: Number of failed tries, if the caller counts them; otherwise one more than
+                before.
+            tries_max: Number of failed tries after which the work is given up; 0 means unlimited.
             next_ms: Time of the next try.
         """
         named = error.dependency if isinstance(error, Unavailable) else Dependency.OTHER
@@ -153,8 +154,8 @@ class WaitTable:
         return wait
 
     def ended(self, work: str) -> None:
-        """Record that work succeeded or was given up; work that did not wait changes nothing."""
-        # Read without the mutex: nearly all calls find nothing.
+        """Record that work succeeded or was given up; no effect if it did not wait."""
+        # Checked without the mutex: nearly all calls find nothing.
         if work not in self._waits:
             return
         with self._mutex:
@@ -163,7 +164,7 @@ class WaitTable:
             self._changed()
 
     def get(self, work: str) -> DependencyWait | None:
-        """Return the wait of work, None if it does not wait."""
+        """Return the wait of work; None if it does not wait."""
         return self._waits.get(work)
 
     def all(self) -> tuple[DependencyWait, ...]:
@@ -178,10 +179,10 @@ class WaitTable:
 
 
 def wait_samples(waits: Iterable[DependencyWait], now_ms: int) -> list[Sample]:
-    """Return metrics of waits: for each dependency the longest wait and the sum of tries.
+    """Return metrics of waits: for each dependency the longest wait and the total of tries.
 
-    Every dependency has its samples, 0 while nothing waits for it, so that alerts need no special
-    case for a series that is missing.
+    Every dependency has its samples, 0 while no work waits for it, so that alerts need no special
+    case for a missing series.
     """
     seconds = dict.fromkeys(Dependency, 0.0)
     tries = dict.fromkeys(Dependency, 0)
@@ -200,7 +201,7 @@ def wait_samples(waits: Iterable[DependencyWait], now_ms: int) -> list[Sample]:
 
 
 def merged(groups: Iterable[Sequence[DependencyWait]]) -> list[DependencyWait]:
-    """Return waits of many sources, one for each dependency: the longest, with all of the tries."""
+    """Merge waits of many sources to one per dependency: the longest, with the total of tries."""
     found: dict[Dependency, DependencyWait] = {}
     for one in sorted((one for group in groups for one in group), key=lambda one: one.since_ms):
         first = found.get(one.dependency)

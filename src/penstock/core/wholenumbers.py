@@ -1,7 +1,7 @@
-"""Whole numbers of requests: what fits into 64 bits with a sign, as databases and JVMs keep them.
+"""Whole numbers in requests: signed 64-bit numbers, as in databases and JVMs.
 
-Python's own numbers have no bound, but making one of more than 4,300 digits raises ValueError, and
-a database refuses one of more than 64 bits only when it is asked. So requests are checked first.
+Python's numbers have no limit, but parsing one of more than 4,300 digits raises ValueError, and a
+database refuses one of more than 64 bits only when it is queried. So requests are checked first.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ _DIGITS_MAX: Final = len(str(INT64_MAX))
 
 
 def is_int64(value: object) -> TypeGuard[int]:
-    """Return whether a value is a whole number that fits; to Python true and false are numbers."""
+    """Return whether a value is an int, and not a bool, in the range of 64 bits."""
     return (
         isinstance(value, int) and not isinstance(value, bool) and INT64_MIN <= value <= INT64_MAX
     )
 
 
 def int64_of(text: str) -> int | None:
-    """Return the number that a text of ASCII digits is, with or without a minus; None: it is none.
+    """Parse a text of ASCII digits with an optional minus sign; return None if it is invalid.
 
-    A number that does not fit is none.
+    A number outside the range is invalid.
     """
     sign = "-" if text.startswith("-") else ""
     digits = text.removeprefix("-")

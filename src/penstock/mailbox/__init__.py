@@ -1,7 +1,7 @@
-"""One thread owns some state; everyone else sends it mail.
+"""Mailboxes: one thread owns some state; all other threads send it mail.
 
-The one concurrency rule of Penstock. `MailboxThread` is what most code needs; `MailboxProcessor`
-runs on a thread that exists already, or step by step in a simulation.
+The one concurrency rule of Penstock. Most code uses `MailboxThread`; `MailboxProcessor` runs on an
+existing thread, or step by step in a simulation.
 """
 
 from penstock.mailbox.bounded import BoundedTaskMailbox

@@ -1,9 +1,9 @@
-"""A mailbox with a bound, which pushes back on senders instead of growing.
+"""A mailbox with a capacity, which delays senders instead of growing.
 
-Owns the bound only; order, states and wake-up are `TaskMailbox`'s. Invariants: other threads never
-bring the number of normal mails above the capacity; urgent mails and the owner's own puts pass
-always, since control must get through a full mailbox and an owner that waits for itself would wait
-for ever.
+Owns only the capacity; order, states and wake-up are those of `TaskMailbox`. Invariants: other
+threads never raise the number of normal mails above the capacity; urgent mails and the owner's own
+puts always pass, because control mail must get through a full mailbox and an owner that waits for
+itself would wait for ever.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 class BoundedTaskMailbox(TaskMailbox):
-    """A mailbox in which other threads' normal mails wait for room.
+    """A mailbox in which other threads' normal mails wait for free capacity.
 
-    A put takes room first, under the condition's mutex, then puts as ever, without it: the owner
-    never waits for a putting thread. The taker reads `_waiting` after it took; a put writes
-    `_waiting` before it looks for room; so one of the two sees the other.
+    A put first reserves capacity under the condition's mutex, then puts without it: the owner never
+    waits for a putting thread. The taker reads `_waiting` after it took; a put writes `_waiting`
+    before it checks the capacity; so at least one of the two sees the other.
 
     Args:
-        capacity_mails: The most normal mails that other threads may make wait.
+        capacity_mails: Maximum number of normal mails put by other threads.
         name: For errors and metrics.
         clock: Ends waits when a timer is due.
         bind: As in `TaskMailbox`.
@@ -49,23 +49,25 @@ class BoundedTaskMailbox(TaskMailbox):
     ) -> None:
         super().__init__(name, clock=clock, bind=bind)
         if capacity_mails < 1:
-            raise InvalidRequest(f"mailbox {name}: capacity_mails is {capacity_mails}: give 1 up")
+            raise InvalidRequest(
+                f"mailbox {name}: capacity_mails is {capacity_mails}: give 1 or more"
+            )
         self.capacity_mails: Final = capacity_mails
         self._room = threading.Condition()
         self._reserved = 0
         self._waiting = 0
 
     def put(self, mail: Mail) -> None:
-        """Put a mail, waiting for room if it is another thread's and not urgent.
+        """Put a mail; wait for capacity if it comes from another thread and is not urgent.
 
         Raises:
-            Closed: The mailbox is quiesced or closed, perhaps while this waited.
+            Closed: The mailbox is quiesced or closed, possibly during the wait.
             Unavailable: It is full and the caller is in `run_exclusively`, where it cannot wait.
         """
         self._put_reserved(mail, wait=True)
 
     def put_nowait(self, mail: Mail) -> None:
-        """Put a mail if there is room for it.
+        """Put a mail if there is free capacity.
 
         Raises:
             Unavailable: The mailbox is full: try again later.
@@ -74,34 +76,34 @@ class BoundedTaskMailbox(TaskMailbox):
         self._put_reserved(mail, wait=False)
 
     def batch(self) -> Iterator[Mail]:
-        """Yield as ever, and tell waiting puts of the room."""
+        """Yield as `TaskMailbox.batch`, and wake waiting puts."""
         for mail in super().batch():
             if self._waiting:
                 self._announce_room()
             yield mail
 
     def try_take(self, priority: int = -1, *, ignoring_deferrable: bool = False) -> Mail | None:
-        """Take as ever, and tell waiting puts of the room."""
+        """Take as `TaskMailbox.try_take`, and wake waiting puts."""
         mail = super().try_take(priority, ignoring_deferrable=ignoring_deferrable)
         if self._waiting:
             self._announce_room()
         return mail
 
     def take(self, priority: int = -1) -> Mail:
-        """Take as ever, and tell waiting puts of the room."""
+        """Take as `TaskMailbox.take`, and wake waiting puts."""
         mail = super().take(priority)
         if self._waiting:
             self._announce_room()
         return mail
 
     def drain(self) -> list[Mail]:
-        """Drain as ever, and tell waiting puts of the room."""
+        """Drain as `TaskMailbox.drain`, and wake waiting puts."""
         mails = super().drain()
         self._announce_room()
         return mails
 
     def quiesce(self) -> None:
-        """Quiesce as ever; puts that wait for room raise."""
+        """Quiesce as `TaskMailbox.quiesce`; waiting puts raise."""
         try:
             super().quiesce()
         finally:
@@ -111,7 +113,7 @@ class BoundedTaskMailbox(TaskMailbox):
         if mail.urgent or self.is_mailbox_thread:
             super().put(mail)
             return
-        # Who holds the mailbox exclusively must not wait: the owner may wait for the end of that.
+        # In `run_exclusively` a put must not wait: the owner may be waiting for the action to end.
         self._reserve(mail, wait=wait and self._exclusive_owner != get_ident())
         try:
             super().put(mail)
@@ -128,8 +130,8 @@ class BoundedTaskMailbox(TaskMailbox):
                 while self._is_full() and self._state is MailboxState.OPEN:
                     if not wait:
                         raise Unavailable(
-                            f"mailbox {self.name} holds {self.capacity_mails} mails, its most; "
-                            f"try {mail!r} again later"
+                            f"mailbox {self.name} has reached its capacity of {self.capacity_mails} "
+                            f"mails; try {mail!r} again later"
                         )
                     self._clock.wait(self._room, None)
             finally:

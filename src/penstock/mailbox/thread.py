@@ -1,8 +1,8 @@
 """A thread that owns one mailbox, from its start to its orderly end.
 
-Owns the one place where mailbox threads are made and where an exception of a loop ends up.
+Owns the one place that creates mailbox threads and handles an exception of a loop.
 Invariants: the mailbox is closed when the thread ends, however it ends, so no future of a dropped
-mail is left waiting; a failure is kept, reported to `on_failure`, and is the death of an
+mail stays pending; a failure is kept, reported to `on_failure`, and is the death of an
 `OwnedThread`: it is logged once and ends a process of Penstock.
 """
 
@@ -33,11 +33,11 @@ class MailboxThread:
     """Runs a processor on a thread of its own; a context manager starts and stops it.
 
     Args:
-        name: Of the thread and its mailbox.
+        name: Name of the thread and its mailbox.
         default_action: As in `MailboxProcessor`.
         clock: As in `MailboxProcessor`.
-        capacity_mails: Bounds the mailbox; 0 leaves it unbounded.
-        on_failure: Told, on the mailbox thread, of the exception that ended the loop.
+        capacity_mails: Capacity of the mailbox; 0 means unbounded.
+        on_failure: Called on the mailbox thread with the exception that ended the loop.
         daemon: Let the process end without waiting for the thread.
     """
 
@@ -85,17 +85,17 @@ class MailboxThread:
             Conflict: It was started or stopped before.
         """
         if self._thread.ident is not None or self.processor.mailbox.state is MailboxState.CLOSED:
-            raise Conflict(f"mailbox thread {self.name} was started or stopped: make a new one")
+            raise Conflict(f"mailbox thread {self.name} was started or stopped: create a new one")
         self._thread.start()
 
     def stop(self, *, drain: bool = True) -> None:
-        """Ask the thread to end after the current mail; `join` waits for it.
+        """Request that the thread ends after the current mail; `join` waits for it.
 
-        One that was never started is closed at once, and its mail is dropped.
+        A thread that was never started is closed at once, and its mail is dropped.
 
         Args:
-            drain: Run what the mailbox accepted so far; else drop and cancel it, and have a
-                current mail that waits in a yield end with `Closed` there.
+            drain: Run the mails accepted so far; otherwise drop and cancel them, and let a current
+                mail that waits in a yield end with `Closed` there.
         """
         self._drain_at_end = drain
         if self._thread.ident is None:
@@ -107,7 +107,7 @@ class MailboxThread:
             self.processor.abort()
 
     def join(self, timeout_s: float | None = None) -> bool:
-        """Wait for the end of the thread; False if the time ran out first."""
+        """Wait for the end of the thread; return False if the time-out came first."""
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
@@ -126,7 +126,7 @@ class MailboxThread:
         self.join()
 
     def _run(self) -> None:
-        """Run to the end, and raise what ended it before that was asked for."""
+        """Run to the end, and raise the exception that ended the loop early, if there was one."""
         failure: BaseException | None = None
         try:
             self.processor.run()

@@ -1,9 +1,9 @@
-"""How a mailbox thread sleeps and is woken.
+"""Sleep and wake-up of a mailbox thread.
 
-Owns the choice between two ways that mean the same: a raw lock used as a binary semaphore, which
-wakes a thread in a few microseconds, and a condition under a passed-in clock, which lets a virtual
-clock end the wait. Invariant: a `set` after the last `wait` returned makes the next `wait` return
-at once, and a `wait` may also return for no reason, so callers look again.
+Owns the choice between two equivalent implementations: a raw lock used as a binary semaphore, which
+wakes a thread in a few microseconds, and a condition under a passed-in clock, so that a virtual
+clock can end the wait. Invariant: a `set` after the last `wait` returned makes the next `wait`
+return at once; a `wait` may also return spuriously, so callers check again.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from penstock.core.clock import SystemClock
 if TYPE_CHECKING:
     from penstock.core.clock import Clock
 
-# Nothing is known to need it: a put announces itself by proof (see `TaskMailbox`). But an exception
-# thrown into the putting thread from outside, as Ctrl-C is, may strike between its append and its
-# wake-up call, and then it is this look that finds the mail.
+# A safety net: a put wakes the owner, as proved in `TaskMailbox`. But an asynchronous exception in
+# the putting thread, such as Ctrl-C, may come between its append and its wake-up call, and then the
+# periodic check finds the mail.
 _LOOK_AGAIN_S: Final = 1.0
 
 
@@ -27,11 +27,11 @@ class Wakeup(Protocol):
     """One thread waits, any thread sets."""
 
     def set(self) -> None:
-        """Let the wait that runs now, or else the next one, return."""
+        """Let the current wait, or otherwise the next one, return."""
         ...
 
     def wait(self, timeout_s: float | None) -> None:
-        """Wait until set, until the time is over, or for no reason less long."""
+        """Wait until set or until the time-out; may return early."""
         ...
 
 
@@ -43,7 +43,7 @@ class LockWakeup:
         self._lock.acquire()
 
     def set(self) -> None:
-        """Unlock; setting twice is setting once."""
+        """Unlock; no effect if it is set already."""
         with suppress(RuntimeError):
             self._lock.release()
 
@@ -54,7 +54,7 @@ class LockWakeup:
 
 
 class ClockWakeup:
-    """A condition whose time is the clock's."""
+    """A condition whose time is that of a clock."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -76,5 +76,5 @@ class ClockWakeup:
 
 
 def wakeup_for(clock: Clock) -> Wakeup:
-    """Return the fast one under the machine's clock, the other under any other clock."""
+    """Return the fast implementation for the machine's clock, the other for any other clock."""
     return LockWakeup() if isinstance(clock, SystemClock) else ClockWakeup(clock)

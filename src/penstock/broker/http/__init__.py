@@ -1,1 +1,1 @@
-"""The HTTP front of the broker: NSQ's API, and reading by offset. Decides nothing about topics."""
+"""The broker's HTTP API: NSQ's API, and reading by offset. Contains no logic of topics."""

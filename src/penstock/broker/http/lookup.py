@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class LookupRoutes:
-    """Handles questions that clients ask an nsqlookupd.
+    """Handles requests of nsqlookupd's API.
 
     Args:
         broker: The broker.
@@ -26,27 +26,27 @@ class LookupRoutes:
         self._broker = broker
 
     async def lookup(self, request: Request) -> Response:
-        """Say who has a topic."""
+        """Return the producers of a topic."""
         name = request.required("topic")
         topic = self._broker.topics.find(name)
         if topic is None:
-            raise ApiError(404, "TOPIC_NOT_FOUND", f"there is no topic {name!r}")
+            raise ApiError(404, "TOPIC_NOT_FOUND", f"topic {name!r} does not exist")
         return json_response(directory.lookup(self._broker, topic))
 
     async def topics(self, _request: Request) -> Response:
-        """Say which topics there are."""
+        """Return the names of the topics."""
         return json_response({"topics": directory.topic_names(self._broker)})
 
     async def channels(self, request: Request) -> Response:
-        """Say which channels a topic has; none, if there is no such topic, as nsqlookupd does."""
+        """Return the channels of a topic; none if it does not exist, as nsqlookupd does."""
         topic = self._broker.topics.find(request.required("topic"))
         names = [] if topic is None else directory.channel_names(topic)
         return json_response({"channels": names})
 
     async def nodes(self, _request: Request) -> Response:
-        """Say which producers there are: this one."""
+        """Return the producers: this broker."""
         return json_response(directory.nodes(self._broker))
 
     async def debug(self, _request: Request) -> Response:
-        """Show every registration."""
+        """Return every registration."""
         return json_response(directory.registrations(self._broker))

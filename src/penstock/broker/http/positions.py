@@ -1,6 +1,7 @@
-"""Where a channel is to begin or to go on: ``to=beginning|end|offset|timestamp`` of a request.
+"""Requested position of a channel: ``to=beginning|end|offset|timestamp`` of a request.
 
-Owns the words and what they mean in offsets. Does not own the move (`penstock.broker.channel`).
+Owns the parameters and their conversion to offsets. Does not own the seek
+(`penstock.broker.channel`).
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ if TYPE_CHECKING:
 
 
 async def wanted_offsets(request: Request, topic: Topic) -> list[int | None]:
-    """Return the offset of each stream partition that a request asks for; None: it says nothing.
+    """Return the requested offset of each stream partition; None: none is requested.
 
     Raises:
-        ApiError: It cannot be understood, or the offset is not kept.
+        ApiError: A parameter is invalid, or the offset was deleted.
         InvalidRequest: The stream partition does not exist.
     """
     to = request.required("to")
@@ -44,11 +45,13 @@ async def wanted_offsets(request: Request, topic: Topic) -> list[int | None]:
             case "offset":
                 if len(partitions) > 1:
                     raise ApiError(
-                        400, "MISSING_ARG_PARTITION", "an offset is of one stream partition"
+                        400, "MISSING_ARG_PARTITION", "add partition=, to which the offset applies"
                     )
                 wanted[partition] = _kept(topic, partition, request.integer("offset"))
             case _:
-                raise ApiError(400, "INVALID_TO", f"to={to}: beginning, end, offset or timestamp")
+                raise ApiError(
+                    400, "INVALID_TO", f"to={to}: use beginning, end, offset or timestamp"
+                )
     return wanted
 
 
@@ -58,6 +61,6 @@ def _kept(topic: Topic, partition: int, offset: int) -> int:
         raise ApiError(
             404,
             "OFFSET_NOT_FOUND",
-            f"offset {offset} is not kept: there are {queue.earliest} to {queue.latest}",
+            f"offset {offset} is not available: use {queue.earliest} to {queue.latest}",
         )
     return offset

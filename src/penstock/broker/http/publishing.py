@@ -1,7 +1,7 @@
 """``POST /pub`` and ``POST /mpub``.
 
-Owns the order in which NSQ checks a publish, and when a body counts against the bound on memory:
-from before it is read until it is appended, not while an fsync is waited for.
+Owns the order in which NSQ checks a publish, and when a body counts against the memory budget: from
+before it is read until it is appended, but not while waiting for an fsync.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 _REPEATED: Final = Response(body=(b"OK",), headers=((b"x-penstock-repeated", b"1"),))
 _SECOND_MS: Final = 1000
-_SMALL_PARTS: Final = 256  # of the room for all bodies: 64 KiB by default
+_SMALL_PARTS: Final = 256  # of the budget for all bodies: 64 KiB by default
 
 
 class PublishRoutes:
-    """Handles publishes.
+    """Handles requests to publish.
 
     Args:
         broker: The broker.
@@ -73,17 +73,17 @@ class PublishRoutes:
         return await self._acknowledge(request, topic, receipt)
 
     def _room(self, size_bytes: int) -> contextlib.AbstractAsyncContextManager[None]:
-        """Hold room for a body while it comes.
+        """Reserve memory for a body while it is received.
 
-        Small ones are bounded by the number of connections, as over TCP: a few clients that send
-        large bodies slowly would keep all others from publishing.
+        Small bodies are limited by the number of connections, as over TCP: otherwise a few clients
+        that send large bodies slowly would prevent all others from publishing.
         """
         if size_bytes <= self._broker.options.max_inflight_bytes // _SMALL_PARTS:
             return contextlib.nullcontext()
         return self._broker.budget.reserve(size_bytes)
 
     async def _open(self, name: str, placement: Placement, size_bytes: int) -> Topic:
-        """Return the topic when it has room, or will not have any soon."""
+        """Return the topic once it has space, or if waiting would not help."""
         publisher = self._broker.publisher
         topic = await publisher.topic(name, placement)
         room = publisher.when_room(topic, size_bytes)
@@ -92,11 +92,11 @@ class PublishRoutes:
         return topic
 
     def _due_ms(self, request: Request) -> int:
-        """Return when the message may be given out, epoch ms; 0: at once."""
+        """Return the earliest delivery of the message, epoch ms; 0: at once."""
         delay_ms = request.integer("defer", 0)
         longest_ms = self._broker.options.max_requeue_ms
         if delay_ms > longest_ms:
-            raise ApiError(400, "INVALID_DEFER", f"defer={delay_ms}: 0 to {longest_ms} ms")
+            raise ApiError(400, "INVALID_DEFER", f"defer={delay_ms}: use 0 to {longest_ms} ms")
         return self._broker.clock.now_ms() + delay_ms if delay_ms else 0
 
     async def _acknowledge(self, request: Request, topic: Topic, receipt: Receipt) -> Response:
@@ -112,7 +112,7 @@ def _expected(request: Request, limit: int) -> int:
 
 
 def _placement(request: Request) -> Placement:
-    """Return where the publish wants to go and whose it is."""
+    """Return the requested stream partition and producer of a publish."""
     query = request.query
     key = query.get("key")
     producer = None

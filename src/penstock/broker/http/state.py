@@ -1,6 +1,6 @@
-"""``/ping``, ``/info`` and ``/stats``: what the broker says of itself.
+"""``/ping``, ``/info`` and ``/stats``: state of the broker.
 
-Owns the parameters. Does not own what the documents hold (`penstock.broker.statistics`).
+Owns the parameters. Does not own the documents (`penstock.broker.statistics`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class StateRoutes:
-    """Handles questions about the broker's state.
+    """Handles requests for the broker's state.
 
     Args:
         broker: The broker.
@@ -30,7 +30,7 @@ class StateRoutes:
         self._broker = broker
 
     async def ping(self, _request: Request) -> Response:
-        """Say whether publishing works."""
+        """Report whether publishing works."""
         text = health(self._broker)
         return Response(200 if text == "OK" else 500, (text.encode(),), nsq=False)
 
@@ -44,15 +44,15 @@ class StateRoutes:
         return Response(503 if reasons else 200, body, content_type=JSON, nsq=False)
 
     async def info(self, _request: Request) -> Response:
-        """Say what this broker is."""
+        """Return the broker's addresses and versions."""
         return json_response(info(self._broker))
 
     async def stats(self, request: Request) -> Response:
-        """Say how topics, channels and clients stand."""
+        """Return the statistics of topics, channels and clients."""
         query = request.query
         form = query.get("format") or "text"
         if form not in {"json", "text"}:
-            raise ApiError(400, "INVALID_FORMAT", "the formats are json and text")
+            raise ApiError(400, "INVALID_FORMAT", "use one of the formats json and text")
         selection = Selection(
             query.get("topic", ""),
             query.get("channel", ""),

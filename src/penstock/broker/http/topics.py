@@ -1,7 +1,7 @@
-"""``/topic/…``: topics made, deleted, emptied and paused.
+"""``/topic/…``: creation, deletion, emptying and pausing of topics.
 
-Owns which names are refused and how, which differs from endpoint to endpoint as in NSQ. Does not
-own what the changes do (`penstock.broker.topics.changes`).
+Owns which names are refused and how, which differs between endpoints as in NSQ. Does not own the
+changes (`penstock.broker.topics.changes`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class TopicRoutes:
-    """Handles topics as a whole.
+    """Handles requests for topics.
 
     Args:
         broker: The broker.
@@ -26,7 +26,7 @@ class TopicRoutes:
         self._broker = broker
 
     async def create(self, request: Request) -> Response:
-        """Make a topic."""
+        """Create a topic."""
         changes, name = self._broker.changes, request.required("topic")
         if "partitions" in request.query:
             await changes.create(name, request.integer("partitions"))
@@ -35,12 +35,12 @@ class TopicRoutes:
         return EMPTY
 
     async def delete(self, request: Request) -> Response:
-        """Delete a topic; it is gone at once, the answer comes when its files are, too."""
+        """Delete a topic at once; the answer comes after its files are deleted, too."""
         await self._broker.changes.delete(self._topic(request).name)
         return EMPTY
 
     async def empty(self, request: Request) -> Response:
-        """Let no channel have what none was given; with ``purge`` delete all messages."""
+        """Withhold undelivered messages from channels; with ``purge``, delete all messages."""
         request.topic_name()
         topic = self._topic(request)
         if request.flag("purge"):
@@ -63,5 +63,5 @@ class TopicRoutes:
         name = request.required("topic")
         topic = self._broker.topics.find(name)
         if topic is None:
-            raise ApiError(404, "TOPIC_NOT_FOUND", f"there is no topic {name!r}")
+            raise ApiError(404, "TOPIC_NOT_FOUND", f"topic {name!r} does not exist")
         return topic

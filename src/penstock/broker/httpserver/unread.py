@@ -4,6 +4,7 @@ A server that answers before it has read a whole body, and then closes the conne
 system reset the connection: the client's next write fails, and clients that write before they read
 (Python's urllib, most HTTP libraries) never see the answer. So the rest is read and dropped, within
 a time and size limit, after the answer was sent and before the connection closes.
+
 Used by every HTTP port: the broker's, the API's of all processes, and ListenHTTP's.
 """
 

@@ -1,1 +1,1 @@
-"""The broker and NSQ's directory: telling nsqlookupd what is here, and answering in its place."""
+"""nsqlookupd: registration of the broker's topics, and looking up channels for new topics."""

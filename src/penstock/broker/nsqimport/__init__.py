@@ -1,4 +1,4 @@
-"""Brings the data folder of an nsqd along: reads what is whole, and makes topics of it."""
+"""Import of an nsqd's data folder: reads intact messages, and creates topics from them."""
 
 from penstock.broker.nsqimport.folder import NsqdFolder
 from penstock.broker.nsqimport.load import ImportedTopic, NsqImport

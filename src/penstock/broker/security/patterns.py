@@ -1,12 +1,12 @@
-"""Patterns of names that an authorization server sends, and how they are matched.
+"""Patterns of names that an authorization server sends, and their matching.
 
-They come from outside. RE2 runs them, whose syntax is that of the Go programs that write them and
-whose time grows with the name's length alone; but it translates a pattern at each match, and a
-short one with repetitions can cost milliseconds. So what is plain text with ``^``, ``$`` and
-``.*`` at its ends, as nearly all are, is matched without it, and who has others matches them beside
-the event loop.
+The patterns come from outside. RE2 runs them: its syntax is that of the Go programs that write
+them, and its time grows only with the length of the name. But it compiles a pattern at each match,
+which can take milliseconds for a short pattern with repetitions. So patterns that are plain text
+with ``^``, ``$`` and ``.*`` at the ends, as nearly all are, are matched without RE2, and others
+must be matched beside the event loop.
 
-Names are ASCII. RE2 takes patterns as bytes, therefore, and classes of Unicode, whose tables alone
+Names are ASCII. So patterns are passed to RE2 as bytes, and Unicode classes, whose tables alone
 take tens of milliseconds each, are refused.
 """
 
@@ -31,10 +31,10 @@ class Pattern:
     """A pattern, which may match anywhere in a name, as in NSQ.
 
     Attributes:
-        text: As it was sent.
-        literal: The text that a name must hold; None: RE2 has to search.
+        text: The pattern as sent.
+        literal: The text that a name must contain; None: RE2 must search.
         at_start: A name must begin with the literal.
-        at_end: A name must end with it.
+        at_end: A name must end with the literal.
     """
 
     text: str
@@ -44,10 +44,10 @@ class Pattern:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a pattern.
+        """Parse a pattern.
 
         Raises:
-            InvalidRequest: It is too long, or RE2 does not take it.
+            InvalidRequest: It is too long, or RE2 does not accept it.
         """
         if len(text) > CHARACTERS_MAX:
             raise InvalidRequest(f"a pattern is longer than {CHARACTERS_MAX} characters")
@@ -60,7 +60,7 @@ class Pattern:
                 at_end=bool(end) and not behind,
             )
         if "\\p" in text or "\\P" in text:
-            raise InvalidRequest(f"{text!r:.80}: names are ASCII, so write [a-z] for \\p{{L}}")
+            raise InvalidRequest(f"{text!r:.80}: names are ASCII: write [a-z] instead of \\p{{L}}")
         try:
             _search(text, "")
         except pa.ArrowInvalid as error:
@@ -68,7 +68,7 @@ class Pattern:
         return cls(text)
 
     def matches(self, name: str) -> bool:
-        """Say whether a name matches; slow where there is no literal."""
+        """Return whether a name matches; slow if there is no literal."""
         if self.literal is None:
             return _search(self.text, name)
         if self.at_start and self.at_end:

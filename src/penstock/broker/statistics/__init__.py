@@ -1,1 +1,1 @@
-"""What ``/stats`` and ``/info`` say: NSQ's documents, and beside their fields ours."""
+"""The documents of ``/stats`` and ``/info``: NSQ's fields, and additional ones."""

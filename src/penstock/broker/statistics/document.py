@@ -1,8 +1,8 @@
-"""The documents of ``/stats``: JSON, and the text for people.
+"""The documents of ``/stats``: JSON, and a text for people.
 
-Owns their layout, NSQ's to the letter, and that a broker with very many topics or clients goes on
-serving while one is made: they are written a few at a time. Each topic's numbers are of one moment,
-and so are each client's.
+Owns their layout, exactly that of NSQ, and time slicing: a broker with very many topics or clients
+continues to serve while a document is created. The numbers of each topic are of one moment, and so
+are those of each client.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ async def text_pieces(broker: Broker, selection: Selection, *, with_memory: bool
 
 
 def duration_text(duration_ms: int) -> str:
-    """Return a duration as Go writes it: ``1h2m3.5s``, ``250ms``, ``0s``."""
+    """Return a duration in Go's format: ``1h2m3.5s``, ``250ms``, ``0s``."""
     if 0 < duration_ms < _SECOND_MS:
         return f"{duration_ms}ms"
     minutes, rest_ms = divmod(max(0, duration_ms), 60 * _SECOND_MS)
@@ -136,7 +136,7 @@ async def _topics(
         if statistics is None:
             continue
         channels = statistics.channels
-        # Before others have their turn: the channels may go in it.
+        # Before yielding to the loop, during which channels may be deleted.
         subscribers = [tuple(topic.channels[shown.channel_name].subscribers) for shown in channels]
         for channel, numbers in zip(channels, subscribers, strict=True):
             await turns.step()

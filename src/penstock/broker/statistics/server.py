@@ -1,4 +1,4 @@
-"""The broker as a whole: ``/info``, its health and its memory, in NSQ's words."""
+"""Statistics of the whole broker: ``/info``, its health and its memory, with NSQ's names."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def info(broker: Broker) -> Json:
     """Return the document of ``/info``."""
     options, clients = broker.options, broker.options.clients
     return {
-        # Tools compare it: it says which NSQ is spoken.
+        # Tools compare it: it is the supported version of NSQ.
         "version": NSQ_VERSION,
         "broadcast_address": broadcast_address(options),
         "hostname": socket.gethostname(),
@@ -43,20 +43,20 @@ def info(broker: Broker) -> Json:
 
 
 def broadcast_address(options: BrokerOptions) -> str:
-    """Return the host by which others are to reach the broker."""
+    """Return the host at which clients can reach the broker."""
     if options.lookup.broadcast_address is not None:
         return options.lookup.broadcast_address
     return socket.gethostname() if options.host in EVERY_INTERFACE else options.host
 
 
 def health(broker: Broker) -> str:
-    """Return ``OK``, or ``NOK - `` and why."""
+    """Return ``OK``, or ``NOK - `` and the reason."""
     failure = broker.publisher.health() or broker.topics.parts.unsynced_trouble()
     return "OK" if failure is None else f"NOK - {broker.for_clients(failure)}"
 
 
 def publishing(broker: Broker) -> Json:
-    """Return what waits and what was refused."""
+    """Return the numbers of waiting and refused publishes and readers."""
     return {
         "held_bytes": broker.budget.held_bytes,
         "waiting_publishers": broker.budget.waiting,
@@ -66,7 +66,7 @@ def publishing(broker: Broker) -> Json:
 
 
 def unsynced(broker: Broker) -> Json:
-    """Return the age of the oldest message that is not on the disk, and the limit for it."""
+    """Return the age of the oldest message that is not durable, and its limit."""
     parts = broker.topics.parts
     return {
         "age_ms": int(parts.unsynced_age_s() * 1000),
@@ -75,13 +75,13 @@ def unsynced(broker: Broker) -> Json:
 
 
 def http_connections(broker: Broker) -> Json:
-    """Return the open HTTP connections, and what was refused by reason."""
+    """Return the number of HTTP connections, and of refusals by reason."""
     guard = broker.guard
     return {"connections": guard.connections, "refused": dict(sorted(guard.refused.items()))}
 
 
 def held(broker: Broker) -> Json:
-    """Return what is held in memory of the bound on it (`MemoryLedger`)."""
+    """Return the use of the memory budget (`MemoryLedger`)."""
     ledger = broker.memory
     return {
         "limit_bytes": ledger.limit_bytes,
@@ -93,7 +93,7 @@ def held(broker: Broker) -> Json:
 
 
 def memory() -> dict[str, int]:
-    """Return NSQ's names with the nearest that Python has; what has no counterpart is 0."""
+    """Return Python's closest values under NSQ's names; 0 if there is no counterpart."""
     pages = int(Path("/proc/self/statm").read_bytes().split()[1])
     return {
         "heap_objects": 0,

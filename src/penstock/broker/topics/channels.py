@@ -1,11 +1,11 @@
-"""Which channels a topic has, durably.
+"""The channels of a topic, durably.
 
-Owns the channels that ``topic.json`` names, and that their files come and go with their names. Does
-not own the files of a channel (`penstock.broker.channel.store`) nor what is done on the event loop
-(`changes`).
+Owns the channels in ``topic.json``, and that their files are created and deleted with these
+entries. Does not own the files of a channel (`penstock.broker.channel.store`) nor changes on the
+event loop (`changes`).
 
-Invariants: a channel exists from the moment its topic's ``topic.json`` names it until it does not;
-an ephemeral one is never named.
+Invariants: a channel exists while its topic's ``topic.json`` lists it; an ephemeral one is never
+listed.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _logger = logging.getLogger(__name__)
 
 
 class TopicChannels:
-    """Changes which channels topics have.
+    """Changes the channels of topics.
 
     Args:
-        store: Makes the channels; None: there are none, for who only publishes.
-        change: Keeps something else of a topic, durably.
+        store: Creates the channels; None: no channels, for a process that only publishes.
+        change: Saves changed settings of a topic durably.
     """
 
     def __init__(
@@ -44,13 +44,13 @@ class TopicChannels:
         self._change = change
 
     def create(self, topic: Topic, name: str, starts: tuple[int, ...]) -> Channel:
-        """Make a channel that begins at these offsets; it still has to be attached.
+        """Create a channel that begins at these offsets; the caller attaches it.
 
-        One that ``topic.json`` names already, because an exception kept it from being attached, is
-        loaded instead: it has its place in the topic.
+        If ``topic.json`` lists it already, because an exception prevented its attachment, it is
+        loaded instead.
 
         Raises:
-            InvalidRequest: The name cannot be.
+            InvalidRequest: The name is invalid.
             Unavailable: The disk is full, or the topic was deleted meanwhile.
         """
         require_name(name, "channel")
@@ -64,18 +64,18 @@ class TopicChannels:
         return channel
 
     def load(self, topic: Topic, name: str) -> Channel:
-        """Return a channel as it is kept; it still has to be attached.
+        """Load a channel; the caller attaches it.
 
         Raises:
-            InvalidRequest: Its journal is of a newer format.
-            Unavailable: The disk does not answer.
+            InvalidRequest: Its journal has a newer format.
+            Unavailable: The disk does not respond.
         """
         channel = self._required().load(topic, name)
         channel.paused = topic.file.channels[name]
         return channel
 
     def attach_all(self, topic: Topic) -> None:
-        """Give a topic the channels that it has after a restart. Raises as `load`."""
+        """Attach the channels of a topic after a restart. Raises as `load`."""
         if self._store is None:
             return
         for name in topic.file.channels:
@@ -85,7 +85,7 @@ class TopicChannels:
                 self._store.remove(topic, name)
 
     def set_paused(self, topic: Topic, name: str, *, paused: bool) -> None:
-        """Keep whether a channel is paused.
+        """Save whether a channel is paused.
 
         Raises:
             Unavailable: The disk is full, or the topic was deleted meanwhile.
@@ -95,15 +95,15 @@ class TopicChannels:
             self._change(topic, replace(topic.file, channels=channels))
 
     def drop(self, topic: Topic, name: str, held: tuple[int, ...] | None) -> None:
-        """Forget a channel durably, and remove its files; what cannot be removed is logged.
+        """Delete a channel durably, and remove its files; a failed removal is logged.
 
         Args:
             topic: The topic.
-            name: The channel; nothing happens if it is not named.
-            held: Up to where channels have the topic's messages then.
+            name: The channel; no effect if it is not listed.
+            held: Offsets up to which channels have the topic's messages afterwards.
 
         Raises:
-            Unavailable: The disk is full; the channel is still there.
+            Unavailable: The disk is full; the channel still exists.
         """
         if name in topic.file.channels:
             left = {other: p for other, p in topic.file.channels.items() if other != name}
@@ -111,10 +111,10 @@ class TopicChannels:
             try:
                 if self._store is not None:
                     self._store.remove(topic, name)
-            except Exception:  # it is deleted, and the next start removes what is left of it
-                _logger.exception("topic %s: files of channel %s are left", topic.name, name)
+            except Exception:  # it is deleted, and the next start removes the remaining files
+                _logger.exception("topic %s: cannot remove files of channel %s", topic.name, name)
 
     def _required(self) -> ChannelStore:
         if self._store is None:
-            raise InvalidRequest("this broker serves no channels")
+            raise InvalidRequest("this broker has no channels: it only publishes")
         return self._store

@@ -1,1 +1,1 @@
-"""NSQ's V2 protocol as a client speaks it: bytes, the handshake, and one connection."""
+"""NSQ's V2 protocol on the client's side: bytes, the handshake, and one connection."""
