@@ -103,7 +103,7 @@ def test_a_damaged_topic_file_is_written_anew_and_kept_aside(
         file.write_bytes(damage)
     with caplog.at_level(logging.WARNING):
         topics = Topics.open(str(folder))
-    assert "written anew with 2 stream partitions" in caplog.text
+    assert "rebuilt with 2 stream partitions" in caplog.text
     queues = topics.get("t").queues
     assert [queue.latest for queue in queues] == [1, 0]
     topics.close()

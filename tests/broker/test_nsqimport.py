@@ -324,7 +324,7 @@ def test_a_damaged_head(queue: NsqdQueue) -> None:
     assert report.lost == 1
     (damage,) = report.files[2].damage
     assert (damage.start, damage.end) == queue.places[23][1:]
-    assert damage.reason == "no time and id of a message"
+    assert damage.reason == "not a valid time and id of a message"
 
 
 def test_garbage_over_two_records(queue: NsqdQueue) -> None:

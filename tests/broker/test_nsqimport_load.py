@@ -116,7 +116,7 @@ def test_a_topic_that_is_there_is_left_alone(tmp_path: Path) -> None:
         run(source, target)
     assert not (target / "t").exists()
     (t, u) = run(source, target, skip_existing=True)
-    assert (t.messages, u.messages, u.left_alone) == (1, 0, "it is here already")
+    assert (t.messages, u.messages, u.left_alone) == (1, 0, "it exists already")
     with serve(target) as broker:
         assert broker.stored("u") == [[b"7"]]
         assert broker.stored("t") == [[b"1"]]

@@ -251,7 +251,7 @@ def test_what_does_not_fit_is_refused_before_a_folder_is_touched(
         (changed(options, client_certificates=ClientCertificates.REQUIRE), "tls-root-ca"),
         (
             changed(options, client_certificates=ClientCertificates.REQUIRE, root_ca=str(empty)),
-            "must hold certificates",
+            "must contain certificates",
         ),
         (changed(options, certificate=None), "needs a certificate"),
         (

@@ -253,7 +253,7 @@ def test_closing_waits_for_answers_and_ends_the_rest() -> None:
             peer.ok()
             await asyncio.gather(sent, closing)
             assert isinstance(await failure(waiting), Closed)
-            with pytest.raises(Closed, match="make another"):
+            with pytest.raises(Closed, match="create a new one"):
                 await p.publish("t", b"x")
             await p.close()
             assert len(peer.of("PUB")) == 1

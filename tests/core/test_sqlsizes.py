@@ -65,7 +65,7 @@ def with_twice(levels: int, query: str, columns: str = "") -> str:
 
 WORDS = f"more than ({EXPANDED_MAX}|{REPLACED_MAX}) words .*line 1, column"
 SETS = f"more than {GROUPING_SETS_MAX} grouping sets, line 1, column"
-DEPTH = f"more than {DEPTH_MAX} operators within each other, line 1, column"
+DEPTH = f"more than {DEPTH_MAX} nested operators, line 1, column"
 BLOWS_UP = {
     "aliases": ("SELECT 1 AS a0, " + double(40), WORDS),
     "aliases of a table": ("SELECT id a0, " + double(40) + " FROM t WHERE id > 0", WORDS),

@@ -41,15 +41,17 @@ def test_a_document_may_be_empty(document: str | bytes) -> None:
 
 
 BAD: dict[str | bytes, str] = {
-    b"a\n \xff": "line 2, column 2: this byte is no UTF-8: write the file in UTF-8",
-    " " * ((1 << 20) + 1): "line 1, column 1: the file has more than 1 MiB: split it",
-    "é" * ((1 << 19) + 1): "line 1, column 1: the file has more than 1 MiB: split it",
-    "[[[a]]]\n---\n": "line 2, column 1: a second document: write one in a file",
+    b"a\n \xff": "line 2, column 2: this byte is not UTF-8: write the file in UTF-8",
+    " " * ((1 << 20) + 1): "line 1, column 1: the file is larger than 1 MiB: split it",
+    "é" * ((1 << 19) + 1): "line 1, column 1: the file is larger than 1 MiB: split it",
+    "[[[a]]]\n---\n": "line 2, column 1: a second document: write one document per file",
     "[[[[a]]]]": "line 1, column 5: nested deeper than 3: make it flatter",
     "[[[a: b]]]": "line 1, column 4: nested deeper than 3: make it flatter",
-    "[,]": "this is no YAML",
+    "[,]": "invalid YAML",
     "[a" + ", a" * 12 + "]": "line 1, column 35: more than 12 values: split it",
-    "a: b\na: c": "line 2, column 1: 'a' stands here twice, first in line 1: give each its name",
+    "a: b\na: c": (
+        "line 2, column 1: duplicate key 'a', first in line 1: give each key its own name"
+    ),
     "- &a b": "line 1, column 3: an anchor, &a: leave it out",
     "- *a": "line 1, column 3: an alias, *a: write the value out",
     "- !b a": "line 1, column 3: a tag, !b: leave it out",

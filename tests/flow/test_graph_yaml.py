@@ -180,8 +180,10 @@ BAD = {
     "name: x\ngroups:\n  g.h:\n    processors:\n      p: {type: T, position: [1]}": (
         "f.yaml:5:30: groups['g.h'].processors.p.position: a position is two whole numbers, [x, y]"
     ),
-    "name: x\nname: y": "f.yaml:2:1: 'name' stands here twice, first in line 1: give each its name",
-    "name: x\n---\nname: y": "f.yaml:2:1: a second document: write one in a file",
+    "name: x\nname: y": (
+        "f.yaml:2:1: duplicate key 'name', first in line 1: give each key its own name"
+    ),
+    "name: x\n---\nname: y": "f.yaml:2:1: a second document: write one document per file",
     "name: &a x": "f.yaml:1:7: an anchor, &a: leave it out",
     "name: *a": "f.yaml:1:7: an alias, *a: write the value out",
     "name: !!python/object:os.system x": (
@@ -190,13 +192,13 @@ BAD = {
     "name: !x y": "f.yaml:1:7: a tag, !x: leave it out",
     "? [a]\n: b": "f.yaml:1:3: a key that is a list or a mapping: write a text",
     "name: 'x": (
-        "f.yaml:1:9: this is no YAML: found unexpected end of stream while scanning a quoted scalar"
+        "f.yaml:1:9: invalid YAML: found unexpected end of stream while scanning a quoted scalar"
     ),
     "name: x\n\ty: z": (
-        "f.yaml:2:1: this is no YAML: found a tab character that violates indentation while "
-        "scanning a plain scalar; indent with blanks, not with a tab"
+        "f.yaml:2:1: invalid YAML: found a tab character that violates indentation while "
+        "scanning a plain scalar; indent with spaces, not with a tab"
     ),
-    "name: x\0": "f.yaml:1:8: this is no YAML: control characters are not allowed",
+    "name: x\0": "f.yaml:1:8: invalid YAML: control characters are not allowed",
 }
 
 
@@ -217,7 +219,7 @@ def test_all_that_does_not_fit_is_told_at_once_in_order() -> None:
 
 def test_bytes_that_are_no_text() -> None:
     assert refused(b"name: x\nb: \xff") == [
-        "f.yaml:2:4: this byte is no UTF-8: write the file in UTF-8"
+        "f.yaml:2:4: this byte is not UTF-8: write the file in UTF-8"
     ]
     assert read_flow("﻿name: x".encode()).flow.name == "x"
 
@@ -229,11 +231,11 @@ def test_bombs_are_refused_early() -> None:
         (problem,) = refused(deep)
         assert problem.endswith("nested deeper than 64: make it flatter")
     (problem,) = refused("[" + "," * 2_000_000)
-    assert "this is no YAML" in problem
+    assert "invalid YAML" in problem
     (problem,) = refused(b" " * (LIMITS.size_bytes + 1))
-    assert problem == "f.yaml:1:1: the file has more than 16 MiB: split the flow"
+    assert problem == "f.yaml:1:1: the file is larger than 16 MiB: split the flow"
     (problem,) = refused("é" * (LIMITS.size_bytes // 2 + 1))
-    assert problem == "f.yaml:1:1: the file has more than 16 MiB: split the flow"
+    assert problem == "f.yaml:1:1: the file is larger than 16 MiB: split the flow"
 
 
 def test_values_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:

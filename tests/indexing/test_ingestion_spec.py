@@ -146,7 +146,7 @@ MISTAKES = [
         f"{DS}.granularitySpec.segmentGranularity",
         "MONHT",
         f"{DS}.granularitySpec.segmentGranularity",
-        "is no granularity",
+        "unknown granularity",
     ),
     (
         f"{DS}.granularitySpec.segmentGranularity",

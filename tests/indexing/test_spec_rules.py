@@ -134,7 +134,7 @@ def test_slots_of_compaction():
 def test_nothing_need_be_left_alone():
     config = parse_compaction({"dataSource": "d", "skipOffsetFromLatest": "PT0S"})
     assert parse_compaction(config.to_json()) == config
-    with pytest.raises(SpecError, match=r"skipOffsetFromLatest: .* is no ISO 8601 period"):
+    with pytest.raises(SpecError, match=r"skipOffsetFromLatest: .* is not an ISO 8601 period"):
         parse_compaction({"dataSource": "d", "skipOffsetFromLatest": "0"})
     with pytest.raises(SpecError, match=r"period: .* has no length"):
         parse_rules([{"type": "dropByPeriod", "period": "PT0S"}])

@@ -233,7 +233,7 @@ def test_the_end_of_an_operator_also_sees_deferrable_mail() -> None:
 def test_a_yield_that_could_wait_for_ever_says_so() -> None:
     story = Story()
     story.processor.prepare_close()
-    with pytest.raises(Closed, match="none can come"):
+    with pytest.raises(Closed, match="none can arrive"):
         story.executor.yield_()
 
 
@@ -514,7 +514,7 @@ def test_stopping_without_drain_ends_a_yield_and_is_no_failure(priority: int) ->
     thread, left = thread_that_yields(priority, ends)
     thread.stop(drain=False)
     assert thread.join(10)
-    assert ends == ["Closed: mailbox worker ends without running what is left: stop waiting"]
+    assert ends == ["Closed: mailbox worker ends without running the remaining mails: stop waiting"]
     assert thread.failure is None
     assert left.cancelled()
 

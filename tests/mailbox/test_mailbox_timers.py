@@ -118,7 +118,7 @@ def test_delays_and_intervals_that_are_not_finite_are_refused(wrong: float) -> N
             schedule(wrong, say)
         with pytest.raises(InvalidRequest, match=r"first delay .* is not a finite"):
             schedule(1, say, first_after_ms=wrong)
-    with pytest.raises(InvalidRequest, match="give over 0"):
+    with pytest.raises(InvalidRequest, match="must be above 0"):
         timers.schedule_with_delay(0, say)
     with pytest.raises(InvalidRequest, match="latency_probe_interval_ms"):
         MailboxProcessor(latency_probe_interval_ms=wrong)

@@ -152,7 +152,7 @@ def test_a_quiesced_mailbox_gives_what_it_has_and_takes_nothing() -> None:
     assert box.state is MailboxState.QUIESCED
     assert [one.description for one in box.batch()] == ["U", "a"]
     assert box.take().description == "b"
-    with pytest.raises(Closed, match="none can come"):
+    with pytest.raises(Closed, match="none can arrive"):
         box.take()
 
 

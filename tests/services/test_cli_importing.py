@@ -39,7 +39,7 @@ def test_topics_and_damage_are_shown(
     assert "--skip-existing" in capfd.readouterr().err
     assert run([*command, "--skip-existing", "--json"]) == 0
     (topic,) = json.loads(capfd.readouterr().out)["topics"]
-    assert topic["result"] == "it is here already"
+    assert topic["result"] == "it exists already"
 
 
 def test_doubtful_messages_have_a_place_and_json_agrees_with_the_text(

@@ -196,7 +196,7 @@ async def test_what_is_said_of_projections_goes_there_and_back(rig: Rig) -> None
         ),
         (
             '{"query": "SELECT ?", "parameters": [{"type": "TIMESTAMP", "value": "noon"}]}',
-            "parameters\\[0\\].value: 'noon' is no ISO 8601 time",
+            "parameters\\[0\\].value: 'noon' is not an ISO 8601 time",
         ),
         (
             '{"query": "SELECT ?", "parameters": [{"type": "DATE", "value": 253402300800000}]}',
@@ -342,7 +342,7 @@ async def test_the_client_has_an_answer_when_the_time_is_over(
 
 
 async def test_a_statement_over_a_limit_is_refused_before_it_is_taken_apart(rig: Rig) -> None:
-    with pytest.raises(InvalidRequest, match="characters, and 1000000 are the limit"):
+    with pytest.raises(InvalidRequest, match="characters, over the limit of 1000000"):
         sql._Wanted({"query": "SELECT 1" + " " * 1_000_000})
 
 

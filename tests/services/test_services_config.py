@@ -68,7 +68,7 @@ def test_a_named_file_is_read_instead(tmp_path: Path) -> None:
         ("worker-capacity = 0", "worker-capacity: 0 is no whole number"),
         ("worker-capacity = true", "worker-capacity: "),
         ('token = ""', "token: '' is no text"),
-        ('topic-retention = "a week"', "topic-retention: 'a week' is no duration"),
+        ('topic-retention = "a week"', "topic-retention: 'a week' is not a duration"),
         ("topic-retention = 7", "topic-retention: 7 is no text"),
         ('topic-retention-size = "20"', "topic-retention-size: '20' is no size; write"),
         ("http = ", "is no TOML"),

@@ -130,7 +130,7 @@ class BoundedTaskMailbox(TaskMailbox):
                 while self._is_full() and self._state is MailboxState.OPEN:
                     if not wait:
                         raise Unavailable(
-                            f"mailbox {self.name} has reached its capacity of {self.capacity_mails} "
+                            f"mailbox {self.name} has reached its capacity, {self.capacity_mails} "
                             f"mails; try {mail!r} again later"
                         )
                     self._clock.wait(self._room, None)
