@@ -103,7 +103,7 @@ def test_commands() -> None:
 
 @pytest.mark.parametrize("name", ["", "a" * 65, "a b", "a\n", "a/b", "ä", "#ephemeral", "a:b"])
 def test_names_that_break_the_protocol_are_refused(name: str) -> None:
-    with pytest.raises(InvalidRequest, match="name of a topic"):
+    with pytest.raises(InvalidRequest, match="valid topic name"):
         wire.require_name(name, "topic")
 
 

@@ -219,12 +219,12 @@ def test_what_the_server_would_end_the_connection_over_is_refused_here() -> None
         options = ProducerOptions(max_message_bytes=10, max_body_bytes=40)
         async with FakeServer() as server, Producer(server.address, options=options) as p:
             for call, match in [
-                (p.publish("t", b""), "without bytes"),
+                (p.publish("t", b""), "is empty"),
                 (p.publish("t", b"x" * 11), "limit is 10"),
-                (p.publish("a b", b"x"), "name of a topic"),
+                (p.publish("a b", b"x"), "valid topic name"),
                 (p.publish("t", b"x", defer_ms=-1), "defer_ms"),
                 (p.publish_many("t", []), "without messages"),
-                (p.publish_many("t", [b"x", b""]), "without bytes"),
+                (p.publish_many("t", [b"x", b""]), "is empty"),
                 (p.publish_many("t", [b"x", b"x" * 11]), "limit is 10"),
                 (p.publish_many("t", [b"x" * 8] * 4), "limit is 40"),
             ]:

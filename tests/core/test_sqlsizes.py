@@ -140,13 +140,13 @@ BLOWS_UP = {
     "plus in parentheses": ("SELECT " + "(" * 150 + "1" + "+1+1)" * 150, DEPTH),
     "unions": (
         " UNION ALL ".join(["SELECT 1"] * 402),
-        f"more than {UNIONS_MAX} set operators .*line 1, column",
+        f"more than {UNIONS_MAX} consecutive set operators .*line 1, column",
     ),
     "many pipes": (
         "TABLE t" + " |> EXTEND 1 AS a" * 2_000,
         f"more than {PIPES_MAX} pipes .*line 1, column",
     ),
-    "text": ("SELECT '" + "x" * TEXT_MAX + "'", f"{TEXT_MAX} are the limit"),
+    "text": ("SELECT '" + "x" * TEXT_MAX + "'", f"over the limit of {TEXT_MAX}"),
     "tokens": ("SELECT " + "1+" * 60_000 + "1", "more than 100000 words and signs"),
     "parentheses": ("SELECT " + "(" * 300 + "1" + ")" * 300, f"deeper than {NESTING_MAX} levels"),
     "cases": ("SELECT " + "CASE WHEN a THEN " * 300 + "1" + " END" * 300, "CASE is nested deeper"),

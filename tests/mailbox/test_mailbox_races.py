@@ -443,9 +443,9 @@ def test_a_full_mailbox_refuses_at_once_or_makes_others_wait() -> None:
     def other() -> None:
         box.put(mail("a"))
         box.put_nowait(mail("b"))
-        with pytest.raises(Unavailable, match="m holds 2 mails"):
+        with pytest.raises(Unavailable, match="m has reached its capacity, 2 mails"):
             box.put_nowait(mail("x"))
-        with pytest.raises(Unavailable, match="m holds 2 mails"):
+        with pytest.raises(Unavailable, match="m has reached its capacity, 2 mails"):
             box.run_exclusively(lambda: box.put(mail("y")))
         box.put(mail("U", MailOptions.URGENT))
         box.put(mail("c"))

@@ -109,14 +109,14 @@ def test_a_timer_of_fixed_delay_first_runs_after_one_delay_and_ends_when_it_rais
 def test_delays_and_intervals_that_are_not_finite_are_refused(wrong: float) -> None:
     timed = Timed()
     timers, say = timed.timers, timed.say("never")
-    with pytest.raises(InvalidRequest, match=r"timer 'x': delay .* is not a finite"):
+    with pytest.raises(InvalidRequest, match=r"timer 'x': delay .* must be a finite"):
         timers.schedule_after(wrong, say, "x")
-    with pytest.raises(InvalidRequest, match="not a finite number"):
+    with pytest.raises(InvalidRequest, match="must be a finite number"):
         timers.schedule_at(wrong, say)
     for schedule in (timers.schedule_every, timers.schedule_with_delay):
-        with pytest.raises(InvalidRequest, match="not a finite number"):
+        with pytest.raises(InvalidRequest, match="must be a finite number"):
             schedule(wrong, say)
-        with pytest.raises(InvalidRequest, match=r"first delay .* is not a finite"):
+        with pytest.raises(InvalidRequest, match=r"first delay .* must be a finite"):
             schedule(1, say, first_after_ms=wrong)
     with pytest.raises(InvalidRequest, match="must be above 0"):
         timers.schedule_with_delay(0, say)

@@ -93,7 +93,7 @@ def test_a_channel_is_replayed(command: Command) -> None:
     assert channel(command, "new")["depth"] == 3
     for places in ((), ("--to", "end", "--offset", "1"), ("--to", "start")):
         assert "one of --to" in command("topic", "replay", "t", "-c", "c", *places, code=2)
-    assert "no ISO 8601 time" in command(
+    assert "not an ISO 8601 time" in command(
         "topic", "replay", "t", "-c", "c", "--time", "noon", code=2
     )
     assert "OFFSET_NOT_FOUND" in command(

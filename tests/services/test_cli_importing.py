@@ -60,7 +60,7 @@ def test_doubtful_messages_have_a_place_and_json_agrees_with_the_text(
     assert document["totals"] == {"messages": 17, "doubtful": 1, "lost": 12}
     assert sum(file["lost"] for file in document["files"]) == 12
     assert sum(file["doubtful"] for file in document["files"]) == 1
-    assert "reaches over" in document["files"][0]["damage"]
+    assert "extends over" in document["files"][0]["damage"]
 
 
 def test_what_is_no_folder_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

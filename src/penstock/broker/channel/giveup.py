@@ -121,7 +121,7 @@ class GiveUp:
     def bury(
         self, found: list[tuple[Retry, Slice]], options: ChannelOptions, now_ms: int
     ) -> tuple[list[tuple[Retry, Slice]], int]:
-        """Give up messages with too many delivery attempts; return the others and the number.
+        """Give up messages with too many attempts; return the others and the number given up.
 
         If too many dead letters are under way already, these messages stay as they are, and the
         channel continues when the dead letters have arrived.

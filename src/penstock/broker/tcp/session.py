@@ -80,7 +80,7 @@ class Session:
 
     @property
     def authorized(self) -> bool:
-        """Whether an authorization server accepted it."""
+        """Whether the client has permissions."""
         return self.permissions is not None
 
     @property
