@@ -48,7 +48,7 @@ def test_nothing_is_written_after_the_close(tmp_path: Path) -> None:
         state.seek(0, 1)
         keeper.note()
         for durable in (True, False):
-            with pytest.raises(Unavailable, match="deleted meanwhile"):
+            with pytest.raises(Unavailable, match="channel was deleted"):
                 await keeper.keep(durable=durable)
         assert not keeper.flush()
         assert not list(folder.iterdir())

@@ -84,7 +84,7 @@ def test_a_socket_that_is_in_use_and_other_files_are_left_alone(
     assert used.fileno() == -1
     path.unlink()
     path.write_text("precious")
-    with pytest.raises(InvalidRequest, match="no socket"), RunningBroker(options):
+    with pytest.raises(InvalidRequest, match="not a socket"), RunningBroker(options):
         pass
     assert path.read_text() == "precious"
     with pytest.raises(InvalidRequest, match="107 bytes"):
