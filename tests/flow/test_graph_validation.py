@@ -103,8 +103,7 @@ def test_values_are_judged_with_their_parameters() -> None:
     assert with_processor(good, "Read") == []
     bad = good.replace("#{size}", "#{folder}")
     assert with_processor(bad, "Read") == [
-        "f.yaml:4:77: processors.Read.properties.Batch Size: '/data' is not a whole number of 64 bits: write one "
-        "such as 100"
+        "f.yaml:4:77: processors.Read.properties.Batch Size: '/data' is not an integer of 64 bits: write one such as 100"
     ]
 
 
@@ -149,7 +148,7 @@ CONNECTIONS = {
     "relationship 'invalid' is connected, so its FlowFiles do not end here: take out one of the two",
     "{from: Check.valid, to: Put, name: two, prioritizers: Oldest}": None,
     "{from: Check.valid, to: Put, name: two, back_pressure_size: 1 XB}": "f.yaml:10:63: "
-    "connections[2].back_pressure_size: '1 XB' is no size: write one such as 512, 64 KB, 10 MB or "
+    "connections[2].back_pressure_size: '1 XB' is not a size: write one such as 512, 64 KB, 10 MB or "
     "2 GB",
     "{from: Check.valid, to: Put, name: two, expiration: never}": "f.yaml:10:55: "
     "connections[2].expiration: 'never' is no period: write a number and a unit, such as 10 sec, "

@@ -142,26 +142,26 @@ def test_a_pattern_is_compiled() -> None:
 @pytest.mark.parametrize(
     ("name", "given", "said"),
     [
-        ("times", "many", "whole number"),
+        ("times", "many", "integer"),
         ("times", "0", "too small"),
-        ("times", 1.5, "whole number"),
+        ("times", 1.5, "integer"),
         ("wait", "5", "no period"),
         ("wait", "5 parsecs", "unit"),
-        ("limit", "big", "no size"),
-        ("limit", "-1", "no size"),
+        ("limit", "big", "not a size"),
+        ("limit", "-1", "not a size"),
         ("color", "green", "one of red, blue"),
         ("language", "fr", "one of de, en"),
         ("pattern", "(", "regular expression"),
         ("pattern", "a" * 20_000, "too long"),
-        ("folder", "", "no path"),
-        ("url", "nowhere", "no URL"),
-        ("url", "http://h:port/", "no URL"),
-        ("names", [1, 2], "no type that a property takes"),
-        ("names", ["a,b"], "leave it out"),
-        ("greeting", ["a"], "no type that a property takes"),
+        ("folder", "", "not a valid path"),
+        ("url", "nowhere", "not a URL"),
+        ("url", "http://h:port/", "not a valid URL"),
+        ("names", [1, 2], "unsupported type"),
+        ("names", ["a,b"], "contains the separator"),
+        ("greeting", ["a"], "unsupported type"),
         ("greeting", "x" * 2_000_000, "too long"),
         ("to", "${name", "not closed"),
-        ("typo", "x", "there is no such property"),
+        ("typo", "x", "unknown property"),
     ],
 )
 def test_each_wrong_value_is_a_problem_at_its_place(
@@ -207,12 +207,12 @@ def test_mistakes_of_authors_are_found_when_the_class_is_made() -> None:
         class Bad(Idle):
             wait = Property(PERIOD, default="soon")
 
-    with pytest.raises(TypeError, match="means something else"):
+    with pytest.raises(TypeError, match="reserved by the base class"):
 
         class Shadow(Idle):
             values = Property(str)  # type: ignore[assignment]
 
-    with pytest.raises(TypeError, match="no type of a property"):
+    with pytest.raises(TypeError, match="not a type of property values"):
         kind_of(bytes)
 
 
@@ -238,7 +238,7 @@ def test_a_processor_documents_itself() -> None:
         "  Batch Size (integer; default '10')",
         "  not greeted: No name.",
         "  greeting: What was said.",
-        "  on what arrives: it needs a connection that leads to it",
+        "  on incoming FlowFiles: it needs an incoming connection",
     ):
         assert line in text.splitlines()
     assert "any name (boolean; expressions; each adds a relationship): Where to." in "\n".join(
@@ -289,7 +289,11 @@ def test_the_registry_finds_names_and_import_paths() -> None:
         ("json:", InvalidRequest, "not an import path"),
         ("../x:Y", InvalidRequest, "not an import path"),
         ("json;os:X", InvalidRequest, "not an import path"),
-        ("penstock.flow.processor:Processor", InvalidRequest, "abstract: give it on_trigger"),
+        (
+            "penstock.flow.processor:Processor",
+            InvalidRequest,
+            "abstract class: implement on_trigger",
+        ),
     ],
 )
 def test_paths_that_lead_nowhere_say_so(path: str, error: type[Exception], said: str) -> None:

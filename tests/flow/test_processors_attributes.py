@@ -78,7 +78,7 @@ def test_a_rule_that_is_no_boolean_fails_with_the_reason() -> None:
         runner.enqueue(color="perhaps")
         runner.run()
         [failed] = runner.sent("failure")
-    assert "neither true nor false" in failed.attributes["error.reason"]
+    assert "not a boolean" in failed.attributes["error.reason"]
 
 
 def test_attributes_are_logged_on_one_line_without_those_ignored(

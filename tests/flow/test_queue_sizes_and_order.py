@@ -41,7 +41,7 @@ def test_sizes(text: str, size: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "1", "GB", "1 GiB", "-1 GB", "1 GB please", "1e3 KB"])
 def test_what_is_no_size_is_refused(text: str) -> None:
-    with pytest.raises(InvalidRequest, match="is no size"):
+    with pytest.raises(InvalidRequest, match="is not a size"):
         parse_size(text)
 
 

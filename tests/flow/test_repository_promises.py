@@ -131,7 +131,7 @@ def test_what_the_repository_does_not_know_is_refused_before_anything_is_written
         opened.repository.commit(Changes(removes=[one]))
     with pytest.raises(Conflict, match="not in the repository"):
         opened.repository.commit(Changes(puts={"a": [one]}, replaced=[one]))
-    with pytest.raises(Conflict, match=f"FlowFile {two.id}: is in the repository already"):
+    with pytest.raises(Conflict, match=f"FlowFile {two.id}: is already in the repository"):
         opened.repository.commit(Changes(puts={"b": [two]}))
     with pytest.raises(Conflict, match="puts one twice"):
         opened.repository.commit(Changes(puts={"b": [two], "c": [two]}, replaced=[two]))
@@ -543,7 +543,7 @@ def test_another_file_under_the_name_of_a_swap_file_is_not_read() -> None:
         f"{folder}/{one.name}", opened.fs.read_bytes(f"{folder}/{other.name}")
     )
     home.open(other).close()
-    with pytest.raises(CorruptData, match="another swap file"):
+    with pytest.raises(CorruptData, match="not the swap file that was written"):
         home.open(one)
     opened.close()
 

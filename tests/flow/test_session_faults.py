@@ -217,7 +217,7 @@ def test_a_session_whose_appended_content_could_not_be_finished_is_not_committed
         with pytest.raises(error):
             session.read_all(flowfile)
     session.transfer(flowfile, SUCCESS)
-    with pytest.raises(Unavailable, match="free space and try again"):
+    with pytest.raises(Unavailable, match="free disk space and try again"):
         transaction.commit()
     assert world.contents("a") == [b"base"]
     world.check()

@@ -368,7 +368,7 @@ def test_an_unknown_relationship_is_an_error_of_the_argument_alone(world: World)
     world.feed("a", b"1")
     session = world.session()
     [flowfile] = session.get_many(1)
-    with pytest.raises(InvalidRequest, match="'nowhere'; there are: both, ends"):
+    with pytest.raises(InvalidRequest, match="'nowhere': use one of both, ends"):
         session.transfer(flowfile, "nowhere")
     session.transfer(flowfile, "success")
     session.commit()
@@ -428,7 +428,7 @@ def test_back_to_the_source(world: World) -> None:
 
 def test_what_was_made_here_has_no_source_to_go_back_to(world: World) -> None:
     session = world.session()
-    with pytest.raises(SessionMisuse, match="no queue to give it back to"):
+    with pytest.raises(SessionMisuse, match="no queue to return to"):
         session.transfer(session.create())
     world.check()
 
@@ -888,4 +888,4 @@ def test_content_that_is_gone_takes_the_flowfile_out_at_the_rollback(
     assert [f.id for f in world.repository.missing] == [gone.id]
     assert [f.id for f in world.queues["a"].flowfiles] == [taken[1].id]
     assert transaction.statistics.missing_count == 1
-    assert "its content is gone" in caplog.text
+    assert "its content is missing" in caplog.text

@@ -1,4 +1,4 @@
-"""What processors are written against: one import has all that a user's processor needs.
+"""API for writing processors: one import provides everything that a user's processor needs.
 
 from penstock.flow.processor import ProcessContext, ProcessSession, Processor, Property
 """

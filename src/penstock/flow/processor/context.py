@@ -1,9 +1,9 @@
-"""What a processor is told of where it runs.
+"""Context of a processor: its identity, state, clock, file system and log.
 
-Owns the view that a processor has of itself in the flow. Does not own the flow, nor what its
-properties are, which it knows itself.
+Owns the view that a processor has of its place in the flow. Does not own the flow, nor the values
+of the properties, which the processor holds itself.
 
-Invariant: nothing here changes a FlowFile; it is used from every thread of the processor.
+Invariant: no method here changes a FlowFile. Every thread of the processor may call every method.
 """
 
 from __future__ import annotations
@@ -27,43 +27,49 @@ _YIELD_MS_MAX: Final = 366 * 86_400_000
 
 
 class ProcessorHost(Protocol):
-    """What stands behind a context: whoever runs the processor. From any of its threads."""
+    """Runner of a processor, as its context calls it.
+
+    May be called from any thread of the processor.
+    """
 
     def yield_for(self, wait_ms: int) -> None:
-        """Leave the processor alone for so long; the longest of several holds."""
+        """Do not trigger the processor for this time.
+
+        If several such times overlap, the longest applies.
+        """
         ...
 
     def wake(self) -> None:
-        """Have it triggered soon, though it found nothing to do the last time."""
+        """Trigger the processor soon, although its last trigger found nothing to do."""
         ...
 
     def is_scheduled(self) -> bool:
-        """Say whether it is to go on running."""
+        """Return whether the processor should continue to run."""
         ...
 
     def is_connected(self, relationship: str) -> bool:
-        """Say whether a connection leads away by this relationship."""
+        """Return whether this relationship has an outgoing connection."""
         ...
 
     def is_available(self, relationship: str) -> bool:
-        """Say whether no connection of this relationship is full."""
+        """Return whether every connection of this relationship has room."""
         ...
 
     def has_input(self) -> bool:
-        """Say whether a connection from elsewhere leads to it."""
+        """Return whether the processor has an incoming connection from another component."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessorIdentity:
-    """Which processor this is, and what a user set for it beside its properties.
+    """Identity of a processor, and the settings that a user made besides its properties.
 
     Attributes:
-        id: Never changes.
-        name: What users call it.
-        group: The process groups it is in, from the outermost.
-        penalty_ms: For how long a FlowFile that is penalized is not handed out.
-        yield_ms: For how long it is left alone when it yields.
+        id: Permanent id.
+        name: Name that users see.
+        group: Process groups that contain the processor, outermost first.
+        penalty_ms: How long a penalized FlowFile cannot be taken.
+        yield_ms: How long the processor is not triggered after it yields.
     """
 
     id: str
@@ -74,20 +80,21 @@ class ProcessorIdentity:
 
 
 class ProcessContext:
-    """Where a processor runs: given to each trigger and hook.
+    """Environment of a processor: passed to each trigger and hook.
 
     Attributes:
-        identity: Which processor this is.
-        state: What it remembers; changed at once. With FlowFiles: `session.state`.
-        clock: What time it is.
+        identity: Id, name and settings of the processor.
+        state: Its persistent state, changed at once. To change it with FlowFiles, use
+            `session.state`.
+        clock: The current time.
         fs: The files of this machine.
-        log: For what users should read; it says which processor wrote.
+        log: Log for users; each record names the processor.
 
     Args:
-        identity: Which processor this is.
-        host: Whoever runs it.
-        state: What it remembers.
-        clock: What time it is.
+        identity: Id, name and settings of the processor.
+        host: Runner of the processor.
+        state: Its persistent state.
+        clock: The current time.
         fs: The files of this machine; None: those of the operating system.
     """
 
@@ -116,29 +123,32 @@ class ProcessContext:
 
     @property
     def name(self) -> str:
-        """Return what users call it."""
+        """Return whether the processor should continue; long triggers must check this regularly."""
         return self.identity.name
 
     @property
     def is_scheduled(self) -> bool:
-        """Say whether it is to go on; a trigger that takes long asks now and then."""
+        """Return whether the processor should continue; long triggers must check this."""
         return self._host.is_scheduled()
 
     @property
     def has_input(self) -> bool:
-        """Say whether a connection from elsewhere leads to it; a source has none."""
+        """Return whether another component is connected to the processor's input.
+
+        It is False for a source.
+        """
         return self._host.has_input()
 
     def is_connected(self, relationship: Relationship | str) -> bool:
-        """Say whether a connection leads away by a relationship."""
+        """Return whether a relationship has an outgoing connection."""
         return self._host.is_connected(_name(relationship))
 
     def is_available(self, relationship: Relationship | str) -> bool:
-        """Say whether there is room in all connections of a relationship."""
+        """Return whether all connections of a relationship have room."""
         return self._host.is_available(_name(relationship))
 
     def yield_(self, wait_ms: int | None = None) -> None:
-        """Ask to be left alone, on all threads.
+        """Yield: no thread triggers the processor for a while.
 
         Args:
             wait_ms: For how long, a year at most; None: what the user set.
@@ -156,16 +166,16 @@ class ProcessContext:
         self._host.yield_for(self.identity.yield_ms if wait_ms is None else wait_ms)
 
     def wake(self) -> None:
-        """Ask to be triggered soon, from any thread: something came from outside.
+        """Request a trigger soon, because new input has arrived. May be called from any thread.
 
-        A source that had nothing to do simply returns, is left alone for a moment that grows, and
-        calls this when there is something. It does not end a yield.
+        A source that has nothing to do returns. The scheduler then waits for a growing time before
+        the next trigger. Call this when input arrives. It does not end a yield.
         """
         self._host.wake()
 
 
 class _ProcessorLog(logging.LoggerAdapter[logging.Logger]):
-    """Says which processor wrote."""
+    """Log adapter that adds the processor to each record."""
 
     def process(
         self, msg: object, kwargs: Mapping[str, object]

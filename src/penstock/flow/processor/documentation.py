@@ -1,8 +1,8 @@
-"""What is known of a processor from its declarations: for commands, pages and validation.
+"""Documentation of a processor, derived from its declarations: for commands, pages and validation.
 
 Owns the facts as values, and their text. Does not own the declarations (`processor`).
 
-Invariant: everything here follows from the class; nothing is written twice.
+Invariant: every fact is derived from the class; none is written twice.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from penstock.flow.processor.processor import (
 from penstock.flow.processor.properties import PropertyFacts
 
 _INPUT: Final = {
-    InputRequirement.REQUIRED: "on what arrives: it needs a connection that leads to it",
-    InputRequirement.ALLOWED: "with or without a connection that leads to it",
-    InputRequirement.FORBIDDEN: "as a source: no connection leads to it",
+    InputRequirement.REQUIRED: "on incoming FlowFiles: it needs an incoming connection",
+    InputRequirement.ALLOWED: "with or without an incoming connection",
+    InputRequirement.FORBIDDEN: "as a source: it must not have an incoming connection",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class DynamicFacts:
-    """What is documented of dynamic properties.
+    """Documentation of a processor's dynamic properties.
 
     Attributes:
-        type: Of their values.
-        about: What names and values mean.
-        expressions: Whether they may hold expressions.
-        relationships: Whether each adds a relationship.
+        type: Type of their values.
+        about: Meaning of names and values.
+        expressions: Whether values may hold expressions.
+        relationships: Whether each property adds a relationship.
     """
 
     type: str
@@ -48,25 +48,25 @@ class DynamicFacts:
 
 @dataclass(frozen=True, slots=True)
 class ProcessorFacts:
-    """All that is documented of a processor.
+    """Documentation of a processor.
 
     Attributes:
-        name: Of the class.
+        name: Name of the class.
         type: Import path, ``package.module:Class``.
-        about: The first paragraph of its docstring.
-        details: The rest of it.
-        tags: Words to find it by.
-        properties: In the order of declaration.
-        dynamic: What is true of properties that are not named; None: there are none.
-        relationships: What each is for, by name.
-        reads_attributes: What it looks at, with what for.
-        writes_attributes: What it sets, with what to.
-        input: Whether connections may lead to it.
-        state: What it remembers; empty: nothing.
-        triggers_when_empty: It is triggered although nothing is queued.
-        triggers_serially: Never on two threads at once.
-        triggers_when_any_open: It is triggered while one relationship has room.
-        supports_batching: Several triggers may be one commit.
+        about: First paragraph of the class's docstring.
+        details: Other paragraphs of the docstring.
+        tags: Search words.
+        properties: Named properties, in the order of declaration.
+        dynamic: Dynamic properties; None if the processor has none.
+        relationships: Descriptions of the relationships, by name.
+        reads_attributes: Attributes that it reads, with their use.
+        writes_attributes: Attributes that it sets, with their values.
+        input: Whether it may have incoming connections.
+        state: What it keeps in its state; empty if it keeps nothing.
+        triggers_when_empty: It is triggered even if its input queues are empty.
+        triggers_serially: It is never triggered on two threads at once.
+        triggers_when_any_open: It is triggered while at least one relationship has room.
+        supports_batching: Several triggers may share one commit.
     """
 
     name: str
@@ -104,17 +104,17 @@ class ProcessorFacts:
     def _running(self) -> Iterator[str]:
         yield _INPUT[self.input]
         if self.triggers_when_empty:
-            yield "also when nothing is queued"
+            yield "even if the input queues are empty"
         if self.triggers_serially:
             yield "on one thread at a time"
         if self.triggers_when_any_open:
-            yield "while one relationship has room"
+            yield "while at least one relationship has room"
         if self.supports_batching:
-            yield "several triggers may be one commit (run duration)"
+            yield "several triggers may share one commit (run duration)"
 
 
 def describe(processor: type[Processor]) -> ProcessorFacts:
-    """Return what is documented of a processor's class."""
+    """Return the documentation of a processor's class."""
     about, _, details = inspect.cleandoc(processor.__doc__ or "").partition("\n\n")
     dynamic = declared_dynamic(processor)
     return ProcessorFacts(
@@ -150,7 +150,7 @@ def type_name(processor: type[Processor]) -> str:
 
 
 def expression_functions() -> Mapping[str, str]:
-    """Return what each function of the expression language gives, by name."""
+    """Return the description of each function of the expression language, by name."""
     both = {**FUNCTIONS, **SUBJECTLESS}
     return {name: both[name].about for name in sorted(both)}
 

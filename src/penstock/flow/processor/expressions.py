@@ -1,18 +1,18 @@
-"""Values that depend on the FlowFile: ``${attribute:function(argument)}`` within text.
+"""Expressions, which depend on the FlowFile: ``${attribute:function(argument)}`` within text.
 
-Owns the reading of the notation and its evaluation. Does not own the functions (`functions`).
+Owns parsing and evaluation. Does not own the functions (`functions`).
 
-    text        anything; ``$$`` before a brace is one dollar sign without meaning
+    text        any text; ``$$`` before a brace is a literal dollar sign
     expression  ``${`` subject (``:`` function)* ``}``
     subject     a name, a quoted name, or a function without subject, such as ``now()``
     function    name ``(`` arguments separated by commas ``)``
     argument    a quoted text, a number, true, false, or an expression
 
-An attribute that is missing is the empty text. ``fileSize``, ``flowFileId``, ``entryDate`` and
-``lineageStartDate`` are known for every FlowFile.
+A missing attribute has the empty string as its value. ``fileSize``, ``flowFileId``, ``entryDate``
+and ``lineageStartDate`` exist for every FlowFile.
 
-Invariants: parsed once, into functions; evaluation has no side effect and reads no clock of its
-own; an error says at which character of the text.
+Invariants: a text is parsed once, into functions. Evaluation has no side effects and does not read
+a clock. An error names the position in the text.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ _OF_EVERY_FLOWFILE: Final[dict[str, Callable[[FlowFile], Value]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What an expression sees.
+    """Names that an expression can refer to.
 
     Attributes:
-        flowfile: Its attributes; None where there is none.
-        now_ms: The time that ``now()`` gives, epoch milliseconds.
+        flowfile: FlowFile whose attributes the expression reads; None if there is no FlowFile.
+        now_ms: The time that ``now()`` returns, epoch milliseconds.
     """
 
     flowfile: FlowFile | None
@@ -58,7 +58,7 @@ _Part: TypeAlias = Callable[[Scope], Value]
 
 
 class Expression(Generic[T]):
-    """A text with expressions in it, parsed. Made by `parse_expression`."""
+    """Parsed text that may contain expressions. Made by `parse_expression`."""
 
     __slots__ = ("_constant", "_parts", "_read", "text")
 
@@ -66,25 +66,25 @@ class Expression(Generic[T]):
         self.text = text
         self._parts = parts
         self._read = read
-        # What holds no expression is read once, and its mistakes are found at once.
+        # A text without expressions is evaluated once, so that its errors are reported at once.
         self._constant: tuple[T] | None = None
         if all(isinstance(part, str) for part in parts):
             self._constant = (read("".join(part for part in parts if isinstance(part, str))),)
 
     @property
     def is_constant(self) -> bool:
-        """Say whether its value is the same for every FlowFile."""
+        """Return whether its value is the same for every FlowFile."""
         return self._constant is not None
 
     def of(self, flowfile: FlowFile | None = None, *, now_ms: int = 0) -> T:
         """Return the value for a FlowFile.
 
         Args:
-            flowfile: Its attributes are seen.
-            now_ms: The time that ``now()`` gives, epoch milliseconds.
+            flowfile: FlowFile whose attributes the expression reads.
+            now_ms: The time that ``now()`` returns, epoch milliseconds.
 
         Raises:
-            ProcessError: The value does not work out for this FlowFile, or is not of the type.
+            ProcessError: The evaluation fails for this FlowFile, or the result has the wrong type.
         """
         if self._constant is not None:
             return self._constant[0]
@@ -108,12 +108,12 @@ def parse_expression(
     """Parse a text that may hold expressions.
 
     Args:
-        text: What a user wrote.
-        read: Reads what comes out, such as `Kind.parse`.
-        validator: Raises `InvalidRequest` for what will not do.
+        text: Text that a user wrote.
+        read: Parses the result, such as `Kind.parse`.
+        validator: Raises `InvalidRequest` for a result that is not allowed.
 
     Raises:
-        InvalidRequest: The notation is wrong; the message says at which character.
+        InvalidRequest: Syntax error; the message names the position.
     """
 
     def checked(result: str) -> T:
@@ -126,7 +126,7 @@ def parse_expression(
 
 
 class _Parser:
-    """Reads one text, from left to right."""
+    """Parser of one text, from left to right."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -169,7 +169,7 @@ class _Parser:
             if self._at >= len(self._text):
                 self._at = opened
                 raise self._wrong("this expression is not closed; add }")
-            raise self._wrong(f"{self._text[self._at]!r} is not expected; write :function() or }}")
+            raise self._wrong(f"unexpected {self._text[self._at]!r}: write :function() or }}")
         self._depth -= 1
         return value
 
@@ -185,7 +185,7 @@ class _Parser:
         if function is None:
             self._at = start
             raise self._wrong(
-                f"there is no function {name}() without a subject; there are "
+                f"unknown function {name}() without a subject: use one of "
                 f"{', '.join(sorted(SUBJECTLESS))}"
             )
         arguments = self._arguments()
@@ -200,10 +200,11 @@ class _Parser:
         if function is None:
             self._at = start
             raise self._wrong(
-                f"there is no function {name}(); `penstock processor list` leads to those there are"
+                f"unknown function {name}(): `penstock processor list` shows where the functions "
+                "are documented"
             )
         if not self._skip("("):
-            raise self._wrong(f"{name} is a function; write {name}()")
+            raise self._wrong(f"{name} is a function: write {name}()")
         arguments = self._arguments()
         _check_count(function.least, function.most, len(arguments), lambda: self._wrong_at(start))
         return _bound(function.run, (subject,), arguments)
@@ -235,7 +236,7 @@ class _Parser:
             if text.startswith(word, at):
                 self._at += len(word)
                 return _constant(value)
-        raise self._wrong("an argument is a quoted text, a number, true, false or ${...}")
+        raise self._wrong("an argument must be a quoted text, a number, true, false or ${...}")
 
     def _quoted(self) -> str:
         opened, quote = self._at, self._text[self._at]
@@ -250,7 +251,7 @@ class _Parser:
                 self._at += 1
                 escaped = self._text[self._at]
                 known = {"n": "\n", "t": "\t", "r": "\r", quote: quote, "\\": "\\"}
-                # Others stay as they are, so that regular expressions need no doubled backslash.
+                # Other escapes are kept, so that regular expressions need no doubled backslashes.
                 taken.append(known.get(escaped, "\\" + escaped))
             else:
                 taken.append(char)
@@ -262,7 +263,7 @@ class _Parser:
         self._blanks()
         match = _NAME.match(self._text, self._at)
         if match is None:
-            raise self._wrong(f"{what} is expected; quote one of unusual characters")
+            raise self._wrong(f"{what} is expected; put names with special characters in quotes")
         self._at = match.end()
         return match[0]
 

@@ -1,9 +1,10 @@
-"""The functions of the expression language, one table.
+"""Functions of the expression language, in one table.
 
-Owns what each does and how many arguments it takes. Does not own the notation (`expressions`).
+Owns the effect of each function and the number of its arguments. Does not own the notation
+(`expressions`).
 
-Invariants: a value is text, a number or a boolean; a function has no side effect; what it cannot
-do raises `InvalidRequest` with the mend.
+Invariants: a value is text, a number or a boolean. A function has no side effects. For an argument
+that it cannot process it raises `InvalidRequest` with the remedy.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ _MAX_RESULT_CHARS: Final = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """One function.
+    """Function of the expression language.
 
     Attributes:
-        run: Takes the subject, then the arguments.
-        least: Arguments it needs.
-        most: Arguments it takes.
-        about: What it does, for the documentation.
+        run: Called with the subject, then the arguments.
+        least: Minimum number of arguments.
+        most: Maximum number of arguments.
+        about: Description for the documentation.
     """
 
     run: Callable[..., Value]
@@ -51,7 +52,7 @@ def as_number(value: Value) -> int | float:
     """Return a value as a number.
 
     Raises:
-        InvalidRequest: It is none.
+        InvalidRequest: The value is not a number.
     """
     if isinstance(value, int | float) and not isinstance(value, bool):
         return value
@@ -63,11 +64,11 @@ def as_number(value: Value) -> int | float:
     try:
         return float(text)
     except ValueError:
-        raise InvalidRequest(f"{text!r} is no number: give one") from None
+        raise InvalidRequest(f"{text!r} is not a number: use a number such as 12 or 0.5") from None
 
 
 def as_bool(value: Value) -> bool:
-    """Return a value as a boolean: the text ``true``, in any case, is true."""
+    """Return a value as a boolean. The text ``true``, in upper or lower case, is true."""
     return value if isinstance(value, bool) else as_text(value).lower() == "true"
 
 
@@ -83,7 +84,9 @@ def _substring(subject: Value, start: Value, end: Value | None = None) -> str:
     text, first = as_text(subject), int(as_number(start))
     last = len(text) if end is None else int(as_number(end))
     if not 0 <= first <= last:
-        raise InvalidRequest(f"{first} to {last} is no part of a text: count from 0")
+        raise InvalidRequest(
+            f"invalid range {first} to {last}: count from 0, and end at or after the start"
+        )
     return text[first:last]
 
 
@@ -115,7 +118,9 @@ def _replace_all(subject: Value, pattern: Value, new: Value) -> str:
     try:
         return _bounded(_pattern(as_text(pattern)).sub(as_text(new), as_text(subject)))
     except (re.error, IndexError) as error:
-        raise InvalidRequest(f"{as_text(new)!r} is no replacement: {error}; mend it") from None
+        raise InvalidRequest(
+            f"{as_text(new)!r} is not a valid replacement: {error}; correct it"
+        ) from None
 
 
 def _bounded(text: str) -> str:
@@ -129,7 +134,7 @@ def _divide(subject: Value, by: Value) -> Value:
     if not right:
         raise InvalidRequest("division by zero: check the divisor first")
     if isinstance(left, int) and isinstance(right, int):
-        # Towards zero, as in NiFi; exact, where a float of large numbers is not.
+        # Rounds towards zero, as NiFi does. Exact, unlike a float division of large numbers.
         quotient = abs(left) // abs(right)
         return quotient if (left < 0) == (right < 0) else -quotient
     return left / right
@@ -161,8 +166,8 @@ def _date_tokens(pattern: str) -> tuple[str, ...]:
             tokens.append("SSS")
         elif part[0].isalpha():
             raise InvalidRequest(
-                f"{part!r} in {pattern!r} is no part of a date: there are yyyy, MM, dd, DDD, HH, "
-                "mm, ss, SSS and 'text'"
+                f"unknown letters {part!r} in date pattern {pattern!r}: use yyyy, MM, dd, DDD, "
+                "HH, mm, ss, SSS and 'text'"
             )
         else:
             tokens.append(part.replace("%", "%%"))
@@ -174,7 +179,7 @@ def _format(subject: Value, pattern: Value) -> str:
     try:
         moment = datetime.fromtimestamp(ms // 1000, UTC)
     except (ValueError, OverflowError, OSError):
-        raise InvalidRequest(f"{ms} is no time in epoch milliseconds: give one") from None
+        raise InvalidRequest(f"{ms} is out of range for a time: use epoch milliseconds") from None
     tokens = (f"{ms % 1000:03d}" if t == "SSS" else t for t in _date_tokens(as_text(pattern)))
     return moment.strftime("".join(tokens))
 
@@ -188,78 +193,99 @@ def _to_date(subject: Value) -> int:
         moment = datetime.fromisoformat(as_text(subject).strip())
     except ValueError:
         raise InvalidRequest(
-            f"{as_text(subject)!r} is no time: write one such as 2026-01-15T10:20:30Z"
+            f"{as_text(subject)!r} is not a valid time: write one such as 2026-01-15T10:20:30Z"
         ) from None
     aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
     return int(aware.timestamp() * 1000)
 
 
 FUNCTIONS: Final[Mapping[str, Function]] = {
-    "toUpper": Function(lambda s: as_text(s).upper(), 0, 0, "in capital letters"),
-    "toLower": Function(lambda s: as_text(s).lower(), 0, 0, "in small letters"),
-    "trim": Function(lambda s: as_text(s).strip(), 0, 0, "without blanks at both ends"),
-    "length": Function(lambda s: len(as_text(s)), 0, 0, "how many characters"),
-    "append": Function(lambda s, t: as_text(s) + as_text(t), 1, 1, "with a text behind"),
-    "prepend": Function(lambda s, t: as_text(t) + as_text(s), 1, 1, "with a text before"),
-    "substring": Function(_substring, 1, 2, "from one place, counted from 0, to before another"),
-    "substringBefore": Function(_before, 1, 1, "before the first place of a text"),
-    "substringBeforeLast": Function(_before_last, 1, 1, "before the last place of a text"),
-    "substringAfter": Function(_after, 1, 1, "after the first place of a text"),
-    "substringAfterLast": Function(_after_last, 1, 1, "after the last place of a text"),
-    "replace": Function(_replace, 2, 2, "a text replaced by another"),
-    "replaceAll": Function(_replace_all, 2, 2, "what a regular expression matches, replaced"),
+    "toUpper": Function(lambda s: as_text(s).upper(), 0, 0, "the text in upper case"),
+    "toLower": Function(lambda s: as_text(s).lower(), 0, 0, "the text in lower case"),
+    "trim": Function(lambda s: as_text(s).strip(), 0, 0, "the text without spaces at both ends"),
+    "length": Function(lambda s: len(as_text(s)), 0, 0, "number of characters"),
+    "append": Function(lambda s, t: as_text(s) + as_text(t), 1, 1, "the text with another text "
+                                                                   "added at the end"),
+    "prepend": Function(lambda s, t: as_text(t) + as_text(s), 1, 1, "the text with another text "
+                                                                    "added at the start"),
+    "substring": Function(_substring, 1, 2, "characters from one index, counted from 0, up to "
+                                            "but not including another"),
+    "substringBefore": Function(_before, 1, 1, "the part before the first occurrence of a text"),
+    "substringBeforeLast": Function(_before_last, 1, 1, "the part before the last occurrence of "
+                                                        "a text"),
+    "substringAfter": Function(_after, 1, 1, "the part after the first occurrence of a text"),
+    "substringAfterLast": Function(_after_last, 1, 1, "the part after the last occurrence of a "
+                                                      "text"),
+    "replace": Function(_replace, 2, 2, "replaces each occurrence of a text with another"),
+    "replaceAll": Function(_replace_all, 2, 2, "replaces each match of a regular expression"),
     "replaceEmpty": Function(
-        lambda s, t: s if as_text(s).strip() else t, 1, 1, "another value if it is blank"
+        lambda s, t: s if as_text(s).strip() else t, 1, 1, "another value if the subject is "
+                                                           "blank"
     ),
-    "urlEncode": Function(lambda s: quote(as_text(s), safe=""), 0, 0, "fit for a URL"),
-    "urlDecode": Function(lambda s: unquote(as_text(s)), 0, 0, "as it was before urlEncode"),
-    "isEmpty": Function(lambda s: not as_text(s).strip(), 0, 0, "whether it is missing or blank"),
-    "equals": Function(lambda s, t: as_text(s) == as_text(t), 1, 1, "whether it is that text"),
+    "urlEncode": Function(lambda s: quote(as_text(s), safe=""), 0, 0, "the text encoded for a "
+                                                                      "URL"),
+    "urlDecode": Function(lambda s: unquote(as_text(s)), 0, 0, "the text decoded from a URL"),
+    "isEmpty": Function(lambda s: not as_text(s).strip(), 0, 0, "whether the subject is missing "
+                                                                "or blank"),
+    "equals": Function(lambda s, t: as_text(s) == as_text(t), 1, 1, "whether the subject equals "
+                                                                    "a text"),
     "equalsIgnoreCase": Function(
-        lambda s, t: as_text(s).casefold() == as_text(t).casefold(), 1, 1, "the same, in any case"
+        lambda s, t: as_text(s).casefold() == as_text(t).casefold(), 1, 1, "whether it equals a "
+                                                                           "text, ignoring case"
     ),
     "startsWith": Function(
-        lambda s, t: as_text(s).startswith(as_text(t)), 1, 1, "whether it begins with a text"
+        lambda s, t: as_text(s).startswith(as_text(t)), 1, 1, "whether it starts with a text"
     ),
     "endsWith": Function(
         lambda s, t: as_text(s).endswith(as_text(t)), 1, 1, "whether it ends with a text"
     ),
     "contains": Function(
-        lambda s, t: as_text(t) in as_text(s), 1, 1, "whether a text is in it"
+        lambda s, t: as_text(t) in as_text(s), 1, 1, "whether it contains a text"
     ),
     "matches": Function(
         lambda s, p: _pattern(as_text(p)).fullmatch(as_text(s)) is not None,
-        1, 1, "whether a regular expression matches all of it",
+        1, 1, "whether a regular expression matches the whole text",
     ),
     "find": Function(
         lambda s, p: _pattern(as_text(p)).search(as_text(s)) is not None,
-        1, 1, "whether a regular expression matches a part of it",
+        1, 1, "whether a regular expression matches part of the text",
     ),
     "in": Function(
-        lambda s, *t: as_text(s) in map(as_text, t), 1, 100, "whether it is one of the arguments"
+        lambda s, *t: as_text(s) in map(as_text, t), 1, 100, "whether it equals one of the "
+                                                             "arguments"
     ),
-    "not": Function(lambda s: not as_bool(s), 0, 0, "true if it is not true"),
+    "not": Function(lambda s: not as_bool(s), 0, 0, "true if the subject is not true"),
     "and": Function(lambda s, t: as_bool(s) and as_bool(t), 1, 1, "whether both are true"),
-    "or": Function(lambda s, t: as_bool(s) or as_bool(t), 1, 1, "whether one is true"),
+    "or": Function(lambda s, t: as_bool(s) or as_bool(t), 1, 1, "whether at least one is true"),
     "ifElse": Function(
-        lambda s, a, b: a if as_bool(s) else b, 2, 2, "the first argument if true, else the other"
+        lambda s, a, b: a if as_bool(s) else b, 2, 2, "the first argument if the subject is "
+                                                      "true, else the second"
     ),
-    "gt": Function(_compared(lambda a, b: a > b), 1, 1, "whether the number is greater"),
-    "ge": Function(_compared(lambda a, b: a >= b), 1, 1, "greater or equal"),
-    "lt": Function(_compared(lambda a, b: a < b), 1, 1, "whether the number is less"),
-    "le": Function(_compared(lambda a, b: a <= b), 1, 1, "less or equal"),
-    "toNumber": Function(as_number, 0, 0, "as a number"),
+    "gt": Function(_compared(lambda a, b: a > b), 1, 1, "whether the number is greater than "
+                                                        "another"),
+    "ge": Function(_compared(lambda a, b: a >= b), 1, 1, "whether the number is greater or equal"),
+    "lt": Function(_compared(lambda a, b: a < b), 1, 1, "whether the number is less than another"),
+    "le": Function(_compared(lambda a, b: a <= b), 1, 1, "whether the number is less or equal"),
+    "toNumber": Function(as_number, 0, 0, "the subject as a number"),
     "plus": Function(lambda s, n: as_number(s) + as_number(n), 1, 1, "the sum"),
     "minus": Function(lambda s, n: as_number(s) - as_number(n), 1, 1, "the difference"),
     "multiply": Function(lambda s, n: as_number(s) * as_number(n), 1, 1, "the product"),
-    "divide": Function(_divide, 1, 1, "the quotient; of whole numbers a whole number"),
+    "divide": Function(_divide, 1, 1, "the quotient; for two integers an integer"),
     "mod": Function(_mod, 1, 1, "the remainder of a division"),
     "toDate": Function(_to_date, 0, 0, "epoch milliseconds of an ISO 8601 time"),
-    "format": Function(_format, 1, 1, "epoch milliseconds as text, such as yyyy-MM-dd, in UTC"),
+    "format": Function(_format, 1, 1, "epoch milliseconds formatted with a pattern such as "
+                                      "yyyy-MM-dd, in UTC"),
 }  # fmt: skip
 
 SUBJECTLESS: Final[Mapping[str, Function]] = {
-    "now": Function(lambda now_ms: now_ms, 0, 0, "the time, in epoch milliseconds"),
-    "literal": Function(lambda _now_ms, value: value, 1, 1, "the argument, to call functions on"),
+    "now": Function(lambda now_ms: now_ms, 0, 0, "the current time, in epoch milliseconds"),
+    "literal": Function(
+        lambda _now_ms, value: value,
+        1,
+        1,
+        "the argument itself, as the subject of further functions",
+    ),
 }
-"""Functions that stand where the name of an attribute would; they take the time first."""
+"""Functions that replace the attribute name at the start of an expression. Their first argument is
+the time.
+"""

@@ -1,9 +1,8 @@
-"""What a property's value may be: how its text is read, and how its type is documented.
+"""Types of property values: how their text is parsed, and how they are documented.
 
 Owns the types of values. Does not own properties (`properties`) nor expressions (`expressions`).
 
-Invariants: a kind has no state; `parse` raises `InvalidRequest` saying what to write instead, and
-nothing else.
+Invariants: a kind has no state. `parse` raises only `InvalidRequest`, with the expected form.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from penstock.flow.scheduling.periods import parse_period
 
 T = TypeVar("T")
 
-# What a flow's file may hold for a property; None leaves it unset.
+# Types that a flow's file may use for a property; None leaves the property unset.
 PropertyValue: TypeAlias = "str | int | float | bool | Sequence[str] | None"
 
 MAX_VALUE_CHARS: Final = 1 << 20
@@ -38,13 +37,13 @@ _FALSE: Final = {"false", "no", "off"}
 
 @dataclass(frozen=True)
 class Kind(Generic[T]):
-    """One type of value.
+    """Type of values.
 
     Attributes:
-        name: As documented, such as ``period``.
-        parse: Reads the text.
+        name: Name in the documentation, such as ``period``.
+        parse: Converts the text to a value.
         choices: The only texts allowed, if they are few.
-        separator: Of the items of a list; empty if it is none.
+        separator: Separator of the items of a list; empty for other types.
     """
 
     name: str
@@ -53,19 +52,20 @@ class Kind(Generic[T]):
     separator: str = ""
 
     def read(self, value: PropertyValue) -> T:
-        """Return the value for what a flow's file holds.
+        """Return the value for an entry of a flow's file.
 
         Raises:
-            InvalidRequest: It is none of this kind.
+            InvalidRequest: The entry is not of this kind.
         """
         return self.parse(text_of(value, self.separator))
 
 
 def text_of(value: PropertyValue, separator: str = "") -> str:
-    """Return a property's value as text, as NiFi keeps all of them.
+    """Return a property's value as text, as NiFi stores all values.
 
     Raises:
-        InvalidRequest: It is neither text, number, boolean, nor a list of texts where one may be.
+        InvalidRequest: The value is not a text, number or boolean, nor a list of texts where a list
+            is allowed.
     """
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -75,26 +75,25 @@ def text_of(value: PropertyValue, separator: str = "") -> str:
         text = separator.join(_without(separator, item) for item in value)
     else:
         wanted = "text, a number, true, false or a list of texts" if separator else "text"
-        raise InvalidRequest(f"{value!r} is of no type that a property takes: write {wanted}")
+        raise InvalidRequest(f"{value!r} has an unsupported type: write {wanted}")
     if len(text) > MAX_VALUE_CHARS:
         raise InvalidRequest(
-            f"a value of {len(text):,} characters is too long: at most {MAX_VALUE_CHARS:,}"
+            f"the value has {len(text):,} characters, more than the maximum of "
+            f"{MAX_VALUE_CHARS:,}: shorten it"
         )
     return text
 
 
 def _without(separator: str, item: str) -> str:
     if separator in item:
-        raise InvalidRequest(f"{item!r} holds {separator!r}, which separates items: leave it out")
+        raise InvalidRequest(f"item {item!r} contains the separator {separator!r}: remove it")
     return item
 
 
 def _parse_int(text: str) -> int:
     number = int64_of(text.strip())
     if number is None:
-        raise InvalidRequest(
-            f"{quoted(text)} is not a whole number of 64 bits: write one such as 100"
-        )
+        raise InvalidRequest(f"{quoted(text)} is not an integer of 64 bits: write one such as 100")
     return number
 
 
@@ -102,13 +101,13 @@ def _parse_float(text: str) -> float:
     try:
         return float(text.strip())
     except ValueError:
-        raise InvalidRequest(f"{text!r} is no number: write one such as 0.5") from None
+        raise InvalidRequest(f"{text!r} is not a number: write one such as 0.5") from None
 
 
 def _parse_bool(text: str) -> bool:
     lowered = text.strip().lower()
     if lowered not in _TRUE | _FALSE:
-        raise InvalidRequest(f"{text!r} is neither true nor false: write one of them")
+        raise InvalidRequest(f"{text!r} is not a boolean: write true or false")
     return lowered in _TRUE
 
 
@@ -117,14 +116,14 @@ def _parse_period(text: str) -> int:
 
 
 def parse_size(text: str) -> int:
-    """Parse a size such as ``10 MB`` or ``512``; returns bytes. Units are powers of 1,024.
+    """Parse a size such as ``10 MB`` or ``512``, and return bytes. Units are powers of 1,024.
 
     Raises:
-        InvalidRequest: The text is no size.
+        InvalidRequest: The text is not a size.
     """
     match = _SIZE.fullmatch(text.strip().lower())
     if match is None:
-        raise InvalidRequest(f"{text!r} is no size: write one such as 512, 64 KB, 10 MB or 2 GB")
+        raise InvalidRequest(f"{text!r} is not a size: write one such as 512, 64 KB, 10 MB or 2 GB")
     size = int(Decimal(match[1]) * _SCALES[match[2].rstrip("ib")])
     if size > INT64_MAX:
         raise InvalidRequest(f"{quoted(text)} is more than 8 EiB: write a smaller size")
@@ -133,7 +132,9 @@ def parse_size(text: str) -> int:
 
 def _parse_regex(text: str) -> re.Pattern[str]:
     if len(text) > _MAX_REGEX_CHARS:
-        raise InvalidRequest(f"a pattern of {len(text):,} characters is too long: shorten it")
+        raise InvalidRequest(
+            f"the pattern has {len(text):,} characters, which is too long: shorten it"
+        )
     try:
         return re.compile(text)
     except (re.error, ValueError, OverflowError, RecursionError) as error:
@@ -142,18 +143,18 @@ def _parse_regex(text: str) -> re.Pattern[str]:
 
 def _parse_path(text: str) -> Path:
     if not text or "\0" in text:
-        raise InvalidRequest(f"{text!r} is no path: write one without NUL")
+        raise InvalidRequest(f"{text!r} is not a valid path: remove the NUL character")
     return Path(text)
 
 
 def _parse_url(text: str) -> str:
     try:
         parts = urlsplit(text.strip())
-        _ = parts.port  # is parsed only now
+        _ = parts.port  # `urlsplit` does not check the port
     except ValueError as error:
-        raise InvalidRequest(f"{text!r} is no URL: {error}; mend it") from None
+        raise InvalidRequest(f"{text!r} is not a valid URL: {error}; correct it") from None
     if not parts.scheme or not (parts.netloc or parts.path):
-        raise InvalidRequest(f"{text!r} is no URL: write one such as https://host/path")
+        raise InvalidRequest(f"{text!r} is not a URL: write one such as https://host/path")
     return text.strip()
 
 
@@ -179,18 +180,18 @@ _BUILTIN: Final[dict[type, Kind[object]]] = {
 
 
 def choice(*choices: str) -> Kind[str]:
-    """Return the kind of one text out of few."""
+    """Return the kind of texts that are one of a few choices."""
 
     def parse(text: str) -> str:
         if text not in choices:
-            raise InvalidRequest(f"{text!r} is no choice: write one of {', '.join(choices)}")
+            raise InvalidRequest(f"unknown choice {text!r}: use one of {', '.join(choices)}")
         return text
 
     return Kind("choice", parse, choices=choices)
 
 
 def list_of(item: type[T] | Kind[T], *, separator: str = ",") -> Kind[tuple[T, ...]]:
-    """Return the kind of a list, in text separated by commas; empty items are left out."""
+    """Return the kind of a list. Text is split at the separator; empty items are ignored."""
     kind = kind_of(item)
 
     def parse(text: str) -> tuple[T, ...]:
@@ -201,10 +202,10 @@ def list_of(item: type[T] | Kind[T], *, separator: str = ",") -> Kind[tuple[T, .
 
 
 def kind_of(kind: type[T] | Kind[T]) -> Kind[T]:
-    """Return the kind for a type: str, int, float, bool, Path, an enum; a kind as it is.
+    """Return the kind for a type: str, int, float, bool, Path, an enum, or a kind itself.
 
     Raises:
-        TypeError: There is none; the processor's author must name a kind.
+        TypeError: The type has no kind; the author of the processor must pass a kind.
     """
     if isinstance(kind, Kind):
         return kind
@@ -213,7 +214,7 @@ def kind_of(kind: type[T] | Kind[T]) -> Kind[T]:
         return cast("Kind[T]", known)
     if issubclass(kind, enum.Enum):
         return cast("Kind[T]", _enum_kind(kind))
-    raise TypeError(f"{kind.__name__} is no type of a property: use a Kind")
+    raise TypeError(f"{kind.__name__} is not a type of property values: use a Kind")
 
 
 def _enum_kind(members: type[enum.Enum]) -> Kind[enum.Enum]:
@@ -222,7 +223,7 @@ def _enum_kind(members: type[enum.Enum]) -> Kind[enum.Enum]:
     def parse(text: str) -> enum.Enum:
         member = by_value.get(text)
         if member is None:
-            raise InvalidRequest(f"{text!r} is no choice: write one of {', '.join(by_value)}")
+            raise InvalidRequest(f"unknown choice {text!r}: use one of {', '.join(by_value)}")
         return member
 
     return Kind("choice", parse, choices=tuple(by_value))

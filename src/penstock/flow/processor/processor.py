@@ -1,11 +1,11 @@
-"""What a processor is: a class whose attributes declare it, and whose triggers do the work.
+"""Base class of processors: class attributes declare a processor, and triggers do its work.
 
 Owns the declarations, the reading of a configuration, and the hooks. Does not own when a processor
-runs (`scheduling`), nor what it does to FlowFiles (`session`).
+runs (`scheduling`), nor the operations on FlowFiles (`session`).
 
-Invariants: an instance is configured validly or does not exist; its values never change, a changed
+Invariants: every instance has a valid configuration. Its values never change: a changed
 configuration makes a new instance. Triggers of one instance may run on several threads at once,
-unless `triggers_serially`; hooks do not overlap, but for `on_unscheduled`.
+unless `triggers_serially` is set. Hooks do not overlap with triggers, except `on_unscheduled`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _RESERVED: Final = {"values", "dynamic_values"}
 
 
 class InputRequirement(enum.Enum):
-    """Whether a processor has connections that lead to it."""
+    """Whether a processor may or must have incoming connections."""
 
     REQUIRED = "required"
     ALLOWED = "allowed"
@@ -39,11 +39,11 @@ class InputRequirement(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something wrong with a configuration.
+    """Error in a configuration.
 
     Attributes:
-        place: The property's name; empty if it is about several.
-        message: What is wrong and the mend.
+        place: Name of the property; empty if the error concerns several.
+        message: Cause and remedy.
     """
 
     place: str
@@ -54,7 +54,7 @@ class Problem:
 
 
 class InvalidConfiguration(InvalidRequest):
-    """A processor's properties will not do; `problems` has all that is wrong."""
+    """The properties of a processor are invalid; `problems` lists every error."""
 
     def __init__(self, processor: str, problems: Sequence[Problem]) -> None:
         super().__init__(f"{processor}: " + "; ".join(str(problem) for problem in problems))
@@ -62,32 +62,32 @@ class InvalidConfiguration(InvalidRequest):
 
 
 class Processor(ABC):
-    """The base of all processors.
+    """Base class of all processors.
 
-    A subclass declares properties, relationships and what it needs as class attributes, and does
+    A subclass declares its properties, relationships and requirements as class attributes, and does
     its work in `on_trigger`. It needs no constructor.
 
     Attributes:
-        input: Whether connections may lead to it.
-        triggers_when_empty: It is triggered although nothing is queued.
-        triggers_serially: Never on two threads at once.
-        triggers_when_any_open: It is triggered while one relationship has room, not only when all
-            have.
-        supports_batching: Several triggers may be one commit (run duration): it tells nobody
-            outside before the commit, but by `session.on_committed`.
-        state: What it remembers in its state, for the documentation; empty: nothing.
-        reads_attributes: Attributes of FlowFiles that it looks at, with what for.
-        writes_attributes: Attributes that it sets, with what to.
-        tags: Words to find it by.
-        values: What its properties are, read.
-        dynamic_values: What its dynamic properties are, read.
+        input: Whether it may have incoming connections.
+        triggers_when_empty: It is triggered even if its input queues are empty.
+        triggers_serially: It is never triggered on two threads at once.
+        triggers_when_any_open: It is triggered while at least one relationship has room, not only
+            when all have.
+        supports_batching: Several triggers may share one commit (run duration). Such a processor
+            must acknowledge input to other systems only in `session.on_committed`.
+        state: Description of its persistent state, for the documentation; empty if it has none.
+        reads_attributes: FlowFile attributes that it reads, with their use.
+        writes_attributes: FlowFile attributes that it sets, with their values.
+        tags: Search words.
+        values: Parsed values of its properties.
+        dynamic_values: Parsed values of its dynamic properties.
 
     Args:
-        **properties: Values by property name, as a flow's file has them. Names that are no
-            identifiers: use `configured`.
+        **properties: Values by property name, as in a flow's file. For names that are not
+            identifiers, use `configured`.
 
     Raises:
-        InvalidConfiguration: With everything that is wrong.
+        InvalidConfiguration: Lists every error.
     """
 
     input: ClassVar[InputRequirement] = InputRequirement.ALLOWED
@@ -115,22 +115,22 @@ class Processor(ABC):
             declares = isinstance(value, Property | DynamicProperties | Relationship)
             if declares and (hasattr(Processor, name) or name in _RESERVED):
                 raise TypeError(
-                    f"{cls.__name__}.{name}: the name means something else for every processor; "
-                    "use another, and name= for what flows write"
+                    f"{cls.__name__}.{name}: the name is reserved by the base class Processor; "
+                    "use another one, and name= for the name in flows"
                 )
 
     @classmethod
     def configured(cls, properties: Mapping[str, PropertyValue]) -> Self:
-        """Make one with these properties.
+        """Return an instance with these properties.
 
         Raises:
-            InvalidConfiguration: With everything that is wrong.
+            InvalidConfiguration: Lists every error.
         """
         return cls(**properties)
 
     @classmethod
     def problems(cls, properties: Mapping[str, PropertyValue]) -> Sequence[Problem]:
-        """Return everything that is wrong with a configuration; nothing: it is valid."""
+        """Return every error of a configuration; empty if it is valid."""
         try:
             cls.configured(properties)
         except InvalidConfiguration as error:
@@ -138,7 +138,7 @@ class Processor(ABC):
         return ()
 
     def relationships(self) -> Mapping[str, Relationship]:
-        """Return where it sends FlowFiles, by name; configured, so with the dynamic ones."""
+        """Return the relationships by name, including those that dynamic properties add."""
         found = dict(declared_relationships(type(self)))
         dynamic = declared_dynamic(type(self))
         if dynamic is not None and dynamic.relationships:
@@ -147,36 +147,37 @@ class Processor(ABC):
         return found
 
     def check(self) -> Iterator[Problem]:
-        """Yield what is wrong between properties that are right each by itself."""
+        """Yield errors that involve several properties, each of which is valid by itself."""
         yield from ()
 
-    # The hooks do nothing unless a subclass wants them.
+    # The hooks do nothing by default.
 
     def on_scheduled(self, context: ProcessContext) -> None:  # noqa: B027 - a hook
-        """Make ready, before the first trigger after a start.
+        """Prepare for the first trigger after a start.
 
-        What it raises fails the start, which is tried again later; `on_stopped` is not called then,
-        so what was made before is to be let go of first.
+        An exception fails the start, which is retried later. `on_stopped` is not called in that
+        case, so the hook must release its resources before it raises.
         """
 
     @abstractmethod
     def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:
-        """Do a piece of work. Whoever called commits the session afterwards.
+        """Do one unit of work. The caller commits the session afterwards.
 
         Raises:
-            ProcessError: An expected failure: rolled back, FlowFiles penalized, no yield.
-                Whatever else is raised keeps the processor from running for a while, too.
+            ProcessError: An expected failure: the session is rolled back and its FlowFiles are
+                penalized, but the processor does not yield. After any other exception the processor
+                is also not triggered for a while.
         """
 
     def on_unscheduled(self, context: ProcessContext) -> None:  # noqa: B027 - a hook
-        """Hear that no trigger begins any more; those that run may be told to end."""
+        """Handle the start of a stop: no new trigger begins. The hook may end running triggers."""
 
     def on_stopped(self, context: ProcessContext) -> None:  # noqa: B027 - a hook
-        """Let go of what `on_scheduled` made; no trigger runs any more."""
+        """Release what `on_scheduled` acquired; no trigger runs any more."""
 
 
 def declared_properties(processor: type[Processor]) -> Mapping[str, Property[object]]:
-    """Return the properties that a class declares, by name, its bases' first."""
+    """Return the properties that a class declares, by name, those of base classes first."""
     found: dict[str, Property[object]] = {}
     for attribute, value in _attributes(processor):
         if isinstance(value, Property):
@@ -187,13 +188,13 @@ def declared_properties(processor: type[Processor]) -> Mapping[str, Property[obj
 
 
 def declared_relationships(processor: type[Processor]) -> Mapping[str, Relationship]:
-    """Return the relationships that a class declares, by name, its bases' first."""
+    """Return the relationships that a class declares, by name, those of base classes first."""
     found = (value for _, value in _attributes(processor) if isinstance(value, Relationship))
     return {relationship.name: relationship for relationship in found}
 
 
 def declared_dynamic(processor: type[Processor]) -> DynamicProperties[object] | None:
-    """Return what a class says of dynamic properties; None: it takes none."""
+    """Return the dynamic properties that a class declares; None if it accepts none."""
     for _, value in _attributes(processor):
         if isinstance(value, DynamicProperties):
             return value
@@ -202,7 +203,10 @@ def declared_dynamic(processor: type[Processor]) -> DynamicProperties[object] | 
 
 @lru_cache(maxsize=_KEPT_CLASSES)
 def _attributes(processor: type[Processor]) -> tuple[tuple[str, object], ...]:
-    """Return what a class declares; looked for once, as a flow has many processors of few."""
+    """Return the declarations of a class.
+
+    Cached, because a flow has many processors of few classes.
+    """
     names: dict[str, None] = {}
     for cls in reversed(processor.__mro__):
         names.update(dict.fromkeys(vars(cls)))
@@ -234,12 +238,16 @@ def _read(
             problems.append(Problem(name, str(error)))
     extra = {name: value for name, value in given.items() if name not in declared}
     if dynamic is not None and len(extra) > _MAX_DYNAMIC:
-        problems.append(Problem("", f"{len(extra):,} dynamic properties: at most {_MAX_DYNAMIC:,}"))
+        problems.append(
+            Problem(
+                "", f"{len(extra):,} dynamic properties are too many: use at most {_MAX_DYNAMIC:,}"
+            )
+        )
         return values, dynamic_values, problems
     for name, value in extra.items():
         if dynamic is None:
             known = ", ".join(declared) or "none"
-            problems.append(Problem(name, f"there is no such property; there are: {known}"))
+            problems.append(Problem(name, f"unknown property: use one of {known}"))
         elif value is not None:
             try:
                 dynamic_values[name] = dynamic.read(value)

@@ -1,10 +1,10 @@
-"""What a processor can be told: its properties, declared as class attributes that are typed.
+"""Properties of a processor, declared as typed class attributes.
 
-Owns the declarations and the reading of one value. Does not own the values, which are the
-processor's (`processor`), nor parameters, which the flow graph puts in before.
+Owns the declarations and the parsing of one value. Does not own the values, which belong to the
+processor (`processor`), nor parameters, which the flow graph substitutes before.
 
-Invariants: a declaration is immutable and shared by all instances of a class; its default is read
-when the class is made, so that a wrong one is found by the author, not by a user.
+Invariants: a declaration is immutable and shared by all instances of a class. Its default is parsed
+when the class is created, so that its author, not a user, sees an invalid default.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ _UNSET: Final = object()
 
 
 class Configured(Protocol):
-    """What has values for its properties: a processor."""
+    """Object that has property values: a processor."""
 
     @property
     def values(self) -> Mapping[str, object]:
-        """Return the values read, by the property's name."""
+        """Return the parsed values, by the property's name."""
         ...
 
     @property
     def dynamic_values(self) -> Mapping[str, object]:
-        """Return the values of properties that its class does not name."""
+        """Return the values of dynamic properties."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PropertyFacts:
-    """What is documented of a property.
+    """Documentation of a property.
 
     Attributes:
-        name: As flows write it.
+        name: Name in flows.
         type: Its kind, such as ``period``.
-        about: What it is for.
-        default: As a flow would write it; None if it has none.
-        required: Whether it must be given.
-        sensitive: Whether it must not be shown.
+        about: Purpose of the property.
+        default: Default as written in a flow; None if it has none.
+        required: Whether it must be set.
+        sensitive: Whether its value must not be shown.
         expressions: Whether it may hold expressions.
-        choices: The only values, if they are few.
+        choices: The only allowed values, if they are few.
     """
 
     name: str
@@ -63,18 +63,18 @@ class PropertyFacts:
 
 
 class Property(Generic[T]):
-    """A property whose value is the same for every FlowFile; `self.name` is the value, typed.
+    """Property whose value is the same for every FlowFile; `self.name` is the typed value.
 
     With a default or `required` the value is never None.
 
     Args:
         kind: str, int, float, bool, Path, an enum, or a kind such as ``PERIOD`` or ``SIZE``.
-        default: Its value if none is given: of the type, or as text that is read as a user's is.
-        required: It must be given. One with a default need not be.
-        about: What it is for, for the documentation.
-        sensitive: Never shown, printed or written in clear.
-        validator: Raises `InvalidRequest` for a value that is of the type but will not do.
-        name: As flows write it, if it is not the name of the attribute.
+        default: Default value: of the property's type, or text that is parsed like a user's.
+        required: Whether it must be set. A property with a default need not be set.
+        about: Purpose of the property, for the documentation.
+        sensitive: Whether its value is never shown, printed or written in clear text.
+        validator: Raises `InvalidRequest` for a value of the right type that is not allowed.
+        name: Name in flows, if it differs from the name of the attribute.
     """
 
     expressions = False
@@ -146,28 +146,28 @@ class Property(Generic[T]):
         return cast("T", instance.values[self.name])
 
     def read(self, value: PropertyValue) -> object:
-        """Return the value for what a flow's file holds.
+        """Return the value for an entry of a flow's file.
 
         Raises:
-            InvalidRequest: It will not do. The value of a sensitive one is not in the message.
+            InvalidRequest: The entry is invalid. The message does not contain a sensitive value.
         """
         try:
             return self._read(value)
         except InvalidRequest as error:
             if self.sensitive:
                 raise InvalidRequest(
-                    f"the sensitive value is no {self.kind.name} that will do: mend it"
+                    f"the sensitive value is not a valid {self.kind.name}: correct it"
                 ) from None
             raise InvalidRequest(str(error)) from None
 
     def default(self) -> object:
-        """Return the value if none is given; None if there is no default."""
+        """Return the default value; None if there is none."""
         if isinstance(self._default, str):
             return self._read(self._default)
         return self._default
 
     def facts(self) -> PropertyFacts:
-        """Return what is documented of it."""
+        """Return the documentation of the property."""
         default: str | None = None
         if self._default is not None and not self.sensitive:
             default = _shown(self._default)
@@ -190,17 +190,17 @@ class Property(Generic[T]):
 
 
 class ExpressionProperty(Property[Expression[T]]):
-    """A property that may hold ``${attribute}``: its value differs by FlowFile.
+    """Property that may hold ``${attribute}``: its value depends on the FlowFile.
 
-    `self.name` is an `Expression`: ask it with `self.name.of(flowfile)`.
+    `self.name` is an `Expression`: evaluate it with `self.name.of(flowfile)`.
 
     Args:
-        kind: As for `Property`, for what comes out.
-        default: Text, which may hold expressions; without one the property must be given.
-        about: What it is for, for the documentation.
-        sensitive: Never shown, printed or written in clear.
-        validator: Judges what comes out, for each FlowFile.
-        name: As flows write it, if it is not the name of the attribute.
+        kind: Kind of the result, as for `Property`.
+        default: Text, which may hold expressions; without a default the property must be set.
+        about: Purpose of the property, for the documentation.
+        sensitive: Whether its value is never shown, printed or written in clear text.
+        validator: Checks the result, for each FlowFile.
+        name: Name in flows, if it differs from the name of the attribute.
     """
 
     expressions = True
@@ -223,15 +223,15 @@ class ExpressionProperty(Property[Expression[T]]):
 
 
 class DynamicProperties(Generic[T]):
-    """Says that a processor takes properties which its class does not name.
+    """Declares that a processor accepts properties that its class does not name.
 
-    As a class attribute, one of a class: ``rules = DynamicProperties(str)``; `self.rules` is the
-    values by name, typed.
+    A class declares at most one, as ``rules = DynamicProperties(str)``; `self.rules` holds the
+    typed values by name.
 
     Args:
-        kind: Of the values.
-        about: What names and values mean, for the documentation.
-        relationships: Whether each adds a relationship of its name.
+        kind: Kind of the values.
+        about: Meaning of names and values, for the documentation.
+        relationships: Whether each property adds a relationship of the same name.
     """
 
     expressions = False
@@ -257,21 +257,21 @@ class DynamicProperties(Generic[T]):
         return cast("Mapping[str, T]", instance.dynamic_values)
 
     def read(self, value: PropertyValue) -> object:
-        """Return the value of one for what a flow's file holds.
+        """Return the value of one dynamic property for an entry of a flow's file.
 
         Raises:
-            InvalidRequest: It will not do.
+            InvalidRequest: The entry is invalid.
         """
         return self.kind.read(value)
 
 
 class DynamicExpressions(DynamicProperties[Expression[T]]):
-    """Dynamic properties that may hold ``${attribute}``: `self.rules` is expressions by name.
+    """Dynamic properties that may hold ``${attribute}``: `self.rules` holds expressions by name.
 
     Args:
-        kind: Of what comes out.
-        about: What names and values mean, for the documentation.
-        relationships: Whether each adds a relationship of its name.
+        kind: Kind of the results.
+        about: Meaning of names and values, for the documentation.
+        relationships: Whether each property adds a relationship of the same name.
     """
 
     expressions = True
@@ -285,7 +285,7 @@ class DynamicExpressions(DynamicProperties[Expression[T]]):
 def expressions_of(
     kind: type[T] | Kind[T], validator: Callable[[T], object] | None = None
 ) -> Kind[Expression[T]]:
-    """Return the kind of expressions whose value is of `kind`."""
+    """Return the kind of expressions whose result is of `kind`."""
     result = kind_of(kind)
 
     def parse(text: str) -> Expression[T]:

@@ -1,12 +1,12 @@
-"""Finding the class of a processor by its name or its import path.
+"""Registry that finds the class of a processor by its name or its import path.
 
-Owns which names are known: those that are passed in, and those that installed packages declare by
-the entry points of a group, if the operator listed the package. Does not own the classes, nor the
-list of modules that flows may name (`flow.modules`).
+Owns the known names: those passed in, and those that installed packages declare as entry points, if
+the operator listed the package. Does not own the classes, nor the list of modules that flows may
+name (`flow.modules`).
 
-Invariants: `find` imports only what is passed in or listed, and `check` imports nothing of users.
-A class that cannot be imported is an error that names it, and hides no other. A name that two
-packages declare is refused when it is used.
+Invariants: `find` imports only modules that are passed in or listed, and `check` imports no user
+code. If a class cannot be imported, the error names it, and other classes remain available. A name
+that two packages declare is refused when a flow uses it.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ _WHAT: Final = "processor"
 
 
 def installed_paths() -> list[tuple[str, str]]:
-    """Return name and import path of every processor that installed packages declare."""
+    """Return the name and import path of every processor that installed packages declare."""
     return [(entry.name, entry.value) for entry in entry_points(group=ENTRY_POINT_GROUP)]
 
 
 class ProcessorRegistry:
-    """The processors that a flow may name.
+    """Processors that a flow may name.
 
     Args:
         builtin: Classes or import paths by name.
         installed: Names and import paths that packages declare, see `installed_paths`.
-        modules: The modules that flows may name; without it, none but those of `builtin`.
+        modules: Modules that flows may name; without it, only those of `builtin`.
 
     Attributes:
-        modules: The modules that flows may name.
+        modules: Modules that flows may name.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class ProcessorRegistry:
         self._loaded: dict[str, type[Processor]] = {}
 
     def names(self) -> list[str]:
-        """Return the names that a flow may use, sorted; import paths work, too."""
+        """Return the names that a flow may use, sorted. Flows may also use import paths."""
         listed = {
             name
             for name, paths in self._installed.items()
@@ -72,10 +72,10 @@ class ProcessorRegistry:
         """Return the class of a name, or of an import path ``package.module:Class``.
 
         Raises:
-            NotFound: There is none; the message has names that are alike.
-            Conflict: Two packages declare it.
-            InvalidRequest: A flow may not name it, it is not a processor, or its module cannot be
-                imported.
+            NotFound: No processor has this name; the message suggests similar names.
+            Conflict: Two packages declare the name.
+            InvalidRequest: Flows are not allowed to name it, it is not a processor, or its module
+                cannot be imported.
         """
         if name in self._loaded:
             return self._loaded[name]
@@ -90,13 +90,13 @@ class ProcessorRegistry:
         return found
 
     def check(self, name: str) -> type[Processor] | None:
-        """Check that a flow may use a name or import path. Imports nothing of users.
+        """Check that a flow may use a name or import path, without importing user code.
 
         Returns:
-            The class, if it comes with Penstock or was imported before; else None.
+            The class, if it is part of Penstock or already imported; else None.
 
         Raises:
-            PenstockError: As `find`, as far as that can be seen without the class.
+            PenstockError: The errors of `find` that can be detected without the class.
         """
         place = self._place(name)
         if name in self._loaded or not isinstance(place, str) or place in self._builtin_paths:
@@ -113,16 +113,16 @@ class ProcessorRegistry:
         declared = [*([] if builtin is None else [builtin]), *listed]
         if len(declared) > 1:
             raise Conflict(
-                f"processor {name!r} is declared more than once ({', '.join(map(str, declared))}): "
-                "use the import path of the one that you mean"
+                f"processor {name!r} is declared more than once "
+                f"({', '.join(map(str, declared))}): use the import path of one of them"
             )
         if declared:
             return declared[0]
         if installed:
-            return installed[0]  # its use is refused with the reason
+            return installed[0]  # refused on use, with the reason
         alike = get_close_matches(name, self.names(), n=3)
         hint = f"did you mean {' or '.join(alike)}?" if alike else "see penstock processor list"
-        raise NotFound(f"there is no processor {name!r}: {hint}")
+        raise NotFound(f"unknown processor {name!r}: {hint}")
 
 
 def _processor(path: str, found: object) -> type[Processor]:
@@ -132,6 +132,7 @@ def _processor(path: str, found: object) -> type[Processor]:
         raise NotFound(f"processor {path}: {names} {kind} in {module}")
     if isabstract(found):
         raise InvalidRequest(
-            f"processor {path}: {names} is abstract: give it {', '.join(found.__abstractmethods__)}"
+            f"processor {path}: {names} is an abstract class: implement "
+            f"{', '.join(found.__abstractmethods__)}"
         )
     return found

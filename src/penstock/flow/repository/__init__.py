@@ -1,1 +1,1 @@
-"""Where FlowFiles are durable: the journal and the swap files."""
+"""Durable storage of FlowFiles: the journal and the swap files."""

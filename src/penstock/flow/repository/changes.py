@@ -1,9 +1,9 @@
-"""What a commit changes, and what a start finds: the values between the repository and others.
+"""Values of the FlowFile repository: the changes of a commit, and the result of recovery.
 
-Owns these values. Does not own what is done with them (`repository`).
+Owns these values. Does not own their processing (`repository`).
 
-Invariant: a `Changes` says of each FlowFile what it was before and what it is now, so that the
-repository counts the references to content without being asked to.
+Invariant: `Changes` contains the previous and the new version of each FlowFile, so that the
+repository can count the references to content by itself.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """One commit. It happens whole or not at all.
+    """One commit. It is applied completely or not at all.
 
     Attributes:
-        puts: FlowFiles by the id of the queue in which they are from now on, new and known ones.
-        replaced: Those of `puts` that the repository knows, as they were last committed.
-        removes: FlowFiles that are gone, as they were last committed.
-        missing: FlowFiles that are gone because their content could not be found.
-        written: What a `ContentWriter` finished for this commit, which is the first that puts a
-            FlowFile with it. Its writer holds each claim; the commit ends that, so that a claim
-            which no FlowFile of `puts` refers to goes.
+        puts: New and known FlowFiles, by the id of the queue in which they are from now on.
+        replaced: Known FlowFiles of `puts`, as last committed.
+        removes: Removed FlowFiles, as last committed.
+        missing: FlowFiles removed because their content is missing.
+        written: Claims that a `ContentWriter` finished for this commit, the first that puts a
+            FlowFile with them. Until the commit, the writer holds a reference to each claim. The
+            commit releases it, so that a claim to which no FlowFile of `puts` refers is deleted.
         states: New state of processors by key; None deletes it.
     """
 
@@ -43,17 +43,17 @@ class Changes:
 
     @property
     def creates(self) -> bool:
-        """Say whether some of `puts` are new."""
+        """Return whether some of `puts` are new."""
         return sum(map(len, self.puts.values())) > len(self.replaced)
 
 
 @dataclass(slots=True)
 class RecoveredQueue:
-    """What is in a queue at start.
+    """Content of a queue at start.
 
     Attributes:
-        flowfiles: Those whose home is the journal, in no order.
-        swap_files: In the order in which they were written.
+        flowfiles: FlowFiles whose home is the journal, in no order.
+        swap_files: Swap files, in the order in which they were written.
     """
 
     flowfiles: list[FlowFile] = field(default_factory=list)
@@ -62,13 +62,13 @@ class RecoveredQueue:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryEvent:
-    """Something that whoever looks after the flow has to know.
+    """Event of recovery that an operator needs to know.
 
     Attributes:
         kind: `commits-cut`, `journal-torn`, `journal-damaged`, `swap-file-missing`,
             `swap-file-unknown` or `content-orphaned`.
         message: What was found, where, and what was done about it.
-        count: How many commits, bytes, FlowFiles or files.
+        count: Number of commits, bytes, FlowFiles or files.
     """
 
     kind: str
@@ -78,13 +78,13 @@ class RecoveryEvent:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What a start found.
+    """Result of recovery.
 
     Attributes:
-        queues: What is in each queue, by its id; also of queues that the flow does not have (any
-            more): their FlowFiles and content stay until the queue is there again or they are
+        queues: Content of each queue, by its id. Queues that the flow does not have (any more) are
+            included: their FlowFiles and content stay until the queue exists again or they are
             removed.
-        events: What went wrong, if anything did.
+        events: Problems that recovery found.
     """
 
     queues: Mapping[str, RecoveredQueue]

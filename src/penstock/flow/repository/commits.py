@@ -1,19 +1,20 @@
-"""Commits in their order: journaled and applied, settled when they are durable, or undone.
+"""Commits in order: each is journaled and applied, then becomes durable or is undone.
 
-Owns the state, its mutex, and who waits for durability. Does not own when something is made durable
-(`committing`), what a commit says (`state` plans and applies it), reading back (`recovery`).
+Owns the state, its mutex, and the threads that wait for durability. Does not own when commits are
+made durable (`committing`), the content of a commit (`state` plans and applies it), nor recovery
+(`recovery`).
 
 Invariants:
 
-- Commits are journaled and applied in one order, under one mutex; so a start finds the state after
-  one of them. No fsync happens under it.
-- A commit that somebody waits for and that cannot be made durable is undone, and the journal is
-  poisoned: it holds what did not happen. Nothing more is committed until a snapshot stands for all
-  that did.
-- A full disk refuses a commit and changes nothing.
-- If it is not known after an exception whether a commit was made, the repository stops: it refuses
-  everything, and deletes and writes nothing, until a restart reads the journal. Its process is told
-  to restart.
+- Commits are journaled and applied in one order, under one mutex, so that recovery finds the state
+  after one of them. No fsync is made under the mutex.
+- If a thread waits for a commit that cannot be made durable, the commit is undone. The journal then
+  contains a commit that does not count: it is poisoned. No further commit is accepted until a
+  snapshot replaces the journal.
+- If the disk is full, the commit is refused and nothing changes.
+- If an exception leaves open whether a commit was made, the repository stops: it refuses every
+  call, and deletes and writes nothing, until a restart reads the journal. The process is asked to
+  restart.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ _logger = logging.getLogger(__name__)
 
 
 class Ticket:
-    """A commit that was made.
+    """Commit that was made.
 
     Attributes:
-        error: Why it was undone, if it was.
+        error: Why it was undone; None if it was not.
     """
 
     __slots__ = ("batch", "error", "references", "undo")
@@ -61,12 +62,12 @@ class Ticket:
 
 
 class Pass(NamedTuple):
-    """What makes durable what was committed up to now.
+    """Pass that makes all commits up to now durable.
 
     Attributes:
-        number: Of the last commit that it makes durable.
-        released: Content that nobody refers to after that commit.
-        finish: Fsyncs the journal; after the content.
+        number: Number of the last commit of the pass.
+        released: Content without references after that commit.
+        finish: Fsyncs the journal; called after the fsync of the content.
     """
 
     number: int
@@ -75,12 +76,12 @@ class Pass(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """What a snapshot holds.
+    """State for a snapshot.
 
     Attributes:
-        state: A copy of the state.
-        released: Content that nobody refers to in it.
-        heals: The journal before was poisoned, and a snapshot of this replaces it.
+        state: Copy of the state.
+        released: Content without references in that state.
+        heals: Whether the journal was poisoned, so that this snapshot replaces it.
     """
 
     state: State
@@ -89,24 +90,24 @@ class Cut(NamedTuple):
 
 
 class Commits:
-    """What was committed. Every method takes the mutex itself.
+    """Commits of a repository. Every method acquires the mutex itself.
 
-    The mutex is the owner of state and journal: sessions of all threads commit, each holds it for
-    the append of one record, and mail to an owning thread would cost more than that. A second one
-    is for the sequences alone, so that who makes FlowFiles does not wait for somebody's commit.
+    The mutex protects state and journal. Sessions of all threads commit, and each holds it while
+    one record is appended. Mail to an owning thread would cost more. A second mutex protects the
+    sequences, so that threads that create FlowFiles do not wait for commits.
 
     Args:
-        state: As it was read, after the last commit of the journals.
-        journals: Where commits go.
-        content: What they refer to.
-        clock: Tells how long a snapshot holds commits up.
+        state: State after the last commit of the journals.
+        journals: Journals for the commits.
+        content: Content to which commits refer.
+        clock: Measures how long a snapshot delays commits.
 
     Attributes:
-        durable: The number up to which commits are durable.
-        count: Commits that were made.
-        durable_count: Those of them that somebody waited for, until they were durable.
-        refused_count: Commits that were refused.
-        snapshot_hold_us: How long commits were held up by the last snapshot.
+        durable: Number of the last durable commit.
+        count: Number of commits made.
+        durable_count: Number of commits that a caller waited for until they were durable.
+        refused_count: Number of commits refused.
+        snapshot_hold_us: How long the last snapshot delayed commits, in microseconds.
     """
 
     def __init__(
@@ -134,12 +135,12 @@ class Commits:
 
     @property
     def is_poisoned(self) -> bool:
-        """Say whether commits wait for a snapshot that replaces the journal."""
+        """Return whether commits wait for a snapshot that replaces the journal."""
         return self._poison is not None
 
     @property
     def is_stopped(self) -> bool:
-        """Say whether everything is refused until a restart."""
+        """Return whether every call is refused until a restart."""
         return self._stopped is not None
 
     def append(
@@ -149,12 +150,13 @@ class Commits:
         *,
         durable: bool,
     ) -> Ticket | None:
-        """Journal and apply what a plan says; None: there was nothing to do.
+        """Journal and apply a plan; return None if there is nothing to do.
 
         Args:
             plan: As in `Committer.commit`.
-            references: How many more (or fewer) refer to each resource afterwards.
-            durable: Somebody waits until it is durable: it is undone if that cannot be.
+            references: Change of the reference count of each resource.
+            durable: Whether the caller waits for durability: then the commit is undone if it cannot
+                be made durable.
 
         Raises:
             Conflict: The plan is not possible.
@@ -188,39 +190,39 @@ class Commits:
             return ticket
 
     def read(self, look: Callable[[State], _T]) -> _T:
-        """Return what a function takes from the state.
+        """Return the result of a function of the state.
 
-        It must be quick, and change nothing but what needs no journal.
+        The function must be fast, and must change only what is not journaled.
         """
         with self._mutex:
             return look(self._state)
 
     def may_be_recorded(self, name: str) -> bool:
-        """Say whether a start may find a record of a swap file."""
+        """Return whether recovery may find a record of a swap file."""
         with self._mutex:
             known = name in self._state.files or name in self._state.leaving
             return known or self._stopped is not None
 
     def reserve(self, take: Callable[[Sequences], _T]) -> _T:
-        """Return what a function takes from a sequence.
+        """Return the result of a function that takes values from a sequence.
 
-        Commits go on meanwhile. A snapshot may miss it, and needs not know: what a commit used was
-        taken before it.
+        Commits continue meanwhile. A snapshot may miss the taken values, which does no harm: values
+        used by a commit were taken before it.
         """
         with self._sequence_mutex:
             return take(self._state.sequences)
 
-    # -- becoming durable
+    # -- durability
 
     def is_waiting(self, ticket: Ticket) -> bool:
-        """Say whether a commit is neither durable nor undone."""
+        """Return whether a commit is neither durable nor undone."""
         return ticket in self._waiting
 
     def begin_pass(self) -> Pass:
-        """Begin to make durable what was committed up to now; `settle` or `fail` ends it.
+        """Begin a pass that makes all commits up to now durable; `settle` or `fail` ends it.
 
         Raises:
-            Unavailable: It failed already, and nothing is to be ended.
+            Unavailable: The pass could not begin, and must not be ended.
         """
         with self._mutex:
             self._check_not_stopped()
@@ -234,29 +236,29 @@ class Commits:
                 raise
 
     def settle(self, number: int) -> None:
-        """Note that commits up to a number are durable."""
+        """Mark commits up to a number as durable."""
         with self._mutex:
             self._settle(number)
 
     def fail(self, error: BaseException, number: int | None = None) -> None:
-        """Undo the commits that somebody waits for, up to a number; None: all."""
+        """Undo commits that callers wait for, up to a number; None: all of them."""
         with self._mutex:
             self._undo(self._state.number if number is None else number, error)
 
     def call_when_stopped(self, callback: Callable[[], None]) -> None:
-        """Call back once everything is refused until a restart; the callback must not block."""
+        """Register a callback for the time when the repository stops; it must not block."""
         with self._mutex:
             self._on_stop = callback
             if self._stopped is not None:
                 callback()
 
     def stop(self, error: BaseException) -> None:
-        """Refuse everything until a restart: an exception came after a commit was made."""
+        """Stop until a restart, because an exception followed a commit that was made."""
         with self._mutex:
             self._stop(error)
 
     def begin_snapshot(self) -> Cut:
-        """Go on in the next journal, and return what a snapshot has to hold.
+        """Switch to the next journal, and return the state for a snapshot.
 
         Raises:
             Unavailable: The repository is stopped.
@@ -270,14 +272,14 @@ class Commits:
             return cut
 
     def snapshot_stands(self, cut: Cut) -> None:
-        """Note that a snapshot is durable."""
+        """Record that a snapshot is durable."""
         with self._mutex:
             self._settle(cut.state.number)
             if cut.heals:
                 self._poison = None
 
     def close(self) -> bool:
-        """Refuse what comes from now on; False: it was so already."""
+        """Refuse further calls; return False if the repository was already closed."""
         with self._mutex:
             was_open, self._closed = not self._closed, True
             return was_open
@@ -289,7 +291,7 @@ class Commits:
         if self._poison is not None:
             self.refused_count += 1
             raise Unavailable(
-                "the FlowFile repository writes its journal anew, because an fsync failed "
+                "the FlowFile repository replaces its journal because an fsync failed "
                 f"({self._poison}): check the disk, and try again"
             )
 
@@ -297,17 +299,18 @@ class Commits:
         if self._stopped is not None:
             self.refused_count += 1
             raise Unavailable(
-                "the FlowFile repository has stopped, because after an exception it is not known "
-                f"whether a commit was made ({self._stopped}): restart the flow, which reads the "
-                "journal"
+                f"the FlowFile repository has stopped, because an exception ({self._stopped}) "
+                "left open whether a commit was made: restart the flow, which reads the journal"
             )
 
     def _stop(self, error: BaseException) -> None:
         if self._stopped is None:
-            self._stopped = "an exception"  # first, as describing it may raise, too
+            self._stopped = "an exception"  # set first, because `described` may raise
             try:
                 self._stopped = described(error)
-                _logger.error("the FlowFile repository stops: restart it", exc_info=error)
+                _logger.error(
+                    "the FlowFile repository has stopped: restart the flow", exc_info=error
+                )
             finally:
                 if self._on_stop is not None:
                     self._on_stop()
@@ -322,10 +325,10 @@ class Commits:
     def _undo(self, number: int, error: BaseException) -> None:
         failed = [one for one in self._waiting if one.batch.number <= number]
         if not failed:
-            return  # nobody was promised anything, and the journal can sync again
+            return  # no caller waits, and the journal can be synced again
         try:
             self._poison = described(error)
-            # A snapshot under way may hold what is undone here: only a later one counts.
+            # A running snapshot may contain commits undone here: only a later one counts.
             self._state.number += 1
             for ticket in reversed(failed):
                 assert ticket.undo is not None
@@ -338,10 +341,12 @@ class Commits:
             self._stop(second)
             raise
         _logger.error(
-            "undone, as an fsync failed: %s: %s", counted(len(failed), "commit"), described(error)
+            "undone because an fsync failed: %s: %s",
+            counted(len(failed), "commit"),
+            described(error),
         )
 
 
 def described(error: BaseException) -> str:
-    """Return the message of an exception, with its type if it is not one of Penstock's."""
+    """Return the message of an exception, with its type unless it is a Penstock error."""
     return str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"

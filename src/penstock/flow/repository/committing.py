@@ -1,13 +1,13 @@
-"""Making commits durable: passes of fsyncs, snapshots, and deleting what a commit let go.
+"""Durability of commits: passes of fsyncs, snapshots, and deletion of released files.
 
-Owns when something is made durable and in which order on the disk, the journals' fsyncs and
-snapshots. Does not own the commits themselves (`commits`), reading back (`recovery`).
+Owns when commits are made durable, the order of writes to the disk, the fsyncs of journals, and
+snapshots. Does not own the commits themselves (`commits`), nor recovery (`recovery`).
 
 Invariants:
 
-- Content is fsynced before the journal that refers to it, and released content and swap files go
-  when the journal that released them is durable.
-- A poisoned journal (see `commits`) is replaced by a snapshot by the next pass.
+- Content is fsynced before the journal that refers to it. Released content and swap files are
+  deleted once the journal that released them is durable.
+- The next pass replaces a poisoned journal (see `commits`) by a snapshot.
 """
 
 from __future__ import annotations
@@ -40,22 +40,23 @@ _FSYNCS_MAX: Final = 2  # a pass and a snapshot
 
 
 class Committer:
-    """Makes commits, one after the other, and makes them durable, many at once.
+    """Makes commits one after the other, and makes many of them durable at once.
 
-    One mutex keeps passes of fsyncs apart from the dropping of old journals, another one snapshots
-    from each other; that of the commits is taken after them, and never held during an fsync.
+    One mutex separates passes of fsyncs from the deletion of old journals, and another one
+    separates snapshots. The mutex of the commits is acquired after them, and never held during an
+    fsync.
 
     Args:
-        state: As it was read, after the last commit of the journals.
-        journals: Where commits go.
-        content: What they refer to.
-        swap: Where swap files are.
-        clock: Tells the time.
+        state: State after the last commit of the journals.
+        journals: Journals for the commits.
+        content: Content to which commits refer.
+        swap: Folder of swap files.
+        clock: The current time.
         options: When to sync and to write a snapshot.
 
     Attributes:
-        commits: What was committed.
-        snapshots: Written since the start.
+        commits: Commits made.
+        snapshots: Snapshots written since the start.
     """
 
     def __init__(
@@ -89,16 +90,19 @@ class Committer:
         )
         self._stopped = threading.Event()
         self._snapshot_at = 0
-        self._snapshot_planned = threading.Lock()  # held from the decision to its end
+        self._snapshot_planned = (
+            threading.Lock()
+        )  # held from the decision until the snapshot is finished
         self._plan_next_snapshot()
 
-    # -- the beginning
+    # -- start
 
     def begin(self, *, anew: bool) -> None:
-        """Make durable what was read, before anything is deleted or written.
+        """Make the recovered state durable, before anything is deleted or written.
 
         Args:
-            anew: The journals hold something that does not count: let a snapshot stand for all.
+            anew: Whether the journals contain records that do not count, so that a snapshot must
+                replace them.
 
         Raises:
             Unavailable: I/O error or full disk.
@@ -109,15 +113,15 @@ class Committer:
             self._journals.begin_sync()()
 
     def look_for_released(self) -> None:
-        """Let a pass come within the interval: content was released without a commit."""
+        """Schedule a pass within the interval, because content was released without a commit."""
         self._syncer.wrote(0)
 
     def delete_leaving(self) -> None:
-        """Delete swap files that were done with before the start."""
+        """Delete swap files whose rows were all done before the start."""
         self._delete((), self.commits.durable)
 
     def abandon(self) -> None:
-        """Stop without writing anything."""
+        """Stop without writing."""
         self.commits.close()
         if self._threads is not None:
             self._threads.close()
@@ -132,13 +136,13 @@ class Committer:
         *,
         durable: bool,
     ) -> None:
-        """Journal and apply what a plan says.
+        """Journal and apply a plan.
 
         Args:
-            plan: Given the state and the number up to which commits are durable, returns the
+            plan: Function of the state and of the number of the last durable commit. It returns the
                 record, or None if there is nothing to do.
-            references: How many more (or fewer) refer to each resource afterwards.
-            durable: Wait until it survives a power loss.
+            references: Change of the reference count of each resource.
+            durable: Whether to wait until the commit survives a power loss.
 
         Raises:
             Conflict: The plan is not possible.
@@ -146,7 +150,7 @@ class Committer:
             Closed: The repository is closed.
         """
         if self._threads is None and self.commits.is_poisoned:
-            self.sync()  # nobody else would
+            self.sync()  # no other thread syncs
         ticket = self.commits.append(plan, references, durable=durable)
         if ticket is None:
             return
@@ -159,14 +163,14 @@ class Committer:
                 self._start_snapshot()
         except BaseException as error:
             if ticket.error is None:
-                self.commits.stop(error)  # the caller takes it as not made, but it was
+                self.commits.stop(error)  # the caller assumes that it was not made, but it was
             raise
 
     def _wait_for(self, ticket: Ticket) -> None:
         try:
             failure = self._syncer.request().exception()
         except Closed as error:
-            # Closing came in between, and makes durable what was appended before.
+            # `close` came in between; it makes earlier commits durable.
             self._stopped.wait()
             failure = error
         if ticket.error is not None:
@@ -179,16 +183,16 @@ class Committer:
     # -- durability
 
     def sync(self) -> None:
-        """Make durable what was committed.
+        """Make all commits durable.
 
         Raises:
-            Unavailable: It failed; commits that waited were undone.
+            Unavailable: The sync failed; commits with waiting callers were undone.
             Closed: The repository is closed.
         """
         self._syncer.request().result()
 
     def _pass(self) -> int:
-        """Make durable what was committed up to now; return its number."""
+        """Make all commits up to now durable; return the number of the last one."""
         if self.commits.is_poisoned:
             return self._heal()
         with self._disk_mutex:
@@ -204,17 +208,17 @@ class Committer:
         return begun.number
 
     def _heal(self) -> int:
-        """Replace the poisoned journal by a snapshot; return the number that is durable."""
+        """Replace the poisoned journal by a snapshot; return the last durable commit's number."""
         try:
             self.snapshot()
         except BaseException as error:
-            # Those that were appended between the fsync that failed and its failure, too.
+            # Also those that were appended between the failed fsync and its handling.
             self.commits.fail(error)
             raise
         return self.commits.durable
 
     def _delete(self, released: Sequence[ResourceClaim], number: int) -> None:
-        """Delete what nobody refers to since a commit that is durable."""
+        """Delete content that has no references since a durable commit."""
         self._content.delete_released(released)
         leaving = self.commits.read(
             lambda state: {
@@ -227,10 +231,10 @@ class Committer:
     # -- snapshots
 
     def snapshot(self) -> None:
-        """Write a snapshot and begin a new journal; commits go on but for a moment.
+        """Write a snapshot and begin a new journal; commits are delayed only for a moment.
 
         Raises:
-            Unavailable: It failed; the journals go on without it.
+            Unavailable: The snapshot failed; the journals are used without it.
         """
         with self._snapshot_mutex:
             self._journals.create_next()
@@ -252,15 +256,15 @@ class Committer:
         try:
             self._threads.run(self._snapshot_or_later)
         except Closed:
-            return  # closing writes one
-        except Exception as error:  # noqa: BLE001  -- no thread can be started
+            return  # `close` writes one
+        except Exception as error:  # noqa: BLE001  -- thread start failed
             self._put_snapshot_off(error)
             self._snapshot_planned.release()
 
     def _snapshot_or_later(self) -> None:
         try:
             self.snapshot()
-        except Exception as error:  # noqa: BLE001  -- the commit that it came with stands
+        except Exception as error:  # noqa: BLE001  -- the commit that triggered it is valid
             self._put_snapshot_off(error)
         finally:
             self._snapshot_planned.release()
@@ -269,16 +273,18 @@ class Committer:
         self._snapshot_at = self._journals.size_bytes + self._options.snapshot_bytes // 4
         details = None if isinstance(error, PenstockError) else error
         _logger.warning(
-            "no snapshot of the FlowFile repository could be written: %s", error, exc_info=details
+            "the snapshot of the FlowFile repository could not be written: %s",
+            error,
+            exc_info=details,
         )
 
     def _plan_next_snapshot(self) -> None:
         self._snapshot_at = max(self._options.snapshot_bytes, 2 * self._journals.snapshot_bytes)
 
-    # -- the end
+    # -- end
 
     def close(self) -> None:
-        """Make all durable and stop. Twice is fine.
+        """Make everything durable and stop. A second call does nothing.
 
         Raises:
             Unavailable: The last commits could not be made durable.
@@ -298,7 +304,7 @@ class Committer:
     def _close_with_snapshot(self) -> None:
         commits = self.commits
         if commits.is_stopped:
-            # The journal has it all, and the next start reads it.
+            # The journal is complete without the snapshot, and the next start reads it.
             self._content.sync()
             self._journals.begin_sync()()
             return
@@ -307,22 +313,22 @@ class Committer:
             return
         try:
             self.snapshot()
-        except Exception as error:  # noqa: BLE001  -- the journal does as well
-            _logger.warning("closing without a snapshot: %s", error)
+        except Exception as error:  # noqa: BLE001  -- the journal is sufficient
+            _logger.warning("the FlowFile repository closes without a snapshot: %s", error)
             self._pass()
 
     @property
     def unsynced_age_s(self) -> float:
-        """Return the age of the oldest commit that is not synced; 0 without a background sync."""
+        """Return the age of the oldest commit that is not synced; 0 without background syncs."""
         return 0.0 if self._threads is None else self._threads.unsynced.age_s()
 
     def unsynced_trouble(self) -> str | None:
-        """Return what is wrong if a commit waits too long for its sync."""
+        """Return an error text if a commit waits too long for its sync."""
         return None if self._threads is None else self._threads.unsynced.trouble()
 
     @property
     def syncs(self) -> tuple[int, int]:
-        """Return how many passes of fsyncs there were, and how many failed."""
+        """Return the number of passes of fsyncs, and the number of failed ones."""
         return self._syncer.passes, self._syncer.failures
 
     @property

@@ -1,6 +1,6 @@
-"""How many more, or fewer, FlowFiles refer to each resource claim after a commit.
+"""Change of the number of FlowFiles that refer to each resource claim, for a commit.
 
-Owns that one sum. Does not own the counts (`storage.content`).
+Owns that sum. Does not own the counts (`storage.content`).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 def references_of(changes: Changes) -> Counter[ResourceClaim]:
-    """Return the difference that some changes make, by resource claim."""
+    """Return the change of the reference counts by resource claim."""
     counts = Counter([one for put in changes.puts.values() for one in _resources_of(put)])
     before = [*changes.replaced, *changes.removes, *changes.missing]
-    # The writer of what was written counted as one until now.
+    # The writer of a written claim counted as one reference until now.
     gone = [*_resources_of(before), *[claim.resource for claim in changes.written]]
     if gone:
-        # Counted first: what is subtracted one by one is a step of the interpreter each.
+        # Counted first, because `subtract` takes an interpreter step for each item.
         counts.subtract(Counter(gone))
     return counts
 

@@ -1,17 +1,17 @@
-"""The journals of a repository and their snapshots: one behind the other, each in its folder.
+"""Journals of a repository and their snapshots: consecutive generations, each in its folder.
 
-Owns: which journal is written, which ones a start must read, and when old ones may go. Does not own
-the records (`records`), nor who may call when (`committing`).
+Owns which journal is written, which ones recovery must read, and when old ones may be deleted. Does
+not own the records (`records`), nor the threads that call it (`committing`).
 
-    journals/<generation>/    commits; the next generation goes on where it ends
-    snapshots/<generation>/   the state when this generation began, in pieces; the last one says so
+    journals/<generation>/    commits; the next generation continues after them
+    snapshots/<generation>/   state at its start, in parts; the last part is marked
 
 Invariants:
 
-- A snapshot counts when its last piece is durable; only then the generations before its own go, so
-  that a start finds the one with the snapshot's number, or the first.
-- Commits have consecutive numbers over all generations: where one is missing, the rest was never
-  durable, or there is damage.
+- A snapshot is valid when its last part is durable. Only then are earlier generations deleted, so
+  that recovery finds the journal with the snapshot's generation, or the first one.
+- Commits have consecutive numbers over all generations. If one is missing, the later ones were
+  never durable, or there is damage.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ def journal_folder(folder: str, generation: int) -> str:
 
 
 def snapshot_folder(folder: str, generation: int) -> str:
-    """Return the folder of the snapshot that a generation begins with."""
+    """Return the folder of the snapshot at the start of a generation."""
     return f"{folder}/snapshots/{generation:0{_DIGITS}d}"
 
 
 def generations_in(fs: FileSystem, folder: str) -> list[int]:
-    """Return the numbers of the folders that hold a file, ascending."""
+    """Return the numbers of the folders that contain a file, ascending."""
     fs.mkdir(folder)
     return sorted(
         int(name)
@@ -56,18 +56,18 @@ def generations_in(fs: FileSystem, folder: str) -> list[int]:
 
 
 class Journals:
-    """The journals that a start would read now; the newest one is written.
+    """Journals that recovery would read now; the newest one is written.
 
-    Calls are one at a time, but for `create_next`, `write_snapshot` and what `begin_sync` gives,
-    which touch nothing that the others do; and nothing runs beside `drop_old` and `close` that
-    fsyncs.
+    Calls must not overlap, except `create_next`, `write_snapshot` and the function that
+    `begin_sync` returns, which change nothing that the others use. No fsync may run during
+    `drop_old` or `close`.
 
     Args:
-        folder: Of the repository.
+        folder: Folder of the repository.
         fs: The file system.
         clock: For the times in the files.
-        journals: By generation, those that a start would read.
-        snapshot_number: Of the last commit in the snapshot that is there; 0: none is.
+        journals: Journals that recovery would read, by generation.
+        snapshot_number: Number of the last commit in the existing snapshot; 0 without a snapshot.
         snapshot_bytes: Its size.
     """
 
@@ -95,15 +95,15 @@ class Journals:
 
     @property
     def size_bytes(self) -> int:
-        """Return the size of what a start would replay."""
+        """Return the size of the files that recovery would read."""
         return self._old_bytes + self._current.size_bytes
 
     def append(self, record: bytes) -> None:
-        """Append a commit; `Unavailable`: nothing was appended."""
+        """Append a commit; `Unavailable` means that nothing was appended."""
         self._current.append((record,))
 
     def begin_sync(self) -> Callable[[], None]:
-        """Return what makes durable what was appended up to now, older generations first."""
+        """Return a function that makes all records up to now durable, older generations first."""
         finishing = [one.begin_sync() for one in self._journals.values() if one.unsynced]
 
         def finish_sync() -> None:
@@ -113,7 +113,7 @@ class Journals:
         return finish_sync
 
     def create_next(self) -> None:
-        """Make the next generation's journal, durably and empty.
+        """Create the next generation's journal, empty and durable.
 
         Raises:
             Unavailable: Full disk or I/O error.
@@ -124,7 +124,7 @@ class Journals:
         self._next = journal
 
     def switch(self) -> None:
-        """Write to the generation that `create_next` made."""
+        """Write to the generation that `create_next` created from now on."""
         assert self._next is not None
         self._journals[self._newest + 1] = self._next
         self._old_bytes = self.size_bytes
@@ -134,15 +134,15 @@ class Journals:
     def write_snapshot(
         self, state: State, flowfiles_per_part: int, before_end: Callable[[], None]
     ) -> None:
-        """Write the state at the beginning of the newest generation, durably.
+        """Write the state at the start of the newest generation, durably.
 
         Args:
-            state: A copy that nobody changes.
-            flowfiles_per_part: So many are encoded in one go.
-            before_end: Makes durable what the state refers to.
+            state: Copy of the state that no thread changes.
+            flowfiles_per_part: Number of FlowFiles encoded at once.
+            before_end: Makes everything durable to which the state refers.
 
         Raises:
-            Unavailable: Full disk or I/O error; the journals go on without it.
+            Unavailable: Full disk or I/O error; the journals are used without the snapshot.
         """
         folder = snapshot_folder(self._folder, self._newest)
         try:
@@ -151,7 +151,7 @@ class Journals:
             try:
                 for part in state.parts(flowfiles_per_part):
                     snapshot.append((pack(part),))
-                # The pieces are durable before the end says that they are all there.
+                # All parts must be durable before the last part marks the snapshot as complete.
                 snapshot.sync()
                 before_end()
                 snapshot.append((pack(SnapshotPart(last=True)),))
@@ -159,21 +159,24 @@ class Journals:
             finally:
                 snapshot.close()
         except BaseException:
-            with suppress(PenstockError):  # a full disk needs the room
+            with suppress(PenstockError):  # frees space on a full disk
                 self._remove(folder)
             raise
         self.snapshot_number = state.number
         self.snapshot_bytes = snapshot.size_bytes
 
     def drop_old(self) -> None:
-        """Delete what the newest generation's snapshot stands for. What cannot be goes later."""
+        """Delete generations before the newest snapshot.
+
+        Files that cannot be deleted are retried later.
+        """
         for generation in [one for one in self._journals if one < self._newest]:
             self._journals.pop(generation).close()
         self._old_bytes = 0
         self.delete_before(self._newest)
 
     def delete_before(self, generation: int) -> None:
-        """Delete the folders of earlier generations, as far as they can be deleted."""
+        """Delete the folders of earlier generations, as far as possible."""
         for kind in ("snapshots", "journals"):
             parent = f"{self._folder}/{kind}"
             with suppress(PenstockError):
@@ -182,7 +185,7 @@ class Journals:
                         self._remove(f"{parent}/{name}")
 
     def close(self) -> None:
-        """Let go of the files, without syncing."""
+        """Close the files, without syncing."""
         for journal in self._journals.values():
             journal.close()
 

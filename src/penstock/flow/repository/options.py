@@ -1,4 +1,4 @@
-"""What a FlowFile repository is told, and what it tells of itself."""
+"""Options and statistics of a FlowFile repository."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from penstock.core.errors import InvalidRequest
 
 @dataclass(frozen=True, slots=True)
 class RepositoryOptions:
-    """How a FlowFile repository syncs, begins anew and starts.
+    """Options for sync, snapshots and recovery of a FlowFile repository.
 
     Args:
-        sync_interval_ms: A commit that nobody waits for is durable after about this.
-        sync_every_commits: Or when this many are not.
-        sync_pause_ms: Between two fsyncs that nobody waits for, at least this.
+        sync_interval_ms: A commit that no caller waits for becomes durable after about this time.
+        sync_every_commits: Or as soon as this many commits are not durable.
+        sync_pause_ms: Minimum time between two fsyncs that no caller waits for.
         snapshot_bytes: A snapshot is written when the journal is larger than this, and twice as
             large as the last snapshot.
-        snapshot_slice: FlowFiles that are encoded in one go; commits wait that long at most.
-        repair: Where the journal is damaged, read up to the damage instead of refusing to start.
-        sync_in_background: False syncs on the committing thread, as tests need it; the interval is
-            then only looked at by the next commit.
+        snapshot_slice: Number of FlowFiles encoded at once; commits wait at most that long.
+        repair: If the journal is damaged, read it up to the damage instead of refusing to start.
+        sync_in_background: False: the committing thread syncs, as tests need it. The interval is
+            then checked only by the next commit.
     """
 
     sync_interval_ms: int = 100
@@ -34,10 +34,12 @@ class RepositoryOptions:
     def __post_init__(self) -> None:
         for name in ("sync_interval_ms", "sync_every_commits", "snapshot_bytes", "snapshot_slice"):
             if getattr(self, name) < 1:
-                raise InvalidRequest(f"is {getattr(self, name)}: must be at least 1", place=name)
+                raise InvalidRequest(
+                    f"is {getattr(self, name)}, but must be at least 1", place=name
+                )
         if self.sync_pause_ms < 0:
             raise InvalidRequest(
-                f"is {self.sync_pause_ms}: must be at least 0", place="sync_pause_ms"
+                f"is {self.sync_pause_ms}, but must be at least 0", place="sync_pause_ms"
             )
 
 
@@ -48,21 +50,21 @@ class RepositoryStatistics:
     Attributes:
         flowfiles: FlowFiles whose home is the journal.
         swapped_flowfiles: FlowFiles whose home is a swap file.
-        swap_files: Files that hold at least one of them.
-        commits: Batches written.
-        durable_commits: Of those, the ones that somebody waited for.
+        swap_files: Swap files that hold at least one FlowFile.
+        commits: Commits written.
+        durable_commits: Commits among those that a caller waited for.
         refused_commits: Commits that failed and changed nothing.
-        missing_flowfiles: FlowFiles gone because their content was.
+        missing_flowfiles: FlowFiles removed because their content is missing.
         damaged_flowfiles: FlowFiles lost in damaged or missing swap files.
-        journal_bytes: Size of the journals that a start would read now.
+        journal_bytes: Size of the journals that recovery would read now.
         snapshot_bytes: Size of the last snapshot.
         snapshots: Snapshots written.
-        snapshot_hold_us: How long the last snapshot kept commits waiting, microseconds.
+        snapshot_hold_us: How long the last snapshot delayed commits, microseconds.
         syncs: Passes of fsyncs.
-        sync_failures: Of those, the ones that failed.
+        sync_failures: Passes of fsyncs that failed.
         unsynced_commits: Commits that a power loss would undo now.
-        unsynced_age_s: Age of the oldest of them; 0 if there is none.
-        unknown_swap_files: Files set aside because no record knows them.
+        unsynced_age_s: Age of the oldest of these commits; 0 if there is none.
+        unknown_swap_files: Swap files set aside because no record mentions them.
     """
 
     flowfiles: int

@@ -1,10 +1,10 @@
-"""What the FlowFile repository writes: the records of its journal and of its snapshots.
+"""Records of the FlowFile repository: those of its journal and of its snapshots.
 
-Owns their layout (msgpack, fields by position; new ones come last) and encoding. Does not own what
-they do to the state (`state`), nor the files (`journals`).
+Owns their layout (msgpack, fields by position; new ones come last) and encoding. Does not own their
+effect on the state (`state`), nor the files (`journals`).
 
-Invariant: one record is one commit, encoded in one call however many FlowFiles are in it; a swap
-file is one record, whatever it holds.
+Invariant: one record is one commit, encoded by one call regardless of the number of FlowFiles; a
+swap file is one record, regardless of its content.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ ClaimCounts = list[tuple[ResourceClaim, int]]
 
 
 class RowsDone(msgspec.Struct, frozen=True, array_like=True):
-    """Rows of a swap file that are not the home of a FlowFile any more.
+    """Rows of a swap file that no longer hold a FlowFile.
 
     Attributes:
-        name: Of the file.
-        rows: Their numbers; none of them was done before.
-        claims: How many of them refer to each resource claim, as far as known.
-        damaged: They could not be read, and the file is to be kept aside when it is done with.
+        name: Name of the file.
+        rows: Row numbers; none of these rows was done before.
+        claims: Number of these rows that refer to each resource claim, as far as known.
+        damaged: The rows could not be read, and the file is to be kept aside once all its rows are
+            done.
     """
 
     name: str
@@ -50,12 +51,12 @@ class RowsDone(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SwappedOut(msgspec.Struct, frozen=True, array_like=True):
-    """A swap file that is the home of FlowFiles from now on.
+    """Swap file that holds FlowFiles from now on.
 
     Attributes:
-        name: Of the file.
-        summary: Its summary, so that a start need not open the file.
-        packed_ids: The ids of its rows, see `pack_ids`.
+        name: Name of the file.
+        summary: Its summary, so that recovery need not open the file.
+        packed_ids: Ids of its rows, see `pack_ids`.
     """
 
     name: str
@@ -67,11 +68,11 @@ class Batch(msgspec.Struct, frozen=True, array_like=True):
     """One commit.
 
     Attributes:
-        number: Of the commit; each is one more than the one before.
-        durable: The number up to which commits were durable when this one was written.
+        number: Number of the commit; consecutive.
+        durable: Number of the last commit that was durable when this one was written.
         puts: FlowFiles by queue.
-        removes: Ids of FlowFiles that are gone.
-        rows: Rows done with.
+        removes: Ids of removed FlowFiles.
+        rows: Rows of swap files that no longer hold a FlowFile.
         written: Content that was written for this commit.
         swapped: A new swap file.
         states: State of processors; None deletes it.
@@ -88,14 +89,14 @@ class Batch(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FileState(msgspec.Struct, frozen=True, array_like=True):
-    """What a snapshot says of a swap file.
+    """Swap file in a snapshot.
 
     Attributes:
-        name: Of the file.
+        name: Name of the file.
         summary: Its summary.
-        packed_done: Which rows are done with, see `pack_rows`; empty: none.
-        gone: How many of those refer to each resource claim.
-        damaged: It is to be kept aside when it is done with.
+        packed_done: Rows that no longer hold a FlowFile, see `pack_rows`; empty: none.
+        gone: Number of those rows that refer to each resource claim.
+        damaged: Whether the file is to be kept aside once all its rows are done.
     """
 
     name: str
@@ -106,15 +107,15 @@ class FileState(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SnapshotHead(msgspec.Struct, frozen=True, array_like=True):
-    """What a snapshot begins with.
+    """First record of a snapshot.
 
     Attributes:
-        format_number: Of the layout.
-        number: Of the last commit in it.
-        next_id: The id that the next FlowFile gets.
+        format_number: Format number of the layout.
+        number: Number of the last commit in it.
+        next_id: Id of the next FlowFile.
         next_queue_index: See `FlowFile.queue_index`.
-        next_file: The number that the next swap file gets.
-        leaving: Swap files that are done with and may be there still; True: kept aside.
+        next_file: Number of the next swap file.
+        leaving: Swap files to delete that may still exist; True: keep the file aside instead.
         states: State of processors.
     """
 
@@ -128,7 +129,7 @@ class SnapshotHead(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SnapshotPart(msgspec.Struct, frozen=True, array_like=True):
-    """A piece of a snapshot; the last one, and only it, says so."""
+    """Part of a snapshot; only the last one is marked as such."""
 
     puts: dict[str, list[FlowFile]] = {}
     files: list[FileState] = []
@@ -141,31 +142,33 @@ _decode_part: Final = msgspec.msgpack.Decoder(SnapshotPart).decode
 
 
 def decode_batch(record: bytes, path: str) -> Batch:
-    """Return a commit; `CorruptData` with the path if it is none."""
+    """Return a commit; raise `CorruptData` with the path if the record is invalid."""
     try:
         return _decode_batch(record)
     except msgspec.MsgspecError as error:
-        raise CorruptData(path, 0, f"a record is no commit ({error}): restore a copy") from error
+        raise CorruptData(
+            path, 0, f"contains an invalid commit record ({error}): restore a copy"
+        ) from error
 
 
 def decode_head(record: bytes, path: str) -> SnapshotHead:
-    """Return a snapshot's head; `CorruptData` with the path if it is none."""
+    """Return a snapshot's head; raise `CorruptData` with the path if the record is invalid."""
     try:
         return _decode_head(record)
     except msgspec.MsgspecError as error:
-        raise CorruptData(path, 0, f"is no snapshot ({error}): restore a copy") from error
+        raise CorruptData(path, 0, f"is not a valid snapshot ({error}): restore a copy") from error
 
 
 def decode_part(record: bytes, path: str) -> SnapshotPart:
-    """Return a piece of a snapshot; `CorruptData` with the path if it is none."""
+    """Return a part of a snapshot; raise `CorruptData` with the path if the record is invalid."""
     try:
         return _decode_part(record)
     except msgspec.MsgspecError as error:
-        raise CorruptData(path, 0, f"is no snapshot ({error}): restore a copy") from error
+        raise CorruptData(path, 0, f"is not a valid snapshot ({error}): restore a copy") from error
 
 
 def pack_ids(ids: Sequence[int]) -> bytes:
-    """Return ids in few bytes: what each is more than the one before, compressed."""
+    """Return ids in compact form: compressed differences of consecutive ids."""
     deltas = np.diff(np.fromiter(ids, np.int64, len(ids)), prepend=np.int64(0))
     packed: bytes = _CODEC.compress(deltas.tobytes(), asbytes=True)
     return packed
@@ -179,7 +182,7 @@ def unpack_ids(packed: bytes, count: int) -> list[int]:
 
 
 def pack_rows(done: npt.NDArray[np.bool_]) -> bytes:
-    """Return a mask of rows in few bytes."""
+    """Return a mask of rows in compact form."""
     packed: bytes = _CODEC.compress(np.packbits(done).tobytes(), asbytes=True)
     return packed
 

@@ -1,16 +1,17 @@
-"""Reading the journals back at start: the newest snapshot, the commits since, and what to believe.
+"""Recovery at start: reads the newest snapshot and the later commits, and decides which are valid.
 
-Owns: finding the state that was durable and the commits behind it that may be, and telling a tail
-that a power loss cut from damage. Does not own: what a commit does (`state`), swap files
-(`swapping`), nor what is written then (`repository`).
+Owns finding the durable state and the valid commits after it, and telling apart damage and a tail
+that a power loss cut off. Does not own the effect of a commit (`state`), swap files (`swapping`),
+nor the writes after recovery (`repository`).
 
 Invariants:
 
-- What is read is the state after some commit, never with a hole.
-- Commits that were durable are read or damage is reported; it is refused unless repair was asked
-  for, and then what is read ends there, and the damaged file is kept aside.
-- A commit that is not known to be durable counts if the content that was written for it, and is
-  referred to at the end, is there and right; else it is cut off with all that follow.
+- The result is the state after some commit, without gaps.
+- Durable commits are read, or damage is reported. Damage stops the start unless repair was
+  requested. With repair, the result ends before the damage, and the damaged file is kept aside.
+- A commit that may not have been durable is valid if the content that was written for it, and to
+  which the final state refers, exists and is intact. Otherwise it is cut off with all later
+  commits.
 """
 
 from __future__ import annotations
@@ -50,14 +51,15 @@ _MEND = "restore a copy, or open with `repair` to read up to the damage"
 
 @dataclass(slots=True)
 class ReadBack:
-    """What the journals say.
+    """Content of the journals.
 
     Attributes:
-        state: After the last commit that is known to be durable.
-        tail: The commits behind it, in order.
-        journals: Ready to be written behind the last commit that was read.
-        begin_anew: Something is in the journals that does not count: write a snapshot first.
-        events: What went wrong.
+        state: State after the last commit that is known to be durable.
+        tail: Later commits, in order.
+        journals: Journals, ready for writes after the last commit read.
+        begin_anew: Whether the journals contain records that do not count, so that a snapshot must
+            be written first.
+        events: Problems found.
     """
 
     state: State
@@ -68,13 +70,13 @@ class ReadBack:
 
 
 class JournalReader:
-    """Reads the journals of a repository's folder, once.
+    """Reader of the journals of a repository's folder; used once.
 
     Args:
-        folder: Of the repository.
+        folder: Folder of the repository.
         fs: The file system.
-        clock: For the files that are written then.
-        repair: Read up to damage instead of refusing it.
+        clock: For the files that are written later.
+        repair: Whether to read up to damage instead of refusing to start.
     """
 
     def __init__(self, folder: str, *, fs: FileSystem, clock: Clock, repair: bool) -> None:
@@ -87,11 +89,11 @@ class JournalReader:
         self._snapshot_bytes = 0
 
     def read(self) -> ReadBack:
-        """Read them.
+        """Read the journals.
 
         Raises:
-            CorruptData: What was durable is damaged, and no repair was asked for.
-            InvalidRequest: It was written by a newer Penstock.
+            CorruptData: Durable data is damaged, and no repair was requested.
+            InvalidRequest: A newer Penstock wrote the files.
             Unavailable: I/O error.
         """
         base, state = self._read_snapshot()
@@ -122,22 +124,23 @@ class JournalReader:
         return ReadBack(state, batches[known:], written, self._begin_anew, self._events)
 
     def _read_snapshot(self) -> tuple[int, State]:
-        """Return the newest snapshot that is whole, and its generation."""
+        """Return the newest complete snapshot, and its generation."""
         for generation in reversed(generations_in(self._fs, f"{self._folder}/snapshots")):
             folder = snapshot_folder(self._folder, generation)
             snapshot = self._open(folder)
             parts = [decode_part(record, folder) for record in snapshot.records]
             whole = bool(parts) and parts[-1].last
-            # One that is not whole was never finished, unless what it stands for is gone.
+            # An incomplete snapshot was never finished, unless the journals that it replaces are
+            # deleted.
             if not whole and not self._stands_alone(generation):
                 continue
             if not whole:
-                self._damage(folder, snapshot.size_bytes, "the snapshot is cut", 0)
+                self._damage(folder, snapshot.size_bytes, "the snapshot is incomplete", 0)
             head = decode_head(snapshot.snapshot, folder)
             if head.format_number > FORMAT_NUMBER:
                 raise InvalidRequest(
-                    f"{folder}: has format number {head.format_number}, this Penstock reads up to "
-                    f"{FORMAT_NUMBER}: use the newer Penstock that wrote it"
+                    f"{folder}: has format number {head.format_number}, but this Penstock reads "
+                    f"up to {FORMAT_NUMBER}: use the newer Penstock that wrote it"
                 )
             state = State.begin(head)
             for part in parts:
@@ -147,7 +150,7 @@ class JournalReader:
         return FIRST_GENERATION, State()
 
     def _stands_alone(self, generation: int) -> bool:
-        """Say whether the journals before a snapshot are gone, so that it was whole once."""
+        """Return whether earlier journals are deleted, so that a snapshot was once complete."""
         journals = generations_in(self._fs, f"{self._folder}/journals")
         before = [one for one in journals if one < generation]
         snapshots = generations_in(self._fs, f"{self._folder}/snapshots")
@@ -165,15 +168,15 @@ class JournalReader:
             self._events.append(
                 RecoveryEvent(
                     "journal-torn",
-                    f"{folder}: left out {counted(journal.damage.torn_bytes, 'byte')} at the end,"
-                    " which a write that did not finish left there",
+                    f"{folder}: ignored {counted(journal.damage.torn_bytes, 'byte')} at the end, "
+                    "left by an unfinished write",
                     journal.damage.torn_bytes,
                 )
             )
         return journal
 
     def _batches_of(self, journals: dict[int, Journal], number: int) -> list[Batch]:
-        """Return the commits after a number, decoded; the records' bytes are let go of."""
+        """Return the commits after a number, decoded; releases the bytes of the records."""
         batches = []
         for generation, journal in journals.items():
             folder = journal_folder(self._folder, generation)
@@ -183,7 +186,7 @@ class JournalReader:
         return batches
 
     def _consecutive(self, batches: list[Batch], number: int, durable: int) -> list[Batch]:
-        """Return the commits up to the first that is missing."""
+        """Return the commits up to the first missing one."""
         expected = range(number + 1, number + 1 + len(batches))
         count = next(
             (
@@ -210,13 +213,13 @@ class JournalReader:
         self._begin_anew = True
         self._events.append(
             RecoveryEvent(
-                "journal-damaged", f"{path}: {reason}; what stands before it was read", count
+                "journal-damaged", f"{path}: {reason}; the records before it were read", count
             )
         )
         self._keep_aside(path)
 
     def _keep_aside(self, folder: str) -> None:
-        """Keep a copy of the damaged files, which the next snapshot would have deleted."""
+        """Keep a copy of the damaged files, which the next snapshot would delete."""
         for name in self._fs.listdir(folder) if self._fs.exists(folder) else []:
             path = f"{folder}/{name}"
             if name.endswith(".log"):
@@ -224,19 +227,19 @@ class JournalReader:
 
 
 def _cut_event(folder: str, count: int, why: str) -> RecoveryEvent:
-    return RecoveryEvent("commits-cut", f"{folder}: {count} commits {why} and are left out", count)
+    return RecoveryEvent("commits-cut", f"{folder}: {count} commits {why} and are ignored", count)
 
 
 def believe(back: ReadBack, folder: str, check: Callable[[ContentClaim], bool]) -> None:
-    """Apply the tail as far as its content is there; what follows is cut off.
+    """Apply the tail as far as its content exists; later commits are cut off.
 
     Args:
-        back: What was read; the state and the tail are changed.
-        folder: Of the repository, for messages.
-        check: Says whether content is there and right.
+        back: Content of the journals; the state and the tail are changed.
+        folder: Folder of the repository, for messages.
+        check: Returns whether content exists and is intact.
 
     Raises:
-        PenstockError: That cannot be found out now.
+        PenstockError: The content cannot be checked now.
     """
     tail = back.tail
     verdicts: dict[ContentClaim, bool] = {}
@@ -262,13 +265,13 @@ def believe(back: ReadBack, folder: str, check: Callable[[ContentClaim], bool]) 
 
 
 def references_of(batches: Sequence[Batch]) -> dict[ContentClaim, int]:
-    """Return the content that commits wrote and that is referred to after the last of them.
+    """Return the content that commits wrote and that has references after the last of them.
 
-    Content that an earlier one wrote and a later one let go of may be deleted by now: the later
-    one was durable then.
+    Content that an earlier commit wrote and a later one released may be deleted already, if the
+    later one was durable.
 
     Returns:
-        By claim, the index of the first commit that refers to it.
+        Index of the first commit that refers to it, by claim.
     """
     written = {claim for batch in batches for claim in batch.written}
     references: dict[int, tuple[ContentClaim, int]] = {}

@@ -1,15 +1,15 @@
-"""The FlowFile repository: which FlowFile is in which queue, and where it is durable.
+"""FlowFile repository: records which FlowFile is in which queue, durably.
 
-Owns its folder, the order of steps at start, and the sequences of ids. Does not own: commits
-(`committing`), the state (`state`), reading it back (`recovery`), swap files (`swapping`), the
-content (`storage.content`), nor the queues.
+Owns its folder, the order of steps at start, and the sequences of ids. Does not own commits
+(`committing`), the state (`state`), recovery (`recovery`), swap files (`swapping`), the content
+(`storage.content`), nor the queues.
 
 Invariants:
 
-- What `commit` said yes to is there after a kill of the process, and after a power loss if it was
-  asked to be durable; what is there after either is the state after some commit.
-- Nothing is deleted at start before what was read is durable.
-- Ids and queue indexes are never used twice by FlowFiles that were committed.
+- A change that `commit` accepted survives a kill of the process, and a power loss if durability was
+  requested. After either, the state is the one after some commit.
+- Nothing is deleted at start before the recovered state is durable.
+- Committed FlowFiles never share an id or a queue index.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ __all__ = ["FlowFileRepository"]
 
 
 class FlowFileRepository:
-    """Where FlowFiles are durable. Used from many threads. Made by `open`.
+    """Repository of FlowFiles. Created by `open`; may be used from many threads.
 
     Attributes:
-        swap_home: What queues swap to.
-        recovered: What the start found; whoever has read it may clear it.
+        swap_home: Swap files of the queues.
+        recovered: Result of recovery; its reader may clear it.
     """
 
     def __init__(
@@ -80,19 +80,19 @@ class FlowFileRepository:
         content: ContentRepository,
         options: RepositoryOptions | None = None,
     ) -> Self:
-        """Open the repository of a folder, or begin one. The content goes with it from then on.
+        """Open or create the repository of a folder. It also determines which content is kept.
 
         Args:
-            folder: The folder; made when it is missing.
+            folder: The folder; created if it is missing.
             fs: The file system.
-            clock: Tells the time.
-            content: Newly opened; close it after the repository.
+            clock: The current time.
+            content: Newly opened content repository; close it after this repository.
             options: How to sync, and whether to repair.
 
         Raises:
-            Conflict: Somebody else has it open.
-            CorruptData: What was durable is damaged; the message says the mend.
-            InvalidRequest: It was written by a newer Penstock.
+            Conflict: Another process has the folder open.
+            CorruptData: Durable data is damaged; the message contains the remedy.
+            InvalidRequest: A newer Penstock wrote the folder.
             Unavailable: I/O error.
         """
         options = options or RepositoryOptions()
@@ -116,7 +116,7 @@ class FlowFileRepository:
     ) -> Self:
         back = JournalReader(folder, fs=fs, clock=clock, repair=options.repair).read()
         believe(back, folder, content.check)
-        # A process that was killed may have left what only the system has.
+        # A killed process may have left writes that only the operating system has.
         content.make_durable({claim.resource for claim in content_of(back.tail)})
         swap = SwapFolder(fs, folder)
         try:
@@ -137,22 +137,22 @@ class FlowFileRepository:
         return cls(committer, swap_files, recovered, lock, content.headroom)
 
     def next_ids(self, count: int) -> int:
-        """Return the first of so many ids that no FlowFile has or had."""
+        """Return the first of `count` consecutive ids that no FlowFile has or had."""
         return self._commits.reserve(lambda sequences: sequences.take_ids(count))
 
     def next_queue_indexes(self, count: int) -> int:
-        """Return the first of so many indexes that order FlowFiles put in the same millisecond."""
+        """Return the first of `count` consecutive indexes, for FlowFiles of one millisecond."""
         return self._commits.reserve(lambda sequences: sequences.take_queue_indexes(count))
 
     def commit(self, changes: Changes, *, durable: bool = False) -> None:
-        """Make changes, whole or not at all.
+        """Commit changes, completely or not at all.
 
-        They survive the process when this returns, and a power loss if `durable`. While the disk
-        is nearly full, those that make FlowFiles are refused: what is left of it is for those that
-        move them and let them go.
+        When this returns, they survive the end of the process, and with `durable` also a power
+        loss. While the disk is nearly full, changes that create FlowFiles are refused, so that the
+        remaining space is available for changes that move or remove FlowFiles.
 
         Raises:
-            Conflict: A FlowFile that is replaced or removed is not known, or a new one is.
+            Conflict: A replaced or removed FlowFile is unknown, or a new one is already known.
             Unavailable: Full disk or I/O error; nothing was changed. Try again later.
             Closed: The repository is closed.
         """
@@ -171,35 +171,35 @@ class FlowFileRepository:
         return self._commits.read(lambda state: state.states.get(key))
 
     def sync(self) -> None:
-        """Make durable what was committed.
+        """Make all commits durable.
 
         Raises:
-            Unavailable: It failed; commits that waited for it were undone.
+            Unavailable: The sync failed; commits with waiting callers were undone.
             Closed: The repository is closed.
         """
         self._committer.sync()
 
     def call_when_stopped(self, callback: Callable[[], None]) -> None:
-        """Call back once the repository refuses everything until a restart.
+        """Register a callback for the time when the repository stops until a restart.
 
         Args:
-            callback: Has the process restart; called once, by any thread, and must not block.
+            callback: Restarts the process; called once, by any thread. It must not block.
         """
         self._commits.call_when_stopped(callback)
 
     def compact(self) -> None:
-        """Write a snapshot, so that a start need not read the journal.
+        """Write a snapshot, so that recovery need not read the journal.
 
         Commits wait only while the tables are copied, about 0.1 s for a million FlowFiles whose
         home is the journal; see `RepositoryStatistics.snapshot_hold_us`.
 
         Raises:
-            Unavailable: It failed; the journal goes on.
+            Unavailable: The snapshot failed; the journal is used without it.
         """
         self._committer.snapshot()
 
     def close(self) -> None:
-        """Make all durable with a snapshot, and let go of the files. Twice is fine.
+        """Make everything durable with a snapshot, and close the files. A second call does nothing.
 
         Raises:
             Unavailable: The last commits could not be made durable.
@@ -210,17 +210,17 @@ class FlowFileRepository:
             self._lock.release()
 
     def check_synced(self) -> None:
-        """Return if commits reach the disk in time.
+        """Check that commits are synced in time.
 
         Raises:
-            Unavailable: They do not; the message gives their age.
+            Unavailable: They are not; the message contains their age.
         """
         trouble = self._committer.unsynced_trouble()
         if trouble is not None:
             raise Unavailable(trouble, dependency=Dependency.DISK)
 
     def statistics(self) -> RepositoryStatistics:
-        """Return counts as of now."""
+        """Return the current statistics."""
         committer, commits = self._committer, self._commits
         flowfiles, swapped, files, unsynced = commits.read(
             lambda state: (
@@ -267,8 +267,8 @@ def _queues_of(state: State) -> dict[str, RecoveredQueue]:
 
 
 def _recover_content(back: ReadBack, content: ContentRepository) -> list[RecoveryEvent]:
-    # What the lost part of a damaged journal referred to stays until the next start, for whoever
-    # repairs by hand.
+    # Content referenced by the lost part of a damaged journal is kept until the next start, for a
+    # manual repair.
     damaged = any(event.kind == "journal-damaged" for event in back.events)
     orphans = content.recover(back.state.claims(), keep_orphans=damaged)
     if not orphans:

@@ -1,7 +1,7 @@
-"""What counts up in a repository: ids of FlowFiles, their order in queues, names of swap files.
+"""Sequences of a repository: ids of FlowFiles, their order in queues, names of swap files.
 
-Owns the next of each. Invariant: each is above all that commits used, and all that were taken; so
-what is taken and never committed is lost, and nothing is given out twice.
+Owns the next value of each. Invariant: each is above all values that commits used, and all that
+were taken. A value that is taken and never committed is lost, and no value is returned twice.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ class Sequences:
     next_file: int = 0
 
     def take_ids(self, count: int) -> int:
-        """Return the first of so many ids."""
+        """Return the first of `count` consecutive ids."""
         first = self.next_id
         self.next_id += count
         return first
 
     def take_queue_indexes(self, count: int) -> int:
-        """Return the first of so many indexes."""
+        """Return the first of `count` consecutive indexes."""
         first = self.next_queue_index
         self.next_queue_index += count
         return first
 
     def take_file(self) -> str:
-        """Return the name of a swap file; names sort in the order in which they are taken."""
+        """Return the name of a new swap file; names sort in the order in which they are taken."""
         number = self.next_file
         self.next_file += 1
         return f"{number:016d}{_SUFFIX}"
 
     def observe(self, batch: Batch) -> None:
-        """Keep them above what a replayed commit used."""
+        """Raise the sequences above the values that a replayed commit used."""
         for put in batch.puts.values():
             self._observe(put)
         if batch.swapped is not None:
@@ -59,13 +59,13 @@ class Sequences:
             self.observe_file(batch.swapped.name)
 
     def observe_file(self, name: str) -> None:
-        """Keep them above the number of a file, if its name begins with one."""
+        """Raise the sequence above the number of a swap file, if its name begins with one."""
         digits = name.partition(".")[0]
         if digits.isdecimal():
             self.next_file = max(self.next_file, int(digits) + 1)
 
     def copy(self) -> Sequences:
-        """Return them as they are now."""
+        """Return a copy of the sequences."""
         return Sequences(self.next_id, self.next_queue_index, self.next_file)
 
     def _observe(self, flowfiles: Sequence[FlowFile]) -> None:

@@ -1,14 +1,15 @@
-"""What the journal says: which FlowFiles are in which queue, and which rows of swap files live.
+"""State of the journal: which FlowFiles are in which queue, and which rows of swap files are live.
 
-Owns the state and what a commit does to it, forwards and backwards. Pure: no files, clock, threads.
-Does not own the order of commits (`commits`), the records' bytes (`records`), what counts up
+Owns the state, and the applying and undoing of commits. Pure: no files, clock, threads. Does not
+own the order of commits (`commits`), the bytes of records (`records`), nor the sequences
 (`sequences`).
 
 Invariants:
 
-- A FlowFile has one home: `flowfiles`, or one row of one swap file that is not done.
-- `apply` does the same when a commit is made and when it is replayed.
-- Swapped FlowFiles cost a row's bit each; those of them that are in memory (`loaded`) an entry.
+- A FlowFile has one home: `flowfiles`, or one live row of one swap file.
+- `apply` has the same effect when a commit is made and when it is replayed.
+- A swapped FlowFile takes one bit for its row; one that is in memory (`loaded`) also takes an
+  entry.
 """
 
 from __future__ import annotations
@@ -47,15 +48,15 @@ if TYPE_CHECKING:
 
 
 class KnownFile:
-    """A swap file that is the home of FlowFiles.
+    """Swap file that is the home of FlowFiles.
 
     Attributes:
-        name: Of the file.
-        summary: What its head says.
-        done: Which rows are done with.
-        left: How many are not.
-        gone: How many of those that are done with refer to each resource claim.
-        damaged: It is to be kept aside when it is done with.
+        name: Name of the file.
+        summary: Summary from its head.
+        done: Rows that no longer hold a FlowFile.
+        left: Number of the other rows.
+        gone: Number of the rows in `done` that refer to each resource claim.
+        damaged: Whether the file is to be kept aside once all its rows are done.
     """
 
     __slots__ = ("damaged", "done", "gone", "left", "name", "summary")
@@ -69,16 +70,16 @@ class KnownFile:
         self.damaged = False
 
     def claims(self) -> Counter[ResourceClaim]:
-        """Return how many rows that are not done refer to each resource claim."""
+        """Return the number of live rows that refer to each resource claim."""
         return Counter(dict(self.summary.resource_claims)) - self.gone
 
     def rows_done(self) -> list[int]:
-        """Return the numbers of the rows that are done with."""
+        """Return the numbers of the rows that no longer hold a FlowFile."""
         rows: list[int] = np.flatnonzero(self.done).tolist()
         return rows
 
     def copy(self) -> KnownFile:
-        """Return the file as it is now."""
+        """Return a copy of the file's state."""
         copied = KnownFile(self.name, self.summary)
         if self.left < self.summary.count:
             copied.done, copied.left = self.done.copy(), self.left
@@ -86,13 +87,13 @@ class KnownFile:
         return copied
 
     def frozen(self) -> FileState:
-        """Return what a snapshot says of it."""
+        """Return the entry of the file in a snapshot."""
         packed = pack_rows(self.done) if self.left < self.summary.count else b""
         return FileState(self.name, self.summary, packed, list(self.gone.items()), self.damaged)
 
 
 class Leaving(NamedTuple):
-    """A swap file that is done with: when the commit is durable it goes, or is kept aside."""
+    """Swap file without live rows: deleted or kept aside once the commit is durable."""
 
     number: int
     kept_aside: bool
@@ -100,7 +101,7 @@ class Leaving(NamedTuple):
 
 @dataclass(slots=True)
 class Undo:
-    """What a commit replaced, for the case that it cannot be made durable."""
+    """Values that a commit replaced, for undoing it if it cannot be made durable."""
 
     flowfiles: dict[int, tuple[str, FlowFile]]
     loaded: dict[int, tuple[str, int]]
@@ -113,14 +114,14 @@ class State:
     """The state of a FlowFile repository.
 
     Attributes:
-        number: Of the last commit.
-        flowfiles: By id, those whose home is the journal.
-        queues: The queue of each of them.
-        loaded: By id, the file and the row of swapped ones that are in memory.
+        number: Number of the last commit.
+        flowfiles: FlowFiles whose home is the journal, by id.
+        queues: The queue of each of those.
+        loaded: File and row of swapped FlowFiles that are in memory, by id.
         files: Swap files by name, in the order in which they were written.
-        leaving: Swap files that are done with, and not known to be gone.
+        leaving: Swap files without live rows that may still exist.
         states: State of processors.
-        sequences: What counts up; for all threads, unlike the rest.
+        sequences: The sequences; usable from all threads, unlike the rest.
     """
 
     number: int = 0
@@ -138,11 +139,11 @@ class State:
         """Return the record of some changes.
 
         Args:
-            changes: What is to happen.
-            durable: The number up to which commits are durable.
+            changes: The changes.
+            durable: Number of the last durable commit.
 
         Raises:
-            Conflict: A FlowFile that is replaced or removed is not known, or a new one is.
+            Conflict: A replaced or removed FlowFile is unknown, or a new one is already known.
         """
         before = [*changes.replaced, *changes.removes, *changes.missing]
         swapped = [flowfile for flowfile in before if flowfile.id not in self.flowfiles]
@@ -161,7 +162,7 @@ class State:
     def plan_swap_out(
         self, name: str, summary: SwapSummary, flowfiles: Sequence[FlowFile], durable: int
     ) -> Batch:
-        """Return the record of a new swap file; `Conflict` if a FlowFile is not known."""
+        """Return the record of a new swap file; raise `Conflict` if a FlowFile is unknown."""
         packed = pack_ids([flowfile.id for flowfile in flowfiles])
         moved = [flowfile for flowfile in flowfiles if flowfile.id not in self.flowfiles]
         rows = self._rows_of(moved) if moved else []
@@ -169,7 +170,7 @@ class State:
         return Batch(self.number + 1, durable, rows=rows, swapped=swapped)
 
     def unloaded_rows(self, name: str) -> list[int]:
-        """Return the rows of a file that are the home of a FlowFile which is not in memory."""
+        """Return the rows of a file whose FlowFile is not in memory."""
         file = self.files.get(name)
         if file is None:
             return []
@@ -187,9 +188,9 @@ class State:
         *,
         damaged: bool = False,
     ) -> Batch | None:
-        """Return the record of rows that were never loaded and are gone; None if all were done.
+        """Return the record of removed rows that were never loaded; None if all were done.
 
-        Without their claims, the content stays until all rows of the file are done with.
+        Without their claims, the content stays until no row of the file is live.
         """
         file = self.files.get(name)
         if file is None:
@@ -206,26 +207,27 @@ class State:
         fresh = set(ids).difference([flowfile.id for flowfile in changes.replaced])
         if len(ids) - len(fresh) != len(changes.replaced):
             raise Conflict(
-                "a commit replaces FlowFiles that it does not put anywhere, or puts one twice: "
-                "remove them, or put each once"
+                "a commit replaces FlowFiles without putting them into a queue, or puts one "
+                "twice: remove them, or put each once"
             )
         known = fresh & self.flowfiles.keys() or fresh & self.loaded.keys()
         if known:
             raise Conflict(
-                f"FlowFile {min(known)}: is in the repository already: name it in `replaced`, or "
+                f"FlowFile {min(known)}: is already in the repository: list it in `replaced`, or "
                 "take a new id"
             )
 
     def _rows_of(self, flowfiles: Sequence[FlowFile]) -> list[RowsDone]:
-        """Return the rows that are the home of these."""
+        """Return the rows that are the home of these FlowFiles."""
         rows: dict[str, list[int]] = {}
         claims: dict[str, Counter[ResourceClaim]] = {}
         for flowfile in flowfiles:
             home = self.loaded.get(flowfile.id)
             if home is None:
                 raise Conflict(
-                    f"FlowFile {flowfile.id}: is not in the repository (any more): only a FlowFile "
-                    "that a queue handed out can be changed or removed, and once"
+                    f"FlowFile {flowfile.id}: is not in the repository (any more): only a "
+                    "FlowFile that was taken from a queue can be changed or removed, and only "
+                    "once"
                 )
             name, row = home
             rows.setdefault(name, []).append(row)
@@ -236,10 +238,10 @@ class State:
             for name, found in rows.items()
         ]
 
-    # -- commits, forwards and backwards
+    # -- applying and undoing commits
 
     def undo_of(self, batch: Batch) -> Undo:
-        """Return what a commit is about to replace."""
+        """Return the values that a commit will replace."""
         ids = [flowfile.id for put in batch.puts.values() for flowfile in put] + batch.removes
         if batch.swapped is not None:
             ids += unpack_ids(batch.swapped.packed_ids, batch.swapped.summary.count)
@@ -251,11 +253,11 @@ class State:
         )
 
     def apply(self, batch: Batch) -> Counter[ResourceClaim]:
-        """Do what a commit says.
+        """Apply a commit.
 
         Returns:
-            References of rows that nobody could tell when they were done with (damaged ones), of
-            files that are done with now.
+            References of rows whose claims were unknown when they were removed (damaged rows), for
+                files that have no live rows left.
         """
         self.number = batch.number
         rest: Counter[ResourceClaim] = Counter()
@@ -279,13 +281,16 @@ class State:
         return rest
 
     def undo(self, batch: Batch, undo: Undo) -> None:
-        """Take a commit back; others may have come since, for they are about other FlowFiles."""
+        """Undo a commit.
+
+        Later commits may have been applied, because they concern other FlowFiles.
+        """
         for put in batch.puts.values():
             for flowfile in put:
                 self._forget(flowfile.id)
         if batch.swapped is not None:
             del self.files[batch.swapped.name]
-            # A crash may bring the commit back, so the file stays until this is durable.
+            # A crash may bring the commit back, so the file is kept until the undo is durable.
             self.leaving[batch.swapped.name] = Leaving(self.number, kept_aside=False)
         for one, (queue, flowfile) in undo.flowfiles.items():
             self.flowfiles[one] = flowfile
@@ -304,7 +309,7 @@ class State:
                 self.states[key] = value
 
     def claims(self) -> Counter[ResourceClaim]:
-        """Return how many FlowFiles refer to each resource claim."""
+        """Return the number of FlowFiles that refer to each resource claim."""
         counts = Counter(
             [one.claim.resource for one in self.flowfiles.values() if one.claim is not None]
         )
@@ -324,7 +329,7 @@ class State:
     def _finish_rows(self, done: RowsDone, number: int, rest: Counter[ResourceClaim]) -> None:
         file = self.files.get(done.name)
         if file is None:
-            return  # only where a damaged journal was read up to the damage
+            return  # only after a damaged journal was read up to the damage
         file.done[done.rows] = True
         file.left -= len(done.rows)
         file.damaged |= done.damaged
@@ -342,7 +347,7 @@ class State:
     # -- snapshots
 
     def copy(self) -> State:
-        """Return the state as it is now. Commits wait meanwhile, so it copies tables only."""
+        """Return a copy of the state. Commits wait meanwhile, so it copies only tables."""
         return State(
             self.number,
             self.flowfiles.copy(),
@@ -355,7 +360,7 @@ class State:
         )
 
     def head(self) -> SnapshotHead:
-        """Return what a snapshot of it begins with."""
+        """Return the first record of its snapshot."""
         return SnapshotHead(
             FORMAT_NUMBER,
             self.number,
@@ -367,7 +372,7 @@ class State:
         )
 
     def parts(self, flowfiles_per_part: int) -> Iterator[SnapshotPart]:
-        """Yield the pieces of a snapshot that follow its head, but for the last one."""
+        """Yield the parts of its snapshot after the head, except the last one."""
         ids = list(self.flowfiles)
         for start in range(0, len(ids), flowfiles_per_part):
             puts: dict[str, list[FlowFile]] = {}
@@ -379,7 +384,7 @@ class State:
 
     @classmethod
     def begin(cls, head: SnapshotHead) -> State:
-        """Return the state that a snapshot's head tells of."""
+        """Return the state of a snapshot's head."""
         state = cls(number=head.number, states=dict(head.states))
         state.sequences = Sequences(head.next_id, head.next_queue_index, head.next_file)
         state.leaving = {
@@ -388,7 +393,7 @@ class State:
         return state
 
     def load(self, part: SnapshotPart) -> None:
-        """Take over a piece of a snapshot."""
+        """Add a part of a snapshot."""
         for queue, put in part.puts.items():
             ids = [flowfile.id for flowfile in put]
             self.flowfiles.update(zip(ids, put, strict=True))

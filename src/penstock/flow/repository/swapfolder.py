@@ -1,14 +1,15 @@
-"""The folder of swap files: their names, what a start finds in it, and what goes.
+"""Folder of swap files: their names, the check at start, and the deletion of files.
 
-Owns: paths, setting aside, deleting. Does not own: which files count (`state`), their bytes
+Owns paths, setting aside, deleting. Does not own which files are valid (`state`), nor their bytes
 (`swap.swapfile`).
 
 Invariants:
 
-- A file that no record knows is never read: it is set aside as `*.unknown`. It may hold FlowFiles
-  only if the journal was damaged; after a crash they are in the journal still.
-- A file that is done with is forgotten when its name is gone durably, or else a crash could bring
-  it back as unknown.
+- A file that no record mentions is never read: it is set aside as `*.unknown`. It can hold
+  otherwise lost FlowFiles only if the journal was damaged; after a crash they are still in the
+  journal.
+- A deleted file is forgotten only once its deletion is durable, because otherwise a crash could
+  bring it back as an unknown file.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ _TEMPORARY: Final = ".tmp"
 
 
 class SwapFolder:
-    """The folder `swap` of a repository. It has no state.
+    """Folder `swap` of a repository. It has no state.
 
     Args:
         fs: The file system.
-        folder: Of the repository.
+        folder: Folder of the repository.
     """
 
     def __init__(self, fs: FileSystem, folder: str) -> None:
@@ -43,11 +44,11 @@ class SwapFolder:
         self._folder = f"{folder}/swap"
 
     def path(self, name: str) -> str:
-        """Return where a file is."""
+        """Return the path of a file."""
         return f"{self._folder}/{name}"
 
     def tidy(self, state: State) -> list[RecoveryEvent]:
-        """Put the folder in order at start, when the state is durable.
+        """Check the folder at start, when the state is durable.
 
         Raises:
             Unavailable: I/O error.
@@ -64,23 +65,23 @@ class SwapFolder:
                 continue
             self._fs.rename(self.path(name), self.path(name + _UNKNOWN))
             message = (
-                f"{self.path(name)}: no record knows this swap file: set aside as *{_UNKNOWN}; its "
-                "FlowFiles are in the journal, delete it"
+                f"{self.path(name)}: no record mentions this swap file, so it is set aside as "
+                f"*{_UNKNOWN}; its FlowFiles are in the journal: delete the file"
             )
             events.append(RecoveryEvent("swap-file-unknown", message, 1))
         self._fs.fsync_folder(self._folder)
         for name, file in state.files.items():
             if name not in names:
                 held = counted(file.left, "FlowFile")
-                message = f"{self.path(name)}: is gone with {held}: restore a copy"
+                message = f"{self.path(name)}: is missing with {held}: restore a copy"
                 events.append(RecoveryEvent("swap-file-missing", message, file.left))
         return events
 
     def remove(self, leaving: Mapping[str, bool]) -> bool:
-        """Delete files, or keep them aside, durably; say whether all are gone.
+        """Delete files, or keep them aside, durably; return whether all are gone.
 
         Args:
-            leaving: By name; True: keep it aside as `*.bad`.
+            leaving: Files by name; True: keep the file aside as `*.bad`.
         """
         try:
             for name, kept_aside in leaving.items():

@@ -1,13 +1,13 @@
-"""What queues swap to: the `SwapHome` of a repository.
+"""Swap files of the queues: the `SwapHome` of a repository.
 
-Owns the order of steps when FlowFiles move to a swap file, and what is recorded of rows. Does not
-own which files count (`state`), the commits (`committing`), nor the bytes (`swap.swapfile`).
+Owns the order of steps when FlowFiles move to a swap file, and the records about rows. Does not own
+which files are valid (`state`), the commits (`committing`), nor the bytes (`swap.swapfile`).
 
 Invariants:
 
-- Until the record of a new file is durable, the home of its FlowFiles is where it was; a file
-  without a record is deleted, or set aside by the next start.
-- One record per file, whatever it holds.
+- Until the record of a new file is durable, the FlowFiles keep their previous home. A file without
+  a record is deleted, or set aside by the next start.
+- One record per file, regardless of its content.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _logger = logging.getLogger(__name__)
 
 
 class SwapFiles:
-    """The swap files of a repository; a `SwapHome`. Used from many threads, holds no mutex.
+    """Swap files of a repository; a `SwapHome`. May be used from many threads; holds no mutex.
 
     Args:
         fs: The file system.
-        folder: Where the files are.
-        committer: Makes the records.
+        folder: Folder of the files.
+        committer: Commits the records.
 
     Attributes:
         damaged_flowfiles: FlowFiles lost in damaged or missing files since the start.
@@ -58,13 +58,13 @@ class SwapFiles:
 
         Raises:
             Unavailable: Nothing was changed.
-            Conflict: The repository does not know one of them.
+            Conflict: A FlowFile is unknown to the repository.
         """
         name = self._commits.reserve(lambda sequences: sequences.take_file())
         path = self._folder.path(name)
         try:
             summary = write_swap_file(self._fs, path, queue, order, flowfiles)
-            file = SwapFile(name, summary)  # nothing may raise behind the commit
+            file = SwapFile(name, summary)  # after the commit nothing may raise
             self._committer.commit(
                 lambda state, durable: state.plan_swap_out(name, summary, flowfiles, durable),
                 {},
@@ -82,20 +82,20 @@ class SwapFiles:
         path = self._folder.path(file.name)
         reader = SwapReader.open(self._fs, path)
         if reader.summary not in (None, file.summary):
-            # A copy or another file under this name: its FlowFiles would be there twice.
+            # A copy or another file has this name: its FlowFiles would exist twice.
             reader.close()
-            raise CorruptData(path, 0, "it is another swap file than the one that was written")
+            raise CorruptData(path, 0, "it is not the swap file that was written under this name")
         return reader
 
     def loaded(self, file: SwapFile, rows: Sequence[int], ids: Sequence[int]) -> None:
-        """Learn that rows are FlowFiles in memory from now on."""
+        """Record in memory that the FlowFiles of rows are loaded."""
         homes = {one: (file.name, int(row)) for one, row in zip(ids, rows, strict=True)}
         self._commits.read(lambda state: state.loaded.update(homes))
 
     def drop_rows(
         self, file: SwapFile, rows: Sequence[int], claims: Mapping[ResourceClaim, int]
     ) -> None:
-        """Record that rows that were never loaded are gone; see `SwapHome.drop_rows`."""
+        """Record the removal of rows that were never loaded; see `SwapHome.drop_rows`."""
         gone = {resource: -count for resource, count in claims.items()}
         self._committer.commit(
             lambda state, durable: state.plan_rows(file.name, rows, claims, durable),
@@ -104,9 +104,9 @@ class SwapFiles:
         )
 
     def discard(self, file: SwapFile) -> None:
-        """Record that all rows that are not loaded are gone; see `SwapHome.discard`.
+        """Record the removal of all rows that are not loaded; see `SwapHome.discard`.
 
-        What they refer to goes when the loaded ones are done with, too.
+        Their content is released only when the loaded rows are done, too.
         """
         self._committer.commit(
             lambda state, durable: state.plan_rows(
@@ -117,7 +117,7 @@ class SwapFiles:
         )
 
     def remove(self, flowfiles: Sequence[FlowFile]) -> None:
-        """Record that FlowFiles in memory are gone; see `SwapHome.remove`."""
+        """Record the removal of FlowFiles in memory; see `SwapHome.remove`."""
         changes = Changes(removes=flowfiles)
         self._committer.commit(
             lambda state, durable: state.plan(changes, durable),
@@ -126,7 +126,7 @@ class SwapFiles:
         )
 
     def damaged(self, file: SwapFile, rows: Sequence[int], reason: str) -> None:
-        """Learn that rows are lost; see `SwapHome.damaged`."""
+        """Handle rows that are lost; see `SwapHome.damaged`."""
         path = self._folder.path(file.name)
         self._commits.read(lambda _: self._count_damaged(len(rows)))
         _logger.error("%s: %s lost: %s", path, counted(len(rows), "FlowFile"), reason)
@@ -137,8 +137,8 @@ class SwapFiles:
                 durable=False,
             )
         except PenstockError as error:
-            # The next start finds them damaged again.
-            _logger.warning("%s: that could not be recorded: %s", path, error)
+            # The next start detects the damage again.
+            _logger.warning("%s: the damage could not be recorded: %s", path, error)
 
     def _count_damaged(self, count: int) -> None:
         self.damaged_flowfiles += count

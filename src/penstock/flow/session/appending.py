@@ -1,10 +1,11 @@
-"""What a session appends to FlowFiles: one writer for each of them, until its claim is whole.
+"""Appends to FlowFiles within a session: one writer for each, until its claim is finished.
 
-Owns the writers and where the content ends that counts. Does not own the streams (`streams`), nor
-the FlowFiles (`ledger`).
+Owns the writers and the length of the valid content. Does not own the streams (`streams`), nor the
+FlowFiles (`ledger`).
 
-Invariant: a FlowFile that is appended to often has one writer, and its bytes are not copied again
-each time. A writer that fails takes all that was appended with it: the session is lost.
+Invariants: a FlowFile that is appended to repeatedly keeps one writer, and its bytes are not copied
+again. If a writer fails, everything that was appended with it is lost, and the session can no
+longer be committed.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ if TYPE_CHECKING:
     from penstock.storage.content.claims import ContentClaim
     from penstock.storage.content.repository import ContentRepository, ContentWriter
 
-# Each has a file of content to itself.
+# Each of these FlowFiles keeps a content file open.
 _APPENDED_MAX: Final = 8
 
 
 class Appended:
-    """What is being appended to.
+    """FlowFile that is being appended to.
 
     Attributes:
-        writer: Has the content so far.
-        base: The FlowFile as it was before.
-        size: Where the content ends that counts, in bytes.
+        writer: Writer that holds the content so far.
+        base: The FlowFile before the first append.
+        size: Length of the valid content, in bytes.
     """
 
     __slots__ = ("base", "size", "writer")
@@ -48,14 +49,14 @@ class Appended:
 
 
 class Appending:
-    """The FlowFiles that a session appends to; for the session's thread.
+    """FlowFiles that a session appends to; for the session's thread only.
 
     Args:
-        content: Where the bytes are.
-        read: Reads what a FlowFile has.
+        content: Repository for the bytes.
+        read: Reads the content of a FlowFile.
 
     Attributes:
-        begun: What is not finished, by the FlowFile's id.
+        begun: Unfinished appends, by the FlowFile's id.
     """
 
     def __init__(
@@ -67,11 +68,11 @@ class Appending:
         self._lost: FlowFile | None = None
 
     def to(self, flowfile: FlowFile, ledger: Ledger) -> Appended:
-        """Return what is appended to a FlowFile, begun with its content if it was not.
+        """Return the unfinished append of a FlowFile; begin one with its content if there is none.
 
         Raises:
-            ContentMissing: What it adds to is gone.
-            Unavailable: Disk full or I/O error; the FlowFile is as before.
+            ContentMissing: The existing content of the FlowFile is missing.
+            Unavailable: Disk full or I/O error; the FlowFile is unchanged.
         """
         begun = self.begun.get(flowfile.id)
         if begun is not None:
@@ -91,10 +92,10 @@ class Appending:
         return appended
 
     def finish(self, number: int, ledger: Ledger) -> None:
-        """Have a FlowFile point at the claim that has what was appended.
+        """Finish the claim of an append, and make the FlowFile refer to it.
 
         Raises:
-            Unavailable: Disk full or I/O error; it is as it was before anything was appended.
+            Unavailable: Disk full or I/O error; the FlowFile is as it was before the first append.
         """
         appended = self.begun[number]
         newest = ledger.newest[number]
@@ -108,8 +109,8 @@ class Appending:
                 is_entered = True
             ledger.change(with_content(newest, claim, appended.size))
         except BaseException:
-            # With the writer went all that was appended, which cannot be undone alone: the session
-            # cannot be committed any more.
+            # The failed writer held all appended bytes. They cannot be undone separately, so the
+            # session can no longer be committed.
             self._lost = self._lost or base
             appended.writer.abort()
             if claim is not None and not is_entered:
@@ -120,28 +121,28 @@ class Appending:
             del self.begun[number]
 
     def finish_all(self, ledger: Ledger) -> None:
-        """Finish all; before a commit.
+        """Finish all appends; called before a commit.
 
         Raises:
-            Unavailable: Disk full or I/O error, now or before.
+            Unavailable: Disk full or I/O error, now or earlier.
         """
         if self._lost is not None:
             raise Unavailable(
-                f"what was appended to {named(self._lost)} could not be written; the session is "
-                "rolled back: free space and try again"
+                f"the bytes appended to {named(self._lost)} could not be written, so the session "
+                "is rolled back: free disk space and try again"
             )
         for number in list(self.begun):
             self.finish(number, ledger)
 
     def give_up(self, number: int, ledger: Ledger) -> None:
-        """Take no more into a FlowFile's writer after a failure; what was appended before stays."""
-        # What was written before the failure is behind the content's end. If the disk is what
-        # failed, the commit says so.
+        """Close a FlowFile's writer after a failure; bytes appended before are kept."""
+        # Bytes written before the failure are beyond the end of the valid content. If the disk
+        # failed, the commit reports it.
         with suppress(PenstockError):
             self.finish(number, ledger)
 
     def abort(self) -> None:
-        """Give everything up; before a rollback."""
+        """Discard all appends; called before a rollback."""
         steps = Steps()
         for appended in self.begun.values():
             steps.take(appended.writer.abort)

@@ -1,11 +1,12 @@
-"""The calls of one session: one at a time, and none after it was given up.
+"""Calls of one session: one at a time, and none after the session was terminated.
 
-Owns the mutex of a session, and whether it may still be used. Does not own what a call does, nor
-what giving back is (`transaction`).
+Owns the mutex of a session, and whether it may still be used. Does not own the work of a call, nor
+the rollback (`transaction`).
 
-The mutex is for `terminate`, which comes from another thread while the processor's own may hang
-where no mail would reach it. Invariant: after `terminate` or `end` every call raises, and all that
-was taken is given back, at the latest when the call ends that the given-up thread was in.
+The mutex exists for `terminate`. Another thread calls it while the processor's own thread may hang,
+where it would not process mail. Invariant: after `terminate` or `end` every call raises, and
+everything that was taken is given back, at the latest when the call that the terminated thread is
+executing returns.
 """
 
 from __future__ import annotations
@@ -22,22 +23,22 @@ Work = TypeVar("Work")
 
 
 class RollBack(Protocol):
-    """Gives back what was taken."""
+    """Function that gives back the FlowFiles that a session took."""
 
     def __call__(self, *, whole: bool = False) -> None:
-        """Give back what was taken since the last checkpoint; if `whole`, what was before, too."""
+        """Give back FlowFiles taken since the last checkpoint; with `whole`, also earlier ones."""
         ...
 
 
 class Calls(Generic[Work]):
-    """A context for each call, which gives what the call works on.
+    """Context manager for each call; it provides the object that the call works on.
 
     A call that breaks the rules rolls the session back.
 
     Args:
-        processor: Whose session it is.
-        work: What is called.
-        roll_back: Rolls it back; the mutex is held around it.
+        processor: Processor of the session.
+        work: Object that the calls work on.
+        roll_back: Rolls the session back; called with the mutex held.
     """
 
     __slots__ = ("_ended", "_mutex", "_processor", "_roll_back", "_terminated", "_work")
@@ -68,31 +69,31 @@ class Calls(Generic[Work]):
                 self._roll_back()
         finally:
             self._mutex.release()
-            # After the release: whoever terminates this after it needs no help, and whoever did
-            # before could not get the mutex.
+            # Check after the release: a later `terminate` finds the mutex free, and an earlier one
+            # could not acquire it.
             if self._terminated:
                 self._give_up()
 
     def terminate(self) -> None:
-        """Give the session up, from another thread; waits for nothing."""
+        """Terminate the session, from another thread, without waiting."""
         self._terminated = True
         self._give_up()
 
     def end(self) -> None:
-        """Allow no further call: whoever runs the processor is done with it.
+        """Refuse further calls: the runner of the processor has finished with this session.
 
-        What a thread that the processor left behind takes would be nobody's to give back.
+        FlowFiles that a remaining thread of the processor took now would never be given back.
         """
         self._ended = True
         self.terminate()
 
     @property
     def is_terminated(self) -> bool:
-        """Say whether it was given up."""
+        """Return whether the session was terminated."""
         return self._terminated
 
     def _give_up(self) -> None:
-        """Give everything back, unless a call is under way: then its end does."""
+        """Roll back, unless a call is running: then the end of that call rolls back."""
         if self._mutex.acquire(blocking=False):
             try:
                 self._roll_back(whole=True)
@@ -102,10 +103,11 @@ class Calls(Generic[Work]):
     def _given_up(self) -> Terminated:
         if self._ended:
             return Terminated(
-                f"processor {self._processor}: a session ends with its trigger; use it on "
-                "the thread that was triggered, and before that returns"
+                f"processor {self._processor}: the session was used after its trigger returned "
+                "or on another thread; use it only on the triggered thread, before the trigger "
+                "returns"
             )
         return Terminated(
-            f"processor {self._processor} was terminated while this thread worked for it: "
-            "its session was rolled back; end"
+            f"processor {self._processor} was terminated during this trigger, and its session "
+            "was rolled back; return from the trigger"
         )

@@ -1,11 +1,12 @@
-"""From the books of a session to one commit.
+"""Converts the state of a session to one commit.
 
-Owns: the check that no FlowFile is forgotten, copies for several connections, what ends at a
-relationship, and the values of the commit. Does not own the commit itself (`transaction`).
+Owns the check that every FlowFile was transferred or removed, copies for several connections,
+FlowFiles that end at an auto-terminated relationship, and the values of the commit. Does not own
+the commit itself (`transaction`).
 
-Invariants: every FlowFile of the session is in exactly one place of what is prepared: in a queue,
-among the removed, or it leaves no trace because it was made here. What was prepared is enough to
-undo it.
+Invariants: every FlowFile of the session is in exactly one place of the prepared commit: it is
+queued, it is removed, or it was created here and leaves no trace. The prepared values are
+sufficient to undo the commit.
 """
 
 from __future__ import annotations
@@ -31,18 +32,18 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Prepared:
-    """What one or several checkpoints leave to commit.
+    """Prepared commit of one or several checkpoints.
 
     Attributes:
-        ledgers: The books, to undo it.
-        puts: FlowFiles by the queue's id.
+        ledgers: Session states, for undoing the commit.
+        puts: FlowFiles by the id of their queue.
         queues: Those queues.
-        replaced: Taken ones that go on, as they were.
-        removes: Taken ones that end, as they were.
-        retried: FlowFiles that are tried again, by id.
-        yield_ms: For how long the processor rests.
-        statistics: What is counted once it is committed.
-        callbacks: Called then.
+        replaced: Taken FlowFiles that are queued again, as they were when taken.
+        removes: Taken FlowFiles that are removed, as they were when taken.
+        retried: FlowFiles that are retried, by id.
+        yield_ms: How long the processor yields.
+        statistics: Counts that become valid with the commit.
+        callbacks: Functions to call after the commit.
     """
 
     ledgers: list[Ledger] = field(default_factory=list)
@@ -55,7 +56,7 @@ class Prepared:
     callbacks: list[Callable[[], None]] = field(default_factory=list)
 
     def changes(self, states: Mapping[str, bytes | None]) -> Changes:
-        """Return what the journal is told."""
+        """Return the changes to write to the journal."""
         return Changes(
             puts=self.puts,
             replaced=self.replaced,
@@ -65,7 +66,7 @@ class Prepared:
         )
 
     def taken(self) -> list[Taken]:
-        """Return what is to be acknowledged."""
+        """Return the FlowFiles to acknowledge, by queue."""
         return [taken for ledger in self.ledgers for taken in ledger.taken.values()]
 
     def put(self, queue: SessionQueue, flowfiles: Sequence[FlowFile]) -> None:
@@ -81,10 +82,11 @@ class Prepared:
 def prepare(
     ledger: Ledger, wiring: Wiring, services: SessionServices, into: Prepared
 ) -> SessionStatistics:
-    """Check the books and add what they say to what is prepared; return the counts.
+    """Check the state of a session, add its results to a prepared commit, and return the counts.
 
     Raises:
-        SessionMisuse: A FlowFile is forgotten, or there is no way for one; nothing was added.
+        SessionMisuse: A FlowFile was not transferred or removed, or its relationship is not
+            connected; nothing was added.
     """
     _check(ledger, wiring)
     now_ms = services.clock.now_ms()
@@ -147,22 +149,22 @@ def _check(ledger: Ledger, wiring: Wiring) -> None:
     if forgotten:
         more = f" and {len(forgotten) - 1} more" if len(forgotten) > 1 else ""
         raise SessionMisuse(
-            f"{named(forgotten[0])}{more} was neither transferred nor removed: do one of them with "
-            "every FlowFile before the session is committed"
+            f"{named(forgotten[0])}{more} was neither transferred nor removed: transfer or "
+            "remove every FlowFile before the session is committed"
         )
-    # A relationship that is tried again first needs a way out all the same.
+    # A relationship with retries also needs a connection.
     for route in dict.fromkeys(ledger.routes.values()):
         if route == TO_SOURCE or wiring.outputs.get(route) or route in wiring.auto_terminated:
             continue
         lost = next(number for number, to in ledger.routes.items() if to == route)
         raise SessionMisuse(
-            f"{named(ledger.newest[lost])} was transferred to relationship {route!r}, which leads "
-            "nowhere: connect it or terminate it"
+            f"{named(ledger.newest[lost])} was transferred to relationship {route!r}, which is "
+            "neither connected nor auto-terminated: connect it or terminate it"
         )
 
 
 class _Outgoing:
-    """FlowFiles on their way into queues, and those that end."""
+    """FlowFiles to be queued, and FlowFiles that end."""
 
     def __init__(self, ledger: Ledger, services: SessionServices, now_ms: int) -> None:
         self._ledger = ledger
@@ -174,7 +176,7 @@ class _Outgoing:
         self.size_bytes = 0
 
     def give_back(self, flowfiles: list[FlowFile]) -> None:
-        """Put FlowFiles where they came from."""
+        """Return FlowFiles to the queues that they were taken from."""
         by_queue: dict[str, tuple[SessionQueue, list[FlowFile]]] = {}
         for flowfile in flowfiles:
             queue = self._ledger.sources[flowfile.id]

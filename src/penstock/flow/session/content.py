@@ -1,14 +1,14 @@
-"""The bytes of a session's FlowFiles: read and written as streams.
+"""Reads and writes the content of a session's FlowFiles as streams.
 
-Owns which streams are open, and the counts of bytes. Does not own the streams (`streams`), what is
-being appended to (`appending`), the bytes (`storage.content`), nor the FlowFiles (`ledger`).
+Owns the open streams and the byte counts. Does not own the streams (`streams`), appends
+(`appending`), the bytes (`storage.content`), nor the FlowFiles (`ledger`).
 
 Invariants:
 
-- Content is never changed: a write makes a claim, and the FlowFile points at it once it is whole.
-  A write that fails leaves the FlowFile as it was.
-- Every claim that was finished is among the ledger's `written`, so that the commit or the rollback
-  lets go of it.
+- Content never changes: a write creates a claim, and the FlowFile refers to it once it is complete.
+  A failed write leaves the FlowFile unchanged.
+- Every finished claim is listed in the session's `written`, so that the commit or the rollback
+  releases it.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ _READ_BUFFER_BYTES: Final = 1 << 16
 
 
 class SessionContent:
-    """The content of one session's FlowFiles; for the session's thread.
+    """Content of one session's FlowFiles; for the session's thread only.
 
     Attributes:
-        read_bytes: Read since the last `counts`.
-        written_bytes: Written since then.
+        read_bytes: Bytes read since the last `counts`.
+        written_bytes: Bytes written since the last `counts`.
 
     Args:
-        content: Where the bytes are.
-        ledger: The session's books.
-        guard: Held around each use of a stream; raises when the session was given up.
+        content: Repository for the bytes.
+        ledger: State of the session.
+        guard: Context manager around each use of a stream; raises if the session was terminated.
     """
 
     def __init__(
@@ -67,14 +67,14 @@ class SessionContent:
         self.written_bytes = 0
 
     def use(self, ledger: Ledger) -> None:
-        """Go on with other books, once all that was begun is finished."""
+        """Continue with another session state, after all open writes are finished."""
         self._ledger = ledger
 
     def read(self, flowfile: FlowFile) -> io.BufferedReader:
         """Return a stream of a FlowFile's content.
 
         Raises:
-            ContentMissing: It is gone.
+            ContentMissing: The content is missing.
         """
         flowfile = self._settled(flowfile)
         raw = None
@@ -93,14 +93,14 @@ class SessionContent:
         """Return a FlowFile's content.
 
         Raises:
-            ContentMissing: It is gone.
-            InvalidRequest: It is longer than `max_bytes`.
+            ContentMissing: The content is missing.
+            InvalidRequest: The content is longer than `max_bytes`.
         """
         flowfile = self._settled(flowfile)
         if flowfile.size > max_bytes:
             raise InvalidRequest(
-                f"{named(flowfile)} has {flowfile.size:,} bytes of content, more than the "
-                f"{max_bytes:,} that are read at once: use a stream, or raise the bound"
+                f"{named(flowfile)} has {flowfile.size:,} bytes of content, more than the limit "
+                f"of {max_bytes:,}: read it as a stream, or raise the limit"
             )
         if flowfile.claim is None or not flowfile.size:
             return b""
@@ -112,17 +112,17 @@ class SessionContent:
         return data
 
     def put(self, flowfile: FlowFile, data: Buffer) -> FlowFile:
-        """Give a FlowFile these bytes as its content.
+        """Replace the content of a FlowFile with these bytes.
 
         Raises:
-            Unavailable: Disk full or I/O error; it is as before.
+            Unavailable: Disk full or I/O error; the FlowFile is unchanged.
         """
         self._check_not_written(flowfile)
         self._settled(flowfile)
         return self._written(flowfile.id, partial(self._content.put, data))
 
     def write(self, flowfile: FlowFile) -> ContentStream:
-        """Return a stream that makes new content."""
+        """Return a stream that writes new content."""
         self._check_not_written(flowfile)
         flowfile = self._settled(flowfile)
         writer = self._content.write()
@@ -141,11 +141,11 @@ class SessionContent:
             raise
 
     def append(self, flowfile: FlowFile) -> ContentStream:
-        """Return a stream that adds to a FlowFile's content.
+        """Return a stream that appends to a FlowFile's content.
 
         Raises:
-            ContentMissing: What it adds to is gone.
-            Unavailable: Disk full or I/O error; it is as before.
+            ContentMissing: The existing content is missing.
+            Unavailable: Disk full or I/O error; the FlowFile is unchanged.
         """
         self._check_not_written(flowfile)
         appended = self._appending.to(flowfile, self._ledger)
@@ -164,23 +164,23 @@ class SessionContent:
         return self._opened(flowfile, appended.writer, ended)
 
     def finish(self) -> None:
-        """Finish what is appended to; before a commit.
+        """Finish all appends; called before a commit.
 
         Raises:
-            SessionMisuse: A stream that writes is still open.
+            SessionMisuse: A stream for writing is still open.
             Unavailable: Disk full or I/O error.
         """
         if self._writers:
             flowfile = self._ledger.newest[next(iter(self._writers))]
             raise SessionMisuse(
                 f"the content of {named(flowfile)} is still being written: leave the stream's "
-                "context before the session is committed"
+                "context before the commit"
             )
         self._appending.finish_all(self._ledger)
         self.close_readers()
 
     def abort(self) -> None:
-        """Give up what is being written, and close what is being read."""
+        """Discard unfinished writes, and close streams for reading."""
         steps = Steps()
         for stream in list(self._writers.values()):
             steps.take(stream.abort)
@@ -197,7 +197,7 @@ class SessionContent:
         steps.finish()
 
     def settle(self, flowfiles: list[FlowFile]) -> None:
-        """Finish what is appended to these, so that their claims are whole."""
+        """Finish the appends to these FlowFiles, so that their claims are complete."""
         for flowfile in flowfiles if self._appending.begun or self._writers else ():
             self._check_not_written(flowfile)
             self._settled(flowfile)
@@ -239,8 +239,8 @@ class SessionContent:
     def _check_not_written(self, flowfile: FlowFile) -> None:
         if flowfile.id in self._writers:
             raise SessionMisuse(
-                f"the content of {named(flowfile)} is being written: leave that stream's context "
-                "first"
+                f"the content of {named(flowfile)} is already being written: leave that stream's "
+                "context first"
             )
 
     def _missing(self, flowfile: FlowFile, error: NotFound) -> ContentMissing:

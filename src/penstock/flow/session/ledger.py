@@ -1,11 +1,10 @@
-"""Which FlowFiles a session has, what became of each, and what may be done with it.
+"""State of one session: its FlowFiles, what was done with each, and which operations are allowed.
 
-Owns the books of one session, as plain tables by id: a batch of FlowFiles is entered and routed by
-a few operations on whole tables. Does not own queues, content or the journal; it knows of them only
-what it passes on.
+Owns this state as plain tables by id, so that a batch of FlowFiles is added and routed by a few
+operations on whole tables. Does not own queues, content or the journal.
 
-Invariants: pure, no I/O. A FlowFile that the session has is open, routed or removed. The newest
-version of each is here, so that any older one names it. What is refused changes nothing.
+Invariants: no I/O. A FlowFile of the session is open, routed or removed. The tables hold the newest
+version of each FlowFile, so that any older version identifies it. A refused call changes nothing.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from penstock.flow.session.wiring import SessionQueue
 from penstock.storage.content.claims import ContentClaim
 
 TO_SOURCE: Final = ""
-"""The route back to the queue that a FlowFile came from; no relationship has this name."""
+"""Route back to the queue that a FlowFile was taken from; no relationship has this name."""
 
 
 @dataclass(slots=True)
 class Taken:
-    """What was polled from one queue and is not acknowledged."""
+    """FlowFiles that were taken from one queue and are not acknowledged."""
 
     queue: SessionQueue
     count: int = 0
@@ -34,18 +33,18 @@ class Taken:
 
 @dataclass(slots=True)
 class Ledger:
-    """The books of one session.
+    """State of one session.
 
     Attributes:
-        newest: Every FlowFile of the session, as it is now.
-        originals: Those that were taken, as they were.
-        sources: The queues that those came from.
-        routes: Where they go, in the order of the calls.
-        removed: Those that go nowhere.
-        taken: What is to be acknowledged, by queue.
-        links: Pairs of a FlowFile and one that was made from it.
-        written: Claims that were written, with the FlowFile that each was written for.
-        missing: Taken ones whose content could not be found.
+        newest: Newest version of every FlowFile of the session.
+        originals: Taken FlowFiles, as they were when taken.
+        sources: Queues that those were taken from.
+        routes: Relationships of transferred FlowFiles, in the order of the calls.
+        removed: Removed FlowFiles.
+        taken: FlowFiles to acknowledge, by queue.
+        links: Pairs of a FlowFile and one that was created from it.
+        written: Written claims, with the FlowFile that each was written for.
+        missing: Taken FlowFiles whose content is missing.
     """
 
     newest: dict[int, FlowFile] = field(default_factory=dict)
@@ -59,11 +58,11 @@ class Ledger:
     missing: set[int] = field(default_factory=set)
 
     def take(self, queue: SessionQueue, flowfiles: Sequence[FlowFile]) -> None:
-        """Enter FlowFiles that were polled from a queue.
+        """Add FlowFiles that were taken from a queue.
 
         Raises:
-            SessionMisuse: One is there already; the others are entered, so that all go back. After
-                any other exception none is entered.
+            SessionMisuse: The session already has one of them; the others are added, so that all
+                are given back. After any other exception none is added.
         """
         entered = {flowfile.id: flowfile for flowfile in flowfiles}
         known = entered.keys() & self.newest.keys()
@@ -87,21 +86,21 @@ class Ledger:
         if known:
             flowfile = self.newest[min(known)]
             raise SessionMisuse(
-                f"{named(flowfile)} was polled from {queue.id} but is in this session already: "
-                "it was in two queues; what is in the session goes back"
+                f"{named(flowfile)} was taken from {queue.id} but is already in this session, so "
+                "it was in two queues; the FlowFiles of the session are given back"
             )
 
     def add_many(self, flowfiles: Sequence[FlowFile], parents: Sequence[int] = ()) -> None:
-        """Enter FlowFiles that were made, each from all of some parents."""
+        """Add FlowFiles that were created, each from all of the given parents."""
         self.newest.update([(flowfile.id, flowfile) for flowfile in flowfiles])
         for parent in parents:
             self.links += [(parent, flowfile.id) for flowfile in flowfiles]
 
     def open_ids(self, flowfiles: Iterable[FlowFile], doing: str) -> list[int]:
-        """Return the ids of FlowFiles that may be worked on.
+        """Return the ids of FlowFiles that are open.
 
         Raises:
-            SessionMisuse: One is not of this session, or its fate is sealed.
+            SessionMisuse: One is not of this session, or was already transferred or removed.
         """
         ids = [flowfile.id for flowfile in flowfiles]
         if not (
@@ -113,10 +112,10 @@ class Ledger:
         return ids
 
     def open(self, flowfile: FlowFile, doing: str) -> FlowFile:
-        """Return the newest version of a FlowFile that may be worked on.
+        """Return the newest version of an open FlowFile.
 
         Raises:
-            SessionMisuse: It is not of this session, or its fate is sealed.
+            SessionMisuse: It is not of this session, or was already transferred or removed.
         """
         number = flowfile.id
         newest = self.newest.get(number)
@@ -125,25 +124,25 @@ class Ledger:
         return newest
 
     def change(self, flowfile: FlowFile) -> None:
-        """Enter a newer version."""
+        """Store a newer version."""
         self.newest[flowfile.id] = flowfile
 
     def route(self, ids: Sequence[int], route: str) -> None:
-        """Seal the fate of open FlowFiles.
+        """Record the route of open FlowFiles.
 
         Raises:
-            SessionMisuse: Back to its source, and it has none.
+            SessionMisuse: The route is the source queue, but the FlowFile has none.
         """
         if route == TO_SOURCE and not self.sources.keys() >= set(ids):
             made = next(self.newest[number] for number in ids if number not in self.sources)
             raise SessionMisuse(
-                f"{named(made)} was made in this session, so there is no queue to give it back to: "
+                f"{named(made)} was created in this session, so it has no queue to return to: "
                 "transfer it to a relationship"
             )
         self.routes.update(dict.fromkeys(ids, route))
 
     def remove(self, ids: Sequence[int]) -> None:
-        """Let open FlowFiles end."""
+        """Remove open FlowFiles."""
         self.removed.update(ids)
 
     def forgotten(self) -> list[FlowFile]:
@@ -154,9 +153,9 @@ class Ledger:
         return [self.newest[number] for number in self.newest if number in left]
 
     def kin(self) -> dict[int, int]:
-        """Return for each FlowFile that was linked to others the least id among its kin.
+        """Return for each FlowFile that was linked to others the lowest id among its relatives.
 
-        What was made from each other, over any number of steps, is kin.
+        FlowFiles that were created from each other, over any number of steps, are relatives.
         """
         heads: dict[int, int] = {}
 
@@ -172,22 +171,23 @@ class Ledger:
         return {number: head(number) for number in list(heads)}
 
     def check_kin(self, ids: Sequence[int]) -> None:
-        """Check that FlowFiles may leave these books.
+        """Check that FlowFiles may move to another session.
 
         Raises:
-            SessionMisuse: One would be parted from what was made from it, or from its parent.
+            SessionMisuse: A FlowFile would be separated from its parent or from one that was
+                created from it.
         """
         moving = set(ids)
         for parent, child in self.links:
             if (parent in moving) != (child in moving):
                 lost = self.newest[child if parent in moving else parent]
                 raise SessionMisuse(
-                    f"{named(lost)} was made from, or is the parent of, a FlowFile that moves to "
-                    "another session: move them together"
+                    f"{named(lost)} is a parent or child of a FlowFile that moves to another "
+                    "session: move them together"
                 )
 
     def move(self, ids: Sequence[int], target: Ledger) -> None:
-        """Hand open FlowFiles, with all their kin, over to the books of another session."""
+        """Move open FlowFiles, with all their relatives, to the state of another session."""
         moving = set(ids)
         for number in ids:
             target.newest[number] = self.newest.pop(number)
@@ -215,29 +215,35 @@ class Ledger:
             number = flowfile.id
             if number not in self.newest:
                 return SessionMisuse(
-                    f"cannot {doing} {named(flowfile)}: it is not of this session; use FlowFiles "
-                    "that this session gave or made, before it was committed or rolled back"
+                    f"cannot {doing} {named(flowfile)}: it does not belong to this session; use "
+                    "FlowFiles that this session returned, and only until it is committed or "
+                    "rolled back"
                 )
             if number in self.removed:
-                return SessionMisuse(f"cannot {doing} {named(flowfile)}: it was removed before")
-            if number in self.routes:
-                where = self.routes[number] or "the queue that it came from"
                 return SessionMisuse(
-                    f"cannot {doing} {named(flowfile)}: it was transferred to {where} before; "
+                    f"cannot {doing} {named(flowfile)}: it was removed before; remove it last"
+                )
+            if number in self.routes:
+                where = self.routes[number] or "the queue that it was taken from"
+                return SessionMisuse(
+                    f"cannot {doing} {named(flowfile)}: it was already transferred to {where}; "
                     "transfer it last"
                 )
-        return SessionMisuse(f"cannot {doing}: the FlowFiles given changed meanwhile")
+        return SessionMisuse(
+            f"cannot {doing}: the given FlowFiles changed during the call; pass a list"
+        )
 
 
 def named(flowfile: FlowFile) -> str:
-    """Return how messages name a FlowFile."""
+    """Return the description of a FlowFile for messages."""
     return f"FlowFile {flowfile.id} ({flowfile.attributes.get(UUID, 'no uuid')})"
 
 
 def with_attributes(flowfile: FlowFile, attributes: Mapping[str, str]) -> FlowFile:
-    """Return a version with other attributes."""
+    """Return a version with these attributes."""
     f = flowfile
-    # By position: four times as fast as `msgspec.structs.replace`, and every change comes here.
+    # Positional arguments are four times as fast as `msgspec.structs.replace`, and every change
+    # calls this function.
     return FlowFile(
         f.id,
         attributes,
@@ -256,7 +262,7 @@ def with_attributes(flowfile: FlowFile, attributes: Mapping[str, str]) -> FlowFi
 def with_content(
     flowfile: FlowFile, claim: ContentClaim | None, size: int, offset: int = 0
 ) -> FlowFile:
-    """Return a version with other content: `size` bytes of a claim, from `offset` on."""
+    """Return a version with this content: `size` bytes of a claim, starting at `offset`."""
     f = flowfile
     return FlowFile(
         f.id,
@@ -274,7 +280,7 @@ def with_content(
 
 
 def with_penalty(flowfiles: Iterable[FlowFile], until_ms: int) -> list[FlowFile]:
-    """Return versions that are not handed out before a time."""
+    """Return versions that cannot be taken before a time."""
     return [
         FlowFile(
             f.id,
@@ -296,7 +302,7 @@ def with_penalty(flowfiles: Iterable[FlowFile], until_ms: int) -> list[FlowFile]
 def copies(
     flowfiles: Iterable[FlowFile], first_id: int, new_uuid: Callable[[], str]
 ) -> list[FlowFile]:
-    """Return FlowFiles of their own, with ids from one on, that are the same but for the uuid."""
+    """Return copies of FlowFiles with consecutive ids and new uuids."""
     return [
         FlowFile(
             number,
@@ -318,7 +324,7 @@ def copies(
 def queued(
     flowfiles: Iterable[FlowFile], now_ms: int, next_index: Callable[[int], int]
 ) -> list[FlowFile]:
-    """Return versions that enter a queue now, one after the other."""
+    """Return versions that enter a queue now, in this order."""
     known = flowfiles if isinstance(flowfiles, list) else list(flowfiles)
     first = next_index(len(known))
     return [

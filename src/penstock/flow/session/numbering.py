@@ -1,8 +1,8 @@
-"""Ids for what a session makes, taken from the repository's sequence a few at a time.
+"""Ids for the FlowFiles of one session, taken from the repository's sequence a few at a time.
 
-Owns what of a range is left. Does not own the sequence (`repository`), whose mutex is worth asking
-for many at once. Invariant: what one session makes later has a greater id; ids that are left over
-when it ends are never used.
+Owns the unused part of a range. Does not own the sequence (`repository`). Taking many ids at once
+reduces the use of that sequence's mutex. Invariant: within a session, later ids are greater. Ids
+that remain at its end are never used.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _MOST_AHEAD: Final = 256
 
 
 class Numbers:
-    """Ids for one session; for the session's thread."""
+    """Ids for one session; for the session's thread only."""
 
     __slots__ = ("_end", "_next", "_repository", "_taken")
 
@@ -26,9 +26,9 @@ class Numbers:
         self._taken = 0
 
     def take(self, count: int = 1) -> int:
-        """Return the first of so many ids that follow each other."""
+        """Return the first of `count` consecutive ids."""
         if self._end - self._next < count:
-            # As many as were taken so far: a session that makes one FlowFile takes one id.
+            # Take as many as were taken so far: a session that creates one FlowFile takes one id.
             ahead = max(count, min(self._taken, _MOST_AHEAD))
             self._next = self._repository.next_ids(ahead)
             self._end = self._next + ahead

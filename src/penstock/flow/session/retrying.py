@@ -1,11 +1,12 @@
-"""FlowFiles that are tried again before they really go to a relationship.
+"""Retries of FlowFiles before they are transferred to a relationship.
 
-Owns the rule: which FlowFiles of a session are given back as they came, and how long they or the
-processor wait. Does not own the books (`ledger`), nor the giving back (`committing`).
+Owns the rule: which FlowFiles of a session are given back unchanged, and how long they are
+penalized or the processor yields. Does not own the session state (`ledger`), nor the giving back
+(`committing`).
 
-Invariants: FlowFiles that were made from each other are tried again together; what a source made is
-never tried again, for there is nothing to go back to. After the last try nothing of it is left in
-the attributes.
+Invariants: FlowFiles that were created from each other are retried together. FlowFiles that a
+source created are never retried, because they have no queue to return to. After the last retry the
+attributes contain no trace of it.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Retried:
-    """What is tried again.
+    """FlowFiles to retry.
 
     Attributes:
-        again: FlowFiles as they go back, by id.
-        undone: All ids whose changes count for nothing, those in `again` too.
-        yield_ms: For how long the processor rests.
+        again: FlowFiles to put back, by id.
+        undone: All ids whose changes are discarded, including those in `again`.
+        yield_ms: How long the processor yields.
     """
 
     again: dict[int, FlowFile] = field(default_factory=dict)
@@ -41,7 +42,7 @@ class Retried:
 
 
 def find_retried(ledger: Ledger, wiring: Wiring, now_ms: int) -> Retried:
-    """Find what is tried again, and take the count out of the attributes of what is not."""
+    """Return the FlowFiles to retry, and remove the retry count from the others."""
     retried = Retried()
     name = RETRY_COUNT_PREFIX + wiring.processor
     routed = {
@@ -99,7 +100,7 @@ def _try_again(
 
 
 def _count(text: str) -> int:
-    # Whoever writes something else into the attribute begins anew.
+    # Any other text in the attribute restarts the count.
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
 
 

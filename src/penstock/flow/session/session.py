@@ -1,9 +1,9 @@
-"""A process session as a processor sees it: what can be done to FlowFiles.
+"""Process session as a processor uses it: the operations on FlowFiles.
 
-Owns the calls and the rules of each. Does not own what makes them one transaction (`transaction`).
+Owns the calls and the rules of each. Does not own the transaction (`transaction`).
 
-Invariants: a FlowFile is a value; a call that changes one returns the newest version, and every
-call takes any version of it. A call that breaks the rules rolls the session back and raises
+Invariants: a FlowFile is an immutable value. A call that changes one returns the newest version,
+and every call accepts any version. A call that breaks the rules rolls the session back and raises
 `SessionMisuse`, which names the FlowFile.
 """
 
@@ -38,13 +38,13 @@ _NOT_INHERITED: Final = (UUID, "alternate.identifier", "discard.reason")
 
 
 class ProcessSession:
-    """What a processor does to FlowFiles in one transaction; for the thread that triggers it.
+    """Operations of a processor on FlowFiles, in one transaction; for the triggered thread only.
 
     Attributes:
-        state: What the processor remembers; changed with the commit.
-        counters: ``session.counters.add("rows", 12)``: shown beside the processor.
-        on_committed: ``session.on_committed(callback)``: done after the commit, and only then, such
-            as telling whoever sent something that it was taken.
+        state: State of the processor; changes take effect with the commit.
+        counters: ``session.counters.add("rows", 12)``: counters shown with the processor.
+        on_committed: ``session.on_committed(callback)``: registers a function to call after the
+            commit, for example to acknowledge input to its sender.
     """
 
     def __init__(self, transaction: Transaction) -> None:
@@ -57,23 +57,26 @@ class ProcessSession:
     # -- taking
 
     def get(self) -> FlowFile | None:
-        """Take one FlowFile; None if there is none. Inputs take turns."""
+        """Take one FlowFile; None if there is none. Successive calls rotate over the inputs."""
         with self._calls as work:
             return work.intake.one(work.ledger)
 
     def get_many(self, limit: int) -> list[FlowFile]:
-        """Take up to so many FlowFiles of one input. Inputs take turns."""
+        """Take up to `limit` FlowFiles of one input. Successive calls rotate over the inputs."""
         if limit < 1:
-            raise InvalidRequest(f"get_many({limit}): ask for 1 or more")
+            raise InvalidRequest(f"get_many({limit}): the limit must be 1 or more")
         with self._calls as work:
             return work.intake.many(work.ledger, limit)
 
     def get_where(self, accept: Callable[[FlowFile], Verdict]) -> list[FlowFile]:
-        """Take what a filter accepts; it is shown the FlowFiles of all inputs, in order."""
+        """Take the FlowFiles that a filter accepts.
+
+        The filter receives those of all inputs, in order.
+        """
         with self._calls as work:
             return work.intake.where(work.ledger, accept)
 
-    # -- making
+    # -- creating
 
     @overload
     def create(
@@ -96,37 +99,40 @@ class ProcessSession:
         attributes: Mapping[str, str] | None = None,
         each: Iterable[Mapping[str, str]] | None = None,
     ) -> FlowFile | list[FlowFile]:
-        """Make a FlowFile without content, or many at once, which takes a third of the time.
+        """Create a FlowFile without content, or many at once, which takes a third of the time.
 
         Args:
-            parents: It has the attributes of one, or those that are the same in all of several,
-                and their oldest lineage.
-            attributes: Attributes of its own.
-            each: Make one for each of these maps, with that map as its own attributes.
+            parents: The FlowFile gets the attributes of one parent, or those that are equal in all
+                of several parents, and their oldest lineage.
+            attributes: Additional attributes.
+            each: Create one FlowFile for each of these maps, with that map as its additional
+                attributes.
 
         Raises:
             SessionMisuse: A parent is not open in this session.
-            InvalidRequest: An attribute is no text; none is made.
+            InvalidRequest: An attribute is not text; nothing is created.
         """
         own = [_checked(one) for one in ((attributes or {},) if each is None else each)]
         given = [parents] if isinstance(parents, FlowFile) else parents
         with self._calls as work:
-            newest = [work.ledger.open(parent, "make a FlowFile from") for parent in given]
+            newest = [work.ledger.open(parent, "create a FlowFile from") for parent in given]
             made = _made(work, newest, own)
             work.ledger.add_many(made, [parent.id for parent in newest])
             return made[0] if each is None else made
 
     def clone(self, flowfile: FlowFile, offset: int = 0, size: int | None = None) -> FlowFile:
-        """Make a FlowFile with the same attributes and content, or a part of it, without a copy.
+        """Create a FlowFile with the same attributes and content, or a part of it.
+
+        No bytes are copied.
 
         Args:
-            flowfile: Of this session.
-            offset: Where the part begins, in bytes.
-            size: How long it is; None: to the end.
+            flowfile: FlowFile of this session.
+            offset: Start of the part, in bytes.
+            size: Length of the part in bytes; None: up to the end.
 
         Raises:
-            InvalidRequest: There is no such part.
-            SessionMisuse: It is not open in this session.
+            InvalidRequest: The part is outside the content.
+            SessionMisuse: The FlowFile is not open in this session.
         """
         with self._calls as work:
             work.content.settle([work.ledger.open(flowfile, "clone")])
@@ -134,8 +140,8 @@ class ProcessSession:
             length = f.size - offset if size is None else size
             if offset < 0 or length < 0 or offset + length > f.size:
                 raise InvalidRequest(
-                    f"{named(f)} has {f.size:,} bytes of content: there is no part of {length:,} "
-                    f"bytes from {offset:,} on"
+                    f"{named(f)} has {f.size:,} bytes of content, so it has no part of "
+                    f"{length:,} bytes at offset {offset:,}: choose a part within the content"
                 )
             clone = FlowFile(
                 work.numbers.take(),
@@ -156,8 +162,8 @@ class ProcessSession:
         """Return a stream of the content: ``with session.read(flowfile) as content:``.
 
         Raises:
-            ContentMissing: It is gone.
-            SessionMisuse: It is not open in this session.
+            ContentMissing: The content is missing.
+            SessionMisuse: The FlowFile is not open in this session.
         """
         with self._calls as work:
             return work.content.read(work.ledger.open(flowfile, "read"))
@@ -166,9 +172,9 @@ class ProcessSession:
         """Return the content.
 
         Raises:
-            InvalidRequest: It is longer than `max_bytes`.
-            ContentMissing: It is gone.
-            SessionMisuse: It is not open in this session.
+            InvalidRequest: The content is longer than `max_bytes`.
+            ContentMissing: The content is missing.
+            SessionMisuse: The FlowFile is not open in this session.
         """
         with self._calls as work:
             return work.content.read_all(work.ledger.open(flowfile, "read"), max_bytes)
@@ -178,14 +184,14 @@ class ProcessSession:
     @overload
     def write(self, flowfile: FlowFile, data: Buffer) -> FlowFile: ...
     def write(self, flowfile: FlowFile, data: Buffer | None = None) -> ContentStream | FlowFile:
-        """Write new content: these bytes, or what is written to the stream that is returned.
+        """Write new content: the given bytes, or the bytes written to the returned stream.
 
-        ``with session.write(flowfile) as out:`` An exception that leaves the context leaves the
-        FlowFile as it was.
+        ``with session.write(flowfile) as out:`` If an exception leaves the context, the FlowFile is
+        unchanged.
 
         Raises:
-            Unavailable: Disk full or I/O error; the FlowFile is as before.
-            SessionMisuse: It is not open in this session, or being written.
+            Unavailable: Disk full or I/O error; the FlowFile is unchanged.
+            SessionMisuse: The FlowFile is not open in this session, or is being written.
         """
         with self._calls as work:
             opened = work.ledger.open(flowfile, "write")
@@ -194,12 +200,12 @@ class ProcessSession:
             return work.content.put(opened, data)
 
     def append(self, flowfile: FlowFile) -> ContentStream:
-        """Return a stream that adds to the content: ``with session.append(flowfile) as out:``.
+        """Return a stream that appends to the content: ``with session.append(flowfile) as out:``.
 
         Raises:
-            ContentMissing: What it adds to is gone.
-            Unavailable: Disk full or I/O error; the FlowFile is as before.
-            SessionMisuse: It is not open in this session, or being written.
+            ContentMissing: The existing content is missing.
+            Unavailable: Disk full or I/O error; the FlowFile is unchanged.
+            SessionMisuse: The FlowFile is not open in this session, or is being written.
         """
         with self._calls as work:
             return work.content.append(work.ledger.open(flowfile, "append to"))
@@ -207,12 +213,13 @@ class ProcessSession:
     def import_from(
         self, flowfile: FlowFile, source: str | Path | BinaryIO | Iterator[Buffer]
     ) -> FlowFile:
-        """Make the content of a file, a stream, or pieces the content of a FlowFile.
+        """Copy a file, a stream, or pieces of bytes into the content of a FlowFile.
 
         Raises:
-            NotFound: There is no such file.
-            Unavailable: It cannot be read, or the content not be written; all is as before.
-            SessionMisuse: It is not open in this session.
+            NotFound: The file does not exist.
+            Unavailable: The file cannot be read, or the content cannot be written; nothing is
+                changed.
+            SessionMisuse: The FlowFile is not open in this session.
         """
         if isinstance(source, str | Path):
             pieces: Iterator[Buffer] = file_pieces(self._transaction.services.fs, str(source))
@@ -225,15 +232,15 @@ class ProcessSession:
             return work.ledger.newest[flowfile.id]
 
     def export_to(self, flowfile: FlowFile, target: str | Path | BinaryIO) -> int:
-        """Write the content to a file, whole and durable or not at all, or to a stream.
+        """Write the content to a stream, or to a file: completely and durably, or not at all.
 
         Returns:
-            How many bytes.
+            Number of bytes.
 
         Raises:
-            ContentMissing: It is gone.
+            ContentMissing: The content is missing.
             Unavailable: The file could not be written.
-            SessionMisuse: It is not open in this session.
+            SessionMisuse: The FlowFile is not open in this session.
         """
         with self.read(flowfile) as content:
             if isinstance(target, str | Path):
@@ -247,11 +254,12 @@ class ProcessSession:
     # -- attributes
 
     def put_attributes(self, flowfile: FlowFile, attributes: Mapping[str, str]) -> FlowFile:
-        """Set attributes of a FlowFile, and keep the others.
+        """Set attributes of a FlowFile, and keep its other attributes.
 
         Raises:
-            InvalidRequest: A name or a value is no text, or it is `uuid`, which never changes.
-            SessionMisuse: It is not open in this session.
+            InvalidRequest: A name or a value is not text, or the name is `uuid`, which never
+                changes.
+            SessionMisuse: The FlowFile is not open in this session.
         """
         _checked(attributes)
         with self._calls as work:
@@ -261,11 +269,11 @@ class ProcessSession:
             return changed
 
     def remove_attributes(self, flowfile: FlowFile, names: Iterable[str]) -> FlowFile:
-        """Remove attributes of a FlowFile; those it does not have are no mistake.
+        """Remove attributes of a FlowFile. Names that it does not have are ignored.
 
         Raises:
-            InvalidRequest: One is `uuid`, `filename` or `path`, which every FlowFile has.
-            SessionMisuse: It is not open in this session.
+            InvalidRequest: A name is `uuid`, `filename` or `path`, which every FlowFile has.
+            SessionMisuse: The FlowFile is not open in this session.
         """
         unwanted = set(names)
         for name in (UUID, FILENAME, PATH):
@@ -281,18 +289,18 @@ class ProcessSession:
             work.ledger.change(changed)
             return changed
 
-    # -- where to
+    # -- transfer
 
     def transfer(
         self,
         flowfiles: FlowFile | Iterable[FlowFile],
         relationship: Relationship | str | None = None,
     ) -> None:
-        """Send FlowFiles to a relationship; without one, back to the queue they came from.
+        """Transfer FlowFiles to a relationship; without one, back to their source queue.
 
         Raises:
-            InvalidRequest: The processor has no such relationship.
-            SessionMisuse: One is not open in this session, or has no queue to go back to.
+            InvalidRequest: The processor does not have this relationship.
+            SessionMisuse: One is not open in this session, or was not taken from a queue.
         """
         route = relationship.name if isinstance(relationship, Relationship) else relationship
         with self._calls as work:
@@ -300,7 +308,7 @@ class ProcessSession:
                 route = TO_SOURCE
             elif route not in work.wiring.relationships:
                 known = ", ".join(sorted(work.wiring.relationships)) or "none"
-                raise InvalidRequest(f"there is no relationship {route!r}; there are: {known}")
+                raise InvalidRequest(f"unknown relationship {route!r}: use one of {known}")
             if isinstance(flowfiles, FlowFile):
                 ids = [work.ledger.open(flowfiles, "transfer").id]
             else:
@@ -308,7 +316,7 @@ class ProcessSession:
             work.ledger.route(ids, route)
 
     def remove(self, flowfiles: FlowFile | Iterable[FlowFile]) -> None:
-        """Let FlowFiles end.
+        """Remove FlowFiles from the flow.
 
         Raises:
             SessionMisuse: One is not open in this session.
@@ -317,7 +325,7 @@ class ProcessSession:
             work.ledger.remove(work.ledger.open_ids(_listed(flowfiles), "remove"))
 
     def penalize(self, flowfiles: FlowFile | Iterable[FlowFile]) -> None:
-        """Have FlowFiles not handed out for the penalty period, wherever they go.
+        """Penalize FlowFiles: they cannot be taken during the penalty period, in any queue.
 
         Raises:
             SessionMisuse: One is not open in this session.
@@ -330,48 +338,51 @@ class ProcessSession:
                 work.ledger.change(penalized)
 
     def migrate(self, target: ProcessSession, flowfiles: FlowFile | Iterable[FlowFile]) -> None:
-        """Hand FlowFiles over to another session of this processor; it decides what they become.
+        """Move FlowFiles to another session, which then transfers or removes them.
 
         Raises:
-            InvalidRequest: It is no other session of this processor.
-            SessionMisuse: One is not open here, or is parted from what was made from it.
+            InvalidRequest: The target is not another session of this processor.
+            SessionMisuse: One is not open here, or would be separated from its parent or child.
         """
         self._transaction.migrate(target._transaction, _listed(flowfiles))
 
-    # -- the end
+    # -- end of the session
 
     def checkpoint(self) -> None:
-        """Close the books so far: what is rolled back later does not undo it. Nothing is committed.
+        """Complete the work so far: a later rollback does not undo it. Nothing is committed.
 
         Raises:
-            SessionMisuse: A FlowFile was neither transferred nor removed; rolled back.
+            SessionMisuse: A FlowFile was neither transferred nor removed; the session is rolled
+                back.
         """
         self._transaction.checkpoint()
 
     def commit(self, *, durable: bool = False) -> None:
-        """Commit. Whoever triggered the processor does it after the trigger; call it to do so now.
+        """Commit now. Without this call, the runner of the processor commits after the trigger.
 
         Args:
-            durable: Return when it survives a power loss: before somebody outside is told.
+            durable: Return only when the commit survives a power loss. Use this before input is
+                acknowledged to its sender.
 
         Raises:
-            SessionMisuse: A FlowFile was neither transferred nor removed; rolled back.
-            Unavailable: Full disk or I/O error; rolled back.
+            SessionMisuse: A FlowFile was neither transferred nor removed; the session is rolled
+                back.
+            Unavailable: Full disk or I/O error; the session is rolled back.
         """
         self._transaction.commit(durable=durable)
 
     def rollback(self, *, penalize: bool = False, whole: bool = False) -> None:
-        """Give back what was taken since the last checkpoint, and forget what was made.
+        """Give back what was taken since the last checkpoint, and discard what was created.
 
         Args:
-            penalize: What is given back is not handed out for the penalty period.
-            whole: What was checkpointed, too.
+            penalize: FlowFiles that are given back cannot be taken during the penalty period.
+            whole: Also roll back earlier checkpoints.
         """
         self._transaction.rollback(penalize=penalize, whole=whole)
 
 
 def _stream_or_pieces(source: BinaryIO | Iterator[Buffer]) -> Iterator[Buffer]:
-    # An open file is an iterator of its lines, too.
+    # An open file is also an iterator of its lines.
     if isinstance(source, io.IOBase) or hasattr(source, "read"):
         return stream_pieces(cast("BinaryIO", source))
     return source
@@ -387,13 +398,13 @@ def _listed(flowfiles: FlowFile | Iterable[FlowFile]) -> list[FlowFile]:
 
 def _checked(attributes: Mapping[str, str]) -> Mapping[str, str]:
     if UUID in attributes:
-        raise InvalidRequest("attribute 'uuid' never changes: leave it out")
+        raise InvalidRequest("attribute 'uuid' never changes: remove it from the call")
     try:
         text = "".join(chain(attributes, attributes.values()))
         if "" not in attributes and (text.isascii() or text.encode()):
-            return attributes  # what is nearly always so, without a step for each
+            return attributes  # fast path for the usual case
     except (TypeError, UnicodeEncodeError):
-        pass  # which one it is comes now
+        pass  # the loop below finds the attribute
     for name, value in attributes.items():
         if not (name and _is_text(name) and _is_text(value)):
             raise InvalidRequest(
@@ -403,8 +414,8 @@ def _checked(attributes: Mapping[str, str]) -> Mapping[str, str]:
             f"{name}{value}".encode()
         except UnicodeEncodeError as error:
             raise InvalidRequest(
-                f"attribute {name!r} is {value!r}: half of a surrogate pair is no text that can be "
-                "kept; decode what it was made of with errors='replace'"
+                f"attribute {name!r} is {value!r}, which contains an unpaired surrogate and "
+                "cannot be encoded: decode the input with errors='replace'"
             ) from error
     return attributes
 

@@ -1,6 +1,6 @@
-"""A processor's state as one session sees it: changed with the FlowFiles, or not at all.
+"""State of a processor as one session sees it: it changes together with the FlowFiles.
 
-Owns what the session changed and did not commit. Does not own the state (`flow.state`).
+Owns the uncommitted changes of the session. Does not own the committed state (`flow.state`).
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from penstock.flow.state import StateManager, encode_state
 
 
 class SessionState:
-    """The state of the processor, as of this session. For the session's thread.
+    """State of the processor within this session; for the session's thread only.
 
-    Of two sessions at once, the one that commits last decides: a processor that keeps count of
-    something in its state says `triggers_serially`.
+    If two sessions change the state at once, the last commit wins. A processor that counts in its
+    state must set `triggers_serially`.
     """
 
     def __init__(self, manager: StateManager) -> None:
@@ -23,26 +23,26 @@ class SessionState:
         self._at_checkpoint: dict[str, str] | None = None
 
     def get(self) -> Mapping[str, str]:
-        """Return the state, with what this session changed."""
+        """Return the state, including changes of this session."""
         for own in (self._changed, self._at_checkpoint):
             if own is not None:
                 return dict(own)
         return self._manager.get()
 
     def set(self, state: Mapping[str, str]) -> None:
-        """Put a map in the place of the one there is, once the session commits.
+        """Replace the whole state when the session commits.
 
         Raises:
-            InvalidRequest: It is no map of text, or too large.
+            InvalidRequest: The state is not a map of text, or is too large.
         """
         encode_state(state)
         self._changed = dict(state)
 
     def replace(self, expected: Mapping[str, str], state: Mapping[str, str]) -> bool:
-        """Put a map in the place of an expected one; False, and no change, if it is another.
+        """Replace an expected state; return False, without a change, if the state differs from it.
 
         Raises:
-            InvalidRequest: It is no map of text, or too large.
+            InvalidRequest: The state is not a map of text, or is too large.
         """
         if self.get() != expected:
             return False
@@ -50,29 +50,29 @@ class SessionState:
         return True
 
     def clear(self) -> None:
-        """Forget all, once the session commits."""
+        """Delete all entries when the session commits."""
         self._changed = {}
 
     def checkpoint(self) -> None:
-        """Keep what was changed for the commit, whatever is rolled back later."""
+        """Keep the changes for the commit, even if the session is rolled back later."""
         if self._changed is not None:
             self._at_checkpoint, self._changed = self._changed, None
 
     def pending(self) -> Mapping[str, bytes | None]:
-        """Return what the commit writes, by the key in the journal."""
+        """Return the changes for the commit, by the key in the journal."""
         if self._at_checkpoint is None:
             return {}
         data = encode_state(self._at_checkpoint) if self._at_checkpoint else None
         return {self._manager.key: data}
 
     def committed(self) -> None:
-        """Learn that what was pending is written."""
+        """Note that the pending changes are committed."""
         if self._at_checkpoint is not None:
             self._manager.committed(self._at_checkpoint)
             self._at_checkpoint = None
 
     def rolled_back(self, *, whole: bool) -> None:
-        """Forget what was changed; what was kept for the commit, too, if `whole`."""
+        """Discard the changes; with `whole`, also those of checkpoints."""
         self._changed = None
         if whole:
             self._at_checkpoint = None

@@ -1,7 +1,8 @@
-"""What sessions did, in numbers.
+"""Counts of the work of sessions.
 
-Owns the value that is summed over sessions. Invariant: what was rolled back or tried again is not
-among what came in, went out or was removed; bytes that were read and written are, since they cost.
+Owns the value that is summed over sessions. Invariant: FlowFiles that were rolled back or retried
+do not count as in, out or removed. Their bytes read and written do count, because they were
+processed.
 """
 
 from __future__ import annotations
@@ -14,24 +15,24 @@ import msgspec
 class SessionStatistics(msgspec.Struct, frozen=True):
     """Counts of FlowFiles, and bytes of content.
 
-    A struct, as every session makes one: a frozen dataclass of so many fields takes ten times as
-    long.
+    A struct, because every session creates one: a frozen dataclass with this many fields takes ten
+    times as long.
 
     Attributes:
-        in_count: Taken from queues, and done with.
-        in_bytes: Their content as it was taken.
-        out_count: Put into queues, those given back too.
-        out_bytes: Their content.
-        created_count: Made, cloned ones too, that went out.
-        removed_count: Taken, and removed or sent to where they end.
-        removed_bytes: Their content as it was taken.
+        in_count: Taken from queues and processed.
+        in_bytes: Content size of those, as taken.
+        out_count: Put into queues, including those given back.
+        out_bytes: Content size of those.
+        created_count: Created or cloned, and put into queues.
+        removed_count: Taken, and removed or transferred to an auto-terminated relationship.
+        removed_bytes: Content size of those, as taken.
         expired_count: Found expired in a queue, and removed.
-        expired_bytes: Their content.
-        missing_count: Taken out because their content was gone.
-        retried_count: Given back to be tried again.
-        read_bytes: Read of content.
-        written_bytes: Written of content.
-        counters: What the processor counted itself, by name.
+        expired_bytes: Content size of those.
+        missing_count: Removed because their content was missing.
+        retried_count: Given back for a retry.
+        read_bytes: Content bytes read.
+        written_bytes: Content bytes written.
+        counters: Counters of the processor, by name.
     """
 
     in_count: int = 0
@@ -61,7 +62,7 @@ class SessionStatistics(msgspec.Struct, frozen=True):
 
     @property
     def is_idle(self) -> bool:
-        """Say whether nothing was done at all."""
+        """Return whether all counts are zero."""
         return self == IDLE
 
 

@@ -1,7 +1,7 @@
-"""Streams of the content of FlowFiles, and files that are copied in and out piece by piece.
+"""Streams of FlowFile content, and copying of files to and from content piece by piece.
 
-Owns what processors read from and write to. Does not own whose content it is, nor what becomes of
-what was written (`content`). Invariant: a stream is used while its session is, and no longer.
+Owns the streams that processors read and write. Does not own the FlowFile of the content, nor the
+use of the written bytes (`content`). Invariant: a stream cannot be used after its session.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ PIECE_BYTES: Final = 1 << 20
 
 
 class ContentStream(io.RawIOBase):
-    """Writes the content of one FlowFile; leaving its context finishes it.
+    """Stream that writes the content of one FlowFile; leaving its context finishes it.
 
-    An exception that leaves the context gives the bytes up, and the FlowFile is as before. It may
-    be wrapped, as in ``io.TextIOWrapper``: closing is finishing, too.
+    If an exception leaves the context, the bytes are discarded, and the FlowFile is unchanged. The
+    stream may be wrapped, for example in ``io.TextIOWrapper``: closing the wrapper also finishes
+    it.
     """
 
     def __init__(
@@ -44,15 +45,15 @@ class ContentStream(io.RawIOBase):
         self._size = 0
 
     def writable(self) -> bool:
-        """Say that it is for writing."""
+        """Return True."""
         return True
 
     def tell(self) -> int:
-        """Return how many bytes were written."""
+        """Return the number of bytes written."""
         return self._size
 
     def write(self, data: Buffer, /) -> int:
-        """Append all of some bytes; return how many.
+        """Append all the bytes; return their number.
 
         Raises:
             Unavailable: Disk full or I/O error.
@@ -60,20 +61,23 @@ class ContentStream(io.RawIOBase):
         """
         with self._guard:
             if self._ended is None:
-                raise ValueError("the stream of content is closed: open another")
+                raise ValueError("the content stream is closed: open another")
             count = self._writer.write(data)
             self._size += count
             return count
 
     def abort(self) -> None:
-        """Give up what was written; the FlowFile is as before. After the end it does nothing."""
+        """Discard the written bytes; the FlowFile is unchanged.
+
+        After the stream is closed, this does nothing.
+        """
         self._end(None)
 
     def close(self) -> None:
-        """Finish: the FlowFile has what was written as its content.
+        """Finish: the written bytes become the content of the FlowFile.
 
         Raises:
-            Unavailable: Disk full or I/O error; the FlowFile is as before.
+            Unavailable: Disk full or I/O error; the FlowFile is unchanged.
         """
         if self._ended is not None:
             with self._guard:
@@ -87,7 +91,7 @@ class ContentStream(io.RawIOBase):
                 self._end(None)
 
     def __del__(self) -> None:
-        """Do not finish what nobody finished: the session knows of it."""
+        """Do not finish an abandoned stream: the session handles it."""
 
     def _end(self, size: int | None) -> None:
         ended, self._ended = self._ended, None
@@ -99,7 +103,7 @@ class ContentStream(io.RawIOBase):
 
 
 class ContentSource(io.RawIOBase):
-    """Reads a claim, and counts what is read of it; empty without one."""
+    """Stream that reads a claim, and counts the bytes read; empty without a claim."""
 
     def __init__(
         self,
@@ -113,15 +117,15 @@ class ContentSource(io.RawIOBase):
         self._count = count
 
     def readable(self) -> bool:
-        """Say that it is for reading."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """Say whether there is anything to be read."""
+        """Return whether the stream has content."""
         return self._source is not None
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go to a position, in bytes; return it."""
+        """Set the position, in bytes, and return it."""
         if self._source is None:
             return 0
         return self._source.seek(offset, whence)
@@ -131,14 +135,14 @@ class ContentSource(io.RawIOBase):
         return 0 if self._source is None else self._source.tell()
 
     def readinto(self, buffer: Buffer, /) -> int:
-        """Read into a buffer; return how many bytes, 0 at the end.
+        """Read into a buffer; return the number of bytes, 0 at the end.
 
         Raises:
             ValueError: The stream is closed.
         """
         with self._guard:
             if self.closed:
-                raise ValueError("the stream of content is closed: the session ended")
+                raise ValueError("the content stream is closed because its session ended")
             if self._source is None:
                 return 0
             count = self._source.readinto(buffer)
@@ -146,18 +150,18 @@ class ContentSource(io.RawIOBase):
             return count
 
     def close(self) -> None:
-        """Let go of the claim."""
+        """Release the claim."""
         if self._source is not None:
             self._source.close()
         super().close()
 
 
 def export_pieces(stream: io.BufferedReader, fs: FileSystem, path: str) -> int:
-    """Write a stream to a file: whole and durable, or not at all; return the bytes.
+    """Write a stream to a file, completely and durably, or not at all; return the number of bytes.
 
     Raises:
-        Unavailable: Disk full or I/O error; the file is as before.
-        InvalidRequest: The path will not do.
+        Unavailable: Disk full or I/O error; the file is unchanged.
+        InvalidRequest: The path is invalid.
     """
     temporary = f"{path}.part"
     file = fs.create(temporary, replace=True)
@@ -171,7 +175,7 @@ def export_pieces(stream: io.BufferedReader, fs: FileSystem, path: str) -> int:
             file.close()
         fs.rename(temporary, path)
     except BaseException:
-        with suppress(PenstockError):  # what failed before is what there is to tell
+        with suppress(PenstockError):  # the first failure is reported
             fs.unlink(temporary)
         raise
     folder = path.rpartition("/")[0]
@@ -183,8 +187,8 @@ def file_pieces(fs: FileSystem, path: str) -> Iterator[Buffer]:
     """Yield the bytes of a file.
 
     Raises:
-        NotFound: There is none.
-        Unavailable: It cannot be read now.
+        NotFound: The file does not exist.
+        Unavailable: The file cannot be read now.
     """
     file = fs.open_read(path)
     try:

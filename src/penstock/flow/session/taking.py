@@ -1,11 +1,12 @@
-"""Polling the inputs of a processor into a session.
+"""Takes FlowFiles from the inputs of a processor into a session.
 
-Owns: which inputs are asked, and what becomes of expired FlowFiles that are met. Does not own the
-queues, nor whose turn it is (`wiring`).
+Owns the choice of inputs, and the handling of expired FlowFiles. Does not own the queues, nor the
+rotation of inputs (`wiring`).
 
-Invariants: what was polled is in the books before anything else can fail. Expired FlowFiles are
-removed by a commit of their own, whatever becomes of the session; if that fails, they are in their
-queue again, and the processor rests before it meets them the next time.
+Invariants: FlowFiles that were taken are in the session state before anything else can fail.
+Expired FlowFiles are removed by a separate commit, whether the session commits or not. If that
+commit fails, they are put back into their queue, and the processor yields before it takes them
+again.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ _logger = logging.getLogger(__name__)
 
 
 class Intake:
-    """Takes FlowFiles for one session; for the session's thread.
+    """Intake of one session: takes FlowFiles; for the session's thread only.
 
     Attributes:
-        expired_count: Expired FlowFiles met since the last `counts`.
-        expired_bytes: Their content.
+        expired_count: Expired FlowFiles found since the last `counts`.
+        expired_bytes: Content size of those.
     """
 
     def __init__(self, wiring: Wiring, repository: SessionRepository) -> None:
@@ -45,7 +46,7 @@ class Intake:
         self.expired_bytes = 0
 
     def one(self, ledger: Ledger) -> FlowFile | None:
-        """Take the first FlowFile of the input whose turn it is, or of the next that has one."""
+        """Take the first FlowFile of the next input that has one."""
         for queue in self._wiring.pollable():
             taken = self._enter(ledger, queue, queue.poll)
             if taken:
@@ -53,7 +54,7 @@ class Intake:
         return None
 
     def many(self, ledger: Ledger, limit: int) -> list[FlowFile]:
-        """Take up to so many of the first input that has any."""
+        """Take up to `limit` FlowFiles of the next input that has one."""
         for queue in self._wiring.pollable():
             taken = self._enter(ledger, queue, partial(queue.poll_many, limit))
             if taken:
@@ -61,7 +62,7 @@ class Intake:
         return []
 
     def where(self, ledger: Ledger, accept: Callable[[FlowFile], Verdict]) -> list[FlowFile]:
-        """Take what a filter accepts of all inputs, until it wants to see no more."""
+        """Take the FlowFiles of all inputs that a filter accepts, until it stops."""
         taken: list[FlowFile] = []
         stopped = False
 
@@ -78,7 +79,7 @@ class Intake:
         return taken
 
     def counts(self) -> tuple[int, int]:
-        """Return count and bytes of what expired since the last call."""
+        """Return number and bytes of FlowFiles that expired since the last call."""
         counts = self.expired_count, self.expired_bytes
         self.expired_count = self.expired_bytes = 0
         return counts
@@ -94,7 +95,7 @@ class Intake:
                 ledger.take(queue, flowfiles)
                 self._wiring.took_from(queue)
         except BaseException:
-            if flowfiles[0].id not in ledger.newest:  # or they go back with all of the books
+            if flowfiles[0].id not in ledger.newest:  # else a rollback gives them back
                 steps.take(queue.put_many, flowfiles)
                 size_bytes = sum([flowfile.size for flowfile in flowfiles])
                 steps.take(queue.acknowledge, len(flowfiles), size_bytes)
@@ -106,7 +107,7 @@ class Intake:
             if expired:
                 try:
                     self._repository.commit(Changes(removes=expired))
-                except BaseException as error:  # noqa: BLE001 - raised again, below
+                except BaseException as error:  # noqa: BLE001 - raised again below
                     steps.take(queue.put_many, expired)
                     self._expired_stay(queue, expired, error)
                 else:
@@ -123,7 +124,7 @@ class Intake:
         self._wiring.yield_for(self._wiring.yield_ms)
         _logger.warning(
             "queue %s: %s could not be removed from the journal (%s); they "
-            "stay, and are tried again",
+            "stay in the queue until a retry",
             queue.id,
             counted(len(expired), "expired FlowFile"),
             error,

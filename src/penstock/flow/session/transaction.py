@@ -1,20 +1,21 @@
-"""A process session as whoever runs the processor sees it: begun, committed, rolled back, given up.
+"""Process session as its runner uses it: begin, commit, rollback and termination.
 
-Owns the life of a session: its books from one checkpoint to the next, the order of a commit, and
-what happens when it fails. Does not own what a processor does meanwhile (`session`).
+Owns the lifecycle of a session: its state from one checkpoint to the next, the order of a commit,
+and the handling of failures. Does not own the operations of a processor (`session`).
 
-The order of a commit: content is finished; one batch in the journal; counts; FlowFiles into their
-queues; sources acknowledged; callbacks. A crash before the batch leaves all as it was, a crash
-behind it all as it is to be.
+The order of a commit: finish content; append one batch to the journal; add up the counts; put
+FlowFiles into their queues; acknowledge the sources; call the callbacks. A crash before the batch
+leaves everything unchanged; after a crash behind the batch, the next start applies the whole
+commit.
 
 Invariants:
 
-- A FlowFile that was taken is in the books until it is in a queue again or the journal says that it
-  is gone.
-- What fails before the journal has the batch gives everything back. Behind it every step is taken,
-  and the first exception is raised afterwards; so it is for what is given back.
-- The books stay until it is known what goes back, so that a rollback that raises for want of memory
-  is made up for by the end of the session.
+- A FlowFile that was taken is in the session state until it is in a queue again, or the journal
+  records its removal.
+- A failure before the journal has the batch gives everything back. After that point every step is
+  executed, and the first exception is raised at the end. The same holds for giving back.
+- The session state is kept until the FlowFiles to give back are known. If a rollback fails for lack
+  of memory, the end of the session repeats it.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Counters:
-    """What a processor counts itself: ``session.counters.add("rows", 12)``."""
+    """Counters that a processor defines: ``session.counters.add("rows", 12)``."""
 
     __slots__ = ("_counts",)
 
@@ -53,11 +54,11 @@ class Counters:
         self._counts: dict[str, int] = {}
 
     def add(self, name: str, count: int = 1) -> None:
-        """Count, once the session commits."""
+        """Add to a counter when the session commits."""
         self._counts[name] = self._counts.get(name, 0) + count
 
     def take(self) -> dict[str, int]:
-        """Return what was counted, and begin anew."""
+        """Return the counts, and reset them."""
         counts, self._counts = self._counts, {}
         return counts
 
@@ -65,26 +66,27 @@ class Counters:
 class Transaction:
     """One session, called by the thread that runs the processor.
 
-    Whoever runs a processor makes one for each trigger, or one for a batch of triggers, and ends
-    it: ``commit`` after a trigger, ``rollback(penalize=True)`` after one that raised, and ``flush``
-    at the end of a batch in both cases.
+    The runner creates one for each trigger, or one for a batch of triggers. It calls ``commit``
+    after a trigger, ``rollback(penalize=True)`` after a trigger that raised, and ``flush`` at the
+    end of a batch in both cases.
 
     Attributes:
-        wiring: The processor's connections.
-        services: What sessions work with.
-        calls: Held during each call; gives the session up.
-        ledger: The books since the last checkpoint.
-        content: The bytes.
-        intake: The inputs.
-        numbers: Ids for what is made.
-        state: What the processor remembers, as of this session.
-        counters: What the processor counts.
-        statistics: What was done so far, over all commits.
+        wiring: Connections of the processor.
+        services: Repositories and other objects that all sessions share.
+        calls: Held during each call; terminates the session.
+        ledger: Session state since the last checkpoint.
+        content: Content of the FlowFiles.
+        intake: Takes FlowFiles from the inputs.
+        numbers: Ids for new FlowFiles.
+        state: State of the processor, as of this session.
+        counters: Counters of the processor.
+        statistics: Counts of the work so far, over all commits.
 
     Args:
-        wiring: The processor's connections.
-        services: What sessions work with.
-        batching: A commit of the processor is a checkpoint; `flush` commits them together.
+        wiring: Connections of the processor.
+        services: Repositories and other objects that all sessions share.
+        batching: Whether a commit of the processor is only a checkpoint; `flush` commits all of
+            them together.
     """
 
     def __init__(
@@ -106,20 +108,21 @@ class Transaction:
         self._callbacks: list[Callable[[], None]] = []
 
     def on_committed(self, callback: Callable[[], None]) -> None:
-        """Have something done once what was done so far is committed, and only then.
+        """Register a function to call once the work so far is committed, and only then.
 
-        Callbacks run on the session's thread, in order. One that raises is logged: the commit
-        stands.
+        Callbacks run on the session's thread, in order. An exception of a callback is logged; the
+        commit remains valid.
         """
         with self.calls:
             self._callbacks.append(callback)
 
     def checkpoint(self) -> None:
-        """Close the books so far; they are committed with what follows.
+        """Complete the work so far; it is committed with later work.
 
         Raises:
-            SessionMisuse: A FlowFile is forgotten or has no way; rolled back.
-            Unavailable: Content could not be written; rolled back.
+            SessionMisuse: A FlowFile was not transferred or removed, or its relationship is not
+                connected; the session is rolled back.
+            Unavailable: Content could not be written; the session is rolled back.
         """
         with self.calls:
             try:
@@ -130,11 +133,12 @@ class Transaction:
             self._close_books()
 
     def commit(self, *, durable: bool = False) -> None:
-        """Commit all since the last commit; when batching, only close the books.
+        """Commit the work since the last commit; with batching, only make a checkpoint.
 
         Raises:
-            SessionMisuse: A FlowFile is forgotten or has no way; rolled back.
-            Unavailable: Full disk or I/O error; everything was rolled back.
+            SessionMisuse: A FlowFile was not transferred or removed, or its relationship is not
+                connected; the session is rolled back.
+            Unavailable: Full disk or I/O error; the session is rolled back.
         """
         with self.calls:
             self.checkpoint()
@@ -143,11 +147,11 @@ class Transaction:
                 try:
                     self.flush()
                 except BaseException:
-                    self._roll_back(whole=True)  # of what was committed nothing is left in it
+                    self._roll_back(whole=True)  # nothing committed is left in it
                     raise
 
     def flush(self) -> None:
-        """Commit all checkpoints; the end of a batch.
+        """Commit all checkpoints, at the end of a batch.
 
         Raises:
             Unavailable: Full disk or I/O error; everything was rolled back.
@@ -158,36 +162,38 @@ class Transaction:
                 try:
                     callback()
                 except Exception:
-                    # The one place where a user's code runs after the commit: it cannot be undone.
+                    # Only here does user code run after the commit, which cannot be undone any
+                    # more.
                     _logger.exception("%s: a callback after a commit failed", self.wiring.processor)
 
     def rollback(self, *, penalize: bool = False, whole: bool = False) -> None:
-        """Give back what was taken since the last checkpoint, and forget what was made.
+        """Give back what was taken since the last checkpoint, and discard what was created.
 
         Args:
-            penalize: What is given back is not handed out for the penalty period.
-            whole: What was checkpointed, too.
+            penalize: FlowFiles that are given back cannot be taken during the penalty period.
+            whole: Also roll back earlier checkpoints.
         """
         with self.calls:
             self._roll_back(penalize=penalize, whole=whole)
 
     def migrate(self, target: Transaction, flowfiles: Iterable[FlowFile]) -> None:
-        """Hand FlowFiles over to another session of the same processor.
+        """Move FlowFiles to another session of the same processor.
 
         Raises:
-            SessionMisuse: They are not open, or would be parted from what was made from them.
-            InvalidRequest: It is this session, or one of another processor.
+            SessionMisuse: One is not open, or would be separated from its parent or child.
+            InvalidRequest: The target is this session, or one of another processor.
         """
         with self.calls:
             if target is self or target.wiring.processor != self.wiring.processor:
                 raise InvalidRequest(
-                    "FlowFiles migrate to another session of the same processor: give one"
+                    "FlowFiles can only migrate to another session of the same processor: pass "
+                    "such a session"
                 )
             given = list(flowfiles)
             ids = self.ledger.open_ids(given, "migrate")
             self.ledger.check_kin(ids)
             self.content.settle([self.ledger.newest[number] for number in ids])
-            with target.calls:  # not before: a mistake here is none of that session
+            with target.calls:  # not earlier: an error above does not concern that session
                 self.ledger.move(ids, target.ledger)
 
     def _close_books(self) -> None:
@@ -204,7 +210,7 @@ class Transaction:
             self._prepared.callbacks += self._callbacks
             self._callbacks = []
         except SessionMisuse:
-            raise  # nothing was added to what is prepared
+            raise  # nothing was added to the prepared commit
         except BaseException:
             self._roll_back(whole=True)
             raise
@@ -237,13 +243,13 @@ class Transaction:
     def _roll_back(self, *, penalize: bool = False, whole: bool = False) -> None:
         try:
             self.content.abort()
-        finally:  # whatever the disk does, nothing that was taken may stay here
+        finally:  # whatever the disk does, every FlowFile that was taken must be given back
             self._forget(penalize=penalize, whole=whole)
 
     def _forget(self, *, penalize: bool, whole: bool) -> None:
         ledgers = [self.ledger]
         if whole:
-            # The books that are being closed may be among those already.
+            # The prepared commit may already contain the current session state.
             before = [one for one in self._prepared.ledgers if one is not self.ledger]
             ledgers = [*before, self.ledger]
         going_back = [(one, _by_source(one)) for one in ledgers]
@@ -281,7 +287,7 @@ class Transaction:
         steps.finish()
 
     def _let_go_missing(self, ledger: Ledger) -> set[int]:
-        """Take FlowFiles out of the flow whose content is gone: they would come back for ever."""
+        """Remove FlowFiles from the flow whose content is missing: they would always fail."""
         missing = [ledger.originals[number] for number in ledger.missing]
         if not missing:
             return set()
@@ -289,7 +295,7 @@ class Transaction:
             self.services.repository.commit(Changes(missing=missing))
         except PenstockError as error:
             _logger.warning(
-                "%s has no content, and that could not be recorded (%s): it is given back",
+                "%s has no content, and its removal could not be recorded (%s): it is given back",
                 named(missing[0]),
                 error,
             )
@@ -297,7 +303,7 @@ class Transaction:
         self._count(SessionStatistics(missing_count=len(missing)))
         for flowfile in missing:
             _logger.error(
-                "%s is taken out of the flow: its content is gone (%s); attributes: %s",
+                "%s is removed from the flow, because its content is missing (%s); attributes: %s",
                 named(flowfile),
                 flowfile.claim,
                 dict(flowfile.attributes),
@@ -309,7 +315,7 @@ class Transaction:
         self.content.use(self.ledger)
 
     def _count(self, counts: SessionStatistics, *, prepared: bool = False) -> None:
-        # Most sessions commit once: their sum is their only count.
+        # Most sessions commit once, so that their sum is their only count.
         if prepared:
             known = self._prepared.statistics
             self._prepared.statistics = counts if known is IDLE else known + counts
@@ -332,7 +338,7 @@ class Transaction:
 
 
 def _by_source(ledger: Ledger) -> dict[str, list[FlowFile]]:
-    """Return the FlowFiles that were taken, as they were, by the queue's id."""
+    """Return the FlowFiles that were taken, in their original version, by the queue's id."""
     by_source: dict[str, list[FlowFile]] = {name: [] for name in ledger.taken}
     for number, original in ledger.originals.items():
         by_source[ledger.sources[number].id].append(original)

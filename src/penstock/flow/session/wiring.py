@@ -1,10 +1,10 @@
-"""Where a processor's sessions take FlowFiles from, where they put them, and what they work with.
+"""Wiring of a processor's sessions: its inputs, its outputs, and shared services.
 
-Owns: which inputs may be polled now, and in which order they take turns. Does not own the queues
-(`queue`), nor back-pressure that keeps a processor from being triggered at all (`scheduling`).
+Owns which inputs may be polled now, and their rotation. Does not own the queues (`queue`), nor
+back-pressure that keeps a processor from being triggered (`scheduling`).
 
-Invariant: the wiring of a processor is made anew when its connections change; all of its sessions
-share it, from any thread.
+Invariant: the wiring of a processor is created anew when its connections change. All of its
+sessions share it, from any thread.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from penstock.storage.filesystem import FileSystem
 
 
 class SessionQueue(Protocol):
-    """What a session needs of a connection's queue."""
+    """Queue of a connection, as sessions use it."""
 
     @property
     def id(self) -> str:
@@ -33,43 +33,43 @@ class SessionQueue(Protocol):
 
     @property
     def is_full(self) -> bool:
-        """Say whether back-pressure holds the source back."""
+        """Return whether back-pressure stops the component that feeds the queue."""
         ...
 
     def put_many(self, flowfiles: Sequence[FlowFile]) -> None:
-        """Add FlowFiles; also those that a session gives back."""
+        """Add FlowFiles, including those that a session gives back."""
         ...
 
     def poll(self) -> Polled:
-        """Take the first FlowFile, if there is one that is not penalized."""
+        """Take the first FlowFile that is not penalized, if there is one."""
         ...
 
     def poll_many(self, limit: int) -> Polled:
-        """Take up to so many, in order."""
+        """Take up to `limit` FlowFiles, in order."""
         ...
 
     def poll_where(self, accept: Callable[[FlowFile], Verdict]) -> Polled:
-        """Take what a filter accepts."""
+        """Take the FlowFiles that a filter accepts."""
         ...
 
     def acknowledge(self, count: int, size_bytes: int) -> None:
-        """Count what a session took as gone."""
+        """Record that FlowFiles which a session took left the queue."""
         ...
 
 
 class SessionRepository(Protocol):
-    """What a session needs of the FlowFile repository."""
+    """FlowFile repository, as sessions use it."""
 
     def next_ids(self, count: int) -> int:
-        """Return the first of so many ids that no FlowFile has or had."""
+        """Return the first of `count` consecutive ids that no FlowFile has or had."""
         ...
 
     def next_queue_indexes(self, count: int) -> int:
-        """Return the first of so many indexes that order FlowFiles of one millisecond."""
+        """Return the first of `count` consecutive indexes, for FlowFiles of one millisecond."""
         ...
 
     def commit(self, changes: Changes, *, durable: bool = False) -> None:
-        """Make changes, whole or not at all."""
+        """Commit changes, completely or not at all."""
         ...
 
     def state(self, key: str) -> bytes | None:
@@ -79,14 +79,14 @@ class SessionRepository(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SessionServices:
-    """What all sessions of a service work with.
+    """Services that all sessions share.
 
     Attributes:
-        repository: Where FlowFiles are durable.
-        content: Where their bytes are.
-        clock: What time it is.
-        new_uuid: Gives text that was never given before.
-        fs: For content that is imported from and exported to files.
+        repository: Repository of FlowFiles.
+        content: Repository of their content.
+        clock: The current time.
+        new_uuid: Returns a unique text.
+        fs: File system for importing and exporting content.
     """
 
     repository: SessionRepository
@@ -97,7 +97,7 @@ class SessionServices:
 
 
 class _Turn:
-    """Whose turn it is among the inputs. Threads that meet here only make turns less even."""
+    """Rotation of the inputs. Without a lock: concurrent threads only make it less even."""
 
     __slots__ = ("next",)
 
@@ -107,20 +107,20 @@ class _Turn:
 
 @dataclass(frozen=True)
 class Wiring:
-    """The connections of one processor, and what was set for them.
+    """Connections and settings of one processor.
 
     Attributes:
-        processor: Its id.
-        state: What it remembers.
-        inputs: Queues that lead to it.
-        outputs: Queues that lead away, by relationship.
-        relationships: All that it has, connected or not.
-        auto_terminated: Those at which FlowFiles end.
-        retries: Those for which is tried again first.
-        any_open: It runs while one relationship has room.
-        penalty_ms: For how long a penalized FlowFile is not handed out.
-        yield_ms: For how long the processor rests when it yields.
-        yield_for: Has the processor rest for so many milliseconds.
+        processor: Id of the processor.
+        state: State of the processor.
+        inputs: Queues of incoming connections.
+        outputs: Queues of outgoing connections, by relationship.
+        relationships: All relationships, connected or not.
+        auto_terminated: Relationships at which FlowFiles end.
+        retries: Relationships with retries.
+        any_open: Whether it runs while at least one relationship has room.
+        penalty_ms: How long a penalized FlowFile cannot be taken.
+        yield_ms: How long the processor is not triggered after it yields.
+        yield_for: Function that makes the processor yield for some milliseconds.
     """
 
     processor: str
@@ -150,10 +150,10 @@ class Wiring:
     _away: list[list[SessionQueue]] = field(init=False, repr=False, compare=False)
 
     def pollable(self) -> Iterable[SessionQueue]:
-        """Return the inputs that may be polled now, the one whose turn it is first.
+        """Return the inputs that may be polled now, in the order of the rotation.
 
-        While there is no room for what would come of it, only the processor's own loops are: they
-        would never empty otherwise.
+        While an output is full, only loops of the processor may be polled. Otherwise they would
+        never become empty.
         """
         queues = self.inputs if self._has_room() else self._loops
         if len(queues) < 2:
@@ -162,7 +162,7 @@ class Wiring:
         return [*queues[first:], *queues[:first]]
 
     def took_from(self, queue: SessionQueue) -> None:
-        """Give the turn to the input after this one."""
+        """Continue the rotation with the input after this one."""
         if len(self.inputs) > 1:
             self._turn.next = 1 + next(
                 place for place, known in enumerate(self.inputs) if known is queue
