@@ -196,7 +196,7 @@ name: test
 processors:
   Make: {type: Source, properties: {count: 10}, auto_terminated: success}
 """
-    with pytest.raises(Conflict, match="holds 10 FlowFiles"):
+    with pytest.raises(Conflict, match="contains 10 FlowFiles"):
         apply(controller, gone)
     assert controller.applied.revision == 1
     controller.queue("Make.success -> Mark").drop().wait(30)
@@ -213,9 +213,9 @@ def test_one_that_does_not_stop_keeps_a_change_out_until_it_is_terminated(world:
     controller.start()
     assert Stuck.entered.wait(30)
     changed = flow.replace("{type: Stuck}", "{type: Sink}")
-    with pytest.raises(Conflict, match="does not stop"):
+    with pytest.raises(Conflict, match="did not stop"):
         apply(controller, changed)
-    with pytest.raises(Conflict, match="does not stop"):
+    with pytest.raises(Conflict, match="did not stop"):
         controller.stop("Count")
     controller.terminate("Count")
     apply(controller, changed)

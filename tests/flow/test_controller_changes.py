@@ -142,7 +142,7 @@ def test_what_fills_the_disk_can_be_stopped(tmp_path: Path) -> None:
         raise Unavailable("no space left on the device")
 
     fs.before_write = full
-    with pytest.raises(Unavailable, match="stopped, but that could not be kept"):
+    with pytest.raises(Unavailable, match="stopped, but this could not be stored"):
         controller.stop()
     assert set(states(controller).values()) == {"stopped"}
     fs.before_write = lambda: None

@@ -104,7 +104,7 @@ def test_a_stop_that_could_not_be_kept_stops(tmp_path: Path, error: type[BaseExc
     apply(controller, LINE)
     controller.start()
     fs.error = error
-    with pytest.raises(Unavailable, match="stopped, but that could not be kept"):
+    with pytest.raises(Unavailable, match="stopped, but this could not be stored"):
         controller.stop()
     assert set(states(controller).values()) == {"stopped"}
     world.close()

@@ -151,7 +151,7 @@ CONNECTIONS = {
     "connections[2].back_pressure_size: '1 XB' is not a size: write one such as 512, 64 KB, 10 MB or "
     "2 GB",
     "{from: Check.valid, to: Put, name: two, expiration: never}": "f.yaml:10:55: "
-    "connections[2].expiration: 'never' is no period: write a number and a unit, such as 10 sec, "
+    "connections[2].expiration: 'never' is not a period: write a number and a unit, such as 10 sec, "
     "1.5 hours or 100 ms",
 }
 

@@ -145,7 +145,7 @@ def test_a_pattern_is_compiled() -> None:
         ("times", "many", "integer"),
         ("times", "0", "too small"),
         ("times", 1.5, "integer"),
-        ("wait", "5", "no period"),
+        ("wait", "5", "not a period"),
         ("wait", "5 parsecs", "unit"),
         ("limit", "big", "not a size"),
         ("limit", "-1", "not a size"),
@@ -244,7 +244,7 @@ def test_a_processor_documents_itself() -> None:
     assert "any name (boolean; expressions; each adds a relationship): Where to." in "\n".join(
         describe(Route).lines()
     )
-    assert expression_functions()["toUpper"] == "in capital letters"
+    assert expression_functions()["toUpper"] == "the text in upper case"
 
 
 @pytest.mark.parametrize(

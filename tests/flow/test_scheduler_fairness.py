@@ -84,7 +84,7 @@ def test_limits_are_1_or_more(threads: int) -> None:
         world.scheduler.limit_group("g", threads),
         world.scheduler.resize(threads),
     ):
-        with pytest.raises(InvalidRequest, match="give 1 or more"):
+        with pytest.raises(InvalidRequest, match="use 1 or more"):
             world.done(request)
 
 

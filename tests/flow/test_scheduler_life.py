@@ -311,7 +311,7 @@ def test_an_exception_that_cannot_be_told_does_not_end_the_scheduler() -> None:
 def test_ids_are_known_once_and_unknown_ones_are_named() -> None:
     world = World()
     world.started("one")
-    with pytest.raises(Conflict, match="component one is scheduled already"):
+    with pytest.raises(Conflict, match="component one is already scheduled"):
         world.add("one")
     with pytest.raises(Conflict, match="stop it before it is removed"):
         world.done(world.scheduler.remove("one"))

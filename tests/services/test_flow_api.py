@@ -132,7 +132,7 @@ def test_queues_are_listed_counted_and_dropped(client: ApiClient) -> None:
     ("method", "path", "status", "says"),
     [
         ("GET", "/flow/queue", 400, "connection"),
-        ("GET", "/flow/queue?connection=none", 404, "there is no connection 'none'"),
+        ("GET", "/flow/queue?connection=none", 404, "unknown connection 'none'"),
         ("GET", "/flow/queue?connection=Make.success -> Log&limit=0", 400, "limit"),
         ("GET", "/flow/queue?connection=x&limt=1", 400, "no parameter 'limt'"),
         ("GET", "/flow/queue/drop?request=7", 404, "no request 7"),

@@ -1,1 +1,1 @@
-"""A flow at work: repositories, queues, sessions, scheduler and graph put together."""
+"""Running flow: combines repositories, queues, sessions, scheduler and graph."""

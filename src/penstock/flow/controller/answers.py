@@ -1,4 +1,4 @@
-"""Waiting for what other threads of a flow were asked to do."""
+"""Waits for requests that other threads of a flow execute."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _COMMAND_LIMIT_S: Final = 300.0
 
 
 def answer(future: Future[T]) -> T:
-    """Wait for an answer, and return it or raise what it carries.
+    """Wait for a future, and return its result or raise its exception.
 
     Raises:
-        Unavailable: It did not come in time.
+        Unavailable: No result arrived in time.
         Closed: The flow is being closed.
     """
     try:
         return future.result(_COMMAND_LIMIT_S)
     except FutureTimeoutError:
         raise Unavailable(
-            "the flow did not answer in time: see what it is doing, and try again"
+            "the flow did not answer in time: check its status, and try again"
         ) from None
     except CancelledError:
         raise Closed("the flow is being closed") from None

@@ -1,8 +1,9 @@
-"""The flow that was applied last, and what of it is to run: kept durably.
+"""The flow that was applied last, and which components should run: kept durably.
 
-Owns the file. Does not own the flow that runs (`controller`).
+Owns the file. Does not own the running flow (`controller`).
 
-Invariant: the file holds one state after some change, whole: it is replaced atomically.
+Invariant: the file contains the complete state after some change, because it is replaced
+atomically.
 """
 
 from __future__ import annotations
@@ -27,29 +28,30 @@ _FORMAT_NUMBER: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which components are to run.
+    """Which components should run.
 
     Attributes:
-        all_running: Whether those run of which nothing else is said, new ones too.
-        exceptions: By id of a component: whether it runs.
+        all_running: Whether components without an entry in `exceptions` should run, including new
+            ones.
+        exceptions: Whether a component should run, by its id.
     """
 
     all_running: bool = False
     exceptions: Mapping[str, bool] = field(default_factory=dict)
 
     def runs(self, component_id: str) -> bool:
-        """Say whether a component is to run."""
+        """Return whether a component should run."""
         return self.exceptions.get(component_id, self.all_running)
 
     def with_one(self, component_id: str, *, running: bool) -> Wanted:
-        """Return this with another answer for one component."""
+        """Return a copy with another value for one component."""
         exceptions = {**self.exceptions, component_id: running}
         if running == self.all_running:
             del exceptions[component_id]
         return replace(self, exceptions=exceptions)
 
     def only(self, components: frozenset[str]) -> Wanted:
-        """Return this without components that are there no more."""
+        """Return a copy without components that no longer exist."""
         kept = {one: runs for one, runs in self.exceptions.items() if one in components}
         return replace(self, exceptions=kept)
 
@@ -64,12 +66,12 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class AppliedFlow:
-    """A flow that was applied.
+    """Flow that was applied.
 
     Attributes:
         flow: The flow.
-        revision: Grows by one with each change of the flow; 0: none was applied yet.
-        wanted: What is to run.
+        revision: Increases by one with each change of the flow; 0: none was applied yet.
+        wanted: Which components should run.
     """
 
     flow: Flow
@@ -81,8 +83,8 @@ class AppliedFlow:
         """Read the file; without one the flow is empty.
 
         Raises:
-            CorruptData: It is damaged.
-            Unavailable: It cannot be read.
+            CorruptData: The file is damaged.
+            Unavailable: The file cannot be read.
         """
         try:
             data = fs.read_bytes(path)
@@ -91,17 +93,21 @@ class AppliedFlow:
         try:
             file = msgspec.json.decode(data, type=_File)
             if file.format != _FORMAT_NUMBER:
-                raise CorruptData(path, 0, f"format {file.format} is of another Penstock")
+                raise CorruptData(
+                    path, 0, f"format {file.format} was written by another version of Penstock"
+                )
             flow = read_flow(msgspec.json.encode(file.flow), path).flow
         except (msgspec.MsgspecError, InvalidFlow) as error:
-            raise CorruptData(path, 0, f"{error}: restore it, or remove it and apply") from error
+            raise CorruptData(
+                path, 0, f"{error}: restore the file, or remove it and apply the flow again"
+            ) from error
         return cls(flow, file.revision, Wanted(file.all_running, file.exceptions))
 
     def save(self, fs: FileSystem, path: str) -> None:
         """Write the file, durably.
 
         Raises:
-            Unavailable: It cannot be written; the file is as before.
+            Unavailable: The file cannot be written; it is unchanged.
         """
         file = _File(
             _FORMAT_NUMBER,

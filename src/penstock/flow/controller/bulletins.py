@@ -1,11 +1,11 @@
-"""What components last had to say: warnings and errors, for whoever looks after a flow.
+"""Bulletins: recent warnings and errors of components, for operators.
 
-Owns a bounded number of messages, the count of those that had to go, and how messages name
-components. Does not own the log, which gets every message after this handler: with the name and the
-id of the component, as those who log often know the id alone.
+Owns a bounded number of messages, the count of discarded ones, and how messages name components.
+Does not own the log. The log receives every message after this handler, with the name and the id of
+the component, because code that logs often knows only the id.
 
-Its mutex guards a deque and a number: messages come from every thread of every processor, and are
-read now and then.
+The mutex protects a deque and a number: messages come from every thread of every processor, and are
+read rarely.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _LEVELS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Bulletin:
-    """One message.
+    """One bulletin.
 
     Attributes:
-        number: Grows by one from message to message.
-        time_ms: When, epoch milliseconds.
+        number: Increases from bulletin to bulletin.
+        time_ms: Time, epoch milliseconds.
         level: `WARNING`, `ERROR` …
-        component: Id of the component; empty if it is of none.
+        component: Id of the component; empty if there is none.
         message: The text, cut at 2,000 characters.
     """
 
@@ -56,15 +56,14 @@ class Bulletin:
 
 
 class BulletinBoard(logging.Handler):
-    """Keeps the newest messages of the loggers of flows, and names components in all of them.
+    """Keeps the newest messages of the loggers of flows, and adds component names to all of them.
 
     Attributes:
-        levels: By id of a component, from which level on its messages are kept; those of others
-            are from `WARNING` on.
-        names: By id of a component or connection, its name.
+        levels: Minimum level of the messages to keep, by id of a component; `WARNING` for others.
+        names: Name by id of a component or connection.
 
     Args:
-        limit: Messages that are kept.
+        limit: Number of messages to keep.
     """
 
     def __init__(self, limit: int) -> None:
@@ -77,26 +76,26 @@ class BulletinBoard(logging.Handler):
 
     @property
     def count(self) -> int:
-        """Return how many messages there were, those that are not kept any more, too."""
+        """Return the number of all bulletins, including discarded ones."""
         return self._count
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a message; one that cannot be put together is reported as loggers do it."""
+        """Keep a message; one that cannot be formatted is reported as by other log handlers."""
         component = str(getattr(record, COMPONENT, ""))
         try:
             text = record.getMessage()
-        except Exception:  # noqa: BLE001 - documented boundary: code of a component may be in it
+        except Exception:  # noqa: BLE001 - documented boundary: may call code of a component
             self.handleError(record)
             return
-        # The log's handlers, which are the root logger's, come after this one.
+        # The log's handlers, which belong to the root logger, run after this one.
         record.msg, record.args = self._with_names(text, component), ()
         if record.levelno < self.levels.get(component, logging.WARNING):
             return
         if record.exc_info is not None and record.exc_info[1] is not None:
             why = told(record.exc_info[1])
             text = text if why in text else f"{text}: {why}"
-        # Who writes the message may know nothing but the id, which tells people nothing; at the
-        # beginning it says again whose bulletin it is.
+        # The message may contain only the id. Replace it by the name; at the start of the text it
+        # only repeats the component of the bulletin.
         if (name := self.names.get(component)) is not None:
             text = text.removeprefix(component).lstrip(": ").replace(component, name)
         with self._mutex:
@@ -112,7 +111,7 @@ class BulletinBoard(logging.Handler):
             )
 
     def _with_names(self, text: str, component: str) -> str:
-        """Return a message with name and id of the component that it is about, and of queues."""
+        """Return a message with name and id of its component, and with names of queues."""
         name = self.names.get(component)
         if name is not None and component not in text:
             label = f"{name} ({component})"
@@ -125,11 +124,11 @@ class BulletinBoard(logging.Handler):
         return _ID.sub(label_of, text)
 
     def read(self, *, after: int = 0, component: str | None = None) -> Sequence[Bulletin]:
-        """Return what is kept, the oldest first.
+        """Return the kept bulletins, oldest first.
 
         Args:
-            after: Leave out messages up to this number.
-            component: Only those of one component.
+            after: Omit bulletins up to this number.
+            component: Return only those of one component.
         """
         with self._mutex:
             kept = tuple(self._kept)
@@ -147,7 +146,7 @@ def names_of(index: FlowIndex) -> Mapping[str, str]:
 
 
 def levels_of(index: FlowIndex) -> Mapping[str, int]:
-    """Return from which level on messages are kept, by the ids of a flow's processors."""
+    """Return the minimum level of messages to keep, by the ids of a flow's processors."""
     return {
         one.id: _LEVELS[one.processor.bulletin_level]
         for one in index.components

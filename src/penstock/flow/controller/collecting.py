@@ -1,6 +1,6 @@
-"""The garbage collector of a process whose work is flows.
+"""Settings of the garbage collector for a process that runs flows.
 
-Owns its setting, which is the whole process's: so only the start of such a process applies it.
+The settings apply to the whole process, so only the start of such a process applies them.
 """
 
 from __future__ import annotations
@@ -8,16 +8,16 @@ from __future__ import annotations
 import gc
 from typing import Final
 
-# FlowFiles hold no cycles, and the collector does not walk them. But what carries them through a
-# session is made by the thousand: with the standard 700 it looks through that several times in
-# each batch and finds nothing, for a twentieth of the time or more.
+# FlowFiles contain no cycles, and the collector does not track them. But sessions create thousands
+# of other objects. With the default threshold of 700 the collector would scan these several times
+# in each batch without result, which costs 5 % of the time or more.
 _YOUNG_OBJECTS: Final = 10_000
 _YOUNG_COLLECTIONS: Final = 20
 _MIDDLE_COLLECTIONS: Final = 50
 
 
 def collect_for_flows() -> None:
-    """Forget what a start left behind, never look at what it made again, and collect less often."""
+    """Collect garbage, exempt the remaining objects from later scans, and scan less often."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG_OBJECTS, _YOUNG_COLLECTIONS, _MIDDLE_COLLECTIONS)

@@ -1,13 +1,14 @@
-"""The controller of a flow: opens what it needs, and hands commands to the thread that owns it.
+"""Controller of a flow: opens its repositories and passes commands to the thread that owns it.
 
-Owns the threads and the repositories. Commands come one after the other, on one mailbox thread;
-what is only read (`applied`, `status`, queues) is read from any thread, of immutable values. Does
-not own what a command does (`running`), nor scheduling, sessions or queues, which it puts together.
+Owns the threads and the repositories. Commands run one after the other, on one mailbox thread.
+Read-only data (`applied`, `status`, queues) is read from any thread, as immutable values. Does not
+own the effect of a command (`running`), nor scheduling, sessions or queues, which it combines.
 
-A command that raises an exception other than a `PenstockError` ends its thread, and the process
-with it: the next start puts the flow together from what is stored.
+A command that raises an exception other than a `PenstockError` ends its thread, and the process:
+the next start restores the flow from the stored state.
 
-Order of a start: content, FlowFile repository, queues, components; then what was running runs.
+Order of a start: content, FlowFile repository, queues, components, and finally the components that
+were running.
 """
 
 from __future__ import annotations
@@ -59,13 +60,13 @@ _NOTE_EVERY_MS: Final = 10_000
 
 
 class FlowController:
-    """A flow at work. Made by `open`; all methods may be called from any thread.
+    """Running flow. Created by `open`; all methods may be called from any thread.
 
-    Its mutex is held while it closes: who closes it a second time returns when it is closed.
+    Its mutex is held during `close`, so that a second call returns once the flow is closed.
 
     Attributes:
-        bulletins: What components last had to say.
-        events: What the start found that somebody has to know.
+        bulletins: Recent bulletins of components.
+        events: Events of recovery that an operator needs to know.
     """
 
     def __init__(
@@ -147,20 +148,20 @@ class FlowController:
         environment: Mapping[str, str],
         options: ControllerOptions | None = None,
     ) -> Self:
-        """Open a folder, recover what is in it, and let run what was running.
+        """Open a folder, recover its content, and run the components that were running.
 
         Args:
-            folder: Of this controller alone; made when it is missing.
+            folder: Folder of this controller only; created if it is missing.
             fs: The file system.
-            clock: Tells the time.
+            clock: The current time.
             registry: Finds the classes of processors.
-            new_uuid: Gives text that was never given before.
+            new_uuid: Returns a unique text.
             environment: Environment variables that parameters may name.
-            options: The bounds.
+            options: Limits and intervals.
 
         Raises:
-            Conflict: Somebody else has it open.
-            CorruptData: What was durable is damaged; the message says the mend.
+            Conflict: Another process has the folder open.
+            CorruptData: Durable data is damaged; the message contains the remedy.
             Unavailable: I/O error.
         """
         fs.mkdir(folder)
@@ -178,7 +179,7 @@ class FlowController:
             try:
                 controller._begin()
             except BaseException:
-                with suppress(PenstockError):  # what failed before is what there is to tell
+                with suppress(PenstockError):  # the first failure is reported
                     controller.close()
                 raise
             controller._resources = resources.pop_all()
@@ -188,22 +189,22 @@ class FlowController:
 
     @property
     def applied(self) -> AppliedFlow:
-        """Return the flow that runs."""
+        """Return the applied flow."""
         return self._flow.applied
 
     @property
     def types(self) -> RegistryTypes:
-        """Return the types of processors that there are."""
+        """Return the types of processors that flows may use."""
         return self._types
 
     def check(self, flow: Flow, places: Places | None = None) -> None:
-        """Check whether a flow could be applied; nothing is changed and nothing imported.
+        """Check whether a flow could be applied, without changing or importing anything.
 
-        Properties and relationships of users' classes are checked only if an applied flow named
-        them before.
+        Properties and relationships of user classes are checked only if an applied flow named them
+        before.
 
         Raises:
-            InvalidFlow: With everything that is wrong.
+            InvalidFlow: Lists every error.
         """
         self._check(flow, places, self._types_without_imports)
 
@@ -220,21 +221,21 @@ class FlowController:
     def apply(
         self, flow: Flow, *, revision: int | None = None, places: Places | None = None
     ) -> Sequence[Change]:
-        """Make this the flow that runs; what does not change goes on.
+        """Apply a flow; unchanged components continue to run.
 
         Args:
             flow: The flow.
-            revision: The revision that the change was made from; None: whatever it is.
-            places: Where its parts are in a file, for problems.
+            revision: Revision on which the change is based; None: any.
+            places: Positions of its parts in a file, for error messages.
 
         Returns:
-            What changed.
+            The changes.
 
         Raises:
-            InvalidFlow: With everything that is wrong.
-            Conflict: The revision is another, a connection that goes holds FlowFiles, or a
-                processor does not stop. Nothing was changed.
-            Unavailable: It could not be kept; nothing was changed.
+            InvalidFlow: Lists every error.
+            Conflict: The current revision is another one, a connection to remove contains
+                FlowFiles, or a processor does not stop. Nothing was changed.
+            Unavailable: The flow could not be stored; nothing was changed.
         """
         self._check(flow, places, self._types)
         return self._do(
@@ -245,38 +246,39 @@ class FlowController:
         """Return what `apply` would change."""
         return self._flow.diff(flow)
 
-    # -- what runs
+    # -- start and stop
 
     def start(self, target: str | None = None) -> Sequence[str]:
-        """Have components run, now and after every restart; those that run go on.
+        """Start components, now and after every restart; running ones continue.
 
         Args:
-            target: Id or name of a component, or of a group with all in it; None: everything,
-                and what is added later.
+            target: Id or name of a component, or of a group with all its components; None: all
+                components, including those added later.
 
         Returns:
             Ids of the components.
 
         Raises:
-            NotFound: There is nothing of that name.
-            Conflict: The only one that was meant is disabled.
-            Unavailable: It could not be kept.
+            NotFound: Nothing in the flow has this name.
+            Conflict: The target is a single disabled component.
+            Unavailable: The change could not be stored.
         """
         return self._do(lambda: self._flow.start(target), "start %s", target)
 
     def stop(self, target: str | None = None) -> Sequence[str]:
-        """Have components run no more; returns when they have stopped.
+        """Stop components; returns when they have stopped.
 
         Raises:
-            NotFound: There is nothing of that name.
-            Unavailable: They stop, but it could not be kept: a restart lets them run again.
-            Conflict: One did not stop in time; it goes on stopping.
+            NotFound: Nothing in the flow has this name.
+            Unavailable: They have stopped, but this could not be stored: a restart runs them again.
+            Conflict: A component did not stop in time; it continues to stop.
         """
         stopping, failure = self._do(lambda: self._flow.stop(target), "stop %s", target)
         self._flow.wait_stopped(stopping)
         if failure is not None:
             raise Unavailable(
-                f"stopped, but that could not be kept, so that a restart lets run again: {failure}"
+                "the components stopped, but this could not be stored, so a restart runs them "
+                f"again: {failure}"
             ) from failure
         return tuple(stopping)
 
@@ -284,10 +286,10 @@ class FlowController:
         """Trigger a stopped processor once; returns when it has stopped again.
 
         Raises:
-            NotFound: There is no such processor.
-            Conflict: It is not stopped, or not valid.
+            NotFound: The flow does not have this processor.
+            Conflict: It is not stopped, or is invalid.
         """
-        # Begun between the commands: a change that stopped it must not find it running.
+        # Begun as a command, so that a change that stopped the processor does not find it running.
         ran = self._do(
             lambda: self._scheduler.run_once(self._parts.component_id(target)),
             "run %s once",
@@ -296,30 +298,30 @@ class FlowController:
         self._wait_named(ran, target)
 
     def terminate(self, target: str) -> None:
-        """Give up the threads of a processor that was told to stop and does not.
+        """Abandon the threads of a processor that was told to stop and does not.
 
         Raises:
-            NotFound: There is no such processor.
-            Conflict: It was not told to stop.
+            NotFound: The flow does not have this processor.
+            Conflict: No stop was requested.
         """
         self._wait_named(self._scheduler.terminate(self._parts.component_id(target)), target)
 
-    # -- what is known
+    # -- status
 
     def queue(self, target: str) -> FlowFileQueue:
         """Return the queue of a connection, by its id or its name.
 
         Raises:
-            NotFound: There is no such connection.
+            NotFound: The flow does not have this connection.
         """
         return self._queues.find(self._parts.connection_id(target))
 
     def check_synced(self) -> None:
-        """Return if commits reach the disk in time. Raises Unavailable if they do not."""
+        """Check that commits are synced in time; raise Unavailable if they are not."""
         self._repository.check_synced()
 
     def status(self) -> FlowStatus:
-        """Return what the flow is doing."""
+        """Return the status of the flow."""
         applied = self._flow.applied
         scheduling = answer(self._scheduler.statistics())
         return FlowStatus(
@@ -339,18 +341,18 @@ class FlowController:
         )
 
     def call_when_stopped(self, callback: Callable[[], None]) -> None:
-        """Call back once the FlowFile repository refuses everything until a restart.
+        """Register a callback for the time when the FlowFile repository stops until a restart.
 
         Args:
-            callback: Has the process restart; called once, by any thread, and must not block.
+            callback: Restarts the process; called once, by any thread. It must not block.
         """
         self._repository.call_when_stopped(callback)
 
     def close(self) -> None:
-        """Stop everything in order; what was running runs again at the next start. Twice is fine.
+        """Stop everything in order; running components run again at the next start.
 
-        Processors that do not stop in time are left: what they had taken is in its queue again
-        after the next start.
+        A second call does nothing. Processors that do not stop in time are abandoned: FlowFiles
+        that they took are in their queue again after the next start.
         """
         with self._closing:
             if self._closed:
@@ -369,7 +371,7 @@ class FlowController:
             self._scheduling.join(limit_s)
             self._resources.close()
 
-    # -- on the control thread
+    # -- on the mailbox thread
 
     def _begin(self) -> None:
         self._scheduling.start()
@@ -377,12 +379,12 @@ class FlowController:
         every_ms = self._options.expire_every_ms
         timers = self._control.timers
         timers.schedule_every(every_ms, self._queues.expire, "expire FlowFiles")
-        timers.schedule_every(_NOTE_EVERY_MS, self._note_firings_later, "keep firing times")
+        timers.schedule_every(_NOTE_EVERY_MS, self._note_firings_later, "store firing times")
         kept = AppliedFlow.load(self._fs, self._path)
         self._do(lambda: self._flow.restore(kept), "restore flow %s", kept.flow.name)
 
     def _note_firings_later(self) -> None:
-        with suppress(PenstockError):  # while it is being closed
+        with suppress(PenstockError):  # the flow is being closed
             self._flow.note_firings(ends_in_order=False)
 
     def _do(self, command: Callable[[], T], description: str, *arguments: object) -> T:
@@ -390,7 +392,10 @@ class FlowController:
         return answer(future)
 
     def _wait_named(self, future: Future[None], target: str) -> None:
-        """Wait; the scheduler, which knows ids alone, refuses in words that name the component."""
+        """Wait for a future.
+
+        The scheduler knows only ids, so its errors get the component's name here.
+        """
         try:
             answer(future)
         except Conflict as error:

@@ -1,12 +1,12 @@
-"""Up to when the firing times of CRON driven components are served, kept over restarts.
+"""Firing times of CRON driven components that were handled, kept over restarts.
 
 Owns these times in the journal of the FlowFile repository. Does not own firing (`scheduling`).
 
-They are written now and then, not at each firing: after a kill a component that catches up may so
-serve a time twice that lies less than that interval back, and never misses one.
+They are written at an interval, not at each firing. After a kill, a component that catches up may
+repeat a firing within that interval, but never misses one.
 
-Invariants: a time counts for the expression that it was served by, and no other; a component that
-was stopped, and so missed nothing, has none.
+Invariants: a time applies only to the expression for which it was recorded. A stopped component has
+no time, because it misses nothing.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from penstock.flow.state import StateStore
 
 _logger = logging.getLogger(__name__)
 
-_PREFIX: Final = "fired:"  # no processor's id begins so
+_PREFIX: Final = "fired:"  # no processor id starts with this
 
 
 class _Kept(msgspec.Struct, frozen=True):
-    """One component's time, as it is in the journal."""
+    """Stored time of one component."""
 
     expression: str
     zone: str
@@ -37,10 +37,10 @@ class _Kept(msgspec.Struct, frozen=True):
 
 
 class Firings:
-    """The times of all components. Used by the controller's thread.
+    """Times of all components; used by the controller's thread.
 
     Args:
-        store: Where they are durable.
+        store: Stores the times durably.
     """
 
     def __init__(self, store: StateStore) -> None:
@@ -48,7 +48,7 @@ class Firings:
         self._known: dict[str, _Kept | None] = {}
 
     def served_ms(self, component_id: str, schedule: Schedule) -> int | None:
-        """Return up to when firing times are served, epoch ms; None: look at the future only."""
+        """Return the time of the last handled firing, epoch ms; None: only future ones count."""
         kept = self._find(component_id)
         if schedule.cron is None or kept is None or not _is_of(kept, schedule):
             return None
@@ -61,12 +61,13 @@ class Firings:
         *,
         ends_in_order: bool,
     ) -> None:
-        """Keep what changed, in one commit; what cannot be written is tried the next time.
+        """Store the changed times, in one commit; a failed write is retried the next time.
 
         Args:
-            components: What the scheduler says of them.
-            schedules: Of all components, by id.
-            ends_in_order: What runs now will end. Otherwise it may be killed, and is not served.
+            components: Statistics of the scheduler.
+            schedules: Schedules of all components, by id.
+            ends_in_order: Whether current runs will finish. If not, they may be killed, and do not
+                count as handled.
         """
         changed: dict[str, _Kept] = {}
         for one in components:
@@ -82,7 +83,7 @@ class Firings:
         self._write(changed)
 
     def forget(self, component_ids: Iterable[str]) -> None:
-        """Forget the times of components that are stopped or gone."""
+        """Forget the times of components that are stopped or removed."""
         self._write({one: None for one in component_ids if self._find(one) is not None})
 
     def _find(self, component_id: str) -> _Kept | None:
@@ -91,7 +92,7 @@ class Firings:
             try:
                 kept = None if data is None else msgspec.json.decode(data, type=_Kept)
             except msgspec.MsgspecError:
-                kept = None  # of another Penstock: the future only
+                kept = None  # of another version of Penstock: only future ones count
             self._known[component_id] = kept
         return self._known[component_id]
 
@@ -106,7 +107,9 @@ class Firings:
             self._store.commit(Changes(states=states))
         except PenstockError as error:
             _logger.warning(
-                "firing times of %s are not kept: %s", counted(len(changed), "component"), error
+                "the firing times of %s could not be stored: %s",
+                counted(len(changed), "component"),
+                error,
             )
             return
         self._known.update(changed)

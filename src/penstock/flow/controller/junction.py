@@ -1,4 +1,4 @@
-"""A funnel or a port of a process group: moves what comes, and changes nothing.
+"""Funnel or port of a process group: moves FlowFiles without changing them.
 
 Owns the moving, in batches. Does not own its queues.
 """
@@ -22,17 +22,19 @@ from penstock.flow.state import StateManager
 OUT: Final = Relationship("Everything.", name="out")
 
 _BATCH: Final = 1_000
-_BATCHES: Final = 10  # a trigger moves ten thousand at most, as in NiFi, so that others get a turn
+_BATCHES: Final = (
+    10  # a trigger moves at most ten thousand FlowFiles, as in NiFi, so that others can run
+)
 
 
 class Junction:
     """`Schedulable` for a funnel or a port.
 
     Args:
-        component_id: Its id.
-        ends: Its connections; those that lead away are of the relationship `OUT`.
-        state: Never used: it remembers nothing.
-        services: What sessions work with.
+        component_id: Id of the component.
+        ends: Its connections; outgoing ones belong to the relationship `OUT`.
+        state: Unused: it has no state.
+        services: Services of sessions.
     """
 
     def __init__(
@@ -45,27 +47,27 @@ class Junction:
         self._open: set[Transaction] = set()
 
     def has_work(self, now_ms: int) -> bool:
-        """Say whether something can be moved."""
+        """Return whether FlowFiles can be moved."""
         outputs = [one for rooms in self._ends.rooms([OUT.name]) for one in rooms]
         return funnel_has_work(self._ends.looked_at(now_ms), outputs)
 
     def next_due_ms(self) -> int | None:
-        """Return when the first penalty in the inputs ends, epoch ms; None: there is none."""
+        """Return when the first penalty in the inputs ends, epoch ms; None if there is none."""
         return self._ends.next_due_ms()
 
     def is_open(self) -> bool:
-        """Say whether there is room behind it."""
+        """Return whether its output has room."""
         return is_open(self._ends.rooms([OUT.name]))
 
     def problems(self) -> Sequence[str]:
-        """Return nothing: there is nothing to be wrong."""
+        """Return an empty sequence: it has no configuration."""
         return ()
 
     def on_scheduled(self) -> None:
         """Do nothing."""
 
     def trigger(self, run: Run) -> Outcome:
-        """Move what waits."""
+        """Move waiting FlowFiles."""
         moved = 0
         transaction = Transaction(self._wiring, self._services)
         self._open.add(transaction)
@@ -81,7 +83,8 @@ class Junction:
                 if not self.is_open():
                     break
         finally:
-            # After a commit there is nothing left; what was taken before a failure goes back.
+            # After a commit the rollback does nothing; after a failure it gives back what was
+            # taken.
             with suppress(Terminated):
                 transaction.rollback()
             self._open.discard(transaction)
@@ -94,6 +97,6 @@ class Junction:
         """Do nothing."""
 
     def on_terminated(self) -> None:
-        """Give its sessions up."""
+        """Terminate its sessions."""
         for transaction in tuple(self._open):
             transaction.calls.terminate()

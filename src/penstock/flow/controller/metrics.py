@@ -1,9 +1,9 @@
-"""A flow's status as metrics: per processor, per connection, and of the whole.
+"""Metrics of a flow's status: per processor, per connection, and in total.
 
 Owns names and labels. Does not own the numbers (`status`) nor their text form (`services`).
 
-Invariant: labels are bounded: they are the names of processors and connections of the flow that is
-applied, each once, and words that stand here.
+Invariant: the number of labels is bounded: they are the names of processors and connections of the
+applied flow, each once, and constants of this module.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def flow_samples(status: FlowStatus, bulletins: int) -> Iterator[Sample]:
     """Return the metrics of a flow.
 
     Args:
-        status: What it is doing.
-        bulletins: Warnings and errors of components so far.
+        status: Status of the flow.
+        bulletins: Number of bulletins so far.
     """
     yield from _of_flow(status, bulletins)
     processors = [one for one in status.components if one.kind == ComponentKind.PROCESSOR]
@@ -38,7 +38,7 @@ def flow_samples(status: FlowStatus, bulletins: int) -> Iterator[Sample]:
 
 
 def _named(parts: Iterable[_Part]) -> Iterator[tuple[_Part, str]]:
-    """Go through parts with a name for each that no other has."""
+    """Yield each part with a name that is unique."""
     seen: set[str] = set()
     for part in parts:
         name = part.name if part.name not in seen else f"{part.name} ({part.id})"
@@ -56,22 +56,36 @@ def _of_flow(status: FlowStatus, bulletins: int) -> Iterator[Sample]:
         yield _gauge("penstock_flow_threads", "Threads for runs", count, state=state)
     heap = {"used": status.heap_bytes, "limit": status.heap_limit_bytes}
     for what, size in heap.items():
-        yield _gauge("penstock_flow_heap_bytes", "FlowFiles in memory, about", size, what=what)
-    yield _gauge("penstock_flow_revision", "Of the flow that is applied", status.revision)
+        yield _gauge(
+            "penstock_flow_heap_bytes", "Approximate memory of FlowFiles in queues", size, what=what
+        )
+    yield _gauge("penstock_flow_revision", "Revision of the applied flow", status.revision)
     orphaned = len(status.orphaned_queues)
-    yield _gauge("penstock_flow_orphaned_queues", "With FlowFiles, in no flow", orphaned)
+    yield _gauge(
+        "penstock_flow_orphaned_queues",
+        "Queues with FlowFiles that belong to no connection of the flow",
+        orphaned,
+    )
     repository, content = status.repository, status.content
-    yield _counter("penstock_flow_commits_total", "Of sessions", repository.commits)
-    about = "Age of the oldest commit that is not on the disk"
+    yield _counter(
+        "penstock_flow_commits_total", "Commits of the FlowFile repository", repository.commits
+    )
+    about = "Age of the oldest commit that is not synced to disk"
     yield _gauge("penstock_flow_unsynced_seconds", about, repository.unsynced_age_s)
     refused = repository.refused_commits
-    yield _counter("penstock_flow_refused_commits_total", "Disk full, or failing", refused)
-    about = "FlowFiles that were lost with what was damaged"
+    yield _counter(
+        "penstock_flow_refused_commits_total",
+        "Commits refused, because the disk was full or failed",
+        refused,
+    )
+    about = "FlowFiles lost in missing content or damaged swap files"
     lost = {"content": repository.missing_flowfiles, "swap_file": repository.damaged_flowfiles}
     for with_what, count in lost.items():
         yield _counter("penstock_flow_lost_flowfiles_total", about, count, damaged=with_what)
-    yield _gauge("penstock_flow_content_files", "That FlowFiles refer to", content.resources)
-    yield _counter("penstock_flow_bulletins_total", "Warnings and errors", bulletins)
+    yield _gauge(
+        "penstock_flow_content_files", "Content files to which FlowFiles refer", content.resources
+    )
+    yield _counter("penstock_flow_bulletins_total", "Warnings and errors of components", bulletins)
 
 
 def _of_processor(one: ComponentStatus, name: str) -> Iterator[Sample]:
@@ -85,7 +99,7 @@ def _of_processor(one: ComponentStatus, name: str) -> Iterator[Sample]:
         "retried": done.retried_count,
     }
     for what, count in flowfiles.items():
-        about = "FlowFiles of its sessions"
+        about = "FlowFiles in sessions of the processor"
         yield _counter(
             "penstock_flow_processor_flowfiles_total", about, count, processor=name, what=what
         )
@@ -96,16 +110,20 @@ def _of_processor(one: ComponentStatus, name: str) -> Iterator[Sample]:
         "written": done.written_bytes,
     }
     for what, size in sizes.items():
-        about = "Content of its sessions"
+        about = "Content bytes in sessions of the processor"
         yield _counter(
             "penstock_flow_processor_bytes_total", about, size, processor=name, what=what
         )
     counts: tuple[tuple[str, str, float], ...] = (
         ("penstock_flow_processor_runs_total", "Runs that ended", scheduling.runs),
-        ("penstock_flow_processor_failures_total", "Runs that raised", scheduling.failures),
+        (
+            "penstock_flow_processor_failures_total",
+            "Runs that raised an exception",
+            scheduling.failures,
+        ),
         (
             "penstock_flow_processor_run_seconds_total",
-            "Time of its runs",
+            "Total duration of runs",
             scheduling.run_ns / _NS_PER_S,
         ),
     )
@@ -115,18 +133,30 @@ def _of_processor(one: ComponentStatus, name: str) -> Iterator[Sample]:
     gauges: tuple[tuple[str, str, float], ...] = (
         (
             "penstock_flow_processor_running",
-            "1 when it runs",
+            "1 if the processor is running",
             scheduling.state is ComponentState.RUNNING,
         ),
-        ("penstock_flow_processor_active_tasks", "Threads in it", scheduling.active_tasks),
-        ("penstock_flow_processor_given_up_tasks", "And not back", scheduling.terminated_tasks),
-        ("penstock_flow_processor_longest_run_seconds", "The oldest under way", longest_s),
+        (
+            "penstock_flow_processor_active_tasks",
+            "Threads that work for the processor",
+            scheduling.active_tasks,
+        ),
+        (
+            "penstock_flow_processor_given_up_tasks",
+            "Abandoned threads that have not returned",
+            scheduling.terminated_tasks,
+        ),
+        (
+            "penstock_flow_processor_longest_run_seconds",
+            "Duration of the oldest current run",
+            longest_s,
+        ),
     )
     for metric, about, value in gauges:
         yield _gauge(metric, about, value, processor=name)
     if scheduling.next_firing_ms is not None:
         at_s = scheduling.next_firing_ms / _MS_PER_S
-        about = "When it runs next, Unix time"
+        about = "Next scheduled run, Unix time"
         yield _gauge("penstock_flow_processor_next_firing_seconds", about, at_s, processor=name)
 
 
@@ -139,18 +169,33 @@ def _of_connection(one: ConnectionStatus, name: str) -> Iterator[Sample]:
     }
     for part, (count, size_bytes) in parts.items():
         labels = {"connection": name, "part": part}
-        yield _gauge("penstock_flow_connection_flowfiles", "FlowFiles in it", count, **labels)
-        yield _gauge("penstock_flow_connection_bytes", "Their content", size_bytes, **labels)
+        yield _gauge(
+            "penstock_flow_connection_flowfiles", "FlowFiles in the connection", count, **labels
+        )
+        yield _gauge(
+            "penstock_flow_connection_bytes",
+            "Content bytes in the connection",
+            size_bytes,
+            **labels,
+        )
     gauges = (
         ("penstock_flow_connection_swap_files", "Swap files", size.swap_files),
-        ("penstock_flow_connection_full", "1 when back-pressure holds its source", one.is_full),
+        ("penstock_flow_connection_full", "1 if back-pressure stops the source", one.is_full),
     )
     for metric, about, value in gauges:
         yield _gauge(metric, about, value, connection=name)
     swapping = one.swapping
     counters = (
-        ("penstock_flow_connection_expired_total", "While nobody polled", one.expired_count),
-        ("penstock_flow_connection_lost_total", "In unreadable swap files", swapping.lost_count),
+        (
+            "penstock_flow_connection_expired_total",
+            "FlowFiles that expired in the queue",
+            one.expired_count,
+        ),
+        (
+            "penstock_flow_connection_lost_total",
+            "FlowFiles lost in unreadable swap files",
+            swapping.lost_count,
+        ),
         (
             "penstock_flow_connection_swap_files_written_total",
             "Swap files written",

@@ -1,4 +1,4 @@
-"""What a flow controller is told."""
+"""Options of a flow controller."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from penstock.storage.content.options import ContentOptions
 
 @dataclass(frozen=True, slots=True)
 class ControllerOptions:
-    """The bounds of a flow at work.
+    """Limits and intervals of a running flow.
 
     Attributes:
-        heap_bytes: FlowFiles of all queues in memory, about; more are swapped out.
+        heap_bytes: Approximate limit of the memory for FlowFiles of all queues; more are swapped
+            out.
         stop_limit_s: How long a change waits for processors to stop before it is refused.
-        close_limit_s: How long the end waits for processors to stop before it leaves them.
-        expire_every_ms: How often queues are searched for expired FlowFiles that nobody polls.
-        bulletins: Messages of components that are kept.
-        scheduler: Of the scheduler.
-        repository: Of the FlowFile repository.
-        content: Of the content repository.
+        close_limit_s: How long `close` waits for processors to stop before it abandons them.
+        expire_every_ms: Interval of the search for expired FlowFiles in queues that no component
+            polls.
+        bulletins: Number of bulletins to keep.
+        scheduler: Options of the scheduler.
+        repository: Options of the FlowFile repository.
+        content: Options of the content repository.
     """
 
     heap_bytes: int = 256 << 20
@@ -37,4 +39,6 @@ class ControllerOptions:
     def __post_init__(self) -> None:
         for name in ("heap_bytes", "expire_every_ms", "bulletins"):
             if getattr(self, name) < 1:
-                raise InvalidRequest(f"is {getattr(self, name)}: must be at least 1", place=name)
+                raise InvalidRequest(
+                    f"is {getattr(self, name)}, but must be at least 1", place=name
+                )

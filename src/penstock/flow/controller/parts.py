@@ -1,7 +1,7 @@
-"""The parts of a flow that runs: its components at the scheduler, and their connections.
+"""Parts of a running flow: its components in the scheduler, and their connections.
 
-Owns which components and connections there are, by id and by name, and changing them. Used by the
-controller's thread; what is only read is replaced whole, and read from any thread.
+Owns the set of components and connections, by id and by name, and changing it. Used by the
+controller's thread. Data for other threads is immutable and replaced as a whole.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Known:
-    """The flow as it is, by id and by name."""
+    """Index of the current flow, by id and by name."""
 
     components: Mapping[str, PlacedComponent] = field(default_factory=dict)
     connections: Mapping[str, PlacedConnection] = field(default_factory=dict)
@@ -47,16 +47,16 @@ class _Known:
 
 
 class Parts:
-    """The components and connections of one flow.
+    """Components and connections of one flow.
 
     Args:
         scheduler: Runs the components.
-        queues: The connections' queues.
-        services: What sessions work with.
-        firings: Up to when CRON driven components are served.
+        queues: Queues of the connections.
+        services: Services of sessions.
+        firings: Handled firing times of CRON driven components.
 
     Attributes:
-        schedules: When each component runs, by its id.
+        schedules: Schedule of each component, by its id.
     """
 
     def __init__(
@@ -82,27 +82,27 @@ class Parts:
 
     @property
     def scheduled_ids(self) -> set[str]:
-        """Return the ids of those that the scheduler knows: fewer after a change that failed."""
+        """Return the ids in the scheduler: fewer than `component_ids` after a failed change."""
         return set(self._units)
 
     def name_of(self, component_id: str) -> str:
-        """Return a component's name for people."""
+        """Return the name of a component for messages."""
         found = self._known.components.get(component_id)
         return component_id if found is None else f"{found.kind} {found}"
 
     def is_enabled(self, component_id: str) -> bool:
-        """Say whether a component may be started."""
+        """Return whether a component may be started."""
         found = self._known.components.get(component_id)
         return found is not None and (found.processor is None or found.processor.enabled)
 
     def targets(self, target: str | None) -> Sequence[str]:
-        """Return the ids of the components that a user means.
+        """Return the ids of the components that a user specified.
 
         Args:
-            target: Id or name of a component, or of a group with all in it; None: all.
+            target: Id or name of a component, or of a group with all its components; None: all.
 
         Raises:
-            NotFound: There is nothing of that name.
+            NotFound: Nothing in the flow has this name.
         """
         known = self._known
         if target is None:
@@ -111,25 +111,25 @@ class Parts:
             return (target,)
         found = known.names.get(normalised(target.strip("/")))
         if found is None:
-            raise NotFound(f"there is no {target!r} in the flow{nearest(target, known.names)}")
+            raise NotFound(f"unknown component or group {target!r}{nearest(target, known.names)}")
         return found
 
     def component_id(self, target: str) -> str:
-        """Return the id of the one component that a user means.
+        """Return the id of the single component that a user specified.
 
         Raises:
-            NotFound: There is none of that name, or it is a group.
+            NotFound: No component has this name, or it is a group.
         """
         ids = self.targets(target)
         if len(ids) != 1:
-            raise NotFound(f"{target} is a group: name one processor in it")
+            raise NotFound(f"{target} is a group: specify one processor in it")
         return ids[0]
 
     def connection_id(self, target: str) -> str:
-        """Return the id of a connection that a user means by its id or name.
+        """Return the id of a connection that a user specified by its id or name.
 
         Raises:
-            NotFound: There is none.
+            NotFound: No connection has this id or name.
         """
         known = self._known
         if target in known.connections:
@@ -137,15 +137,15 @@ class Parts:
         found = known.connection_names.get(_plain(target))
         if found is None:
             names = [str(one) for one in known.connections.values()]
-            raise NotFound(f"there is no connection {target!r}{nearest(target, names)}")
+            raise NotFound(f"unknown connection {target!r}{nearest(target, names)}")
         return found
 
     def touched(self, changes: Sequence[Change], index: FlowIndex) -> set[str]:
-        """Return the components whose connections come, go, or lead elsewhere; funnels, too.
+        """Return the components, including funnels, whose connections change.
 
         Args:
-            changes: What becomes of the flow.
-            index: The flow as it is to be.
+            changes: Changes of the flow.
+            index: The new flow.
         """
         concerned = {change.id for change in changes if change.component is Kind.CONNECTION}
         found = set()
@@ -155,10 +155,10 @@ class Parts:
         return found & self.component_ids
 
     def refuse_losses(self, changes: Sequence[Change]) -> None:
-        """See that no connection goes that holds FlowFiles.
+        """Check that no connection to remove contains FlowFiles.
 
         Raises:
-            Conflict: One would.
+            Conflict: One does.
         """
         going = [
             (change.name, self._queues.find(change.id).size.count)
@@ -166,20 +166,23 @@ class Parts:
             if change.must_be_empty and change.component is Kind.CONNECTION
         ]
         held = [
-            f"connection {name} holds {counted(count, 'FlowFile')}"
+            f"connection {name} contains {counted(count, 'FlowFile')}"
             for name, count in going
             if count
         ]
         if held:
             raise Conflict(
-                f"{listed(held)}: a connection that goes must be empty; let them be taken, or "
-                "drop them with penstock flow queue drop, first"
+                f"{listed(held)}: a connection must be empty before it is removed; let its "
+                "FlowFiles be processed, or drop them with penstock flow queue drop"
             )
 
     def change(self, plans: Plans, stopped: set[str]) -> None:
-        """Make the flow this one. What has to stop for it has stopped, what goes is empty."""
+        """Change the flow.
+
+        Affected components have stopped, and connections to remove are empty.
+        """
         before, after = self._known, _known(plans.index)
-        # Asked for all at once and waited for at the end: the scheduler keeps their order.
+        # All requests are sent first and awaited at the end: the scheduler keeps their order.
         asked: list[Future[None]] = []
         for one in (stopped | (before.components.keys() - after.components.keys())) & set(
             self._units
@@ -198,7 +201,7 @@ class Parts:
                 asked += self._add(placed, plans)
                 continue
             if isinstance(unit, ProcessorUnit):
-                unit.plan = plans.units[one]  # of a processor that goes on: for its next start
+                unit.plan = plans.units[one]  # of a running processor: for its next start
             if plans.schedules[one] != self.schedules[one]:
                 asked.append(self._scheduler.reschedule(one, plans.schedules[one]))
         self.schedules = plans.schedules
@@ -206,7 +209,7 @@ class Parts:
             answer(future)
 
     def component_statuses(self, scheduling: SchedulerStatistics) -> list[ComponentStatus]:
-        """Return what each component does."""
+        """Return the status of each component."""
         known, by_id = self._known, {one.id: one for one in scheduling.components}
         found = []
         for one, placed in known.components.items():
@@ -223,13 +226,13 @@ class Parts:
         return found
 
     def connection_statuses(self) -> list[ConnectionStatus]:
-        """Return what is in each connection."""
+        """Return the status of each connection."""
         known, queues = self._known, self._queues.queues
         found = []
         for one, placed in known.connections.items():
             queue, options = queues.get(one), self._queues.options.get(one)
             if queue is None or options is None:
-                continue  # it is just going
+                continue  # it is just being removed
             found.append(
                 ConnectionStatus(
                     one,
@@ -246,7 +249,7 @@ class Parts:
         return found
 
     def _change_queues(self, before: _Known, after: _Known, plans: Plans) -> None:
-        # A change that failed half way is made again: what it did is not done twice.
+        # After a failure half way the change is repeated: completed steps are skipped.
         for one in self._queues.queues.keys() - after.connections.keys():
             self._queues.remove(one)
         for one, placed in after.connections.items():
@@ -318,5 +321,5 @@ def _known(index: FlowIndex) -> _Known:
 
 
 def _plain(name: str) -> str:
-    """Return a connection's name as it is compared: an arrow may be written `->`."""
+    """Return a connection's name for comparison: an arrow may be written `->`."""
     return "→".join(part.strip() for part in normalised(name).replace("->", "→").split("→"))

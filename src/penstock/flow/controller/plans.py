@@ -1,7 +1,7 @@
-"""From a flow's graph to what its parts are told: schedules, queue options, processors.
+"""Plans of a flow: its graph, converted to schedules, queue options and processors.
 
-Owns the translation of texts into values. Does not own the parts. Everything here was validated
-before, so that an error is one of a parameter's value, or of a class that is not installed here.
+Owns the conversion of texts to values. Does not own the parts. The flow was validated before, so
+that an error concerns a parameter's value or a class that is not installed here.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _NS_PER_MS: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class QueuePlan:
-    """What the queue of a connection is told.
+    """Plan of the queue of a connection.
 
     Attributes:
         options: Its thresholds and limits.
-        prioritizers: Its order.
+        prioritizers: Order of its FlowFiles.
     """
 
     options: QueueOptions
@@ -44,21 +44,21 @@ class QueuePlan:
 
 
 class Plans:
-    """The plans of one flow, all made at once: what cannot be made is known before any is used.
+    """Plans of one flow, made together, so that errors are known before any plan is used.
 
-    A component whose plan cannot be made has one that never starts and says why.
+    A component without a valid plan gets one that never starts and reports the error.
 
     Attributes:
-        schedules: By id of a component: when it runs.
-        units: By id of a processor: what it is to be.
-        queues: By id of a connection: what its queue is told.
-        problems: Why plans could not be made, with their places.
+        schedules: Schedule by id of a component.
+        units: Plan by id of a processor.
+        queues: Plan of the queue by id of a connection.
+        problems: Errors of the plans, with their positions.
 
     Args:
         index: The flow.
-        values: Fetches the values of its parameters, anew for each start of a processor.
+        values: Fetches the values of its parameters for each start of a processor.
         registry: Finds the processors' classes.
-        places: For problems.
+        places: Positions for error messages.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class Plans:
 
 
 class Planning:
-    """Makes plans of flows, of what this process knows.
+    """Makes plans of flows, with the registry and environment of this process.
 
     Args:
         registry: Finds the processors' classes.
@@ -193,10 +193,10 @@ class Planning:
         self._read_bytes = read_bytes
 
     def checked(self, index: FlowIndex, places: Places | None) -> Plans:
-        """Return the plans of a flow, all of which can be made.
+        """Return the plans of a flow; every plan is valid.
 
         Raises:
-            InvalidFlow: With everything that is wrong.
+            InvalidFlow: Lists every error.
         """
         ParameterValues.load(index, self._environment, self._read_bytes, places)
         plans = self.plans(index, places)
@@ -205,7 +205,7 @@ class Planning:
         return plans
 
     def plans(self, index: FlowIndex, places: Places | None = None) -> Plans:
-        """Return the plans of a flow, as far as they can be made."""
+        """Return the plans of a flow; invalid plans never start."""
 
         def values() -> ParameterValues:
             return ParameterValues.load_known(index, self._environment, self._read_bytes)
@@ -217,7 +217,9 @@ def _never(placed: PlacedComponent, why: str) -> UnitPlan:
     """Return the plan of a processor that cannot start."""
 
     def refuse() -> type[FlowProcessor]:
-        raise InvalidRequest(f"{why}; mend it and restart the flow service, or apply the flow anew")
+        raise InvalidRequest(
+            f"{why}; correct this and restart the flow service, or apply the flow again"
+        )
 
     identity = ProcessorIdentity(placed.id, str(placed), placed.group.names)
     return UnitPlan(identity, refuse, dict, frozenset(), {})

@@ -1,10 +1,10 @@
-"""The queues of a flow, one for each connection.
+"""Queues of a flow, one for each connection.
 
-Owns which queues there are, who is woken by each, and what of the start's findings has no queue
-yet. Does not own what is in them.
+Owns the set of queues, the components that each one wakes, and the recovered FlowFiles without a
+queue. Does not own the content of queues.
 
-Invariants: a queue whose connection goes away is empty; FlowFiles of connections that are in no
-flow stay where they are until their connection is there again.
+Invariants: when a connection is removed, its queue is empty. FlowFiles of connections that are not
+in the flow are kept until the connection exists again.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _logger = logging.getLogger(__name__)
 
 
 class Ring:
-    """`QueueListener`: wakes who takes from a queue, and who puts into it.
+    """`QueueListener` that wakes the components at both ends of a connection.
 
     Args:
         wake: Wakes a component by its id.
-        source: Puts into the queue.
-        destination: Takes from it.
+        source: Component that puts FlowFiles into the queue.
+        destination: Component that takes FlowFiles from it.
     """
 
     def __init__(self, wake: Callable[[str], None], source: str, destination: str) -> None:
@@ -44,28 +44,28 @@ class Ring:
         self._destination = destination
 
     def on_work(self, queue: str) -> None:
-        """Wake who takes."""
+        """Wake the destination."""
         del queue
         self._wake(self._destination)
 
     def on_space(self, queue: str) -> None:
-        """Wake who puts."""
+        """Wake the source."""
         del queue
         self._wake(self._source)
 
 
 class QueueBoard:
-    """All queues of a flow. Used by the controller's thread; `find` from any.
+    """All queues of a flow. Used by the controller's thread; `find` by any thread.
 
     Attributes:
-        options: What each queue was told last.
-        expired: FlowFiles of each queue that expired while nobody polled.
+        options: Last options of each queue.
+        expired: Number of FlowFiles of each queue that expired while no component polled it.
 
     Args:
-        repository: Where FlowFiles are durable, newly opened.
-        clock: Tells the time.
-        budget: The bound on all of them together.
-        background: Runs a job soon, on a thread of its own.
+        repository: Newly opened FlowFile repository.
+        clock: The current time.
+        budget: Memory limit of all queues together.
+        background: Runs a job soon, on another thread.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class QueueBoard:
         self._budget = budget
         self._background = background
         self._waiting = dict(repository.recovered.queues)
-        # Or all FlowFiles of the start would stay in memory, long after they have gone.
+        # Otherwise all recovered FlowFiles would stay in memory after they have left the queues.
         repository.recovered = replace(repository.recovered, queues={})
         self._queues: Mapping[str, FlowFileQueue] = {}
         self.options: dict[str, QueueOptions] = {}
@@ -88,29 +88,29 @@ class QueueBoard:
 
     @property
     def orphaned(self) -> Sequence[str]:
-        """Return the ids of queues with FlowFiles whose connection is in no flow."""
+        """Return the ids of queues with FlowFiles whose connection is not in the flow."""
         return sorted(self._waiting)
 
     @property
     def queues(self) -> Mapping[str, FlowFileQueue]:
-        """Return all queues by id; it does not change, another takes its place."""
+        """Return all queues by id; the mapping is immutable and replaced on changes."""
         return self._queues
 
     def find(self, queue_id: str) -> FlowFileQueue:
         """Return a queue.
 
         Raises:
-            NotFound: There is no such connection.
+            NotFound: The flow does not have this connection.
         """
         queue = self._queues.get(queue_id)
         if queue is None:
-            raise NotFound(f"there is no connection {queue_id}: see penstock flow status")
+            raise NotFound(f"unknown connection {queue_id}: see penstock flow status")
         return queue
 
     def add(
         self, queue_id: str, options: QueueOptions, prioritizers: Sequence[Prioritizer]
     ) -> FlowFileQueue:
-        """Make a queue, with what the start found of it."""
+        """Create a queue with its recovered FlowFiles."""
         queue = FlowFileQueue(
             queue_id,
             self._repository.swap_home,
@@ -131,7 +131,7 @@ class QueueBoard:
             raise
         self._waiting.pop(queue_id, None)
         if found is not None:
-            queue.put_many(found.flowfiles)  # they are in it afterwards, whatever this raises
+            queue.put_many(found.flowfiles)  # they are in the queue even if this raises
         return queue
 
     def change(
@@ -140,7 +140,7 @@ class QueueBoard:
         options: QueueOptions,
         prioritizers: Sequence[Prioritizer] | None,
     ) -> FlowFileQueue:
-        """Tell a queue other options, and another order unless it is None."""
+        """Change the options of a queue, and its order unless `prioritizers` is None."""
         queue = self.find(queue_id)
         if options != self.options[queue_id]:
             queue.set_options(options)
@@ -150,19 +150,21 @@ class QueueBoard:
         return queue
 
     def remove(self, queue_id: str) -> None:
-        """Forget an empty queue."""
+        """Remove an empty queue."""
         self._budget.leave(queue_id)
         self.options.pop(queue_id, None)
         self.expired.pop(queue_id, None)
         self._queues = {one: queue for one, queue in self._queues.items() if one != queue_id}
 
     def expire(self) -> None:
-        """Remove FlowFiles that are too old from queues that nobody polls."""
+        """Remove expired FlowFiles from queues that no component polls."""
         for queue_id, queue in self._queues.items():
             try:
                 polled = queue.expire()
             except PenstockError as error:
-                _logger.warning("connection %s: expired FlowFiles stay: %s", queue_id, error)
+                _logger.warning(
+                    "connection %s: expired FlowFiles could not be removed: %s", queue_id, error
+                )
                 continue
             count = 0
             if polled.expired and self._removed(queue, polled.expired):
@@ -172,14 +174,14 @@ class QueueBoard:
                 self.expired[queue_id] = self.expired.get(queue_id, 0) + count
 
     def _removed(self, queue: FlowFileQueue, expired: Sequence[FlowFile]) -> bool:
-        """Have the journal remove what left a queue; what it refuses to is put back."""
+        """Remove FlowFiles that left a queue from the journal; if that fails, put them back."""
         try:
             self._repository.commit(Changes(removes=expired))
         except PenstockError as error:
             queue.put_many(expired)
             _logger.warning(
-                "connection %s: %s could not be removed from the journal (%s); "
-                "they stay, and are tried again",
+                "connection %s: %s could not be removed from the journal (%s); they stay in the "
+                "queue until a retry",
                 queue.id,
                 counted(len(expired), "expired FlowFile"),
                 error,

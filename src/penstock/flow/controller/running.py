@@ -1,16 +1,17 @@
-"""The flow that runs, and the commands that change it.
+"""The running flow, and the commands that change it.
 
-Owns which flow was applied and what of it is to run, and the order of things in each command. Does
-not own threads, files, scheduling or queues, which `controller` puts together.
+Owns the applied flow, which of its components should run, and the order of steps in each command.
+Does not own threads, files, scheduling or queues, which `controller` combines.
 
 Invariants:
 
-- What does not change goes on running while a change is applied; what has to stop for it is stopped
-  before and started again after.
-- A change is kept durably before it is made; one that is refused changes nothing, whatever was
-  raised. A stop alone is made also where it cannot be kept.
-- A change that fails when it is kept leaves stopped what it stopped; applied again it is completed.
-- A connection that holds FlowFiles does not go away.
+- Unchanged components continue to run while a change is applied. Affected ones are stopped before
+  and started again after it.
+- A change is stored durably before it is made. A refused change, for any reason, changes nothing.
+  Only a stop is carried out even if it cannot be stored.
+- If a change fails when it is stored, the components that it stopped stay stopped; applying it
+  again completes it.
+- A connection that contains FlowFiles is not removed.
 """
 
 from __future__ import annotations
@@ -40,19 +41,19 @@ _logger = logging.getLogger(__name__)
 
 
 class RunningFlow:
-    """The flow that runs. Its commands come one after the other, on the controller's thread.
+    """Running flow. Its commands run one after the other, on the controller's thread.
 
     Args:
-        save: Keeps what was applied, durably.
+        save: Stores the applied flow durably.
         planning: Makes plans of flows.
         scheduler: Runs the components.
-        parts: The components and connections.
-        firings: Up to when CRON driven components are served.
-        bulletins: Told of names and levels.
-        stop_limit_s: How long a change waits for what has to stop.
+        parts: Components and connections.
+        firings: Handled firing times of CRON driven components.
+        bulletins: Receives names and levels of components.
+        stop_limit_s: How long a change waits for components to stop.
 
     Attributes:
-        applied: The flow, and what of it is to run; read from any thread.
+        applied: The applied flow, and which components should run; read from any thread.
     """
 
     def __init__(
@@ -73,17 +74,17 @@ class RunningFlow:
         self._firings = firings
         self._bulletins = bulletins
         self._stop_limit_s = stop_limit_s
-        self._is_whole = True  # the components and connections are those of the applied flow
+        self._is_whole = True  # components and connections match the applied flow
 
     def diff(self, flow: Flow) -> Sequence[Change]:
-        """Return what `apply` would change. From any thread."""
+        """Return what `apply` would change; may be called from any thread."""
         return diff(_base(self.applied, flow), flow)
 
     def restore(self, kept: AppliedFlow) -> None:
-        """Put the flow together that was applied before this start.
+        """Restore the flow that was applied before this start.
 
-        What cannot be as it was, because a parameter or a class is not there any more, does not
-        start and says so; everything else goes on.
+        A component whose parameter or class is missing does not start and reports the error; all
+        others continue.
         """
         plans = self._planning.plans(FlowIndex.of(kept.flow))
         for problem in plans.problems:
@@ -95,12 +96,12 @@ class RunningFlow:
         self._start_wanted(self._parts.component_ids)
 
     def apply(self, flow: Flow, revision: int | None, places: Places | None) -> Sequence[Change]:
-        """Make this the flow that runs; raises as `FlowController.apply`."""
+        """Apply a flow; raises as `FlowController.apply`."""
         before = self.applied
         if revision is not None and revision != before.revision:
             raise Conflict(
-                f"the flow is at revision {before.revision}, not {revision}: somebody changed it; "
-                "look at it again"
+                f"the flow is at revision {before.revision}, not {revision}, because it was "
+                "changed meanwhile: review the change and try again"
             )
         if before.revision and flow == before.flow and self._is_whole:
             return ()
@@ -124,14 +125,14 @@ class RunningFlow:
             self._tell_bulletins(index)
             self._parts.change(plans, concerned)
         except BaseException:
-            _logger.exception("flow %s was put together in part: apply it again", flow.name)
+            _logger.exception("flow %s was only partly applied: apply it again", flow.name)
             raise
         self._is_whole = True
         self._start_wanted(concerned | self._parts.component_ids)
         return changes
 
     def start(self, target: str | None) -> Sequence[str]:
-        """Have components run, now and after every restart; raises as `FlowController.start`."""
+        """Start components, now and after every restart; raises as `FlowController.start`."""
         ids = self._parts.targets(target)
         if len(ids) == 1 and target is not None and not self._parts.is_enabled(ids[0]):
             raise Conflict(
@@ -144,9 +145,9 @@ class RunningFlow:
         return ids
 
     def stop(self, target: str | None) -> tuple[Mapping[str, Future[None]], Exception | None]:
-        """Tell components to stop, here, so that no command that came later is overtaken.
+        """Request components to stop, on this thread, so that later commands do not come first.
 
-        They stop also where the disk is full: one of them may be what fills it.
+        They stop even if the disk is full, because one of them may be filling it.
         """
         ids = self._parts.targets(target)
         failure: Exception | None = None
@@ -160,7 +161,7 @@ class RunningFlow:
         return {one: self._scheduler.stop(one) for one in ids}, failure
 
     def note_firings(self, *, ends_in_order: bool = True) -> None:
-        """Keep up to when CRON driven components are served, if there are any."""
+        """Store the handled firing times of CRON driven components, if there are any."""
         schedules = self._parts.schedules
         if driven := [one for one, schedule in schedules.items() if schedule.cron is not None]:
             scheduling = answer(self._scheduler.statistics(driven))
@@ -170,7 +171,7 @@ class RunningFlow:
         """Wait until components have stopped.
 
         Raises:
-            Conflict: One does not stop in time.
+            Conflict: A component does not stop in time.
         """
         late = wait(stopping.values(), self._stop_limit_s).not_done
         if late:
@@ -178,14 +179,14 @@ class RunningFlow:
                 self._parts.name_of(one) for one, each in stopping.items() if each in late
             )
             raise Conflict(
-                f"{', '.join(names)} does not stop, a thread is still in it: wait, or "
-                "terminate it, and try again"
+                f"{', '.join(names)} did not stop, because a thread is still running in it: "
+                "wait, or terminate it, and try again"
             )
         for future in stopping.values():
             answer(future)
 
     def _concerned(self, changes: Sequence[Change], index: FlowIndex) -> set[str]:
-        """Return what must not run during changes; funnels and ports at changed ends, too."""
+        """Return components that must not run during changes, including funnels and ports."""
         if not self._is_whole:
             return self._parts.scheduled_ids
         concerned = {one for change in changes for one in change.stops}
@@ -194,13 +195,13 @@ class RunningFlow:
         return concerned | self._parts.touched(changes, index)
 
     def _keep(self, applied: AppliedFlow) -> None:
-        """Keep what is to be applied; after an exception a restart must find what was before."""
+        """Store the flow to apply; after a failure a restart must find the previous one."""
         try:
             self._save(applied)
         except BaseException:
             try:
                 self._save(self.applied)
-            except Exception as error:  # noqa: BLE001  -- the first one is raised
+            except Exception as error:  # noqa: BLE001  -- the first exception is raised
                 _logger.warning("a restart may apply the change that failed: %s", error)
             raise
 
@@ -223,5 +224,5 @@ class RunningFlow:
 
 
 def _base(applied: AppliedFlow, flow: Flow) -> Flow:
-    """Return what a flow is compared with; before the first there is nothing but its name."""
+    """Return the flow to compare with; before the first one, an empty flow of the same name."""
     return applied.flow if applied.revision else Flow(name=flow.name)

@@ -1,4 +1,4 @@
-"""What a flow is doing: immutable snapshots of it and its components."""
+"""Status of a flow: immutable snapshots of it and its components."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from penstock.storage.content.options import ContentStatistics
 
 @dataclass(frozen=True, slots=True)
 class ComponentStatus:
-    """A processor, funnel or port.
+    """Status of a processor, funnel or port.
 
     Attributes:
-        id: Its id.
+        id: Id of the component.
         kind: `processor`, `funnel`, `input port` or `output port`.
-        name: Its name, those of its groups before it, parted by slashes.
-        type: Of a processor; else empty.
-        scheduling: How it runs.
-        sessions: What its sessions did since it was made.
-        problems: Why it cannot run.
+        name: Its name after those of its groups, separated by slashes.
+        type: Type of a processor; else empty.
+        scheduling: Statistics of the scheduler.
+        sessions: Counts of its sessions since it was created.
+        problems: Reasons why it cannot run.
     """
 
     id: str
@@ -38,18 +38,18 @@ class ComponentStatus:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionStatus:
-    """A connection and its queue.
+    """Status of a connection and its queue.
 
     Attributes:
-        id: Its id.
+        id: Id of the connection.
         name: `Group/Read.success → Validate`.
-        source: Id of the component at its beginning.
-        destination: Id of the component at its end.
-        size: What is in it.
+        source: Id of the source component.
+        destination: Id of the destination component.
+        size: Size of the queue.
         options: Its thresholds and limits.
-        is_full: Whether back-pressure holds the source back.
-        expired_count: FlowFiles that expired while nobody polled, since the start.
-        swapping: What became of its swap files since the start.
+        is_full: Whether back-pressure stops the source.
+        expired_count: FlowFiles that expired while no component polled, since the start.
+        swapping: Counts of its swap files since the start.
     """
 
     id: str
@@ -65,22 +65,22 @@ class ConnectionStatus:
 
 @dataclass(frozen=True, slots=True)
 class FlowStatus:
-    """A flow at work.
+    """Status of a running flow.
 
     Attributes:
-        name: Its name.
-        version: Its author's.
-        revision: Of what was applied.
+        name: Name of the flow.
+        version: Version that its author set.
+        revision: Revision of the applied flow.
         components: Processors, funnels and ports.
-        connections: The queues.
-        threads: Runs that may go on at once.
-        busy_threads: Those that do.
-        terminated_threads: Threads that were given up and have not come back.
-        heap_bytes: FlowFiles in memory, about.
-        heap_limit_bytes: The bound of that.
-        orphaned_queues: Queues with FlowFiles whose connection is in no flow any more.
-        repository: Of the FlowFile repository.
-        content: Of the content repository.
+        connections: Connections with their queues.
+        threads: Maximum number of concurrent runs.
+        busy_threads: Number of current runs.
+        terminated_threads: Abandoned threads that have not returned.
+        heap_bytes: Approximate memory of FlowFiles in queues.
+        heap_limit_bytes: Limit of that memory.
+        orphaned_queues: Queues with FlowFiles whose connection is no longer in the flow.
+        repository: Statistics of the FlowFile repository.
+        content: Statistics of the content repository.
     """
 
     name: str

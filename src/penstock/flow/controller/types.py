@@ -1,4 +1,4 @@
-"""The types of processors that there are, as the graph asks for them."""
+"""Types of processors, for validation of the graph."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class RegistryTypes:
 
     Args:
         registry: Finds the classes.
-        imports: Whether classes of users may be imported. A validation imports nothing: of a class
-            that was not imported before it knows only that flows may name it.
+        imports: Whether user classes may be imported. A validation imports nothing: of a class that
+            was not imported before, it only knows that flows may name it.
     """
 
     def __init__(self, registry: ProcessorRegistry, *, imports: bool) -> None:
@@ -32,7 +32,7 @@ class RegistryTypes:
         return self._registry.names()
 
     def find(self, name: str) -> ProcessorDeclaration | None:
-        """Return a type by its name or import path; None: there is none."""
+        """Return a type by its name or import path; None if it does not exist."""
         if name not in self._known:
             try:
                 found = self._registry.find(name) if self._imports else self._registry.check(name)
@@ -44,7 +44,7 @@ class RegistryTypes:
         return self._known[name]
 
     def why_missing(self, name: str) -> str:
-        """Return why a class may not be named or does not exist; empty: the name is not known."""
+        """Return why a class may not be named or does not exist; empty if the name is unknown."""
         try:
             if self._imports:
                 self._registry.find(name)

@@ -1,10 +1,11 @@
-"""A processor of a flow as the scheduler runs it: its instance, its sessions, what they did.
+"""Processor of a flow as the scheduler runs it: its instance, its sessions, and their counts.
 
 Owns one processor's instance from a start to its stop, and its open sessions. Does not own when it
 runs (`scheduling`), nor its queues (`queueing`).
 
-Invariants: an instance serves one start; threads of a terminated one keep the old instance and
-sessions that raise. A trigger ends with its session committed or rolled back, whatever it raises.
+Invariants: an instance serves one start. Threads of a terminated processor keep the old instance,
+and their sessions raise. A trigger ends with its session committed or rolled back, whatever it
+raises.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Ends:
-    """The connections of a component.
+    """Connections of a component.
 
     Attributes:
-        inputs: Queues that lead to it.
-        outputs: Queues that lead away, by relationship.
+        inputs: Queues of incoming connections.
+        outputs: Queues of outgoing connections, by relationship.
     """
 
     inputs: Sequence[FlowFileQueue] = ()
@@ -55,14 +56,14 @@ class Ends:
     loops: frozenset[str] = field(init=False)
 
     def looked_at(self, now_ms: int) -> list[Input]:
-        """Return what there is to say of the inputs now."""
+        """Return the current state of the inputs."""
         return [
             Input(queue.availability(now_ms) is Availability.AVAILABLE, queue.id in self.loops)
             for queue in self.inputs
         ]
 
     def rooms(self, relationships: Sequence[str]) -> list[list[Output]]:
-        """Return what there is to say of the connections of each relationship now."""
+        """Return the current state of the connections of each relationship."""
         return [
             [
                 Output(queue.is_full, queue.id in self.loops)
@@ -72,26 +73,26 @@ class Ends:
         ]
 
     def next_due_ms(self) -> int | None:
-        """Return when the first penalty in the inputs ends, epoch ms; None: there is none."""
+        """Return when the first penalty in the inputs ends, epoch ms; None if there is none."""
         due = (queue.next_due_ms() for queue in self.inputs)
         return min((one for one in due if one is not None), default=None)
 
     def loop_is_full(self) -> bool:
-        """Say whether a connection of the component to itself is full."""
+        """Return whether a connection of the component to itself is full."""
         return any(queue.is_full for queue in self.inputs if queue.id in self.loops)
 
 
 @dataclass(frozen=True, slots=True)
 class UnitPlan:
-    """What a processor is to be.
+    """Plan of a processor.
 
     Attributes:
-        identity: Which it is.
+        identity: Id, name and settings of the processor.
         kind: Its class.
-        properties: Gives its properties, parameters put in; raises `PenstockError` for one that is
-            not there.
-        auto_terminated: Relationships whose FlowFiles end.
-        retries: By relationship.
+        properties: Returns its properties with parameters substituted; raises `PenstockError` for a
+            missing parameter.
+        auto_terminated: Relationships at which FlowFiles end.
+        retries: Retries by relationship.
     """
 
     identity: ProcessorIdentity
@@ -102,7 +103,7 @@ class UnitPlan:
 
 
 class _Living:
-    """One start of a processor: its instance, and the host that its context asks."""
+    """Instance of a processor for one start, and the host of its context."""
 
     def __init__(self, unit: ProcessorUnit, processor: Processor) -> None:
         self.processor = processor
@@ -127,58 +128,58 @@ class _Living:
         self.context = ProcessContext(plan.identity, self, unit.state, unit.services.clock)
 
     def let_go(self) -> None:
-        """Have the instance let go of everything, though its start was given up meanwhile."""
+        """Have the instance release its resources, even if its start was abandoned meanwhile."""
         processor = self.processor
         hooks = {"on_unscheduled": processor.on_unscheduled, "on_stopped": processor.on_stopped}
         for name, hook in hooks.items():
             for problem in call(name, partial(hook, self.context)).problems:
-                self.context.log.warning("after a start that was given up, %s", problem)
+                self.context.log.warning("after an abandoned start, %s", problem)
 
     def yield_for(self, wait_ms: int) -> None:
-        """Leave the processor alone for so long."""
+        """Do not trigger the processor for this time."""
         self.yields += 1
         self._unit.leave_alone(wait_ms)
 
     def wake(self) -> None:
-        """Have it looked at: something came from outside."""
+        """Check for work, because new input has arrived."""
         self._unit.wake()
 
     def is_scheduled(self) -> bool:
-        """Say whether it is to go on running."""
+        """Return whether the processor should continue to run."""
         return self.is_wanted
 
     def is_connected(self, relationship: str) -> bool:
-        """Say whether a connection leads away by this relationship."""
+        """Return whether this relationship has an outgoing connection."""
         return bool(self._unit.ends.outputs.get(relationship))
 
     def is_available(self, relationship: str) -> bool:
-        """Say whether no connection of this relationship is full."""
+        """Return whether every connection of this relationship has room."""
         return not any(queue.is_full for queue in self._unit.ends.outputs.get(relationship, ()))
 
     def has_input(self) -> bool:
-        """Say whether a connection from elsewhere leads to it."""
+        """Return whether the processor has an incoming connection from another component."""
         return any(queue.id not in self._unit.ends.loops for queue in self._unit.ends.inputs)
 
 
 class ProcessorUnit:
     """`Schedulable` for one processor.
 
-    Its mutex guards the sum of what its sessions did, which end on several threads, and which
-    instance is the one: a start may be given up while it ends.
+    Its mutex protects the sum of its sessions' counts, because sessions end on several threads, and
+    the current instance, because a start may be abandoned while it ends.
 
     Attributes:
-        plan: What it is.
+        plan: Plan of the processor.
         ends: Its connections.
-        state: What it remembers.
-        services: What its sessions work with.
+        state: Its persistent state.
+        services: Services of its sessions.
 
     Args:
-        plan: What it is.
+        plan: Plan of the processor.
         ends: Its connections.
-        state: What it remembers.
-        services: What its sessions work with.
-        leave_alone: Has the scheduler leave it alone for so many milliseconds.
-        wake: Has the scheduler look whether it has work.
+        state: Its persistent state.
+        services: Services of its sessions.
+        leave_alone: Tells the scheduler not to trigger it for some milliseconds.
+        wake: Tells the scheduler to check for work.
     """
 
     def __init__(
@@ -204,11 +205,11 @@ class ProcessorUnit:
 
     @property
     def statistics(self) -> SessionStatistics:
-        """Return what its sessions did since it was made."""
+        """Return the counts of its sessions since it was created."""
         return self._done
 
     def has_work(self, now_ms: int) -> bool:
-        """Say whether a trigger would find something to do."""
+        """Return whether a trigger would find something to do."""
         living = self._living
         if living is None:
             return False
@@ -217,11 +218,11 @@ class ProcessorUnit:
         )
 
     def next_due_ms(self) -> int | None:
-        """Return when the first penalty in the inputs ends, epoch ms; None: there is none."""
+        """Return when the first penalty in the inputs ends, epoch ms; None if there is none."""
         return self.ends.next_due_ms()
 
     def is_open(self) -> bool:
-        """Say whether there is room for what it makes."""
+        """Return whether its outputs have room."""
         living = self._living
         if living is None:
             return False
@@ -231,18 +232,18 @@ class ProcessorUnit:
         )
 
     def problems(self) -> Sequence[str]:
-        """Return what keeps it from running."""
+        """Return the errors that keep it from running."""
         try:
             return [str(one) for one in self.plan.kind().problems(self.plan.properties())]
         except PenstockError as error:
             return [str(error)]
 
     def on_scheduled(self) -> None:
-        """Make an instance ready.
+        """Create and prepare an instance.
 
         Raises:
-            InvalidConfiguration: Its properties will not do.
-            PenstockError: A parameter is not there, or whatever the processor raises.
+            InvalidConfiguration: Its properties are invalid.
+            PenstockError: A parameter is missing. Exceptions of the processor are also raised.
         """
         living = _Living(self, self.plan.kind().configured(self.plan.properties()))
         self._starting = living
@@ -251,8 +252,9 @@ class ProcessorUnit:
         except BaseException as error:
             if self._starting is living:
                 raise
-            # Nobody hears of it, and whoever did would undo the start of another instance.
-            living.context.log.warning("the start that was given up raised %s", told(error))
+            # The caller no longer waits for this start; raising would undo the start of another
+            # instance.
+            living.context.log.warning("the abandoned start raised %s", told(error))
             return
         with self._mutex:
             is_awaited = self._starting is living
@@ -262,7 +264,7 @@ class ProcessorUnit:
             living.let_go()
 
     def trigger(self, run: Run) -> Outcome:
-        """Do a piece of work in a session of its own, and commit it; and again, as the run says."""
+        """Do one unit of work in a session, and commit it; repeat as the run allows."""
         living = self._living
         if living is None:
             return NOTHING_DONE
@@ -274,7 +276,7 @@ class ProcessorUnit:
         return WORKED
 
     def _has_worked(self, living: _Living, run: Run) -> bool:
-        """Trigger it in a session; say whether that did anything."""
+        """Trigger it in a session; return whether it did any work."""
         batching = living.processor.supports_batching and run.duration_ms > 0
         transaction = Transaction(living.wiring, self.services, batching=batching)
         self._open.add(transaction)
@@ -291,20 +293,20 @@ class ProcessorUnit:
         return done is not IDLE
 
     def on_unscheduled(self) -> None:
-        """Tell the instance that no trigger begins any more."""
+        """Notify the instance that no new trigger begins."""
         living = self._living
         if living is not None:
             living.is_wanted = False
             living.processor.on_unscheduled(living.context)
 
     def on_stopped(self) -> None:
-        """Have the instance let go of everything."""
+        """Have the instance release its resources."""
         living, self._living = self._living, None
         if living is not None:
             living.processor.on_stopped(living.context)
 
     def on_terminated(self) -> None:
-        """Give its sessions and its instance up."""
+        """Terminate its sessions, and abandon its instance."""
         with self._mutex:
             given_up = (self._living, self._starting)
             self._living = self._starting = None
@@ -332,5 +334,5 @@ class ProcessorUnit:
                 with suppress(Terminated):
                     transaction.rollback(penalize=True)
             if batching and not transaction.calls.is_terminated:
-                # What was checkpointed before stands, also when a later trigger failed.
+                # Earlier checkpoints are valid even if a later trigger failed.
                 transaction.flush()

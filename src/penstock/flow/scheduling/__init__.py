@@ -1,1 +1,1 @@
-"""Scheduling: when which component runs, on which thread, and what it costs when nothing does."""
+"""Scheduling: when which component runs, and on which thread."""

@@ -1,7 +1,7 @@
-"""What goes on in threads of the pool: runs, and methods of the life cycle.
+"""Work on threads of the pool: runs, and lifecycle methods.
 
-Owns the boundary between the scheduler and code of components: whatever that raises ends here and
-becomes a value that goes to the scheduler's thread by mail. Does not own what follows from it.
+Owns the boundary between the scheduler and code of components: every exception of that code is
+caught here and sent to the scheduler's thread as a value by mail. Does not own its consequences.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """How a run ended.
+    """Result of a run.
 
     Attributes:
-        outcome: What it answered; nothing done if it raised.
-        error: What it raised.
-        took_ns: How long it took, in nanoseconds.
+        outcome: Outcome that the run returned; an idle one if it raised.
+        error: Exception that it raised; None if it did not raise.
+        took_ns: Duration in nanoseconds.
     """
 
     outcome: Outcome
@@ -38,11 +38,11 @@ class RunEnd:
 
 @dataclass(frozen=True, slots=True)
 class ChoreEnd:
-    """How a method of the life cycle ended.
+    """Result of a lifecycle method.
 
     Attributes:
-        problems: What is wrong, a sentence each.
-        is_valid: The component could be validated, and is valid.
+        problems: Errors, one sentence each.
+        is_valid: Whether the component could be validated, and is valid.
     """
 
     problems: tuple[str, ...] = ()
@@ -50,14 +50,14 @@ class ChoreEnd:
 
 
 class TriggerRun:
-    """One run of a component, from the moment it was given a thread.
+    """One run of a component, from the moment it is assigned to a thread.
 
     Args:
-        schedulable: What runs.
-        run: What it asks whether it goes on.
-        groups: The process groups that the run counts for.
-        clock: Measures it.
-        ended: Told of the end, on the run's thread.
+        schedulable: The component.
+        run: Tells the component how long to continue.
+        groups: Process groups for which the run counts.
+        clock: Measures the duration.
+        ended: Called with the result, on the run's thread.
     """
 
     __slots__ = ("_clock", "_ended", "_schedulable", "groups", "run", "since_s", "thread")
@@ -79,26 +79,26 @@ class TriggerRun:
         self._ended = ended
 
     def __call__(self) -> None:
-        """Run, on a thread of the pool."""
+        """Run the component, on a thread of the pool."""
         started_s = self._clock.monotonic_s()
         outcome, error = NOTHING_DONE, None
         self.run.begin()
         try:
             outcome = self._schedulable.trigger(self.run)
-        except BaseException as caught:  # noqa: BLE001 - documented boundary: the scheduler hears it
+        except BaseException as caught:  # noqa: BLE001 - documented boundary: passed to the scheduler
             error = caught
         took_ns = round((self._clock.monotonic_s() - started_s) * 1e9)
         self._ended(self, RunEnd(outcome, error, took_ns))
 
 
 class Chore:
-    """A method of a component's life cycle, that waits for a thread or goes on in one.
+    """Lifecycle method of a component that waits for a thread or is running on one.
 
     Args:
-        call: What it does; raises nothing.
-        ended: Told of the end, on the chore's thread.
-        done: What follows from it, on the scheduler's thread.
-        now_s: When it was asked for, monotonic.
+        call: The method; it must not raise.
+        ended: Called with the result, on the method's thread.
+        done: Handles the result, on the scheduler's thread.
+        now_s: Time of the request, monotonic.
     """
 
     __slots__ = ("_call", "_ended", "done", "limit", "limit_ms", "since_s", "thread")
@@ -119,15 +119,15 @@ class Chore:
         self.limit_ms: int | None = None
 
     def __call__(self) -> None:
-        """Do it, on a thread of the pool."""
+        """Call the method, on a thread of the pool."""
         self._ended(self, self._call())
 
 
 def make_ready(schedulable: Schedulable) -> ChoreEnd:
-    """Validate a component and have it make ready; one that fails lets go of what it made."""
+    """Validate a component and prepare it; after a failure, release its resources."""
     try:
         problems = schedulable.problems()
-    except BaseException as error:  # noqa: BLE001 - documented boundary; sys.exit() comes here, too
+    except BaseException as error:  # noqa: BLE001 - documented boundary; also catches sys.exit()
         return ChoreEnd((f"its validation raised {told(error)}",), is_valid=False)
     if problems:
         return ChoreEnd(tuple(problems), is_valid=False)
@@ -142,18 +142,18 @@ def make_ready(schedulable: Schedulable) -> ChoreEnd:
 
 
 def call(name: str, method: Callable[[], object]) -> ChoreEnd:
-    """Call a method of the life cycle."""
+    """Call a lifecycle method."""
     try:
         method()
-    except BaseException as error:  # noqa: BLE001 - documented boundary; sys.exit() comes here, too
+    except BaseException as error:  # noqa: BLE001 - documented boundary; also catches sys.exit()
         return ChoreEnd((f"{name} raised {told(error)}",))
     return ChoreEnd()
 
 
 def told(error: BaseException) -> str:
-    """Return an exception in a line; one that raises when it is to say so has its name only."""
+    """Return an exception as one line of text; only its type name if `str()` raises."""
     try:
         text = str(error)
-    except BaseException:  # noqa: BLE001 - documented boundary: code of a component, too
+    except BaseException:  # noqa: BLE001 - documented boundary: this is also code of a component
         text = ""
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

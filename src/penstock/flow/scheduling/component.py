@@ -1,21 +1,20 @@
-"""The scheduler's record of one component.
+"""Scheduling state of one component.
 
-Owns what is known of a component between two looks at it. Does not decide anything: `running` does.
+Owns the state of a component between two readiness checks. Does not make decisions: `running` does.
 
-A component has as many *places* as it may have concurrent tasks. A place is taken by a run, rests
-until a timer frees it, or is free: then a run may begin as soon as there is work, room and a
-thread.
+A component has one *run slot* for each concurrent task. A slot is used by a run, waits for a timer,
+or is free: then a run may begin as soon as there is work, room and a thread.
 
 How an event reaches it without a lock
 --------------------------------------
-The scheduler's thread writes `listening = True`, then asks whether there is work. Who puts work
-into a queue does so first, then reads `listening`, and sends mail only if it is true. Under
-CPython's global interpreter lock these reads and writes have one order that all threads agree on:
-either the question comes after the work was there and finds it, or the work comes after
-`listening` was set and is followed by mail. A waker that sends mail takes `listening` back first,
-so a burst of events is one mail; two that read it at the same moment send two, which does no harm.
-While a component runs on all its places nobody listens, so a busy flow sends no mail at all: after
-a run the scheduler asks anyhow.
+The scheduler's thread sets `listening` to True, then checks for work. A thread that puts work into
+a queue does so first, then reads `listening`, and sends mail only if it is true. Under CPython's
+global interpreter lock all threads see these reads and writes in one order. Therefore either the
+check comes after the work arrived and finds it, or the work arrives after `listening` was set and
+is followed by mail. A thread that sends mail resets `listening` first, so that a burst of events
+sends one mail. If two threads read it at the same moment, two mails are sent, which does no harm.
+While a component uses all its run slots, `listening` is False, so that a busy flow sends no mail:
+the scheduler checks for work after each run anyway.
 """
 
 from __future__ import annotations
@@ -36,30 +35,30 @@ if TYPE_CHECKING:
 
 
 class Component:
-    """State of one component; changed on the scheduler's thread, but for the two flags.
+    """State of one component; changed on the scheduler's thread, except for two flags.
 
     Attributes:
-        listening: It waits for an event: the next one sends mail.
-        signalled: There was an event since the last run began.
-        free: Places on which a run may begin.
-        resting: Timers of places that are free again later.
-        runs: Those under way.
-        chore: The method of its life cycle that goes on or waits to.
-        queued: It waits for a thread, or for one of its group.
-        left_alone_until_s: No run begins before, monotonic.
-        rest_until_s: The same, but an event ends it.
-        rest_ms: How long it rests next when it has work and does nothing.
-        alarm: Rings when it may run again although nothing happened: at the end of a yield, a rest
-            or a penalty.
-        fire: CRON driven: rings at the next firing time, `next_firing_ms`.
-        missed: CRON driven: a firing time passed while it ran.
-        served_ms: CRON driven: up to when firing times are done with, epoch ms; None: it looks at
-            what comes after its start.
-        fired_ms: CRON driven: the firing time served last.
-        looked_turn: In which turn of the scheduler it was found to have work.
-        retry: Rings when it is to be tried again; `retry_ms` is how long it waits the next time.
-        abandoned: Threads that were given up and have not come back.
-        waiters: Who waits for it to be stopped; `once` for its one run.
+        listening: The component waits for an event; the next event sends mail.
+        signalled: An event occurred since the last run began.
+        free: Free run slots.
+        resting: Timers of run slots that become free later.
+        runs: Running runs.
+        chore: Lifecycle method that is running or waits for a thread.
+        queued: It waits for a thread, or for the thread limit of a group.
+        left_alone_until_s: No run begins before this time, monotonic.
+        rest_until_s: The same, but an event ends the wait.
+        rest_ms: Length of the next wait after a run that did nothing although there was work.
+        alarm: Timer for the next readiness check without an event: at the end of a yield, a wait or
+            a penalty.
+        fire: CRON driven: timer for the next firing time, `next_firing_ms`.
+        missed: CRON driven: a firing time passed during a run.
+        served_ms: CRON driven: time up to which firing times are handled, epoch ms; None: only
+            those after the start count.
+        fired_ms: CRON driven: the firing time handled last.
+        looked_turn: Turn of the scheduler in which the last readiness check found work.
+        retry: Timer for the next attempt to start; `retry_ms` is the delay after that.
+        abandoned: Abandoned threads that have not returned.
+        waiters: Futures that are done when it is stopped; `once`: when its single run ended.
     """
 
     __slots__ = (
@@ -133,21 +132,21 @@ class Component:
 
     @property
     def unused_places(self) -> int:
-        """How many places are neither free, nor rest, nor are taken."""
+        """Number of run slots that are neither free, waiting nor used."""
         places = 1 if self.is_once else self.schedule.concurrent_tasks
         return max(0, places - self.free - len(self.resting) - len(self.runs))
 
     @property
     def is_once(self) -> bool:
-        """Whether it is to run once only."""
+        """Whether it runs only once."""
         return self.life.state is ComponentState.RUN_ONCE
 
     def is_wanted(self) -> bool:
-        """Say, to a run on its thread, whether it may go on."""
+        """Return whether a run may continue; called on the run's thread."""
         return self.life.runs
 
     def clear_timers(self) -> None:
-        """Forget what would have it run."""
+        """Cancel the timers that would trigger it."""
         for timer in (*self.resting, self.alarm, self.fire):
             if timer is not None:
                 timer.cancel()

@@ -1,10 +1,10 @@
-"""The life of a component: stopped, starting, running, stopping, disabled.
+"""Lifecycle of a component: stopped, starting, running, stopping, disabled.
 
-Owns which state follows on what, and what must be done then; does none of it.
+Owns the transitions between states, and their effects. Does not carry out the effects.
 
-Invariants: what is wanted is remembered beside the state, so a start that comes while it stops is
-not lost; each `Effect.BEGIN` that succeeds is followed by one `UNSCHEDULE` and one `FINISH`, unless
-the threads are given up.
+Invariants: the desired state is stored beside the state, so that a start request during a stop is
+not lost. Each `Effect.BEGIN` that succeeds is followed by one `UNSCHEDULE` and one `FINISH`, unless
+the threads are abandoned.
 
     state      start      stop        ready        failed       run ended  drained, finished
     STOPPED    STARTING   -
@@ -14,9 +14,9 @@ the threads are given up.
     STOPPING   wanted     not wanted                                       STOPPED (3)
     DISABLED   refused    -
 
-    1 RUN_ONCE if that was asked for; STOPPING if it is not wanted any more
-    2 and is tried again; STOPPED if it is not wanted, or was to run once
-    3 and STARTING again if it is wanted
+    1 RUN_ONCE if that was requested; STOPPING if a run is no longer wanted
+    2 and is retried; STOPPED if a run is not wanted, or only one was
+    3 and STARTING again if a run is wanted
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ if TYPE_CHECKING:
 
 
 class ComponentState(Enum):
-    """Where a component is in its life."""
+    """State in the lifecycle of a component."""
 
     STOPPED = "stopped"
     STARTING = "starting"
-    """Is validated and made ready; tried again for as long as that fails."""
+    """Being validated and prepared; retried until that succeeds."""
     RUNNING = "running"
     RUN_ONCE = "run once"
-    """As running, for one run."""
+    """Like running, but for one run."""
     STOPPING = "stopping"
-    """No run begins; those under way end."""
+    """No new run begins; current runs finish."""
     DISABLED = "disabled"
     """Stopped, and cannot be started."""
 
 
 class Desired(Enum):
-    """Where a component is to go."""
+    """Desired state of a component."""
 
     STOPPED = "stopped"
     RUNNING = "running"
@@ -55,23 +55,23 @@ class Desired(Enum):
 
 
 class Effect(Enum):
-    """What is to be done after a transition, in order."""
+    """Effect of a transition; effects are carried out in order."""
 
-    BEGIN = "validate it and make it ready"
-    WAIT = "try again later"
-    CANCEL_WAIT = "do not try again"
+    BEGIN = "validate it and prepare it"
+    WAIT = "retry later"
+    CANCEL_WAIT = "do not retry"
     SCHEDULE = "let runs begin"
-    UNSCHEDULE = "let no run begin, and tell it so"
-    FINISH = "have it let go of everything"
-    GIVE_UP = "give its threads up"
-    SETTLED = "tell who waits for its end"
+    UNSCHEDULE = "let no run begin, and notify it"
+    FINISH = "have it release its resources"
+    GIVE_UP = "abandon its threads"
+    SETTLED = "notify callers that wait for its end"
 
 
 _NOTHING: Sequence[Effect] = ()
 
 
 class Lifecycle:
-    """The state of one component; each method is a thing that happens, and returns what to do."""
+    """State of one component; each method is an event and returns the effects."""
 
     __slots__ = ("_name", "_waits", "desired", "state")
 
@@ -88,13 +88,13 @@ class Lifecycle:
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether nothing of it is under way, nor will be before somebody asks."""
+        """Whether it does nothing, and will do nothing before the next request."""
         return self.state in (ComponentState.STOPPED, ComponentState.DISABLED)
 
-    # What people ask for
+    # Requests
 
     def start(self) -> Sequence[Effect]:
-        """Begin, or remember that it is wanted.
+        """Start, or record that a start is wanted.
 
         Raises:
             Conflict: It is disabled.
@@ -104,7 +104,7 @@ class Lifecycle:
         return self._begin() if self.state is ComponentState.STOPPED else _NOTHING
 
     def run_once(self) -> Sequence[Effect]:
-        """Begin, for one run.
+        """Start for one run.
 
         Raises:
             Conflict: It is not stopped.
@@ -116,7 +116,7 @@ class Lifecycle:
         return self._begin()
 
     def stop(self) -> Sequence[Effect]:
-        """End, or remember that it is not wanted."""
+        """Stop, or record that a stop is wanted."""
         if self.is_at_rest:
             return _NOTHING
         self.desired = Desired.STOPPED
@@ -127,10 +127,10 @@ class Lifecycle:
         return self._stop() if self.runs else _NOTHING
 
     def terminate(self) -> Sequence[Effect]:
-        """Give up what does not end.
+        """Abandon threads that do not finish.
 
         Raises:
-            Conflict: It was not told to stop.
+            Conflict: No stop was requested.
         """
         if self.is_at_rest:
             return _NOTHING
@@ -139,13 +139,13 @@ class Lifecycle:
         return Effect.GIVE_UP, *self._stopped()
 
     def enable(self) -> Sequence[Effect]:
-        """Let it be started."""
+        """Allow starts."""
         if self.state is ComponentState.DISABLED:
             self.state, self.desired = ComponentState.STOPPED, Desired.STOPPED
         return _NOTHING
 
     def disable(self) -> Sequence[Effect]:
-        """Keep it from being started.
+        """Refuse starts.
 
         Raises:
             Conflict: It is not stopped.
@@ -155,10 +155,10 @@ class Lifecycle:
         self.state, self.desired = ComponentState.DISABLED, Desired.DISABLED
         return _NOTHING
 
-    # What happens to it
+    # Events
 
     def ready(self) -> Sequence[Effect]:
-        """It is valid and ready."""
+        """The component is valid and prepared."""
         if self.desired is Desired.STOPPED:
             return self._stop()
         once = self.desired is Desired.RUN_ONCE
@@ -166,7 +166,7 @@ class Lifecycle:
         return (Effect.SCHEDULE,)
 
     def failed(self) -> Sequence[Effect]:
-        """It is not valid, or could not be made ready and has let go of everything."""
+        """The component is invalid, or its preparation failed and its resources are released."""
         if self.desired is Desired.RUNNING:
             self._waits = True
             return (Effect.WAIT,)
@@ -174,14 +174,14 @@ class Lifecycle:
         return self._stopped()
 
     def waited(self) -> Sequence[Effect]:
-        """It is time to try again, or somebody mended it."""
+        """The retry delay is over, or the cause of the failure was fixed."""
         if not self._waits:
             return _NOTHING
         self._waits = False
         return (Effect.BEGIN,)
 
     def ran(self) -> Sequence[Effect]:
-        """A run ended, or the one run found nothing to do."""
+        """A run ended, or the single run found nothing to do."""
         if self.state is not ComponentState.RUN_ONCE:
             return _NOTHING
         if self.desired is Desired.RUN_ONCE:
@@ -189,11 +189,11 @@ class Lifecycle:
         return self._stop()
 
     def drained(self) -> Sequence[Effect]:
-        """It was told that no run begins, and none is under way."""
+        """No new run begins, and none is running."""
         return (Effect.FINISH,)
 
     def finished(self) -> Sequence[Effect]:
-        """It has let go of everything."""
+        """The component has released its resources."""
         return self._stopped()
 
     def _begin(self) -> Sequence[Effect]:

@@ -1,12 +1,12 @@
-"""Starting and stopping: carries out what the life cycle of a component asks for.
+"""Lifecycle driver: carries out the effects of a component's lifecycle.
 
-Owns the methods of the life cycle under way, their order, time limits and repetition. Does not own
-which state follows on what (`lifecycle`), nor runs (`running`). Everything here happens on the
-scheduler's thread; the methods themselves have threads of their own number in the pool.
+Owns running lifecycle methods, their order, time limits and retries. Does not own the transitions
+(`lifecycle`), nor runs (`running`). All code here runs on the scheduler's thread; the methods
+themselves have a separate number of threads in the pool.
 
-Invariants: at most one method of a component's life cycle goes on at a time; `on_stopped` is called
-when no run is under way. A start that takes too long is given up with its thread, and the component
-is told to take a new instance: what still goes on in the old one cannot meet what comes after.
+Invariants: at most one lifecycle method of a component runs at a time. `on_stopped` is called when
+no run is active. If a start takes too long, its thread is abandoned, and the component is told to
+use a new instance, so that the abandoned thread cannot affect later work.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Threads of one component that may hang at once before it is tried no more until one comes back.
+# If more threads of one component hang at once, it is not retried until one returns.
 _ABANDONED_MAX: Final = 3
 
 
@@ -42,14 +42,14 @@ class Living:
     """Carries out effects.
 
     Args:
-        mailbox: Where ends of methods go, and whose timers ring.
-        pool: Where methods go.
-        clock: The one of the mailbox.
-        options: The bounds.
-        on_state: Told of each new state of a component.
+        mailbox: Mailbox for results of methods, and its timers.
+        pool: Threads for the methods.
+        clock: Clock of the mailbox.
+        options: Limits.
+        on_state: Called with each new state of a component.
 
     Attributes:
-        running: Where runs begin; set once, as each of the two needs the other.
+        running: Dispatcher of runs; set once, because the two need each other.
     """
 
     running: Running
@@ -72,10 +72,10 @@ class Living:
         self._busy = 0
 
     def apply(self, component: Component, happens: Callable[[], Sequence[Effect]]) -> None:
-        """Let something happen to a component, and do what follows.
+        """Apply an event to a component, and carry out the effects.
 
         Raises:
-            Conflict: Its state forbids it; nothing was changed.
+            Conflict: The state forbids the event; nothing was changed.
         """
         before = component.life.state
         effects = happens()
@@ -85,12 +85,12 @@ class Living:
             self._carry_out(component, effect)
 
     def ran(self, component: Component) -> None:
-        """See whether the end of a run was what the component waited for."""
+        """Handle the end of a run, in case the component waited for it."""
         self.apply(component, component.life.ran)
         self._drain(component)
 
     def recheck(self, component: Component) -> None:
-        """Try a start again now, if it waits to be tried."""
+        """Retry a start now, if the component waits for a retry."""
         if component.retry is not None:
             component.retry.cancel()
             self._try_again(component)
@@ -134,7 +134,7 @@ class Living:
             return
         if end.problems != component.problems:
             _log.warning(
-                "%s does not start: %s",
+                "%s could not be started: %s",
                 component.id,
                 "; ".join(end.problems),
                 extra=of_component(component.id),
@@ -149,18 +149,18 @@ class Living:
         self.apply(component, component.life.failed)
 
     def _overdue(self, component: Component, chore: Chore) -> None:
-        """Give a start up that takes too long."""
+        """Abandon a start that takes too long."""
         if component.chore is not chore:
             return
         self._give_up_chore(component)
         self._tell_terminated(component)
         limit_ms = self._options.start_limit_ms
-        problem = f"its start took longer than {limit_ms:,} ms; the thread was given up"
+        problem = f"its start took longer than {limit_ms:,} ms, so its thread was abandoned"
         self._begun(component, ChoreEnd((problem,)))
 
     def _wait(self, component: Component) -> None:
         component.retry = self._timers.schedule_after(
-            component.retry_ms, lambda: self._try_again(component), "try to start again"
+            component.retry_ms, lambda: self._try_again(component), "retry the start"
         )
 
     def _cancel_wait(self, component: Component) -> None:
@@ -204,7 +204,7 @@ class Living:
                 extra=of_component(component.id),
             )
 
-    # Methods in threads
+    # Methods on threads
 
     def _do(
         self,
@@ -230,7 +230,7 @@ class Living:
         while self._line and self._busy < self._options.lifecycle_threads:
             component, chore = self._line.popleft()
             if component.chore is not chore:
-                continue  # given up before it began
+                continue  # abandoned before it began
             chore.since_s = self._clock.monotonic_s()
             self._busy += 1
             try:
@@ -248,7 +248,7 @@ class Living:
             self._executor.execute(lambda: self._ended(component, chore, end), "a method ended")
 
     def _ended(self, component: Component, chore: Chore, end: ChoreEnd) -> None:
-        if component.chore is not chore:  # its thread was given up
+        if component.chore is not chore:  # its thread was abandoned
             component.abandoned -= 1
             return
         component.chore = None
@@ -276,7 +276,7 @@ def _report(component: Component, end: ChoreEnd) -> None:
 
 
 def _settle(component: Component) -> None:
-    """Tell who waits that the component is stopped, or that its one run did not begin."""
+    """Complete the futures: the component is stopped, or its single run did not begin."""
     waiters, component.waiters = component.waiters, []
     for waiter in waiters:
         waiter.set_result(None)

@@ -1,4 +1,4 @@
-"""The bounds of the scheduler."""
+"""Options of the scheduler."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from penstock.core.errors import InvalidRequest
 
 @dataclass(frozen=True, slots=True)
 class SchedulerOptions:
-    """How much at once, and how long it waits for what.
+    """Limits and delays of the scheduler.
 
     Attributes:
-        threads: Runs that may go on at once.
-        component_threads: Of these, how many one component may have; 0: all but one, so that none
-            can take them all.
-        lifecycle_threads: Methods of the life cycle that may go on at once, beside the runs: so
-            that stuck runs keep nothing from being stopped, and starts keep nothing from running.
-        administrative_yield_ms: How long a component is left alone after an unexpected exception.
-        start_limit_ms: How long a start may take before its thread is given up.
-        start_retry_ms: How long after a start that failed the next is tried.
-        invalid_retry_ms: The same for a component that is not valid; doubles up to
-            `start_retry_ms`.
-        rest_ms: How long a component is left alone that had work and did nothing; doubles up to
-            `rest_max_ms`. An event ends it.
-        rest_max_ms: The longest rest.
-        repeat_ms: How long a run may begin further sessions, where the schedule leaves no time
-            between two runs; 0: each session is a run. Others wait so much longer for a thread.
+        threads: Maximum number of concurrent runs.
+        component_threads: Maximum number of concurrent runs of one component; 0: one less than
+            `threads`, so that no component can use all of them.
+        lifecycle_threads: Maximum number of concurrent lifecycle methods. They have their own
+            threads, so that stuck runs do not prevent stops, and starts do not delay runs.
+        administrative_yield_ms: How long a component is not triggered after an unexpected
+            exception.
+        start_limit_ms: Maximum duration of a start; then its thread is abandoned.
+        start_retry_ms: Delay before a failed start is retried.
+        invalid_retry_ms: The same for an invalid component; doubles up to `start_retry_ms`.
+        rest_ms: How long a component is not triggered after a run that did nothing although there
+            was work; doubles up to `rest_max_ms`. An event ends the wait.
+        rest_max_ms: Maximum of that delay.
+        repeat_ms: How long a run may begin further sessions, if the schedule has no pause between
+            two runs; 0: each session is a run. Other components wait this much longer for a thread.
     """
 
     threads: int = 10
@@ -43,4 +43,4 @@ class SchedulerOptions:
     def __post_init__(self) -> None:
         for name in ("threads", "lifecycle_threads"):
             if getattr(self, name) < 1:
-                raise InvalidRequest(f"{getattr(self, name)} threads: give 1 or more", place=name)
+                raise InvalidRequest(f"{getattr(self, name)} threads: use 1 or more", place=name)

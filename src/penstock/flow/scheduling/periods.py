@@ -1,9 +1,10 @@
-"""Lengths of time as flows write them: ``10 sec``, ``1.5 hours``, ``100 ms``.
+"""Time periods as flows write them: ``10 sec``, ``1.5 hours``, ``100 ms``.
 
-Owns NiFi's notation, with its units and fractions. The notation of Penstock's own options is
-`core.durations`' matter. A length is whole nanoseconds.
+Owns NiFi's notation, with its units and fractions. Does not own the notation of Penstock's own
+options (`core.durations`). A period is a whole number of nanoseconds.
 
-Unlike in NiFi, ``1 millisecond`` and ``1 nanosecond`` work: there they pass, and fail when used.
+Unlike in NiFi, ``1 millisecond`` and ``1 nanosecond`` work: NiFi accepts them, but fails when they
+are used.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ _UNITS: Final = (
 )
 _NS_BY_UNIT: Final = {name: length_ns for length_ns, names in _UNITS for name in names}
 
-# What a signed count of nanoseconds in 64 bits holds: 292 years.
+# Maximum of a signed 64-bit count of nanoseconds: 292 years.
 MAX_PERIOD_NS: Final = 2**63 - 1
 
-# As many digits as can matter: a longer number would only cost time.
+# The number of digits is limited: more would only cost time.
 _PERIOD: Final = re.compile(
     r"(?P<number>\d{1,30}|\d{0,30}\.\d{1,30})\s*(?P<unit>[a-z]+)", re.ASCII | re.IGNORECASE
 )
@@ -37,20 +38,21 @@ _PERIOD: Final = re.compile(
 def parse_period(text: str) -> int:
     """Return a period in nanoseconds.
 
-    A fraction of a nanosecond is rounded half to even, but nothing above 0 becomes 0.
+    A fraction of a nanosecond is rounded half to even, but no value above 0 becomes 0.
 
     Raises:
-        InvalidRequest: The text is no period, or one of more than 292 years.
+        InvalidRequest: The text is not a period, or is longer than 292 years.
     """
     match = _PERIOD.fullmatch(text.strip())
     if match is None:
         raise InvalidRequest(
-            f"{text!r} is no period: write a number and a unit, such as 10 sec, 1.5 hours or 100 ms"
+            f"{text!r} is not a period: write a number and a unit, such as 10 sec, 1.5 hours or "
+            "100 ms"
         )
     length_ns = _NS_BY_UNIT.get(match["unit"].lower())
     if length_ns is None:
         raise InvalidRequest(
-            f"{text!r} has no unit of a period: {match['unit']!r} is none of "
+            f"{text!r} has the unknown unit {match['unit']!r}: use one of "
             + ", ".join(names[0] for _, names in _UNITS)
             + " or their long forms"
         )

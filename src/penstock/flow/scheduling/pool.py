@@ -1,10 +1,10 @@
-"""The threads that runs take: a bounded number, replaced when one does not come back.
+"""Thread pool for runs: a bounded number of threads, replaced when one does not return.
 
-Owns threads and the queue of what they are to do. Does not own what is run, nor whose turn it is:
-the scheduler gives it no more work than there are threads, so nothing waits here.
+Owns threads and their queue of work. Does not own the work, nor its order: the scheduler submits no
+more work than there are threads, so nothing waits here.
 
-Invariants: an abandoned thread never takes work again; no more threads that are not abandoned live
-than the size says, but for a moment after it was made smaller.
+Invariants: an abandoned thread never takes new work. The number of other threads never exceeds the
+size, except for a moment after the size was reduced.
 """
 
 from __future__ import annotations
@@ -25,31 +25,34 @@ Work = Callable[[], None]
 
 
 class PoolThread(Protocol):
-    """What does a piece of work."""
+    """Thread that executes one unit of work."""
 
     def abandon(self) -> None:
-        """Give the thread up: it ends when the work does, and another takes its place."""
+        """Abandon the thread: it ends with its work, and another thread replaces it."""
         ...
 
 
 class TriggerPool(Protocol):
-    """Runs work beside the scheduler. `penstock.testing` has one that a test drives."""
+    """Executes work outside the scheduler's thread.
+
+    `penstock.testing` has one that a test drives.
+    """
 
     def run(self, work: Work) -> PoolThread:
-        """Begin a piece of work, which raises nothing; never waits.
+        """Start a unit of work, which must not raise; never blocks.
 
         Raises:
-            Unavailable: The system has no thread for it; it will not run.
+            Unavailable: The system cannot start a thread for it; the work will not run.
         """
         ...
 
     def close(self) -> None:
-        """End the threads once they have nothing to do; never waits."""
+        """End the threads once they are idle; never blocks."""
         ...
 
 
 class _Task:
-    """A piece of work on its way to a thread, and then in it."""
+    """Unit of work that waits for a thread or runs on one."""
 
     __slots__ = ("_pool", "abandoned", "begun", "done", "refused", "thread", "work")
 
@@ -67,13 +70,13 @@ class _Task:
 
 
 class ThreadPool:
-    """Daemon threads, made when they are first needed and kept.
+    """Pool of daemon threads, created on demand and kept.
 
-    Daemons, because one that is stuck must not keep the process from ending. Its mutex guards three
-    numbers: abandoning and a task's end may come at once.
+    They are daemons, because a stuck thread must not keep the process from exiting. The mutex
+    protects three numbers: an abandon and the end of a task may happen at once.
 
     Args:
-        name: Of the threads.
+        name: Name prefix of the threads.
     """
 
     def __init__(self, name: str = "flow") -> None:
@@ -87,14 +90,14 @@ class ThreadPool:
 
     @property
     def threads(self) -> int:
-        """How many threads live that were not abandoned."""
+        """Number of live threads that were not abandoned."""
         return self._threads
 
     def run(self, work: Work) -> PoolThread:
-        """Give work to a thread that has none, or to a new one.
+        """Assign work to an idle thread, or to a new one.
 
         Raises:
-            Unavailable: The system has no thread for it; it will not run.
+            Unavailable: The system cannot start a thread for it; the work will not run.
         """
         task = _Task(self, work)
         with self._mutex:
@@ -114,16 +117,16 @@ class ThreadPool:
                 self._tasks.put(task)
         except BaseException as error:
             if not self._refuse(task, is_first=make):
-                _log.warning("a run began, and then its start raised %r", error)
+                _log.warning("the thread of a run began, but starting it raised %r", error)
                 return task
-            # How Python reports that there is no thread, and no memory for one.
+            # Python reports a lack of threads and of memory for one by these exceptions.
             if isinstance(error, RuntimeError | MemoryError):
-                raise Unavailable(f"no thread can be started for a run: {error}") from None
+                raise Unavailable(f"cannot start a thread for a run: {error}") from None
             raise
         return task
 
     def abandon(self, task: _Task) -> None:
-        """Let a task's thread end with it."""
+        """Let a task's thread end together with the task."""
         with self._mutex:
             if task.abandoned or task.done:
                 return
@@ -134,7 +137,7 @@ class ThreadPool:
             thread.name += " (terminated)"
 
     def close(self) -> None:
-        """End the threads that have nothing to do now, and the others when they are done."""
+        """End idle threads now, and the others when they become idle."""
         with self._mutex:
             self._closed = True
             idle, self._idle = self._idle, 0
@@ -142,7 +145,7 @@ class ThreadPool:
             self._tasks.put(None)
 
     def _refuse(self, task: _Task, *, is_first: bool) -> bool:
-        """Give back the slot of a task that no thread has taken; False if one has."""
+        """Release the slot of a task that no thread has taken; return False if one has."""
         with self._mutex:
             if task.begun:
                 return False
@@ -154,7 +157,7 @@ class ThreadPool:
         return True
 
     def _begin(self, task: _Task) -> bool:
-        """Take a task; False if it was refused."""
+        """Start a task; return False if it was refused."""
         with self._mutex:
             task.begun = not task.refused
         return task.begun
@@ -163,13 +166,13 @@ class ThreadPool:
         if not self._begin(first):
             return
         task: _Task | None = first
-        del first  # it is not kept while the thread waits
+        del first  # not kept while the thread waits
         while task is not None:
             task.thread = threading.current_thread()
             try:
                 task.work()
-            except BaseException:  # noqa: BLE001 - the top of a thread; the work says it raises nothing
-                _log.exception("a run's thread: the work raised, which it must not")
+            except BaseException:  # noqa: BLE001 - top of a thread; the work must not raise
+                _log.exception("the work of a run's thread raised, which it must not")
             with self._mutex:
                 task.done = True
                 if task.abandoned:
@@ -177,7 +180,7 @@ class ThreadPool:
                 if self._closed:
                     break
                 self._idle += 1
-            # Not kept while it waits: a run holds what the component holds.
+            # Not kept while the thread waits: a run refers to its component's objects.
             task = None
             task = self._tasks.get()
             while task is not None and not self._begin(task):

@@ -1,11 +1,11 @@
-"""A run: one trigger of a component, or several, with one commit at the end or one after each.
+"""Run of a component: one or several triggers, with one commit at the end or one after each.
 
-Owns the rules for how long a run goes on, and the news that it was given up. Does not own the
-session: whoever implements `Schedulable.trigger` commits once `goes_on` has said no, and begins
-another while `repeats` says yes.
+Owns the rules for the duration of a run, and the flag that it was abandoned. Does not own the
+session: the implementation of `Schedulable.trigger` commits once `goes_on` returned False, and
+begins another session while `repeats` returns True.
 
-Invariants: a run is given up once, by the scheduler's thread; it is asked by the one thread that it
-runs on.
+Invariants: a run is abandoned once, by the scheduler's thread. Only the thread of the run calls its
+other methods.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.flow.scheduling.schedulable import Schedulable
 
-# A processor that feeds itself had better commit early: what it waits for may be in its own loop.
+# A processor that feeds itself must commit early: its input may be in its own loop.
 _LOOP_SHARE: Final = 25
-# Where nothing takes time, as on a test's clock, a run ends all the same.
+# Bound for clocks that do not advance, as in tests.
 _REPEATED_MAX: Final = 100
 
 
 class TimedRun:
-    """A `Run` with a duration; `goes_on` answers by the rules of NiFi.
+    """`Run` with a duration; `goes_on` follows NiFi's rules.
 
     Args:
-        component: Asked whether it has more to do, and room.
-        clock: Says how long the run takes.
-        duration_ms: For how long it may go on.
-        is_wanted: Says whether the component is still to run; asked from the run's thread.
-        repeat_ms: For how long further commits may begin; 0: there is one.
+        component: Component whose work and room are checked.
+        clock: Measures the duration.
+        duration_ms: Maximum duration.
+        is_wanted: Returns whether the component should still run; called on the run's thread.
+        repeat_ms: How long further commits may begin; 0: only one commit.
     """
 
     __slots__ = (
@@ -64,11 +64,11 @@ class TimedRun:
         self.is_terminated = False
 
     def begin(self) -> None:
-        """Count the duration from now on."""
+        """Start measuring the duration."""
         self._started_s = self._clock.monotonic_s()
 
     def goes_on(self, *, yielded: bool = False, loop_is_full: bool = False) -> bool:
-        """Say whether another trigger follows before the commit."""
+        """Return whether another trigger follows before the commit."""
         if yielded or not self.duration_ms or self.is_terminated or not self._is_wanted():
             return False
         elapsed_ms = (self._clock.monotonic_s() - self._started_s) * 1000
@@ -79,7 +79,7 @@ class TimedRun:
         return self._has_more()
 
     def repeats(self, *, yielded: bool = False) -> bool:
-        """Say whether another trigger follows after a commit, in a session of its own."""
+        """Return whether another trigger follows after a commit, in a new session."""
         if yielded or self._repeated >= _REPEATED_MAX or self.is_terminated:
             return False
         elapsed_ms = (self._clock.monotonic_s() - self._started_s) * 1000

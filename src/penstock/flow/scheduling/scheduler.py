@@ -1,11 +1,10 @@
-"""The scheduler: runs the components of flows when they have work.
+"""Scheduler: runs the components of flows when they have work.
 
-Owns, on one mailbox thread, the components and what is asked for them. What it consists of:
-`living` starts and stops, `running` begins runs, and `pool` has the threads. Does not own queues or
-sessions.
+Owns, on one mailbox thread, the components and the requests about them. Its parts: `living` starts
+and stops, `running` begins runs, and `pool` has the threads. Does not own queues or sessions.
 
-Invariants: all state of scheduling changes on the mailbox's thread; what waits for time waits in a
-timer of the mailbox, so an idle scheduler does nothing at all.
+Invariants: all scheduling state changes on the mailbox's thread. Delays are timers of the mailbox,
+so that an idle scheduler does nothing.
 """
 
 from __future__ import annotations
@@ -39,20 +38,21 @@ T = TypeVar("T")
 class Scheduler:
     """Runs components when they have work, by event, timer or CRON.
 
-    All methods but `loop_failed` may be called from any thread. A future is done when what was
-    asked for is; it carries `NotFound` for an unknown id, `Conflict` for a state that forbids the
-    request, and is cancelled if the mailbox closes before. Where it is closed already, requests
-    raise `Closed`, and events are ignored. Do not wait for a future on the scheduler's thread.
+    All methods except `loop_failed` may be called from any thread. A future is done when its
+    request is. It fails with `NotFound` for an unknown id and with `Conflict` for a state that
+    forbids the request, and is cancelled if the mailbox closes first. If the mailbox is already
+    closed, requests raise `Closed`, and events are ignored. Do not wait for a future on the
+    scheduler's thread.
 
-    Every request but `statistics` changes state: an exception that is not a `PenstockError` goes to
-    its future and ends the mailbox's loop (`MailboxExecutor.submit_change`).
+    Every request except `statistics` changes state: an exception that is not a `PenstockError`
+    fails its future and ends the mailbox's loop (`MailboxExecutor.submit_change`).
 
     Args:
-        mailbox: Whose thread owns the state; its owner starts and stops it.
-        pool: Where runs go; `close` closes it.
-        clock: The one of the mailbox.
-        options: The bounds.
-        on_state: Told, on the mailbox thread, of each new state of a component; raises nothing.
+        mailbox: Mailbox whose thread owns the state; its owner starts and stops it.
+        pool: Threads for runs; `close` closes it.
+        clock: Clock of the mailbox.
+        options: Limits.
+        on_state: Called, on the mailbox thread, with each new state of a component; must not raise.
     """
 
     def __init__(
@@ -75,20 +75,20 @@ class Scheduler:
         self._living.running = self._running
         self._watch = ClockWatch(mailbox.timers, clock, self._clock_was_set)
 
-    # The components
+    # Components
 
     def add(self, component_id: str, component: Schedulable, schedule: Schedule) -> Future[None]:
-        """Take a component in, stopped. `Conflict`: there is one of this id."""
+        """Add a stopped component. `Conflict`: the id is already in use."""
 
         def add() -> None:
             if component_id in self._components:
-                raise Conflict(f"component {component_id} is scheduled already: remove it first")
+                raise Conflict(f"component {component_id} is already scheduled: remove it first")
             self._components[component_id] = Component(component_id, component, schedule)
 
         return self._executor.submit_change(add, "add %s", component_id)
 
     def remove(self, component_id: str) -> Future[None]:
-        """Forget a component. `Conflict`: it is neither stopped nor disabled."""
+        """Remove a component. `Conflict`: it is neither stopped nor disabled."""
 
         def remove() -> None:
             component = self._find(component_id)
@@ -100,24 +100,25 @@ class Scheduler:
         return self._executor.submit_change(remove, "remove %s", component_id)
 
     def reschedule(self, component_id: str, schedule: Schedule) -> Future[None]:
-        """Change a schedule, of a running component, too: runs under way go on."""
+        """Change the schedule of a component; current runs continue."""
         return self._executor.submit_change(
             lambda: self._running.reschedule(self._find(component_id), schedule),
             "reschedule %s",
             component_id,
         )
 
-    # Their life
+    # Lifecycle
 
     def start(self, component_id: str) -> Future[None]:
-        """Have a component run; done when that is noted, and tried until it succeeds.
+        """Start a component. The future is done once the request is recorded.
 
-        One that stops begins again afterwards. `Conflict`: it is disabled.
+        A failed start is retried until it succeeds. A component that is stopping is started again
+        afterwards. `Conflict`: it is disabled.
         """
         return self._happen(component_id, "start %s", lambda component: component.life.start)
 
     def stop(self, component_id: str) -> Future[None]:
-        """Have a component run no more; done when it is stopped and no thread is in it."""
+        """Stop a component; the future is done when it is stopped and no thread is in it."""
 
         def stop(component: Component, done: Future[None]) -> None:
             self._living.apply(component, component.life.stop)
@@ -131,7 +132,7 @@ class Scheduler:
     def run_once(self, component_id: str) -> Future[None]:
         """Start a stopped component for one run, if it has work and room; done when it is stopped.
 
-        `Conflict`: it is not stopped, not valid, or could not be made ready.
+        `Conflict`: it is not stopped, is invalid, or could not be prepared.
         """
 
         def run_once(component: Component, done: Future[None]) -> None:
@@ -139,27 +140,27 @@ class Scheduler:
                 component.once = done
                 self._living.apply(component, component.life.run_once)
             else:
-                component.life.run_once()  # says why not
+                component.life.run_once()  # raises with the reason
 
         return self._ask(component_id, "run %s once", run_once)
 
     def terminate(self, component_id: str) -> Future[None]:
-        """Give up the threads of a component that does not stop, and have others in their place.
+        """Abandon the threads of a component that does not stop, and replace them.
 
-        `Conflict`: it was not told to stop.
+        `Conflict`: no stop was requested.
         """
         return self._happen(component_id, "terminate %s", lambda one: one.life.terminate)
 
     def enable(self, component_id: str) -> Future[None]:
-        """Let a disabled component be started."""
+        """Allow a disabled component to be started."""
         return self._happen(component_id, "enable %s", lambda component: component.life.enable)
 
     def disable(self, component_id: str) -> Future[None]:
-        """Keep a stopped component from being started. `Conflict`: it is not stopped."""
+        """Refuse starts of a stopped component. `Conflict`: it is not stopped."""
         return self._happen(component_id, "disable %s", lambda component: component.life.disable)
 
     def recheck(self, component_id: str) -> Future[None]:
-        """Try to start a component now that waits to be tried again: it was mended."""
+        """Retry the start of a component now, because the cause of its failure was fixed."""
         return self._executor.submit_change(
             lambda: self._living.recheck(self._find(component_id)), "recheck %s", component_id
         )
@@ -167,25 +168,25 @@ class Scheduler:
     # Events
 
     def wake(self, component_id: str) -> None:
-        """Say that work arrived for a component, or that there is room for what it makes.
+        """Notify the scheduler that a component has new work, or new room in its outputs.
 
-        Cheap; an unknown id is ignored, and so is a component that is not running.
+        Cheap. Ignored if the id is unknown or the component is not running.
         """
         component = self._components.get(component_id)
         if component is not None:
             self._wake(component)
 
     def waker(self, component_id: str) -> Callable[[], None]:
-        """Return what does `wake` for one component without looking it up.
+        """Return a function that calls `wake` for one component without a lookup.
 
         Raises:
-            NotFound: There is no such component; wait for the future of `add` first.
+            NotFound: The component does not exist; wait for the future of `add` first.
         """
         component = self._find(component_id)
         return lambda: self._wake(component)
 
     def yield_for(self, component_id: str, wait_ms: float) -> None:
-        """Leave a component alone for so long, on all its threads; an unknown id is ignored."""
+        """Do not trigger a component for this time, on any thread; ignored if the id is unknown."""
         component = self._components.get(component_id)
         if component is not None:
             with suppress(Closed):
@@ -193,20 +194,20 @@ class Scheduler:
                     lambda: self._running.leave_alone(component, wait_ms), "yield %s", component_id
                 )
 
-    # Bounds, and what is known
+    # Limits and statistics
 
     def limit_group(self, group: str, threads: int | None) -> Future[None]:
-        """Bound the runs of all components of a process group; None: no bound."""
+        """Limit the concurrent runs of all components of a process group; None: no limit."""
         return self._executor.submit_change(
             lambda: self._running.limit_group(group, threads), "limit group %s", group
         )
 
     def resize(self, threads: int) -> Future[None]:
-        """Change how many runs may go on at once; those under way go on."""
+        """Change the maximum number of concurrent runs; current runs continue."""
 
         def resize() -> None:
             if threads < 1:
-                raise InvalidRequest(f"{threads} threads: give 1 or more", place="threads")
+                raise InvalidRequest(f"{threads} threads: use 1 or more", place="threads")
             self._running.resize(threads)
             for component in self._components.values():
                 self._running.look_at(component)
@@ -214,10 +215,10 @@ class Scheduler:
         return self._executor.submit_change(resize, "resize to %s", threads)
 
     def statistics(self, only: Collection[str] | None = None) -> Future[SchedulerStatistics]:
-        """Return a snapshot.
+        """Return a snapshot of the statistics.
 
         Args:
-            only: Ids of the components that are wanted, as far as they are there; None: all.
+            only: Ids of the components to include, if they exist; None: all.
         """
 
         def take() -> SchedulerStatistics:
@@ -236,9 +237,9 @@ class Scheduler:
         return self._executor.submit(take, "statistics")
 
     def close(self) -> Future[None]:
-        """Begin no run any more, and tell who waits; what goes on in threads is left to its end.
+        """Begin no more runs, and fail waiting futures; work on threads continues to its end.
 
-        Stop components first, where they are to end orderly.
+        To end components in an orderly way, stop them first.
         """
 
         def close() -> None:
@@ -252,9 +253,9 @@ class Scheduler:
         return self._executor.submit_change(close, "close the scheduler")
 
     def loop_failed(self) -> None:
-        """Fail the futures of components that were to stop, and end the pool's idle threads.
+        """Fail the futures of components that were stopping, and end the pool's idle threads.
 
-        For the mailbox's thread, after an exception ended its loop.
+        Called on the mailbox's thread, after an exception ended its loop.
         """
         for component in self._components.values():
             _fail_waiters(component, "the scheduler failed: restart the flow service")
@@ -299,7 +300,7 @@ class Scheduler:
         return asked.future
 
     def _clock_was_set(self) -> None:
-        """Count times of the wall clock anew."""
+        """Recompute the firing times by the wall clock."""
         for component in list(self._components.values()):
             self._running.clock_was_set(component)
 
@@ -308,12 +309,12 @@ def _fail_waiters(component: Component, why: str) -> None:
     waiting = [*component.waiters, *filter(None, [component.once])]
     component.waiters, component.once = [], None
     for waiter in waiting:
-        if not waiter.done():  # one whose command failed half way is
+        if not waiter.done():  # its command may have failed half way
             waiter.set_exception(Closed(why))
 
 
 class _Asked(Generic[T]):
-    """A command that changes state, and whose future is done later than the command."""
+    """Command that changes state, and whose future is done later than the command."""
 
     __slots__ = ("_command", "future")
 
@@ -326,14 +327,14 @@ class _Asked(Generic[T]):
             return
         try:
             self._command(self.future)
-        except BaseException as error:  # the future's owner hears it, as with any executor
+        except BaseException as error:  # passed to the future's owner, as with any executor
             if not self.future.done():
                 self.future.set_exception(error)
             if not isinstance(error, PenstockError):
                 raise
 
     def cancel(self) -> bool:
-        """Tell who waits that the mailbox closed."""
+        """Cancel the future, because the mailbox closed."""
         cancelled = self.future.cancel()
         if cancelled:
             self.future.set_running_or_notify_cancel()

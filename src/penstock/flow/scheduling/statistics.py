@@ -1,4 +1,4 @@
-"""What is known of a component's runs, and of the scheduler as a whole: immutable snapshots."""
+"""Statistics of components and of the scheduler: immutable snapshots."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from penstock.flow.scheduling.lifecycle import ComponentState, Desired
 
 
 class ComponentStatistics(msgspec.Struct, frozen=True, gc=False):
-    """One component.
+    """Statistics of one component.
 
-    A struct, as they are made on the scheduler's thread, ten thousand at once: a frozen dataclass
-    of so many fields takes several times as long.
+    A struct, because the scheduler's thread may create ten thousand at once: a frozen dataclass
+    with this many fields takes several times as long.
 
     Attributes:
-        id: Of the component.
-        state: Where it is in its life.
-        desired: Where it is to go.
-        active_tasks: Threads in it now, in a run or in its life cycle's methods. A check for work
-            is none.
-        terminated_tasks: Threads that were given up and have not come back.
+        id: Id of the component.
+        state: State in the lifecycle.
+        desired: Desired state.
+        active_tasks: Threads that are in it now, in a run or in a lifecycle method. Checks for work
+            do not count.
+        terminated_tasks: Abandoned threads that have not returned.
         runs: Runs that ended, since it was added.
-        idle_runs: Of these, those that did nothing.
-        failures: Of these, those that raised.
-        run_ns: Time that the runs took together, in nanoseconds.
-        longest_active_ms: For how long the oldest run under way goes on; 0: none does.
-        last_fired_ms: CRON driven: the firing time served last, epoch ms.
-        served_ms: CRON driven and running: up to when firing times are done with, epoch ms; several
-            that were missed are done with together.
-        next_firing_ms: When it runs next, if it has work then, epoch ms; None: when work comes, or
-            never.
-        yielded_until_ms: It is left alone until then, epoch ms; None: it is not.
-        waits_for: What keeps it from running, in a word: work, room, a thread, or nothing.
-        problems: Why it could not be started.
+        idle_runs: Runs among those that did nothing.
+        failures: Runs among those that raised.
+        run_ns: Total duration of the runs, in nanoseconds.
+        longest_active_ms: Duration of the oldest current run; 0 if there is none.
+        last_fired_ms: CRON driven: the firing time handled last, epoch ms.
+        served_ms: CRON driven and running: time up to which firing times are handled, epoch ms;
+            several missed ones are handled together.
+        next_firing_ms: When it runs next, if it has work then, epoch ms; None: when work arrives,
+            or never.
+        yielded_until_ms: End of its yield, epoch ms; None if it does not yield.
+        waits_for: Reason why it does not run: work, room, a thread, or nothing.
+        problems: Reasons why it could not be started.
     """
 
     id: str
@@ -57,14 +57,14 @@ class ComponentStatistics(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class SchedulerStatistics:
-    """The scheduler as a whole.
+    """Statistics of the scheduler.
 
     Attributes:
-        threads: Threads that runs may take at once.
-        busy_threads: Those that are taken.
-        terminated_threads: Threads given up, of any component, that have not come back.
-        ready: Components that could run and wait for a thread.
-        components: Each of them, or those that were asked for.
+        threads: Maximum number of concurrent runs.
+        busy_threads: Threads that are in use.
+        terminated_threads: Abandoned threads, of any component, that have not returned.
+        ready: Components that are ready and wait for a thread.
+        components: All components, or the requested ones.
     """
 
     threads: int

@@ -1,7 +1,7 @@
-"""How a component is scheduled: by event, by timer, or by CRON.
+"""Scheduling strategy of a component: by event, by timer, or by CRON.
 
-Owns the schedule's value and, as plain functions of the time, when a place to run is free again
-after a run. Does not own timers nor the question whether there is work.
+Owns the value of a schedule and, as plain functions of time, when a run slot becomes free after a
+run. Does not own timers, nor the check for work.
 """
 
 from __future__ import annotations
@@ -20,43 +20,44 @@ _NS_PER_MS: Final = 1_000_000
 
 
 class Strategy(Enum):
-    """What starts a run."""
+    """Cause of a run."""
 
     EVENT = "event"
-    """Work arrived, or room for what it makes."""
+    """Work arrived, or its outputs have room again."""
 
     TIMER = "timer"
-    """So much time passed since the end of the run before, and there is work; or work arrives."""
+    """The period since the end of the previous run has passed and there is work; or work arrives.
+    """
 
     CRON = "cron"
-    """The wall clock shows a time of the expression, and there is work just then."""
+    """The wall clock reaches a time of the expression, and there is work at that moment."""
 
 
 class Missed(Enum):
-    """What becomes of firing times of a CRON schedule that passed without a run."""
+    """Handling of firing times of a CRON schedule that passed without a run."""
 
     SKIP = "skip"
-    """Nothing, as in NiFi."""
+    """They are skipped, as in NiFi."""
 
     ONCE = "once"
-    """One run for all of them together, as soon as may be."""
+    """One run for all of them together, as soon as possible."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """When a component runs, and how much at once.
+    """When a component runs, and with how many threads.
 
     Attributes:
-        strategy: What starts a run.
+        strategy: Cause of a run.
         period_ns: Timer driven: from the end of a run to the next, in nanoseconds.
         cron: CRON driven: the expression, with its zone.
-        missed: CRON driven: what becomes of times that passed.
-        last_fired_ms: CRON driven: up to when firing times were served before this start, epoch ms,
-            so that `Missed.ONCE` sees what was missed while nothing ran; None: look at the future
-            only.
-        concurrent_tasks: Threads that may be in the component at once.
-        run_duration_ms: How long a run may go on over several triggers with one commit.
-        groups: The process groups it is in, the outermost first; each may have a limit of threads.
+        missed: CRON driven: handling of missed times.
+        last_fired_ms: CRON driven: time up to which firing times were handled before this start,
+            epoch ms, so that `Missed.ONCE` includes those missed while nothing ran; None: only
+            future times count.
+        concurrent_tasks: Maximum number of threads in the component.
+        run_duration_ms: How long a run may continue over several triggers with one commit.
+        groups: Process groups that contain it, outermost first; each may have a limit of threads.
     """
 
     strategy: Strategy = Strategy.EVENT
@@ -71,26 +72,25 @@ class Schedule:
     def __post_init__(self) -> None:
         if self.concurrent_tasks < 1:
             raise InvalidRequest(
-                f"{self.concurrent_tasks} concurrent tasks: give 1 or more",
+                f"{self.concurrent_tasks} concurrent tasks: use 1 or more",
                 place="concurrent_tasks",
             )
         if self.run_duration_ms < 0:
             raise InvalidRequest(
-                f"run duration of {self.run_duration_ms} ms: give 0 or more",
+                f"run duration of {self.run_duration_ms} ms: use 0 or more",
                 place="run_duration_ms",
             )
         if self.period_ns < 0:
-            raise InvalidRequest(
-                f"period of {self.period_ns} ns: give 0 or more", place="period_ns"
-            )
+            raise InvalidRequest(f"period of {self.period_ns} ns: use 0 or more", place="period_ns")
         if (self.strategy is Strategy.CRON) != (self.cron is not None):
             raise InvalidRequest(
-                "a CRON expression is given if, and only if, the strategy is cron", place="cron"
+                "a CRON expression must be given for the strategy cron, and for no other",
+                place="cron",
             )
 
     @property
     def is_gapless(self) -> bool:
-        """Say whether a run may begin as soon as the one before ended."""
+        """Return whether a run may begin as soon as the previous one ended."""
         return self.strategy is not Strategy.CRON and not self.period_ns
 
     @property
@@ -103,24 +103,24 @@ def every(period: str) -> Schedule:
     """Return a timer driven schedule of a period such as ``10 sec``.
 
     Raises:
-        InvalidRequest: The text is no period.
+        InvalidRequest: The text is not a period.
     """
     return Schedule(Strategy.TIMER, period_ns=parse_period(period))
 
 
 def next_firing_ms(schedule: Schedule, now_ms: int, served_ms: int | None) -> int | None:
-    """Return when a CRON schedule fires next, epoch ms; a time not after `now_ms`: at once.
+    """Return when a CRON schedule fires next, epoch ms; a time up to `now_ms` means at once.
 
-    What was served counts beside the clock: a timer that rang a little early does not ring for the
+    Handled times count beside the clock: a timer that fired a little early does not fire for the
     same time again.
 
     Args:
-        schedule: A CRON driven one.
+        schedule: A CRON driven schedule.
         now_ms: The wall time.
-        served_ms: Up to when firing times are done with; None: none was served yet.
+        served_ms: Time up to which firing times are handled; None: none was handled yet.
 
     Returns:
-        None if the expression has no time any more.
+        None if the expression has no more times.
     """
     assert schedule.cron is not None
     if served_ms is None:

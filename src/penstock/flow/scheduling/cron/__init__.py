@@ -1,4 +1,4 @@
-"""CRON expressions as Quartz reads them: seconds to years, with L, W and #."""
+"""CRON expressions in Quartz syntax: seconds to years, with L, W and #."""
 
 from penstock.flow.scheduling.cron.errors import CronError
 from penstock.flow.scheduling.cron.expression import CronExpression

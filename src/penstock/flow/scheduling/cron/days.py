@@ -1,7 +1,7 @@
-"""Which days of a month an expression means.
+"""Days of a month that match an expression.
 
-Owns the calendar of L, W and #. A month's days are a bit mask, bit 1 the first, so that a search
-goes from day to day without a loop over rules.
+Owns the calendar rules of L, W and #. The days of a month are a bit mask, bit 1 for the first day,
+so that a search finds the next day without a loop over rules.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _MONTH_LENGTHS: Final = (0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 
 class MonthDays:
-    """The days of each month that match; masks are kept, by the shape of the month.
+    """Matching days of each month; masks are cached by the shape of the month.
 
-    A month's days depend on its length and its first day of the week alone: there are 28 shapes.
+    The shape is the length of the month and its first day of the week: there are 28.
     """
 
     def __init__(self, fields: ParsedFields) -> None:
@@ -31,8 +31,8 @@ class MonthDays:
         self._by_shape: dict[tuple[int, int], int] = {}
 
     def mask(self, year: int, month: int) -> int:
-        """Return a month's days, bit 1 for the first."""
-        # Monday is 0 to the calendar; here Sunday is 1.
+        """Return the mask of a month's days, bit 1 for the first."""
+        # `date.weekday` counts from Monday = 0; here Sunday is 1.
         first = (date(year, month, 1).weekday() + 1) % _WEEK + 1
         shape = month_length(year, month), first
         mask = self._by_shape.get(shape)
@@ -54,7 +54,7 @@ class MonthDays:
 
 
 def month_length(year: int, month: int) -> int:
-    """Return how many days a month has."""
+    """Return the number of days of a month."""
     leap = month == 2 and year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
     return _MONTH_LENGTHS[month] + leap
 
@@ -64,7 +64,7 @@ def _week_day(day: int, first: int) -> int:
 
 
 def _month_day_rule(rule: MonthDayRule, length: int, first: int) -> int:
-    """Return the day that a rule means; 0 or less: the month has none."""
+    """Return the day that a rule selects; 0 or less if the month has none."""
     if isinstance(rule, NearestWeekday):
         return _nearest(rule.day, length, first) if rule.day <= length else 0
     assert isinstance(rule, FromLast)
@@ -73,7 +73,7 @@ def _month_day_rule(rule: MonthDayRule, length: int, first: int) -> int:
 
 
 def _nearest(day: int, length: int, first: int) -> int:
-    """Return Monday to Friday nearest to a day, without leaving the month."""
+    """Return the nearest day from Monday to Friday within the month."""
     week_day = _week_day(day, first)
     if week_day == _SATURDAY:
         return day - 1 if day > 1 else day + 2

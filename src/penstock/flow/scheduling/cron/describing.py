@@ -1,7 +1,7 @@
-"""What an expression means, in words: so that whoever wrote it sees what it will do.
+"""Description of a CRON expression in words, so that its author can check it.
 
-Owns sentences. They are made from the fields, not from the text: two ways to write the same read
-the same.
+Owns the sentences. They are made from the fields, not from the text: two spellings of the same
+schedule have the same description.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _time(fields: ParsedFields) -> str:
 
 
 def _of(field: Field, values: Sequence[int]) -> str:
-    """Say values of a field of the clock, as steps where they are."""
+    """Describe values of a time field, as steps where possible."""
     if len(values) == field.last - field.first + 1:
         return f"every {field.name}"
     if len(values) > 2 or (len(values) == 2 and not values[0]):
@@ -103,7 +103,7 @@ def _month_day_rule(rule: MonthDayRule) -> str:
     if not rule.before:
         return "the last weekday" if rule.weekday else "the last day"
     days = f"day{'s' * (rule.before > 1)}"
-    day = f"{rule.before} {days} before the last one"
+    day = f"{rule.before} {days} before the last day"
     return f"the weekday nearest to {day}" if rule.weekday else f"the day {day}"
 
 

@@ -1,4 +1,4 @@
-"""What is wrong with a CRON expression, and where."""
+"""Error in a CRON expression, with its position."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from penstock.core.errors import InvalidRequest
 
 
 class CronError(InvalidRequest):
-    """A CRON expression is wrong: the message shows it with a mark under the place.
+    """Invalid CRON expression; the message shows it with a mark under the error.
 
     Args:
         text: The expression.
-        start: Where the wrong part begins, in characters.
-        length: How long it is, in characters; one mark at least.
-        problem: What is wrong with the part, and the mend.
+        start: Start of the invalid part, in characters.
+        length: Length of that part, in characters; at least one mark is shown.
+        problem: Error and remedy.
     """
 
     def __init__(self, text: str, start: int, length: int, problem: str) -> None:

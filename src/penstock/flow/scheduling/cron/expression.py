@@ -1,15 +1,16 @@
-"""A CRON expression with its time zone, and its firing times.
+"""CRON expression with its time zone, and its firing times.
 
-Owns the rule for the hours of a zone that are skipped or come twice:
+Owns the rule for the hours of a zone that are skipped or repeated:
 
-- A time that the wall clock jumps over does not fire: daily at 02:30 is silent on that day.
-- In hours that come twice, an expression for every hour (the field of hours is ``*``, or means the
-  same) goes on with real time: every half hour stays every half hour. One for certain hours fires
-  once for each time that the clock shows, when it shows it first: a daily report at 01:30 is made
-  once, and at the earliest moment that is 01:30.
+- A time that the wall clock skips does not fire: a daily schedule at 02:30 does not fire on that
+  day.
+- In repeated hours, an expression for every hour (the hour field is ``*`` or equivalent) follows
+  real time: a half-hourly schedule stays half-hourly. An expression for certain hours fires once
+  for each wall clock time, at its first occurrence: a daily report at 01:30 is made once, at the
+  earliest moment that is 01:30.
 
-Quartz serves such an hour at its second coming alone, which leaves a gap in schedules for every few
-minutes; Spring at both, which runs daily ones twice.
+Quartz fires only at the second occurrence, which leaves a gap in schedules of every few minutes.
+Spring fires at both, which runs daily schedules twice.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ from penstock.flow.scheduling.cron.zones import ZoneClock, zone_of
 
 _MS: Final = 1000
 _HOURS: Final = 24
-# A day around the years of expressions: there is a zone for each of them.
+# One day more than the years of expressions: offsets of zones extend beyond them.
 _BEGIN_S: Final = -DAY_S
 _END_S: Final = (date(MAX_YEAR + 1, 1, 1) - date(1970, 1, 1)).days * DAY_S + DAY_S
 
 
 class CronExpression:
-    """When to fire, by the wall clock of a zone. Any thread; equal if it means the same text.
+    """Firing times by the wall clock of a zone. Thread-safe; equal if text and zone are equal.
 
     Attributes:
-        text: The expression as it was written.
-        zone: Whose wall clock it is about.
-        fields: What it says.
+        text: The expression as written.
+        zone: Time zone of the wall clock.
+        fields: Parsed fields.
     """
 
     def __init__(self, text: str, fields: ParsedFields, zone: tzinfo) -> None:
@@ -49,20 +50,20 @@ class CronExpression:
 
     @classmethod
     def parse(cls, text: str, zone: tzinfo | str = "UTC") -> CronExpression:
-        """Read an expression.
+        """Parse an expression.
 
         Args:
-            text: Second, minute, hour, day of month, month, day of week and, if wanted, year.
-            zone: Whose wall clock it is about.
+            text: Second, minute, hour, day of month, month, day of week and, optionally, year.
+            zone: Time zone of the wall clock.
 
         Raises:
-            CronError: The expression is wrong; the message points at the place.
+            CronError: The expression is invalid; the message shows the position.
             InvalidRequest: The zone is unknown.
         """
         return cls(text, parse(text), zone_of(zone) if isinstance(zone, str) else zone)
 
     def next(self, after_ms: int) -> int | None:
-        """Return the first firing time later than a time, both epoch ms; None: there is none.
+        """Return the first firing time after a time, both epoch ms; None if there is none.
 
         Firing times are whole seconds.
         """
@@ -73,7 +74,7 @@ class CronExpression:
         return None if found_s is None else found_s * _MS
 
     def following(self, after_ms: int, count: int) -> list[int]:
-        """Return up to so many firing times later than a time, epoch ms."""
+        """Return up to `count` firing times after a time, epoch ms."""
         times: list[int] = []
         while len(times) < count:
             at_ms = self.next(times[-1] if times else after_ms)
@@ -105,20 +106,21 @@ class CronExpression:
             if first_s == second_s:
                 return first_s
             before, at = self._clock.shift(first_s, second_s)
-            if first_s > second_s:  # skipped: go on where the clock goes on
+            if first_s > second_s:  # skipped: continue after the skipped hour
                 wall_s = self._wall.at_or_after(at)
             elif first_s >= from_s:
                 return first_s
             elif self._every_hour:
                 return second_s
-            else:  # it fired at its first coming: go on where clocks agree again
+            else:  # fired at its first occurrence: continue after the repeated hour
                 wall_s = self._wall.at_or_after(before)
         return None
 
     def _in_second_coming(self, start_s: int, from_s: int, wall_s: int | None) -> int | None:
-        """Return the first time in the second coming of the hour in whose first coming we are.
+        """Return the first time in the second occurrence of a repeated hour.
 
-        Only where the first coming has none any more; None: there is none, or it comes once.
+        Used when the first occurrence has no more times. None: there is none, or the hour is not
+        repeated.
         """
         first_s, second_s = self._clock.instants(start_s)
         if not first_s < second_s or first_s != from_s:

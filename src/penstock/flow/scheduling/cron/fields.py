@@ -1,7 +1,6 @@
-"""The fields of a CRON expression: their names, ranges, words, and what they hold when parsed.
+"""Fields of a CRON expression: their names, ranges, words, and parsed values.
 
-Owns the values; how they are read from text is `parsing`'s matter, what days they mean in a month
-that of `days`.
+Owns the values. Does not own parsing (`parsing`), nor the matching days of a month (`days`).
 """
 
 from __future__ import annotations
@@ -10,22 +9,22 @@ from dataclasses import dataclass
 from typing import Final
 
 MIN_YEAR: Final = 1970
-# Quartz looks a hundred years ahead of the current one; a fixed bound gives the same answer on
-# every day. Year fields beyond are read, and never come.
+# Quartz searches a hundred years ahead of the current one. A fixed bound gives the same result on
+# every day. Later years are accepted, but never match.
 MAX_YEAR: Final = 2199
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One place of an expression.
+    """Field of an expression.
 
     Attributes:
-        name: As errors call it.
+        name: Name in errors.
         first: Lowest value.
         last: Highest value.
-        words: Names of values, in their order from `first`; three letters suffice.
-        wraps: A range may go over the end, such as 22-2.
-        letters: What else it takes, for errors.
+        words: Names of values, in order from `first`; three letters suffice.
+        wraps: Whether a range may wrap around the end, such as 22-2.
+        letters: Other allowed characters, for errors.
     """
 
     name: str
@@ -37,7 +36,7 @@ class Field:
 
     @property
     def allowed(self) -> str:
-        """What it takes, for errors."""
+        """Allowed values, for errors."""
         named = f" or {self.words[0][:3]} to {self.words[-1][:3]}" if self.words else ""
         return f"{self.first} to {self.last}{named}, with {self.letters}"
 
@@ -62,7 +61,7 @@ FIELDS: Final = (SECOND, MINUTE, HOUR, DAY_OF_MONTH, MONTH, DAY_OF_WEEK, YEAR)
 
 @dataclass(frozen=True, slots=True)
 class FromLast:
-    """The day so many days before the last of the month; the nearest weekday to it, if wanted."""
+    """Day that is this number of days before the last of the month, or its nearest weekday."""
 
     before: int = 0
     weekday: bool = False
@@ -70,21 +69,21 @@ class FromLast:
 
 @dataclass(frozen=True, slots=True)
 class NearestWeekday:
-    """Monday to Friday nearest to a day of the month, within the month."""
+    """Day from Monday to Friday nearest to a day of the month, within the month."""
 
     day: int
 
 
 @dataclass(frozen=True, slots=True)
 class LastInMonth:
-    """The last such day of the week in the month; 1 is Sunday."""
+    """Last occurrence of a day of the week in the month; 1 is Sunday."""
 
     weekday: int
 
 
 @dataclass(frozen=True, slots=True)
 class NthInMonth:
-    """The k-th such day of the week in the month; 1 is Sunday."""
+    """Nth occurrence of a day of the week in the month; 1 is Sunday."""
 
     weekday: int
     number: int
@@ -96,13 +95,14 @@ WeekDayRule = LastInMonth | NthInMonth
 
 @dataclass(frozen=True, slots=True)
 class ParsedFields:
-    """What an expression says.
+    """Parsed fields of an expression.
 
     Attributes:
-        seconds: Values that match, in order; so are minutes, hours, months and years.
-        month_days: Days of the month; empty with rules alone, or where the days of the week count.
-        month_day_rules: What else is a day of the month.
-        week_days: Days of the week, 1 is Sunday; None: the days of the month count.
+        seconds: Values that match, in order; also for minutes, hours, months and years.
+        month_days: Days of the month; empty if only rules are given, or if the days of the week
+            apply.
+        month_day_rules: Further days of the month.
+        week_days: Days of the week, 1 is Sunday; None: the days of the month apply.
         week_day_rule: The one day of the week in the month.
     """
 

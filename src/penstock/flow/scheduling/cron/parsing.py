@@ -1,8 +1,9 @@
-"""From the text of a CRON expression to its fields.
+"""Parser of CRON expressions.
 
-Owns the grammar, which is Quartz's, and the errors with their places. Where Quartz releases differ,
-the newer one is followed if it refuses or honours what the older one silently drops: ``L,15`` and
-several ``W`` in a list count all, and words after the year are an error.
+Owns the grammar, which is Quartz's, and the errors with their positions. Where Quartz releases
+differ, the newer one is followed if it refuses or honours a construct that the older one silently
+drops: in ``L,15`` and in a list with several ``W`` every item counts, and words after the year are
+an error.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ _NTH_IN_MONTH: Final = re.compile(r"(?P<weekday>[0-9]+|[A-Z]+)#(?P<number>[0-9]*
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Some of the expression: upper case, and where it stands."""
+    """Part of the expression: text in upper case, and its position."""
 
     whole: str
     text: str
@@ -72,20 +73,20 @@ class _Part:
 
 
 def parse(text: str) -> ParsedFields:
-    """Read an expression.
+    """Parse an expression.
 
     Raises:
-        CronError: It is wrong; the message points at the place.
+        CronError: The expression is invalid; the message shows the position.
     """
     parts = _split(text)
     day, weekday = parts[3], parts[5]
     if day.text == "?" == weekday.text:
         raise weekday.error(
-            "day of month and day of week are both ?: write * for the one that is to count"
+            "day of month and day of week are both ?: write * for the one that applies"
         )
     if day.text != "?" != weekday.text:
         raise (day if weekday.text != "*" == day.text else weekday).error(
-            "day of month and day of week are both given: write ? for the one that does not count"
+            "day of month and day of week are both given: write ? for the one that does not apply"
         )
     days, day_rules = ((), ()) if day.text == "?" else _days_of_month(day)
     weekdays, weekday_rule = (None, None) if weekday.text == "?" else _days_of_week(weekday)
@@ -107,16 +108,17 @@ def _split(text: str) -> list[_Part]:
         raise CronError(text[:60], 60, 1, f"the expression is longer than {_TEXT_MAX} characters")
     if not text.isascii():
         at = next(index for index, character in enumerate(text) if not character.isascii())
-        raise CronError(text, at, 1, "no field takes this character")
+        raise CronError(text, at, 1, "no field allows this character")
     parts = [_Part(text, match[0].upper(), match.start()) for match in re.finditer(r"\S+", text)]
     names = " ".join(field.name.replace(" ", "-") for field in FIELDS[:-1])
     if len(parts) < _FIELDS_MIN:
         if len(parts) == 1 and parts[0].text.startswith("@"):
             raise parts[0].error(
-                "there are no macros: write out the fields, such as 0 0 0 * * ? for daily"
+                "macros are not supported: write out the fields, such as 0 0 0 * * ? for daily"
             )
         hint = (
-            "; a line of a Unix crontab needs its second in front, and ? for one of the days"
+            "; for a line of a Unix crontab, add a field for the second in front, and ? for one "
+            "of the days"
             if len(parts) == _FIELDS_MIN - 1
             else ""
         )
@@ -127,7 +129,9 @@ def _split(text: str) -> list[_Part]:
             f"{len(parts)} fields are too few: write {names} [year]{hint}",
         )
     if len(parts) > len(FIELDS):
-        raise parts[len(FIELDS)].error(f"nothing follows the year: the fields are {names} [year]")
+        raise parts[len(FIELDS)].error(
+            f"nothing may follow the year: the fields are {names} [year]"
+        )
     return parts
 
 
@@ -143,10 +147,10 @@ def _whole(field: Field) -> tuple[int, ...]:
 
 
 def _plain(field: Field, item: _Part) -> set[int]:
-    """Read a value, a range or steps."""
+    """Parse a value, a range or steps."""
     if item.text == "?":
         raise item.error(
-            f"? stands for a day that does not count: {field.name} takes {field.allowed}"
+            f"? stands for a day field that does not apply: {field.name} takes {field.allowed}"
         )
     match = _PLAIN.fullmatch(item.text)
     if match is None or not item.text:
@@ -154,17 +158,17 @@ def _plain(field: Field, item: _Part) -> set[int]:
     step = _step(field, item, match) if match["slash"] else None
     if match["first"] is None or match["first"] == "*":
         if match["last"]:
-            raise item.error(f"a range begins with a value: {field.name} takes {field.allowed}")
+            raise item.error(f"a range must begin with a value: {field.name} takes {field.allowed}")
         if step == 0:
-            raise item.group(match, "step").error("a step is 1 or more")
+            raise item.group(match, "step").error("a step must be 1 or more")
         return set(range(field.first, field.last + 1, step or 1))
     first = _value(field, item.group(match, "first"))
     if match["last"]:
         last = _value(field, item.group(match, "last"))
         named = not (match["first"].isdecimal() and match["last"].isdecimal())
         return _range(field, item, (first, last, step), named=named)
-    # Nought steps are the value alone, and so is a name with steps: that is what Quartz makes of
-    # them, and flows that were written for it fire as they did.
+    # A step of 0 means the value alone, and so does a name with steps. Quartz does the same, so
+    # flows that were written for it fire as before.
     if not step or not match["first"].isdecimal():
         return {first}
     return set(range(first, field.last + 1, step))
@@ -175,13 +179,13 @@ def _range(
 ) -> set[int]:
     first, last, step = bounds
     if step == 0:
-        raise item.error("a step is 1 or more")
+        raise item.error("a step must be 1 or more")
     if step is not None and named:
-        raise item.error(f"a range of names takes no step: write {first}-{last}/{step}")
+        raise item.error(f"a range of names cannot have a step: write {first}-{last}/{step}")
     if first <= last:
         return set(range(first, last + 1, step or 1))
     if not field.wraps:
-        raise item.error(f"{first} is after {last}: a range of {field.name}s goes up")
+        raise item.error(f"{first} is after {last}: a range of {field.name}s must ascend")
     span = field.last - field.first + 1
     around = range(first, last + span + 1, step or 1)
     return {(value - field.first) % span + field.first for value in around}
@@ -190,23 +194,23 @@ def _range(
 def _step(field: Field, item: _Part, match: re.Match[str]) -> int:
     if not match["step"]:
         slash = item.group(match, "slash")
-        raise slash.error("a number follows the stroke, such as 0/10 for every ten")
+        raise slash.error("a number must follow the slash, such as 0/10 for every ten")
     part = item.group(match, "step")
     step = int(part.text[:9])
     if step > field.last:
-        raise part.error(f"a step of {field.name}s is {field.last} at most, not {part.text}")
+        raise part.error(f"a step of {field.name}s must be at most {field.last}, not {part.text}")
     return step
 
 
 def _value(field: Field, part: _Part) -> int:
-    """Read a number or a name."""
+    """Parse a number or a name."""
     if not part.text.isdecimal():
         return _named(field, part)
     value = int(part.text[:9])
-    # Years that never come are no mistake to Quartz: `1969` is a schedule that never fires.
+    # Quartz accepts years that never match: `1969` is a schedule that never fires.
     lowest, highest = (0, 9_999) if field is YEAR else (field.first, field.last)
     if not lowest <= value <= highest:
-        raise part.error(f"{part.text} is no {field.name}: it takes {field.allowed}")
+        raise part.error(f"{part.text} is not a valid {field.name}: it takes {field.allowed}")
     return value
 
 
@@ -215,7 +219,7 @@ def _named(field: Field, part: _Part) -> int:
         for number, word in enumerate(field.words, field.first):
             if word.startswith(part.text):
                 return number
-    raise part.error(f"{part.text} is no {field.name}: it takes {field.allowed}")
+    raise part.error(f"{part.text} is not a valid {field.name}: it takes {field.allowed}")
 
 
 def _days_of_month(part: _Part) -> tuple[tuple[int, ...], tuple[MonthDayRule, ...]]:
@@ -228,13 +232,14 @@ def _days_of_month(part: _Part) -> tuple[tuple[int, ...], tuple[MonthDayRule, ..
             before = int((last["before"] or "0")[:9])
             if before > _MAX_BEFORE_LAST:
                 raise item.group(last, "before").error(
-                    f"no month has a day {before} days before its last: {_MAX_BEFORE_LAST} at most"
+                    f"no month has a day {before} days before its last: use at most "
+                    f"{_MAX_BEFORE_LAST}"
                 )
             rules.append(FromLast(before, weekday=bool(last["weekday"])))
         elif nearest is not None:
             rules.append(NearestWeekday(_value(DAY_OF_MONTH, item.group(nearest, "day"))))
         elif "W" in item.text:
-            raise item.error("W follows one day, or L: such as 15W, LW or L-2W")
+            raise item.error("W must follow one day, or L: such as 15W, LW or L-2W")
         else:
             days |= _plain(DAY_OF_MONTH, item)
     return tuple(sorted(days)), tuple(rules)
@@ -246,7 +251,7 @@ def _days_of_week(part: _Part) -> tuple[tuple[int, ...], WeekDayRule | None]:
     items = list(part.items())
     for item in items:
         if nth is not None:
-            raise nth[0].error("# stands once, in the last item of the field")
+            raise nth[0].error("# must be in the last item of the field, once")
         if item.text == "L":
             _alone(item, items)
             days.add(_SATURDAY)
@@ -259,19 +264,19 @@ def _days_of_week(part: _Part) -> tuple[tuple[int, ...], WeekDayRule | None]:
         else:
             days |= _plain(DAY_OF_WEEK, item)
     if nth is not None:
-        # In a list the number is of the first of its days, as in Quartz: `2,4#2` is the second
-        # Monday. What flows were written for is kept; `describe` says what it means.
+        # In a list, the number applies to the first of its days, as in Quartz: `2,4#2` is the
+        # second Monday. This keeps the meaning of flows written for Quartz; `describe` shows it.
         return (), NthInMonth(min(days), nth[1])
     return tuple(sorted(days)), None
 
 
 def _alone(item: _Part, items: list[_Part]) -> None:
     if len(items) > 1:
-        raise item.error("L of a day of week stands alone, not in a list")
+        raise item.error("L of a day of week must stand alone, not in a list")
 
 
 def _nth(item: _Part, match: re.Match[str]) -> int:
     part = item.group(match, "number")
     if not part.text or not 1 <= int(part.text[:9]) <= _MAX_NTH:
-        raise part.error(f"1 to {_MAX_NTH} follows #: which such day of the month")
+        raise part.error(f"1 to {_MAX_NTH} must follow #: which such day of the month")
     return int(part.text)

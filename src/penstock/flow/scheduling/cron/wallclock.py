@@ -1,8 +1,8 @@
-"""The next time that a wall clock shows, without a zone.
+"""Search for the next matching wall clock time, without a zone.
 
-Owns the search by fields: seconds of the day through tables, days through masks of months. Never
-steps by seconds. Times are seconds since 1970-01-01 00:00:00 of the wall clock, as if no clock were
-ever moved; what zones make of them is `zones`' matter.
+Owns the search by fields: seconds of the day through tables, days through masks of months. It never
+steps by seconds. Times are seconds since 1970-01-01 00:00:00 of a wall clock that is never shifted;
+`zones` converts them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NONE: Final = -1
 
 
 class WallClock:
-    """When the wall clock shows a time of an expression. Immutable but for its caches."""
+    """Matching times of an expression on the wall clock. Immutable except for its caches."""
 
     def __init__(self, fields: ParsedFields) -> None:
         self._days = MonthDays(fields)
@@ -37,13 +37,13 @@ class WallClock:
         self._first_in_hour = fields.minutes[0] * 60 + fields.seconds[0]
         self._first_in_day = fields.hours[0] * 3600 + self._first_in_hour
         self._first_second = fields.seconds[0]
-        # The month looked into last: most searches end in the month in which they begin.
+        # Month of the last search: most searches end in the month in which they begin.
         self._known: tuple[int, int, int] = (0, 0, 0)
 
     def at_or_after(self, time_s: int) -> int | None:
-        """Return the first time shown that is not before another; None: there is none."""
+        """Return the first matching time at or after a time; None if there is none."""
         day, in_day = divmod(time_s, DAY_S)
-        # From and to are the days of one month: `mask` is true for them alone.
+        # Start and end are days of one month; `mask` applies only to that month.
         start, end, mask = self._known
         if not start <= day < end:
             start, end, mask = self._learn(day)
@@ -58,7 +58,7 @@ class WallClock:
         return None if following is None else following * DAY_S + self._first_in_day
 
     def _in_day(self, in_day: int) -> int:
-        """Return the first second of the day that matches and is not before another."""
+        """Return the first matching second of the day at or after a second."""
         minute_of_day, second = divmod(in_day, 60)
         hour, minute = divmod(minute_of_day, 60)
         if self._next_hour[hour] == hour:
@@ -73,7 +73,7 @@ class WallClock:
         return _NONE if hour == _NONE else hour * 3600 + self._first_in_hour
 
     def _learn(self, day: int) -> tuple[int, int, int]:
-        """Return first day, day after the last, and mask of the month of a day."""
+        """Return the first day, the day after the last, and the mask of the month of a day."""
         if day < 0:  # nothing matches before 1970
             return day, 0, 0
         at = date.fromordinal(day + _EPOCH_ORDINAL)
@@ -88,7 +88,7 @@ class WallClock:
         return start, end, self._days.mask(year, month) if matches else 0
 
     def _first_day_from(self, day: int) -> int | None:
-        """Return the first day that matches from the first day of a month on."""
+        """Return the first matching day, searching from the first day of a month."""
         at = date.fromordinal(day + _EPOCH_ORDINAL)
         year, month = at.year, at.month
         while year <= self._last_year:

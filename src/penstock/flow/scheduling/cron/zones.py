@@ -1,8 +1,8 @@
-"""Between the wall clock of a zone and UTC, with the hours that are skipped or come twice.
+"""Conversion between the wall clock of a zone and UTC, with skipped and repeated hours.
 
-Owns the arithmetic around one shift of a zone's clock. Does not own which of those times fire:
-`expression` does. Wall times are seconds since 1970-01-01 00:00:00 as the clock shows them;
-instants are UTC seconds since then.
+Owns the arithmetic around one shift of a zone's clock. Does not own which of those times fire
+(`expression`). Wall times are seconds since 1970-01-01 00:00:00 on the wall clock; instants are UTC
+seconds since then.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def zone_of(name: str) -> tzinfo:
     """Return a zone by its name, such as ``Europe/Berlin``.
 
     Raises:
-        InvalidRequest: There is none of that name.
+        InvalidRequest: No zone has this name.
     """
     if name.upper() in ("UTC", "Z"):
         return UTC
@@ -33,15 +33,15 @@ def zone_of(name: str) -> tzinfo:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise InvalidRequest(
-            f"{name!r} is no time zone: write one such as Europe/Berlin or UTC", place="zone"
+            f"unknown time zone {name!r}: write one such as Europe/Berlin or UTC", place="zone"
         ) from None
 
 
 class ZoneClock:
-    """The wall clock of a zone.
+    """Wall clock of a zone.
 
     Attributes:
-        fixed_s: By how much it is ahead of UTC, in seconds, if it never shifts; None: it may.
+        fixed_s: Its constant offset from UTC, in seconds; None if it may shift.
     """
 
     def __init__(self, zone: tzinfo) -> None:
@@ -51,9 +51,9 @@ class ZoneClock:
         self.fixed_s: Final = None if offset is None else offset // _SECOND
 
     def steady_s(self, instant_s: int) -> int | None:
-        """Return the offset at an instant if the clock is not shifted around it; else None.
+        """Return the offset at an instant if the clock does not shift near it; else None.
 
-        From a cache, as most times are far from a shift.
+        The result is cached, because most times are far from a shift.
         """
         span = instant_s >> _SPAN_BITS
         try:
@@ -61,23 +61,23 @@ class ZoneClock:
         except KeyError:
             if len(self._steady) >= _SPANS_KEPT:
                 self._steady.clear()
-            # No zone shifts there and back again within days. One day more on both sides: the wall
-            # time is not that of the span.
+            # No zone shifts twice within days. The span is extended by one day on both sides,
+            # because the wall time differs from UTC.
             before = self.offset_s((span << _SPAN_BITS) - _DAY_S)
             after = self.offset_s((span + 1 << _SPAN_BITS) + _DAY_S)
             self._steady[span] = steady = before if before == after else None
             return steady
 
     def offset_s(self, instant_s: int) -> int:
-        """Return by how much the wall clock is ahead of UTC at an instant."""
+        """Return the offset of the wall clock from UTC at an instant."""
         moment = (_EPOCH_UTC + timedelta(seconds=instant_s)).astimezone(self._zone)
         return _seconds(moment)
 
     def instants(self, wall_s: int) -> tuple[int, int]:
-        """Return when the wall clock shows a time: the first and the second time.
+        """Return the first and the second instant at which the wall clock shows a time.
 
-        Equal: it does so once. First before second: it does so twice. First after second: never,
-        as the clock jumps over it.
+        Equal: it shows the time once. First before second: it shows the time twice. First after
+        second: it skips the time.
         """
         moment = (_EPOCH + timedelta(seconds=wall_s)).replace(tzinfo=self._zone)
         return wall_s - _seconds(moment), wall_s - _seconds(moment.replace(fold=1))
@@ -85,12 +85,11 @@ class ZoneClock:
     def shift(self, first_s: int, second_s: int) -> tuple[int, int]:
         """Return the wall times just before and at the shift between two instants of `instants`.
 
-        Of an hour that comes twice: its end and its begin. Of one that is skipped: its begin and
-        its end.
+        For a repeated hour: its end and its start. For a skipped hour: its start and its end.
         """
         low, high = sorted((first_s, second_s))
         before = self.offset_s(low)
-        # The first instant with another offset: there is one shift between the two.
+        # The first instant with another offset: one shift lies between the two.
         while high - low > 1:
             middle = (low + high) // 2
             if self.offset_s(middle) == before:

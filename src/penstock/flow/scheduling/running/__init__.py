@@ -1,1 +1,1 @@
-"""Who runs now: places, looks and threads."""
+"""Dispatch of runs: run slots, readiness checks and threads."""

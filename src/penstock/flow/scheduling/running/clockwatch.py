@@ -1,4 +1,4 @@
-"""Noticing that the wall clock was set, or that the machine slept."""
+"""Detection of a wall clock that was set, or of a machine that was suspended."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.mailbox.timers import MailboxTimers
 
-# How often it is looked, and by how much the wall clock may differ.
+# Interval of the check, and tolerated difference of the wall clock.
 _EVERY_MS: Final = 10_000
 _SLACK_MS: Final = 500
 
 
 class ClockWatch:
-    """Compares the wall clock with the monotonic one now and then.
+    """Compares the wall clock with the monotonic clock at an interval.
 
     Args:
-        timers: Of a mailbox, on whose thread it happens.
-        clock: The one of the mailbox.
-        was_set: Told when they differ otherwise than before.
+        timers: Timers of a mailbox, on whose thread the check runs.
+        clock: Clock of the mailbox.
+        was_set: Called when their difference changed.
     """
 
     def __init__(self, timers: MailboxTimers, clock: Clock, was_set: Callable[[], None]) -> None:
@@ -29,11 +29,11 @@ class ClockWatch:
         self._was_set = was_set
         self._ahead_ms = self._ahead_now_ms()
         self._timer = timers.schedule_every(
-            _EVERY_MS, self._look, "see whether the wall clock was set"
+            _EVERY_MS, self._look, "check whether the wall clock was set"
         )
 
     def cancel(self) -> None:
-        """Look no more."""
+        """Stop checking."""
         self._timer.cancel()
 
     def _ahead_now_ms(self) -> float:

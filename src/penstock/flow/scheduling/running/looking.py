@@ -1,10 +1,11 @@
-"""A look at a component: whether a run of it may begin now.
+"""Readiness check: may a run of a component begin now?
 
-Owns the questions and their order, and the alarm that rings when an answer may be another. Does not
-own threads (`running`) nor periods and firing times (`places`). A look takes no thread of the pool.
+Owns the questions and their order, and the timer for the next check when an answer may change. Does
+not own threads (`running`) nor periods and firing times (`places`). A check uses no thread of the
+pool.
 
-Invariant: a component that may not run now is listening, has an alarm or a place that is not free:
-something has it looked at again when that may change.
+Invariant: a component that may not run now is listening, has a timer or has no free run slot, so
+that it is checked again when that may change.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# An alarm that rings so little later than needed is left as it is.
+# A timer that is late by at most this much is not replaced.
 _SLACK_S: Final = 0.0005
-# Float arithmetic on deadlines may miss by a hair.
+# Tolerance for rounding of deadlines as floats.
 _HAIR_S: Final = 1e-6
 
 WORK: Final = "work"
@@ -37,14 +38,14 @@ TIME: Final = "time"
 
 
 class Looking:
-    """Looks at components.
+    """Checks whether components are ready.
 
     Args:
-        timers: Of the scheduler's mailbox.
-        clock: The one of the mailbox.
-        options: How long a component is left alone whose answers raise.
-        look_at: Looks at a component again, when its alarm rings.
-        ran: Told where the one run of a component found nothing to do.
+        timers: Timers of the scheduler's mailbox.
+        clock: Clock of the mailbox.
+        options: How long a component is not triggered after a check raised.
+        look_at: Checks a component again, when its timer fires.
+        ran: Called when the single run of a component found nothing to do.
     """
 
     def __init__(
@@ -62,18 +63,18 @@ class Looking:
         self._ran = ran
 
     def may_run(self, component: Component, most: int) -> bool:
-        """Say whether a run may begin now; if not, have it looked at when that may change.
+        """Return whether a run may begin now; if not, schedule another check.
 
         Args:
-            component: Which.
-            most: Runs of it that may go on at once.
+            component: The component.
+            most: Maximum number of concurrent runs of it.
         """
         if not component.life.runs or not component.free or len(component.runs) >= most:
             return False
         now_s = self._clock.monotonic_s()
         if component.left_alone_until_s > now_s + _HAIR_S:
             return self._not_now(component, TIME, component.left_alone_until_s)
-        # Announced before the look: see `component`.
+        # Set before the check: see `component`.
         component.listening = True
         now_ms = self._clock.now_ms()
         try:
@@ -81,7 +82,7 @@ class Looking:
             due_ms = component.schedulable.next_due_ms() if lacks is WORK else None
         except Exception as error:  # noqa: BLE001 - code of a component must not end the scheduler
             _log.warning(
-                "%s: the question for work raised %s",
+                "%s: the check for work raised %s",
                 component.id,
                 told(error),
                 extra=of_component(component.id),
@@ -99,7 +100,11 @@ class Looking:
         return True
 
     def _not_now(self, component: Component, waits_for: str, until_s: float | None) -> bool:
-        """Say no. A place of a timer or an event waits; a firing time, or the one run, is over."""
+        """Record why a run cannot begin, and return False.
+
+        A timer driven or event driven run slot stays free and waits. A firing time, or the single
+        run, is over.
+        """
         component.waits_for = waits_for
         if component.is_once:
             component.free = 0
@@ -117,7 +122,7 @@ class Looking:
         alarm = component.alarm
         if alarm is not None:
             if alarm.due_s <= at_s + _SLACK_S:
-                return  # looked at then, it says anew how long
+                return  # the check at that time computes the remaining wait
             alarm.cancel()
         wait_ms = (at_s - self._clock.monotonic_s()) * 1000
         component.alarm = self._timers.schedule_after(
@@ -130,7 +135,7 @@ class Looking:
 
 
 def _lacks(component: Component, now_ms: int) -> str | None:
-    """Return what a component lacks to be run; None: nothing."""
+    """Return what a component lacks to run; None: nothing."""
     if not component.schedulable.has_work(now_ms):
         return WORK
     return None if component.schedulable.is_open() else ROOM

@@ -1,10 +1,10 @@
-"""The places of components: when each is free for a run.
+"""Run slots of components: when each is free for a run.
 
-Owns periods and firing times. Does not own whether a run begins in a place that is free (`looking`,
+Owns periods and firing times. Does not own whether a run begins in a free slot (`looking`,
 `running`).
 
-Invariant: a place is free, rests until a timer rings, or has a run in it; that of a CRON driven
-component is free from a firing time until a run was begun or there was nothing to do.
+Invariant: a run slot is free, waits for a timer, or is used by a run. The slot of a CRON driven
+component is free from a firing time until a run begins or there is nothing to do.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# A firing time is served so much before it at most.
+# A firing time is handled at most this long before it.
 _EARLY_MAX_MS: Final = 400
 
 
 class Places:
-    """Frees places when their time has come.
+    """Frees run slots when they are due.
 
     Args:
-        timers: Of the scheduler's mailbox.
-        clock: The one of the mailbox.
-        look_at: Looks at a component whose place came free.
+        timers: Timers of the scheduler's mailbox.
+        clock: Clock of the mailbox.
+        look_at: Checks a component whose slot became free.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Places:
         self._look_at = look_at
 
     def open(self, component: Component) -> None:
-        """Free the places of a component that begins, or make its first firing time ring."""
+        """Free the run slots of a started component, or set the timer for its first firing time."""
         if component.schedule.strategy is Strategy.CRON and not component.is_once:
             component.served_ms = self._served_ms(component)
             self._set_fire(component)
@@ -53,7 +53,7 @@ class Places:
             component.free = component.unused_places
 
     def free_one(self, component: Component) -> None:
-        """Free the place of a run that ended, now or when its period is over."""
+        """Free the slot of a run that ended, now or when its period is over."""
         if not component.unused_places:
             return
         schedule = component.schedule
@@ -69,23 +69,24 @@ class Places:
             component.free += 1
 
     def clock_was_set(self, component: Component) -> None:
-        """Have a firing time ring by the clock as it is now."""
+        """Set the timer of a firing time by the current wall clock."""
         if component.fire is not None:
             component.fire.cancel()
             component.served_ms = self._served_ms(component)
             self._set_fire(component)
 
     def _served_ms(self, component: Component) -> int:
-        """Return up to when firing times are done with, as the clock is now."""
+        """Return the time up to which firing times are handled, by the current wall clock."""
         now_ms, served_ms = self._clock.now_ms(), component.served_ms
-        # After a clock was set back, what lies ahead comes again; left out, it would be silent for
-        # as long. A timer that rang early is ahead by less.
+        # After the clock was set back, future times repeat. Skipping them would silence the
+        # schedule for that long. A timer that fired early is ahead by less.
         if served_ms is None or served_ms > now_ms + _EARLY_MAX_MS:
             return now_ms
         return served_ms
 
     def _rested(self, component: Component) -> None:
-        # Periods are all of one length, so places come free in the order in which they rest.
+        # All periods have the same length, so slots become free in the order in which they began to
+        # wait.
         component.resting.popleft()
         component.free += 1
         self._look_at(component)
@@ -107,7 +108,7 @@ class Places:
         )
 
     def _fired(self, component: Component, due_ms: int) -> None:
-        # Served up to now, too: those that passed before a late timer are one firing.
+        # Firing times up to now are handled, too: those before a late timer count as one.
         component.served_ms = max(due_ms, self._clock.now_ms())
         component.fired_ms = due_ms
         if component.unused_places:

@@ -1,10 +1,11 @@
-"""Who is next when there are fewer threads than components that could run.
+"""Order of components when more could run than there are threads.
 
-Owns the order: round robin, one run at a time, so that one with many tasks does not pass the
-others; and the limits of process groups. Pure: knows neither threads nor time.
+Owns the order: round robin, one run at a time, so that a component with many tasks does not
+overtake the others. Also owns the limits of process groups. Does not depend on threads or time.
 
-Invariants: a component waits in one place at most; each run that was let through is given back by
-`ended` once. One that was stopped while it waits is still given out, for whoever takes it to see.
+Invariants: a component waits in at most one queue. Each run that `take` returned is given back by
+`ended` once. A component that was stopped while it waited is still returned; the caller checks
+that.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class _Group:
-    """A process group with a limit."""
+    """Process group with a limit."""
 
     __slots__ = ("limit", "running", "waiting")
 
@@ -30,7 +31,7 @@ class _Group:
 
 
 class ReadyQueue:
-    """Components that could run and wait for a thread."""
+    """Components that are ready to run and wait for a thread."""
 
     def __init__(self) -> None:
         self._ready: deque[Component] = deque()
@@ -40,19 +41,20 @@ class ReadyQueue:
         return len(self._ready) + sum(len(group.waiting) for group in self._groups.values())
 
     def add(self, component: Component) -> None:
-        """Put a component at the end, unless it waits already."""
+        """Add a component at the end, unless it already waits."""
         if not component.queued:
             component.queued = True
             self._ready.append(component)
 
     def take(self) -> Component | None:
-        """Take the first that no group holds back, and count a run of it; None: there is none."""
+        """Take the first component that no group limit blocks, and count a run of it."""
         while self._ready:
             component = self._ready.popleft()
             full = self._full_group(component)
             if full is not None:
                 full.waiting.append(component)
-                # The room that it was let out for in a group around is another's now.
+                # The slot of an outer group for which it was released was used by another
+                # component.
                 for name in component.schedule.groups:
                     self._release(self._group(name))
                 continue
@@ -63,21 +65,21 @@ class ReadyQueue:
         return None
 
     def ended(self, groups: tuple[str, ...]) -> None:
-        """Give back a run that `take` counted, for the groups that its component was in then."""
+        """Give back a run that `take` counted, for the groups of its component at that time."""
         for name in groups:
             group = self._group(name)
             group.running -= 1
             self._release(group)
 
     def limit(self, name: str, threads: int | None) -> None:
-        """Bound the runs of a group; None: no bound.
+        """Limit the runs of a group; None: no limit.
 
         Raises:
-            InvalidRequest: The bound is below 1.
+            InvalidRequest: The limit is below 1.
         """
         if threads is not None and threads < 1:
             raise InvalidRequest(
-                f"limit of {threads} threads for group {name}: give 1 or more", place="threads"
+                f"limit of {threads} threads for group {name}: use 1 or more", place="threads"
             )
         group = self._group(name)
         group.limit = threads
@@ -91,7 +93,7 @@ class ReadyQueue:
         return None
 
     def _release(self, group: _Group) -> None:
-        """Let those go on that the group has room for; another group may hold them back then."""
+        """Release components for which the group has room; another group may then block them."""
         room = len(group.waiting) if group.limit is None else group.limit - group.running
         for _ in range(min(room, len(group.waiting))):
             self._ready.append(group.waiting.popleft())

@@ -1,13 +1,13 @@
-"""Who runs now: threads for components that have work, room and a place.
+"""Dispatcher of runs: assigns threads to components that have work, room and a free run slot.
 
-Owns when a run begins and what follows from its end. Does not own whether a component is to run at
-all (`living`), what a look at it finds (`looking`), when its places are free (`places`), nor the
-order where threads are scarce (`ready`). Everything here happens on the
-scheduler's thread, but for the runs, whose ends arrive as mail.
+Owns when a run begins, and the handling of its end. Does not own whether a component may run at all
+(`living`), the readiness check (`looking`), when its slots are free (`places`), nor the order when
+threads are scarce (`ready`). All code here runs on the scheduler's thread, except the runs, whose
+ends arrive as mail.
 
-Nothing is polled. A component is looked at when somebody wakes it, when a run of it ends, and when
-a timer rings: of its period, its CRON expression, the end of a yield, of a rest, or of the first
-penalty in its inputs.
+Nothing is polled. A component is checked when an event wakes it, when one of its runs ends, and
+when a timer fires: of its period, its CRON expression, the end of a yield, of a wait, or of the
+first penalty in its inputs.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ THREAD: Final = "a thread"
 
 
 class Running:
-    """Begins runs.
+    """Dispatches runs.
 
     Args:
-        mailbox: Where ends of runs go, and whose timers ring.
-        pool: Where runs go.
-        clock: The one of the mailbox.
-        options: The bounds.
-        ran: Told after a run of a component, or where the one run found nothing to do.
+        mailbox: Mailbox for ends of runs, and its timers.
+        pool: Threads for the runs.
+        clock: Clock of the mailbox.
+        options: Limits.
+        ran: Called after a run of a component, or when its single run found nothing to do.
     """
 
     def __init__(
@@ -75,25 +75,25 @@ class Running:
 
     @property
     def waiting(self) -> int:
-        """How many components could run and wait for a thread."""
+        """Number of components that are ready and wait for a thread."""
         return len(self._ready)
 
-    # What may change
+    # Changes
 
     def schedule(self, component: Component) -> None:
-        """Let runs of a component begin."""
+        """Allow runs of a component to begin."""
         self._places.open(component)
         self.look_at(component)
 
     def unschedule(self, component: Component) -> None:
-        """Let no run begin; those under way go on."""
+        """Allow no new run to begin; current runs continue."""
         component.clear_timers()
         component.listening = False
         component.left_alone_until_s = 0.0
         component.served_ms = None
 
     def reschedule(self, component: Component, schedule: Schedule) -> None:
-        """Use another schedule from now on; runs under way go on."""
+        """Use another schedule from now on; current runs continue."""
         component.schedule = schedule
         if component.life.state is ComponentState.RUNNING:
             component.clear_timers()
@@ -101,7 +101,7 @@ class Running:
             self.look_at(component)
 
     def give_up(self, component: Component) -> None:
-        """Let the threads of a component go, whatever they do."""
+        """Abandon the threads of a component."""
         for run in component.runs:
             run.run.is_terminated = True
             if run.thread is not None:
@@ -114,41 +114,41 @@ class Running:
         self._dispatch()
 
     def leave_alone(self, component: Component, wait_ms: float) -> None:
-        """Begin no run for so long; the longest of several holds."""
+        """Begin no run for this time; of several such times the longest applies."""
         until_s = self._clock.monotonic_s() + wait_ms / 1000
         component.left_alone_until_s = max(component.left_alone_until_s, until_s)
         self.look_at(component)
 
     def limit_group(self, group: str, threads: int | None) -> None:
-        """Bound the runs of a process group."""
+        """Limit the runs of a process group."""
         self._ready.limit(group, threads)
         self._dispatch()
 
     def resize(self, threads: int) -> None:
-        """Change how many runs go on at once."""
+        """Change the maximum number of concurrent runs."""
         self.threads = threads
         self._dispatch()
 
     def clock_was_set(self, component: Component) -> None:
-        """Count times of the wall clock anew."""
+        """Recompute the firing times by the wall clock."""
         self._places.clock_was_set(component)
         self.look_at(component)
 
-    # Looking
+    # Readiness checks
 
     def woken(self, component: Component) -> None:
-        """See what an event means for a component."""
+        """Handle an event for a component."""
         component.signalled = False
         component.rest_until_s = 0.0
         self.look_at(component)
 
     def look_at(self, component: Component) -> None:
-        """Begin what may begin."""
+        """Begin the runs that may begin."""
         self._consider(component)
         self._dispatch()
 
     def _consider(self, component: Component) -> None:
-        """Line a component up for a thread if it has work, room, a place, and is not left alone."""
+        """Queue a component for a thread if it is ready: work, room, a free slot, no yield."""
         if not component.queued and self._may_run(component):
             component.waits_for = THREAD
             self._ready.add(component)
@@ -160,15 +160,15 @@ class Running:
         component.looked_turn = self._turn
         return True
 
-    # Beginning and ending
+    # Begin and end of runs
 
     def _dispatch(self) -> None:
-        """Give threads to those in line."""
+        """Assign threads to queued components."""
         while self.busy < self.threads:
             component = self._ready.take()
             if component is None:
                 break
-            # Since it was lined up its work may have gone, or it was stopped.
+            # Since it was queued, its work may have been taken, or it may have been stopped.
             if component.looked_turn == self._turn or self._may_run(component):
                 self._begin(component)
             else:
@@ -200,12 +200,13 @@ class Running:
         except Unavailable as error:
             self._ended(component, run, RunEnd(NOTHING_DONE, error, 0))
             return
-        # Another place of it goes to the end of the line.
+        # Queue it again at the end if it has another free slot.
         self._consider(component)
 
     def _mail(self, action: Callable[[], None]) -> None:
         with suppress(Closed):
-            # In its turn: what the run asked for by mail, such as a yield, comes before its end.
+            # Through the mailbox: earlier mail of the run, such as a yield, is processed before its
+            # end.
             self._executor.execute(action, "a run ended")
 
     def _ended(self, component: Component, run: TriggerRun, end: RunEnd) -> None:
@@ -247,7 +248,7 @@ class Running:
             return
         wait_ms = self._options.administrative_yield_ms
         _log.error(
-            "%s raised %s; it is left alone for %d ms",
+            "%s raised %s; it yields for %d ms",
             component.id,
             told(error),
             wait_ms,
