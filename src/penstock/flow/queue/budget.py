@@ -1,9 +1,10 @@
-"""One bound on the memory of FlowFiles over all queues together.
+"""Memory limit for the FlowFiles of all queues together.
 
-Owns the estimates of all queues and the choice of who swaps out. Does not own the swapping.
+Owns the estimates of all queues and the choice of the queue that swaps out. Does not own the
+swapping.
 
-Invariant: its mutex is held around a few lines on numbers, and never while a queue swaps; mail will
-not do, as whoever put too much shall wait until there is room.
+Invariant: the mutex is held for a few lines on numbers, and never while a queue swaps. Mail is not
+suitable, because a thread that puts too much must wait until there is room.
 """
 
 from __future__ import annotations
@@ -19,22 +20,22 @@ from penstock.flow.flowfile import FlowFile
 
 _log = logging.getLogger(__name__)
 
-# A struct, its claim, a dict and their entries in lists, as measured; texts are added.
+# Measured size of a struct, its claim, a dict and their list entries; text is added.
 FLOWFILE_BYTES: Final = 1_000
-# Looking at the texts of all would be a tenth of the work on FlowFiles in batches.
+# Measuring the texts of all FlowFiles would take a tenth of the time of batches.
 _MANY: Final = 256
 _STEP: Final = 8
 
-_PATIENCE: Final = 64  # such a part of the limit more, before all are asked in vain again
+_PATIENCE: Final = 64  # part of the limit that must be added before queues are asked again in vain
 
 
 def heap_bytes_of(count: int, characters: int) -> int:
-    """Return about how much memory FlowFiles take, whose attributes have so many characters."""
+    """Return the approximate memory of FlowFiles, given the total length of their attributes."""
     return FLOWFILE_BYTES * count + characters
 
 
 def heap_bytes(flowfiles: Sequence[FlowFile]) -> int:
-    """Return about how much memory FlowFiles take: of many, what every eighth of them says."""
+    """Return the approximate memory of FlowFiles; for many, every eighth is a sample."""
     looked_at = flowfiles if len(flowfiles) < _MANY else flowfiles[::_STEP]
     texts = chain.from_iterable([one.attributes.values() for one in looked_at])
     characters = sum(map(len, texts))
@@ -44,19 +45,19 @@ def heap_bytes(flowfiles: Sequence[FlowFile]) -> int:
 
 
 def _has_shed(queue: str, shed: Callable[[], bool]) -> bool:
-    """Have a queue swap out. Its failure must not fail the put of another queue."""
+    """Make a queue swap out. A failure must not fail the put of another queue."""
     try:
         return shed()
-    except Exception:  # noqa: BLE001 - logged; the queue has put back what it took
-        _log.exception("queue %s cannot swap out to make room for others", queue)
+    except Exception:  # noqa: BLE001 - logged; the queue has put its FlowFiles back
+        _log.exception("queue %s could not swap out to make room for other queues", queue)
         return False
 
 
 class HeapBudget:
-    """Bytes of FlowFiles in memory, over all queues; who passes the limit makes the fattest swap.
+    """Memory of FlowFiles over all queues; above the limit, the largest queue swaps out.
 
     Args:
-        limit_bytes: An estimate, not a measure: a constant for each FlowFile and its attributes.
+        limit_bytes: Limit of an estimate: a constant for each FlowFile and its attributes.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -73,24 +74,25 @@ class HeapBudget:
         return self._total
 
     def join(self, queue: str, shed: Callable[[], bool]) -> None:
-        """Count a queue.
+        """Add a queue.
 
         Args:
-            queue: Its id.
-            shed: Has it swap out some of what it holds; False when it cannot, or is at its floor.
+            queue: Id of the queue.
+            shed: Makes the queue swap out some FlowFiles; returns False if it cannot, or is at its
+                minimum.
         """
         with self._mutex:
             self._sheds[queue] = shed
             self._used.setdefault(queue, 0)
 
     def leave(self, queue: str) -> None:
-        """Forget a queue."""
+        """Remove a queue."""
         with self._mutex:
             self._total -= self._used.pop(queue, 0)
             self._sheds.pop(queue, None)
 
     def hold(self, queue: str, used_bytes: int) -> bool:
-        """Learn how much a queue holds; return whether it is time to `relieve`."""
+        """Record the memory of a queue; return whether `relieve` should be called."""
         with self._mutex:
             if queue in self._used:
                 self._total += used_bytes - self._used[queue]
@@ -100,9 +102,9 @@ class HeapBudget:
             return self._total > self._bearable
 
     def relieve(self) -> None:
-        """Have the fattest queues swap out until the limit holds, or none can any more.
+        """Make the largest queues swap out until the total is below the limit or none can.
 
-        Where none can, they are not asked again at every put, but when all hold a little more.
+        If none can, they are asked again only after all together hold somewhat more.
         """
         with self._mutex:
             fattest = [(-used_bytes, queue) for queue, used_bytes in self._used.items()]

@@ -1,18 +1,20 @@
-"""What a queue holds, and the mutex around it: shared by the parts that put, take, sweep and look.
+"""State of a queue, and its mutex: shared by the modules that put, take, sweep and list.
 
-Owns the two stores (those that can be handed out, and the penalized ones), the counts, and the rule
-of the mutex. Does not own when something is put, taken or swapped.
+Owns the two stores (FlowFiles that can be taken, and penalized ones), the counts, and the rule of
+the mutex. Does not own when FlowFiles are put, taken or swapped.
 
 Invariants:
 
-- Everything here is read and changed with `mutex` held, but for methods that say otherwise.
-- `is_full` follows every change of a count, so that it may be read without the mutex.
-- Who waits on `mutex` waits for a write or a sweep of one swap file to end; these end for sure.
-- No FlowFile is dropped because a call raised, of a port or for want of memory: those whose keys
-  could not be made are `returned`, counted like the others, and enter their store with the next
-  call; and so ends a write to a swap file that an exception left unfinished.
+- All state is read and changed with `mutex` held, except by methods that say otherwise.
+- `is_full` is updated with every change of a count, so that it can be read without the mutex.
+- A thread that waits on `mutex` waits for a write or a sweep of one swap file, which always ends.
+- No FlowFile is lost if a call raises, because of a port or a lack of memory. FlowFiles whose keys
+  could not be computed are in `returned`. They are counted like the others, and added to their
+  store by the next call. That call also ends a write to a swap file that an exception left
+  unfinished.
 
-There is a mutex, and not mail, as sessions on many threads put and poll, each a few microseconds.
+The state has a mutex instead of mail, because sessions on many threads put and poll, for a few
+microseconds each.
 """
 
 from __future__ import annotations
@@ -34,18 +36,18 @@ from penstock.flow.queue.swapped.run import Run, Tally
 from penstock.flow.queue.swapped.windows import Damage, Windows
 
 PENALTY_ORDER = "penalty"
-_CLOCK_STEP_MS = 1_000  # smaller ones are a clock that is being adjusted
+_CLOCK_STEP_MS = 1_000  # smaller steps are adjustments of the clock
 _LONG_PENALTY_MS = 30_000
 
 _logger = logging.getLogger(__name__)
 
 
 class Contents:
-    """The stores and counts of one queue.
+    """Stores and counts of one queue.
 
     Args:
         queue_id: Id of the queue.
-        home: Where FlowFiles are durable.
+        home: Swap store of the queue.
         clock: For penalties.
         options: Thresholds and limits.
     """
@@ -69,8 +71,8 @@ class Contents:
         self.is_unsettled = False
         self.is_full = False
         self._last_ms, self._last_s = clock.now_ms(), clock.monotonic_s()
-        self._longest_ms = _LONG_PENALTY_MS  # of the penalties that were seen
-        self._frees_all = False  # what is penalized goes to the others, due or not
+        self._longest_ms = _LONG_PENALTY_MS  # longest penalty seen
+        self._frees_all = False  # penalized FlowFiles are moved to the others, due or not
 
     @property
     def stores(self) -> tuple[Store, Store]:
@@ -78,7 +80,7 @@ class Contents:
         return (self.main, self.penalized)
 
     def size(self) -> QueueSize:
-        """Return counts and bytes."""
+        """Return the counts and bytes."""
         main, penalized = self.main, self.penalized
         apart, apart_bytes = self._apart()
         return QueueSize(
@@ -92,12 +94,12 @@ class Contents:
         )
 
     def check_full(self) -> None:
-        """Note that the queue is full, if it is, so that somebody is told when it is not."""
+        """Record whether the queue is full, to notify the listener when it has space again."""
         if not self.is_full:
             self.is_full = self._is_full_now()
 
     def has_got_space(self) -> bool:
-        """Say whether it was full and is not any more; once."""
+        """Return, once, whether it was full and has space again."""
         if self.is_full and not self._is_full_now():
             self.is_full = False
             return True
@@ -114,7 +116,7 @@ class Contents:
         return options.is_full_with(count, size_bytes)
 
     def _apart(self) -> tuple[int, int]:
-        """Return count and bytes of what is here and in no store."""
+        """Return count and bytes of FlowFiles that are in no store."""
         count, size_bytes = self.shown.count, self.shown.size_bytes
         if self.returned:
             count += len(self.returned)
@@ -122,28 +124,28 @@ class Contents:
         return count, size_bytes
 
     def wait_until_written(self) -> None:
-        """Wait until nothing is being written: all is in a heap or in a run then."""
+        """Wait until nothing is being written: then everything is in memory or in a cursor."""
         while self.is_writing:
             self.mutex.wait()
         self.settle()
 
     def settle(self) -> None:
-        """Make a run of what was written, or take it back; the next call does if this raises."""
+        """Complete or undo a write; if this raises, the next call repeats it."""
         if self.is_unsettled:
             for store in self.stores:
                 store.end_writing()
             self.is_unsettled = False
 
     def in_memory_count(self) -> int:
-        """Return the FlowFiles in both that could be swapped out."""
+        """Return the number of FlowFiles in both stores that could be swapped out."""
         return self.main.memory.movable_count + self.penalized.memory.movable_count
 
     def used_bytes(self) -> int:
-        """Return about how much memory they take, with rows read ahead."""
+        """Return the approximate memory of both stores, including rows read ahead."""
         return self.main.used_bytes() + self.penalized.used_bytes()
 
     def sort_put(self) -> None:
-        """Add what was put, as `sort_returned` does, and note whether the queue is full."""
+        """Add FlowFiles that were put, as `sort_returned` does, and check for a full queue."""
         try:
             self.sort_returned()
         finally:
@@ -151,7 +153,7 @@ class Contents:
                 self.is_full = self._is_full_now()
 
     def sort_returned(self) -> None:
-        """Add what was returned to the store where each belongs now; it stays if this raises."""
+        """Add each returned FlowFile to its store; if this raises, they stay in `returned`."""
         if self.is_unsettled:
             self.settle()
         flowfiles = self.returned
@@ -172,7 +174,7 @@ class Contents:
         self.returned = nothing
 
     def admit_due(self) -> None:
-        """Move those whose penalty is over to the others."""
+        """Move FlowFiles whose penalty is over to the main store."""
         self.sort_returned()
         penalized = self.penalized
         if penalized.is_empty:
@@ -199,10 +201,10 @@ class Contents:
                 self.returned += due
                 raise
             is_more = bool(due)
-        self._frees_all &= not penalized.is_empty  # some are just being written or read
+        self._frees_all &= not penalized.is_empty  # some are being written or read
 
     def availability(self, now_ms: int) -> Availability:
-        """Say, without walking, whether a poll at this time would give something."""
+        """Return whether a poll at this time would return a FlowFile, without iterating."""
         self.sort_returned()
         if self.main.has_some:
             return Availability.AVAILABLE
@@ -212,7 +214,7 @@ class Contents:
         return Availability.AVAILABLE if due_ms <= now_ms else Availability.PENALIZED
 
     def due_ms(self) -> int | None:
-        """Return when the first penalty ends, or what cannot be read is tried again; epoch ms."""
+        """Return when the first penalty or the wait for an unreadable file ends; epoch ms."""
         self.sort_returned()
         times = [self._retry_ms(), self._penalized_due_ms()]
         return min([one for one in times if one is not None], default=None)
@@ -240,10 +242,11 @@ class Contents:
         return self.clock.now_ms() + max(0, ceil((min(times) - self.clock.monotonic_s()) * 1_000))
 
     def _now_ms(self) -> int:
-        """Return the wall time, and take note when somebody has set the clock back.
+        """Return the wall time, and detect a clock that was set back.
 
-        What is penalized then would wait longer by as much; it is tried at once instead, as early
-        does less harm than hours late. What is penalized from then on goes by the new time.
+        Then FlowFiles that are penalized at this moment would wait longer by that time. They are
+        released at once instead, because early is less harmful than hours late. Later penalties use
+        the new time.
         """
         now_ms, now_s = self.clock.now_ms(), self.clock.monotonic_s()
         step_ms = now_ms - self._last_ms - round((now_s - self._last_s) * 1_000)
@@ -253,10 +256,10 @@ class Contents:
         return now_ms
 
     def _without_outdated(self, penalized: list[FlowFile], now_ms: int) -> list[FlowFile]:
-        """Leave out those whose penalty is of a time before the clock was set back.
+        """Remove FlowFiles whose penalty was computed before the clock was set back.
 
-        They were queued later than now, it seems, and would wait longer than any did yet: given
-        back by a session that took them before, or found at start.
+        They appear to be queued in the future and would wait longer than any penalty so far. A
+        session that took them before gave them back, or recovery found them.
         """
         known = [one for one in penalized if one.queued_ms < now_ms + _CLOCK_STEP_MS]
         longest_ms = max([one.penalty_until_ms for one in known], default=now_ms) - now_ms
@@ -280,7 +283,7 @@ class Contents:
         return run.last_due_ms <= now_ms
 
     def restore_run(self, restored: RestoredSwapFile) -> None:
-        """Take a swap file that was found at start."""
+        """Add a swap file that recovery found."""
         file = restored.file
         store = self.penalized if file.summary.order == PENALTY_ORDER else self.main
         run = store.runs.add(file)
@@ -294,7 +297,7 @@ class Contents:
             store.runs.changed(run)
 
     def report_damages(self) -> None:
-        """Tell the home of what cannot be read. Takes the mutex itself."""
+        """Report unreadable rows to the swap store. Acquires the mutex itself."""
         if not (self.main.windows.damages or self.penalized.windows.damages):
             return
         for windows in (self.main.windows, self.penalized.windows):
@@ -321,7 +324,7 @@ class Contents:
 
 
 def _size_of(home: SwapHome, run: Run, rows: np.ndarray) -> int | None:
-    """Return the bytes of content of rows; None: the file cannot be read."""
+    """Return the content bytes of rows; None if the file cannot be read."""
     wanted = np.zeros(run.file.summary.count, np.bool_)
     wanted[rows] = True
     try:

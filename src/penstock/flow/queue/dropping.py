@@ -1,7 +1,7 @@
-"""Dropping what is in a queue, or what a predicate likes, with progress and a way to stop.
+"""Drop requests: drop all FlowFiles of a queue, or those that match, with progress and cancel.
 
 Owns the request and its steps: memory first, then one swap file after the other. Does not own the
-sweep of a file (`sweeping`). FlowFiles that a session has are not touched.
+sweep of a file (`sweeping`). FlowFiles that a session has taken are not dropped.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.flow.queue.sweeping import sweep
 
 
 class DropState(enum.Enum):
-    """Where a request is; the last three are final."""
+    """State of a request; the last three are final."""
 
     WAITING = "waiting"
     DROPPING = "dropping"
@@ -33,14 +33,14 @@ _FINAL = frozenset({DropState.COMPLETE, DropState.FAILED, DropState.CANCELLED})
 
 @dataclass(frozen=True, slots=True)
 class DropProgress:
-    """One look at a request.
+    """Progress of a request.
 
     Attributes:
-        state: Where it is.
-        original: What was in the queue when it began.
+        state: State of the request.
+        original: Size of the queue when it began.
         dropped_count: FlowFiles dropped so far.
         dropped_bytes: Their content.
-        failure: Why it failed, or nothing.
+        failure: Why it failed; empty if it did not.
     """
 
     state: DropState
@@ -51,13 +51,13 @@ class DropProgress:
 
 
 class DropRequest:
-    """A request to drop; `run` does it, on whatever thread.
+    """Drop request; `run` executes it, on any thread.
 
-    Its mutex is held around a few fields: it is asked by one thread and carried out by another.
+    The mutex protects a few fields: one thread executes the request, and others query it.
 
     Args:
-        contents: The queue's.
-        predicate: What is dropped, by its attributes; None: everything.
+        contents: State of the queue.
+        predicate: Selects FlowFiles by their attributes; None: everything.
     """
 
     def __init__(self, contents: Contents, predicate: Predicate | None) -> None:
@@ -75,14 +75,14 @@ class DropRequest:
 
     @property
     def progress(self) -> DropProgress:
-        """Return where it is."""
+        """Return the progress."""
         with self._mutex:
             return DropProgress(
                 self._state, self._original, self._count, self._bytes, self._failure
             )
 
     def cancel(self) -> bool:
-        """Stop after the step under way; False if it had ended before."""
+        """Stop after the current step; return False if the request had already ended."""
         with self._mutex:
             if self._state in _FINAL:
                 return False
@@ -92,16 +92,19 @@ class DropRequest:
             return True
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until it ended; False when the time ran out first."""
+        """Wait until the request ends; return False after a timeout."""
         return self._ended.wait(timeout_s)
 
     def run(self) -> None:
-        """Drop. Failures are told by `progress`: what could not be dropped stays in the queue."""
+        """Execute the request.
+
+        `progress` reports failures: FlowFiles that could not be dropped stay.
+        """
         with self._mutex:
             if self._state is not DropState.WAITING:
                 return
             self._state = DropState.DROPPING
-        end, failure = DropState.FAILED, "it was broken off"
+        end, failure = DropState.FAILED, "it was interrupted"
         try:
             self._drop_from_memory()
             failures = self._drop_from_files()
@@ -122,7 +125,7 @@ class DropRequest:
             contents.sort_returned()
             contents.wait_until_written()
             seen = [one for store in contents.stores for one in store.memory.flowfiles()]
-        # The predicate is foreign code, so it runs without the mutex; what went meanwhile is gone.
+        # The predicate is user code, so it runs without the mutex; FlowFiles may leave meanwhile.
         ids = {one.id for one in seen if predicate is None or predicate(one.attributes)}
         gone: list[FlowFile] = []
         try:

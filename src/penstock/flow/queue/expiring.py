@@ -1,7 +1,7 @@
-"""FlowFiles that are too old: found when they are met, and in swap files by their columns.
+"""Expiration: found when FlowFiles are polled, and in swap files by their columns.
 
-Owns what expired means and when swap files are looked at. Does not own what becomes of expired
-ones: the caller of a poll has the journal remove those that were in memory.
+Owns the rule for expiration, and when swap files are searched. Does not own the removal of expired
+FlowFiles from memory: the caller of a poll removes them from the journal.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from penstock.flow.queue.store import Store
     from penstock.flow.queue.swapped.run import Run
 
-# Rows expire all the time in a queue that is behind; each look reads a column of a whole file.
+# Rows expire continuously in a slow queue; each search reads a column of a whole file.
 SWEEP_INTERVAL_MS_MAX: Final = 30_000
 
 _logger = logging.getLogger(__name__)
 
 
 class Expiring:
-    """Finds what is expired: its entry date is longer ago than the connection allows.
+    """Finds expired FlowFiles: those older than the connection allows, by their entry date.
 
     Args:
-        contents: The queue's.
+        contents: State of the queue.
     """
 
     def __init__(self, contents: Contents) -> None:
@@ -36,7 +36,7 @@ class Expiring:
         self._next_sweep_ms = 0
 
     def split(self, flowfiles: list[FlowFile]) -> tuple[list[FlowFile], list[FlowFile]]:
-        """Return those that are not expired, and those that are."""
+        """Return the FlowFiles that are not expired, and those that are."""
         oldest_ms = self._oldest_ms()
         if oldest_ms is None:
             return flowfiles, []
@@ -46,10 +46,10 @@ class Expiring:
         return flowfiles, expired
 
     def expire_in_memory(self, expired: list[FlowFile]) -> None:
-        """Take what is expired out of memory. Takes the mutex itself.
+        """Remove expired FlowFiles from memory. Acquires the mutex itself.
 
         Args:
-            expired: Gets it, and holds it whatever is raised.
+            expired: Receives them, and keeps them even if this raises.
         """
         oldest_ms = self._oldest_ms()
         if oldest_ms is None:
@@ -67,10 +67,10 @@ class Expiring:
                 store.memory.remove(ids, expired)
 
     def expire_rows(self, *, at_once: bool = False) -> list[SweptRows]:
-        """Let expired rows of swap files go. Takes the mutex itself.
+        """Remove expired rows of swap files. Acquires the mutex itself.
 
         Args:
-            at_once: Even if swap files were looked at a short while ago.
+            at_once: Even if swap files were searched a short while ago.
         """
         contents = self._contents
         oldest_ms = self._oldest_ms()
@@ -101,10 +101,10 @@ class Expiring:
                 lambda page: page.integers("entry_ms")[0] < oldest_ms,
             )
         except (NotFound, CorruptData):
-            return None  # the poll that meets it counts what is lost
+            return None  # the poll that finds it counts the loss
         except PenstockError as error:
             _logger.warning(
-                "queue %s: expired FlowFiles of swap file %s stay for now: %s",
+                "queue %s: expired FlowFiles of swap file %s could not be removed now: %s",
                 self._contents.queue_id, run.file.name, error,
             )  # fmt: skip
             return None

@@ -1,17 +1,17 @@
-"""What a queue needs of the FlowFile repository: where FlowFiles are durable.
+"""Swap store: what a queue needs of the FlowFile repository.
 
 Owns the protocol and the value that names a swap file. Does not own the files (`repository`) nor
 their bytes (`swap.swapfile`).
 
-Invariants that both sides keep:
+Invariants on both sides:
 
 - A FlowFile has one home: the journal, or one row of one swap file. `swap_out` moves the home of
-  all that it is given, wherever it was; reading a row moves nothing.
-- A row of a swap file is in one of three states: in the file alone (the queue may hand it out),
-  loaded (told by `loaded`: it is handed out, or held by the queue as a FlowFile like any other), or
-  done with. The repository learns of the end of a loaded one by the commit that removes or changes
-  it, and of the others by `drop_rows`, `discard` and `damaged`. When all rows are done with, the
-  repository deletes the file.
+  all given FlowFiles, wherever it was; reading a row does not move it.
+- A row of a swap file is in one of three states. It is only in the file, so that the queue may hand
+  it out. Or it is loaded (reported by `loaded`), so that it was handed out, or the queue holds it
+  as a FlowFile like any other. Or it is done. The end of a loaded row is the commit that removes or
+  changes its FlowFile; the end of other rows is a call of `drop_rows`, `discard` or `damaged`. When
+  all rows are done, the repository deletes the file.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from penstock.storage.content.claims import ResourceClaim
 
 @dataclass(frozen=True, slots=True)
 class SwapFile:
-    """A swap file that the journal knows.
+    """Swap file that the journal knows.
 
     Attributes:
-        name: Its name, which no other swap file of the repository ever has.
-        summary: What its head says.
+        name: Its name, unique in the repository for all time.
+        summary: Summary from its head.
     """
 
     name: str
@@ -40,11 +40,11 @@ class SwapFile:
 
 @dataclass(frozen=True, slots=True)
 class RestoredSwapFile:
-    """A swap file as it is found at start.
+    """Swap file that recovery found.
 
     Attributes:
-        file: Which.
-        done: Numbers of the rows that are done with, or whose home is elsewhere by now.
+        file: The swap file.
+        done: Numbers of the rows that are done, or whose home is elsewhere now.
     """
 
     file: SwapFile
@@ -52,20 +52,20 @@ class RestoredSwapFile:
 
 
 class SwapHome(Protocol):
-    """The repository as a queue sees it.
+    """Repository as a queue uses it.
 
-    All may be called from many threads. `loaded` and `open` are called while the queue's mutex is
-    held, so they never call a queue; `loaded` is work in memory only. The others are called without
-    that mutex.
+    All methods may be called from many threads. `loaded` and `open` are called with the queue's
+    mutex held, so they must not call a queue; `loaded` works only in memory. The others are called
+    without that mutex.
     """
 
     def swap_out(self, queue: str, flowfiles: Sequence[FlowFile], order: str) -> SwapFile:
-        """Write FlowFiles to one swap file and make it their home: file, fsync, one journal record.
+        """Write FlowFiles to a swap file and make it their home: file, fsync, one journal record.
 
         Args:
-            queue: Id of the queue they are in.
-            flowfiles: In the order in which they are to be handed out.
-            order: By what they are sorted, see `SwapSummary.order`.
+            queue: Id of their queue.
+            flowfiles: FlowFiles in the order of the queue.
+            order: Name of that order, see `SwapSummary.order`.
 
         Raises:
             Unavailable: Nothing was changed.
@@ -76,31 +76,31 @@ class SwapHome(Protocol):
         """Open a swap file for reading; the caller closes it.
 
         Raises:
-            NotFound: It is not there.
-            CorruptData: It is no swap file any more, not a single page of it.
-            Unavailable: It cannot be read now.
+            NotFound: The file does not exist.
+            CorruptData: The file is not a swap file; no page can be read.
+            Unavailable: The file cannot be read now.
         """
         ...
 
     def loaded(self, file: SwapFile, rows: Sequence[int], ids: Sequence[int]) -> None:
-        """Learn that these rows are FlowFiles in memory from now on; they keep their home.
+        """Record that these rows are FlowFiles in memory from now on; they keep their home.
 
         Args:
-            file: Where they are.
+            file: Their swap file.
             rows: Numbers of the rows.
-            ids: The FlowFiles' ids, in the same order.
+            ids: Ids of the FlowFiles, in the same order.
         """
         ...
 
     def drop_rows(
         self, file: SwapFile, rows: Sequence[int], claims: Mapping[ResourceClaim, int]
     ) -> None:
-        """Record that rows that were never loaded are gone (expired or dropped).
+        """Record that rows that were never loaded are removed (expired or dropped).
 
         Args:
-            file: Where they are.
+            file: Their swap file.
             rows: Numbers of the rows, ascending.
-            claims: How many of these rows refer to each resource claim.
+            claims: Number of these rows that refer to each resource claim.
 
         Raises:
             Unavailable: Nothing was changed.
@@ -108,7 +108,7 @@ class SwapHome(Protocol):
         ...
 
     def discard(self, file: SwapFile) -> None:
-        """Record that all rows of a file that are not loaded are gone (dropped).
+        """Record that all rows of a file that are not loaded are removed (dropped).
 
         Raises:
             Unavailable: Nothing was changed.
@@ -116,7 +116,7 @@ class SwapHome(Protocol):
         ...
 
     def remove(self, flowfiles: Sequence[FlowFile]) -> None:
-        """Record that FlowFiles in memory are gone (dropped), wherever their home is.
+        """Record that FlowFiles in memory are removed (dropped), wherever their home is.
 
         Raises:
             Unavailable: Nothing was changed.
@@ -124,9 +124,9 @@ class SwapHome(Protocol):
         ...
 
     def damaged(self, file: SwapFile, rows: Sequence[int], reason: str) -> None:
-        """Learn that rows that were never loaded cannot be read and are lost.
+        """Record that rows that were never loaded cannot be read and are lost.
 
-        Counted, an event, and what is left of the file is kept beside as `*.bad`. Never raises for
-        a disk that does not work.
+        They are counted, an event is reported, and the rest of the file is kept as `*.bad`. Never
+        raises if the disk fails.
         """
         ...

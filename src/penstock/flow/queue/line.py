@@ -1,14 +1,14 @@
-"""A line of FlowFiles by key: nearly free where they come in order, and never worse than a heap.
+"""Sorted buffer of FlowFiles: nearly free if they arrive in order, and at worst like a heap.
 
-Owns the order. Does not own what the entries cost, nor which of them may be taken (`memory`).
+Owns the order. Does not own the memory of entries, nor which of them may be taken (`memory`).
 
 Invariants:
 
-- What came with a key above all others stands in a list that is sorted; what came late stands in a
-  heap beside it, which never stays larger than the list when something is taken. So an entry is
-  sorted in as often as a doubling list is copied, and one that came in order never is.
-- An entry is in the line until the caller's list has it. `put` and `remove` change all or nothing,
-  whatever they raise.
+- An entry whose key is above all others is appended to a sorted list. A late entry goes to a heap,
+  which is never larger than the list when something is taken. So a late entry is merged as often as
+  the elements of a doubling list are copied, and an entry that came in order is never moved.
+- An entry stays in the buffer until the caller's list has it. `put` and `remove` change all or
+  nothing, whatever they raise.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from penstock.flow.prioritizers import Key
 from penstock.flow.queue.swapped.window import Entry
 
 _KEY: Final = itemgetter(0)
-_LATE_SHARE: Final = 8  # late ones are sorted in at once if they are more than such a part
+_LATE_SHARE: Final = 8  # late entries are merged at once if they exceed this part
 
 
 class Line:
-    """Entries by key, no two of which are equal. The queue's mutex is held around every call."""
+    """Entries with distinct keys. The queue's mutex is held during every call."""
 
     __slots__ = ("_late", "_sorted")
 
@@ -41,11 +41,11 @@ class Line:
         return len(self._sorted) + len(self._late)
 
     def __iter__(self) -> Iterator[Entry]:
-        """Iterate over all, in no order."""
+        """Iterate over all entries, in no order."""
         return chain(self._sorted, self._late)
 
     def head(self) -> Key | None:
-        """Return the least key; None: nothing is here."""
+        """Return the lowest key; None if the buffer is empty."""
         if not self._late:
             return self._sorted[0][0] if self._sorted else None
         if not self._sorted:
@@ -53,7 +53,7 @@ class Line:
         return min(self._sorted[0][0], self._late[0][0])
 
     def put(self, entries: list[Entry]) -> None:
-        """Add entries, at least one; the list is sorted in place."""
+        """Add at least one entry; the given list is sorted in place."""
         entries.sort(key=_KEY)
         line, late = self._sorted, self._late
         if not line or line[-1][0] < entries[0][0]:
@@ -77,12 +77,12 @@ class Line:
                 raise
 
     def take(self, found: list[FlowFile], limit: int, before: Key | None) -> None:
-        """Take the first ones, all with keys less than one given.
+        """Take the first FlowFiles whose keys are below a key.
 
         Args:
-            found: Gets what is taken, and holds it whatever is raised.
-            limit: How many it may hold in the end.
-            before: The key; None: any.
+            found: Receives them, and keeps them even if this raises.
+            limit: Maximum length of `found` at the end.
+            before: The key; None: no bound.
         """
         if len(self._late) > len(self._sorted):
             self._sort_in(())
@@ -100,24 +100,24 @@ class Line:
         self._take_sorted(found, limit, before)
 
     def last(self, count: int) -> list[Entry]:
-        """Return the last ones, in order; `drop_last` takes them."""
+        """Return the last entries, in order; `drop_last` removes them."""
         self._sort_in(())
         last = list(islice(reversed(self._sorted), count))
         last.reverse()
         return last
 
     def drop_last(self, count: int) -> None:
-        """Take the last ones, which `last` returned just before; raises nothing."""
+        """Remove the last entries, which `last` has just returned; never raises."""
         drop = self._sorted.pop
         for _ in range(count):
             drop()
 
     def remove(self, ids: set[int], gone: list[FlowFile]) -> None:
-        """Take FlowFiles of these ids out.
+        """Remove FlowFiles by their ids.
 
         Args:
-            ids: Theirs.
-            gone: Gets what is taken.
+            ids: The ids.
+            gone: Receives the removed FlowFiles.
         """
         taken = [one for _, one in self if one.id in ids]
         if taken:
@@ -146,6 +146,6 @@ class Line:
 
     def _sort_in(self, entries: list[Entry] | tuple[()]) -> None:
         if self._late or entries:
-            # The runs that are sorted already are found by the sort.
+            # The sort detects sorted parts of its input.
             self._sorted = deque(sorted(chain(self._sorted, self._late, entries), key=_KEY))
             self._late = []

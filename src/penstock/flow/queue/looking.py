@@ -1,7 +1,7 @@
-"""Looking into a queue without taking anything: lists, searches and counts, swap files included.
+"""Queue listing: lists, searches and counts, without taking FlowFiles; includes swap files.
 
-Owns walking memory and columns. Does not own what is there. What changes meanwhile may be seen or
-not; a swap file that cannot be read is left out, and met by the next poll.
+Owns iterating over memory and columns. Does not own the state of the queue. Concurrent changes may
+be included or not. A swap file that cannot be read is skipped; the next poll handles it.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ Predicate = Callable[[Mapping[str, str]], bool]
 
 @dataclass(frozen=True, slots=True)
 class AttributeIs:
-    """A predicate that needs one column of a swap file instead of all."""
+    """Predicate that needs one column of a swap file instead of all."""
 
     name: str
     value: str
 
     def __call__(self, attributes: Mapping[str, str]) -> bool:
-        """Say whether the attribute has the value."""
+        """Return whether the attribute has the value."""
         return attributes.get(self.name) == self.value
 
 
 def matching(page: Page, predicate: Predicate) -> Mask:
-    """Return which rows of a page a predicate likes."""
+    """Return a mask of the rows of a page that match a predicate."""
     if isinstance(predicate, AttributeIs):
         value = predicate.value
         likes = [one == value for one in page.attribute(predicate.name)]
@@ -50,17 +50,17 @@ def matching(page: Page, predicate: Predicate) -> Mask:
 
 
 class Looking:
-    """Looks into one queue; from any thread.
+    """Listing of one queue; may be used from any thread.
 
     Args:
-        contents: What is in the queue.
+        contents: State of the queue.
     """
 
     def __init__(self, contents: Contents) -> None:
         self._contents = contents
 
     def first(self, limit: int = 100) -> Sequence[FlowFile]:
-        """Return the first ones in the order of polling, penalized ones last."""
+        """Return the first FlowFiles in the order of polling, penalized ones last."""
         contents = self._contents
         with contents.mutex:
             contents.admit_due()
@@ -73,11 +73,11 @@ class Looking:
         return found
 
     def search(self, predicate: Predicate, limit: int = 100) -> Sequence[FlowFile]:
-        """Return FlowFiles whose attributes a predicate likes, in no order.
+        """Return FlowFiles whose attributes match a predicate, in no order.
 
         Args:
             predicate: `AttributeIs` reads one column of swap files; any other reads all attributes.
-            limit: How many at most.
+            limit: Maximum number of FlowFiles.
         """
         found = [one for one in self._in_memory() if predicate(one.attributes)][:limit]
         for page, left in self._pages():
@@ -89,7 +89,7 @@ class Looking:
         return found
 
     def count_by(self, attribute: str) -> Mapping[str | None, int]:
-        """Return how many FlowFiles there are of each value of an attribute; None: without it."""
+        """Return the number of FlowFiles for each value of an attribute; None: without it."""
         counts: Counter[str | None] = Counter(
             one.attributes.get(attribute) for one in self._in_memory()
         )
@@ -107,7 +107,7 @@ class Looking:
             return [one for store in contents.stores for one in store.memory.flowfiles()]
 
     def _pages(self) -> Iterator[tuple[Page, Mask]]:
-        """Yield the pages of all swap files, with which of their rows are left."""
+        """Yield the pages of all swap files, with a mask of their remaining rows."""
         contents = self._contents
         with contents.mutex:
             files = [(run.file, run.remaining()) for store in contents.stores for run in store.runs]

@@ -1,16 +1,16 @@
-"""The part of a store that is in memory: a line, an overflow, and what is being written.
+"""Part of a store in memory: a sorted buffer, an overflow, and FlowFiles being written.
 
-Owns FlowFiles whose place is in memory, and the estimate of what they take. Does not own the order
-(`line`), nor rows of swap files that are read ahead (`swapped`).
+Owns FlowFiles in memory, and the estimate of their size. Does not own the order (`line`), nor rows
+of swap files that are read ahead (`swapped`).
 
 Invariants:
 
-- The overflow is what came when the line was full: in no order, but its least key is known. It
-  costs no sorting until it is written, or until its least key is the least of all.
-- What is set apart to be written is still here, in order, and nobody takes it: either it becomes a
-  run, or it comes back.
-- A FlowFile leaves when the caller's list has it. What only adds, or only sets apart, does so
-  wholly or not at all, whatever it raises.
+- The overflow holds FlowFiles that arrived when the buffer was full. It is unsorted, but its lowest
+  key is known. It is sorted only when it is written, or when its lowest key is the lowest of all.
+- FlowFiles that are set apart for a write are still here, in order, and cannot be taken. Either
+  they move to a swap file, or they are put back.
+- A FlowFile leaves when the caller's list has it. Methods that only add or set apart do so
+  completely or not at all, whatever they raise.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _KEY: Final = itemgetter(0)
 
 
 class Memory:
-    """FlowFiles in memory, in one order. The queue's mutex is held around every call.
+    """FlowFiles in memory, in one order. The queue's mutex is held during every call.
 
     Attributes:
-        line: Those that are in order.
+        line: Sorted FlowFiles.
         size_bytes: Their content.
-        used_bytes: About what they take of the memory.
+        used_bytes: Approximate memory that they take.
     """
 
     def __init__(self) -> None:
@@ -53,39 +53,39 @@ class Memory:
 
     @property
     def movable_count(self) -> int:
-        """Return how many are not being written already."""
+        """Return the number of FlowFiles that are not being written."""
         return len(self.line) + len(self._overflow)
 
     @property
     def is_writing(self) -> bool:
-        """Say whether some of it is being written."""
+        """Return whether some FlowFiles are being written."""
         return bool(self._writing)
 
     @property
     def is_stopped(self) -> bool:
-        """Say whether what comes first here is being written."""
+        """Return whether the first FlowFile is being written."""
         return bool(self._writing) and self._writing[0][0] == self.head()
 
     def head(self) -> Key | None:
-        """Return the least key; None: nothing is here."""
+        """Return the lowest key; None if there is none."""
         head = least(self.line.head(), self._overflow_head)
         return least(head, self._writing[0][0]) if self._writing else head
 
     def flowfiles(self) -> list[FlowFile]:
-        """Return all, in no order."""
+        """Return all FlowFiles, in no order."""
         return [one for _, one in chain(self.line, self._overflow, self._writing)]
 
     def in_order(self) -> list[Entry]:
-        """Return all with their keys, sorted."""
+        """Return all entries, sorted."""
         return sorted(chain(self.line, self._overflow, self._writing))
 
     def put(self, keys: list[Key], flowfiles: Sequence[FlowFile], *, is_much: bool) -> None:
         """Add FlowFiles.
 
         Args:
-            keys: Theirs.
-            flowfiles: At least one.
-            is_much: There is so much already that these will likely be written before they are
+            keys: Their keys.
+            flowfiles: At least one FlowFile.
+            is_much: There are already so many that these will probably be written before they are
                 taken.
         """
         entries = list(zip(keys, flowfiles, strict=True))
@@ -100,15 +100,15 @@ class Memory:
         self.size_bytes, self.used_bytes = size_bytes, used_bytes
 
     def take(self, found: list[FlowFile], limit: int, before: Key | None) -> int:
-        """Take the first ones with keys less than one given, until `found` has so many.
+        """Take the first FlowFiles whose keys are below a key, until `found` is full.
 
         Args:
-            found: Gets what is taken, and holds it whatever is raised.
-            limit: How many it may hold in the end.
-            before: The key; None: any.
+            found: Receives them, and keeps them even if this raises.
+            limit: Maximum length of `found` at the end.
+            before: The key; None: no bound.
 
         Returns:
-            How many were taken.
+            Number of FlowFiles taken.
         """
         if self._overflow_head is not None and self._overflow_head == self.head():
             self._take_overflow_in()
@@ -124,11 +124,11 @@ class Memory:
         return len(found) - there
 
     def remove(self, ids: set[int], gone: list[FlowFile]) -> None:
-        """Take FlowFiles of these ids out, but for those that are being written.
+        """Remove FlowFiles by their ids, except those being written.
 
         Args:
-            ids: Theirs.
-            gone: Gets what is taken, and holds it whatever is raised.
+            ids: The ids.
+            gone: Receives them, and keeps them even if this raises.
         """
         self._take_overflow_in()
         there = len(gone)
@@ -140,7 +140,7 @@ class Memory:
             raise
 
     def in_other_order(self, keys: KeyMaker) -> Line:
-        """Return a line of all in another order; nothing is being written."""
+        """Return a buffer of all FlowFiles in another order; nothing may be in a write."""
         self._take_overflow_in()
         flowfiles = [one for _, one in self.line]
         line = Line()
@@ -148,10 +148,10 @@ class Memory:
             line.put(list(zip(keys(flowfiles), flowfiles, strict=True)))
         return line
 
-    # -- swapping out: `cut`, then the write without the mutex, then one of the other two
+    # -- swapping out: `cut`, then the write without the mutex, then `written` or `not_written`
 
     def cut(self, count: int) -> list[FlowFile]:
-        """Set FlowFiles apart to be written, the last ones of the overflow or of all."""
+        """Set FlowFiles apart for a write: the last ones of the overflow, or of all."""
         overflow = self._overflow
         if len(overflow) < count:
             self._take_overflow_in()
@@ -169,37 +169,37 @@ class Memory:
         return flowfiles
 
     def ends(self) -> tuple[Entry, Entry]:
-        """Return the first and the last of what was set apart."""
+        """Return the first and the last entry that was set apart."""
         return self._writing[0], self._writing[-1]
 
     def written(self, summary: SwapSummary) -> None:
-        """Forget what was set apart, which is in a file now."""
+        """Remove the FlowFiles that were set apart: they are in a file now."""
         used_bytes = self.used_bytes - self.used_bytes * summary.count // len(self)
         self._writing, self.size_bytes = [], self.size_bytes - summary.size_bytes
         self.used_bytes = used_bytes
 
     def not_written(self) -> None:
-        """Take back what was set apart."""
+        """Put the FlowFiles that were set apart back."""
         nothing: list[Entry] = []
         if self._writing:
             self.line.put(self._writing)
         self._writing = nothing
 
     def _forget(self, flowfiles: list[FlowFile]) -> None:
-        """Count FlowFiles as gone; they took as much memory as one does on average."""
+        """Subtract FlowFiles from the counts, with the average memory per FlowFile."""
         if count := len(flowfiles):
             size_bytes = self.size_bytes - sum([one.size for one in flowfiles])
             self.used_bytes -= self.used_bytes * count // (len(self) + count)
             self.size_bytes = size_bytes
 
     def _recount(self) -> None:
-        """Count all that is here, after an exception between a change and its count."""
+        """Recount everything, after an exception between a change and its count."""
         flowfiles = self.flowfiles()
         size_bytes = sum([one.size for one in flowfiles])
         self.size_bytes, self.used_bytes = size_bytes, heap_bytes(flowfiles)
 
     def _take_overflow_in(self) -> None:
-        """Put the overflow into the line, which may be more than its share then."""
+        """Move the overflow into the buffer, which may then exceed its share."""
         if self._overflow:
             nothing: list[Entry] = []
             self.line.put(self._overflow)
@@ -208,7 +208,7 @@ class Memory:
 
 
 def least(one: Key | None, other: Key | None) -> Key | None:
-    """Return the lesser key, where None stands for none."""
+    """Return the lower key; None stands for no key."""
     if one is None or other is None:
         return other if one is None else one
     return min(one, other)

@@ -1,8 +1,7 @@
-"""The queue of a connection: FlowFiles in the order of its prioritizers, at any depth.
+"""Queue of a connection: FlowFiles in the order of its prioritizers, of any length.
 
-Owns what is in the queue, in memory and in swap files, and the counts. Does not own where FlowFiles
-are durable (`home.SwapHome`), what a session does with those it took, nor how users look into it
-(`looking`).
+Owns the FlowFiles in the queue, in memory and in swap files, and the counts. Does not own their
+durability (`home.SwapHome`), FlowFiles that a session took, nor listings for users (`looking`).
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ from penstock.flow.queue.taking import Polled, Taking, Verdict
 
 @dataclass(frozen=True, slots=True)
 class QueueStatistics:
-    """What happened to a queue since it was made.
+    """Statistics of a queue since it was created.
 
     Attributes:
-        swap_files_written: How many.
+        swap_files_written: Swap files written.
         swap_failures: Swap files that could not be written.
-        last_swap_failure: Why the last one could not, or nothing if it could.
+        last_swap_failure: Reason of the last failure; empty if the last write succeeded.
         lost_count: FlowFiles in swap files that cannot be read any more.
     """
 
@@ -47,36 +46,36 @@ class QueueStatistics:
 
 
 class QueueListener(Protocol):
-    """Who wants to know of a queue; called without its mutex, quick, and never raises."""
+    """Listener of a queue; called without its mutex. Must be fast, and must not raise."""
 
     def on_work(self, queue: str) -> None:
-        """Learn that something was put: `availability` or `next_due_ms` may say something new."""
+        """Handle a put: `availability` or `next_due_ms` may have changed."""
         ...
 
     def on_space(self, queue: str) -> None:
-        """Learn that the queue was full and is not any more."""
+        """Handle the end of back-pressure: the queue was full and has space again."""
         ...
 
 
 class FlowFileQueue:
-    """A priority queue that swaps; used from many threads.
+    """Priority queue that swaps; may be used from many threads.
 
-    One mutex is held around work in memory and around reading a window of rows, never around a
-    write, a listener, a filter or a predicate. The keys of prioritizers are made while it is held.
+    One mutex is held during work in memory and while a window of rows is read, never during a
+    write, a listener, a filter or a predicate. Prioritizer keys are computed while it is held.
 
     Args:
         queue_id: Id of the connection.
-        home: Where FlowFiles are durable.
+        home: Swap store.
         clock: For penalties and expiration.
         options: Thresholds, expiration and back-pressure.
-        budget: Shared by all queues; None: no bound but the threshold.
-        background: Runs a job soon, on a thread of its own; None: nothing is read ahead, and a drop
-            is done by who asks for it.
+        budget: Memory budget of all queues; None: only the threshold limits memory.
+        background: Runs a job soon, on another thread; None: nothing is read ahead, and the calling
+            thread executes a drop request.
 
     Attributes:
         id: Id of the connection.
-        listener: Who wants to know; set before the first put.
-        looking: Lists, searches and counts what is there, taking nothing.
+        listener: Listener, set before the first put.
+        looking: Lists, searches and counts FlowFiles without taking them.
     """
 
     def __init__(
@@ -103,12 +102,12 @@ class FlowFileQueue:
     def restore(
         self, flowfiles: Sequence[FlowFile], swap_files: Sequence[RestoredSwapFile]
     ) -> None:
-        """Take what the repository recovered; once, before anything else.
+        """Add what the repository recovered; called once, before all other methods.
 
         Args:
-            flowfiles: Those whose home is the journal, in any order.
-            swap_files: Those that the journal knows; only summaries are looked at now, and sizes
-                where rows are done with.
+            flowfiles: FlowFiles whose home is the journal, in any order.
+            swap_files: Swap files that the journal knows. Now only their summaries are read, and
+                sizes if some rows are done.
         """
         with self._mutex:
             for restored in swap_files:
@@ -117,20 +116,22 @@ class FlowFileQueue:
         self.put_many(flowfiles)
 
     def put(self, flowfile: FlowFile) -> None:
-        """Add a FlowFile whose home the repository knows."""
+        """Add a FlowFile that the repository knows."""
         self.put_many((flowfile,))
 
     def put_many(self, flowfiles: Sequence[FlowFile]) -> None:
-        """Add FlowFiles; also those that a session gives back, before it acknowledges them.
+        """Add FlowFiles, including those that a session gives back before it acknowledges them.
 
-        They are in the queue afterwards, whatever this raises. Swapping that fails for the disk is
-        no failure of this: it is counted, and tried again later.
+        They are in the queue afterwards, even if this raises. A failed write of a swap file does
+        not raise: it is counted, and retried later.
         """
         if not flowfiles:
             return
         steps = Steps()
         with self._mutex:
-            self._contents.returned += flowfiles  # they are here now, whatever is raised
+            self._contents.returned += (
+                flowfiles  # they are in the queue from here on, even if this raises
+            )
             steps.take(self._contents.sort_put)
         steps.take(self._swapping.after_put)
         if self.listener is not None:
@@ -138,31 +139,32 @@ class FlowFileQueue:
         steps.finish()
 
     def poll(self) -> Polled:
-        """Take the first FlowFile, if there is one that is not penalized."""
+        """Take the first FlowFile that is not penalized, if there is one."""
         return self.poll_many(1)
 
     def poll_many(self, limit: int) -> Polled:
-        """Take up to so many, in order.
+        """Take up to `limit` FlowFiles, in order.
 
-        Fewer may come than there are: when the next ones are just being written to a swap file.
-        Whatever this raises, nothing was taken then.
+        The result may be shorter than the queue while the next FlowFiles are being written to a
+        swap file. If this raises, nothing was taken.
         """
         polled = self._taking.take(limit)
         try:
             self._end_taking()
         except BaseException:
-            self._taking.give_back(polled)  # the caller gets nothing
+            self._taking.give_back(polled)  # the caller receives nothing
             raise
         return polled
 
     def poll_where(self, accept: Callable[[FlowFile], Verdict]) -> Polled:
-        """Take what a filter accepts; it is shown FlowFiles in order until it wants no more.
+        """Take the FlowFiles that a filter accepts; it receives FlowFiles in order until it stops.
 
-        At most as many are shown as may be in memory. Other polls wait meanwhile, so the filter
-        must not poll this queue. What the filter raises passes through, and nothing is taken then.
+        The filter receives at most as many as may be in memory. Other polls wait meanwhile, so the
+        filter must not poll this queue. If the filter raises, the exception is passed on, and
+        nothing is taken.
 
         Raises:
-            Conflict: The filter polls the queue that it is asked for.
+            Conflict: The filter polled this queue.
         """
         polled = Polled([])
         try:
@@ -176,46 +178,52 @@ class FlowFileQueue:
         return polled
 
     def acknowledge(self, count: int, size_bytes: int) -> None:
-        """Count what a session took as gone; what it gives back it puts first.
+        """Record that FlowFiles which a session took left the queue.
+
+        A session first puts those that it gives back.
 
         Args:
-            count: FlowFiles that were polled.
-            size_bytes: The bytes of their content, as they were polled.
+            count: Number of polled FlowFiles.
+            size_bytes: Their content bytes, as polled.
 
         Raises:
-            InvalidRequest: So much was not polled; nothing was changed.
+            InvalidRequest: Fewer were polled; nothing was changed.
         """
         with self._mutex:
             taken = self._contents.unacknowledged
             if not (0 <= count <= taken.count and 0 <= size_bytes <= taken.size_bytes):
                 raise InvalidRequest(
                     f"queue {self._contents.queue_id}: {counted(count, 'FlowFile')} of "
-                    f"{counted(size_bytes, 'byte')} acknowledged, and {taken.count} of "
-                    f"{counted(taken.size_bytes, 'byte')} polled; "
-                    "acknowledge each once, with the size it had"
+                    f"{counted(size_bytes, 'byte')} acknowledged, but only {taken.count} of "
+                    f"{counted(taken.size_bytes, 'byte')} polled; acknowledge each FlowFile "
+                    "once, with its size when polled"
                 )
             taken.add(-count, -size_bytes)
         self._tell_of_space()
 
     @property
     def size(self) -> QueueSize:
-        """Return counts and bytes, consistent with each other."""
+        """Return the counts and bytes, consistent with each other."""
         with self._mutex:
             return self._contents.size()
 
     @property
     def is_full(self) -> bool:
-        """Say whether back-pressure holds the source back. Never waits: schedulers ask often."""
+        """Return whether back-pressure stops the source.
+
+        Never blocks: schedulers call this often.
+        """
         return self._contents.is_full
 
     def availability(self, now_ms: int) -> Availability:
-        """Say, without walking, whether a poll would give something.
+        """Return whether a poll would return a FlowFile, without iterating.
 
         Args:
             now_ms: The wall time.
         """
-        # The scheduler asks, for all components on one thread, and must not wait while a poll reads
-        # a swap file: a yes needs no mutex, and if the last one goes just now it costs one look.
+        # The scheduler checks all components on one thread, and must not wait while a poll reads a
+        # swap file. A positive result needs no mutex. If the last FlowFile is taken at this moment,
+        # one readiness check is wasted.
         if self._contents.main.has_some:
             return Availability.AVAILABLE
         with self._mutex:
@@ -224,16 +232,16 @@ class FlowFileQueue:
     def next_due_ms(self) -> int | None:
         """Return when the first penalty ends, epoch ms; None if nothing is penalized.
 
-        A swap file that cannot be read now counts as penalized until it is tried again.
+        A swap file that cannot be read now counts as penalized until it is retried.
         """
         with self._mutex:
             return self._contents.due_ms()
 
     def expire(self) -> Polled:
-        """Let go what is expired, in memory and in swap files; `flowfiles` is empty.
+        """Remove expired FlowFiles, in memory and in swap files; `flowfiles` is empty.
 
-        Polls do so for what they meet, and for swap files now and then; this is for queues that
-        nobody polls.
+        Polls remove the expired FlowFiles that they find, and those of swap files at intervals.
+        This method is for queues that no component polls.
         """
         polled = Polled([])
         try:
@@ -246,14 +254,14 @@ class FlowFileQueue:
         return polled
 
     def set_prioritizers(self, prioritizers: Sequence[Prioritizer]) -> None:
-        """Order everything anew, swapped FlowFiles too: their keys are read, no file is written."""
+        """Change the order of all FlowFiles. Keys of swapped ones are read; no file is written."""
         order = SortOrder(prioritizers)
         with self._mutex:
             self._contents.wait_until_written()
             while any(run.is_busy or run.is_read_ahead for run in self._contents.main.runs):
                 self._mutex.wait()
             self._contents.main.reorder(order.keys, order.text)
-        # Run by run, so that puts come in between. A poll does it itself if it comes first.
+        # One swap file at a time, so that puts run in between. A poll sorts the first one itself.
         is_known = False
         while not is_known:
             with self._mutex:
@@ -271,9 +279,9 @@ class FlowFileQueue:
         self._tell_of_space()
 
     def drop(self, predicate: Predicate | None = None) -> DropRequest:
-        """Drop everything, or what a predicate likes; what sessions have stays with them.
+        """Drop everything, or FlowFiles that match; those that sessions took are not dropped.
 
-        It is done in the background if there is one, or before this returns.
+        Runs in the background if possible, else before this returns.
         """
         request = DropRequest(self._contents, predicate)
 
@@ -283,7 +291,8 @@ class FlowFileQueue:
             if self._contents.returned:
                 steps.take(self._taking.sort_returned)
                 if self.listener is not None:
-                    # A poll that found the queue empty meanwhile does not come again by itself.
+                    # A component that found the queue empty meanwhile does not poll again by
+                    # itself.
                     steps.take(self.listener.on_work, self._contents.queue_id)
             steps.take(self._swapping.report_use)
             steps.take(self._tell_of_space)
@@ -296,7 +305,7 @@ class FlowFileQueue:
         return request
 
     def statistics(self) -> QueueStatistics:
-        """Return what happened so far."""
+        """Return the statistics."""
         swapping = self._swapping
         return QueueStatistics(
             swapping.written_files,
@@ -306,7 +315,7 @@ class FlowFileQueue:
         )
 
     def _end_taking(self) -> None:
-        """Do what follows a poll."""
+        """Do the work that follows a poll."""
         steps = Steps()
         steps.take(self._taking.sort_returned)
         steps.take(self._contents.report_damages)

@@ -1,7 +1,7 @@
-"""Reading the next window of a run before the present one is used up.
+"""Reads the next window of a swap file before the current one is used up.
 
-Owns when, and the reading without the mutex. Does not own the windows (`swapped`). A job that comes
-too late, or cannot read, changes nothing: the poll reads itself.
+Owns when to read, and reading without the mutex. Does not own the windows (`swapped`). A job that
+is late, or cannot read, changes nothing: then the poll reads itself.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ Background = Callable[[Callable[[], None]], object]
 
 
 class ReadAhead:
-    """Reads ahead in the run that comes first; one job of a queue at a time.
+    """Reads ahead in the first swap file; one job per queue at a time.
 
     Args:
-        contents: The queue's.
-        background: Runs a job soon, on a thread of its own; None: nothing is read ahead.
+        contents: State of the queue.
+        background: Runs a job soon, on another thread; None: nothing is read ahead.
     """
 
     def __init__(self, contents: Contents, background: Background | None) -> None:
@@ -30,7 +30,7 @@ class ReadAhead:
         self.windows_read = 0
 
     def after_taking(self) -> None:
-        """Ask for the next window if it is time. The mutex is not held."""
+        """Request the next window if it is time. The mutex is not held."""
         if self._background is None or self._is_asked:
             return
         with self._contents.mutex:
@@ -54,7 +54,7 @@ class ReadAhead:
             try:
                 reader = run.open(contents.home)
             except PenstockError:
-                return  # the poll that needs the file says so
+                return  # the poll that needs the file reports it
             run.is_read_ahead = True
         read = None
         try:
@@ -65,14 +65,14 @@ class ReadAhead:
         finally:
             with contents.mutex:
                 run.is_read_ahead = False
-                contents.mutex.notify_all()  # they wait for the mutex, which is held until the end
+                contents.mutex.notify_all()  # they wait for the mutex
                 if read is not None and main.windows.attach(run, plan, *read):
                     self.windows_read += 1
                     main.runs.changed(run)
                 self._close_if_gone(run)
 
     def _next(self) -> tuple[Run, Plan] | None:
-        """Return the run that comes first and what to read of it; None: nothing now."""
+        """Return the first cursor and the rows to read of it; None if there is nothing to read."""
         main = self._contents.main
         ranked = main.runs.ranked()
         plan = main.windows.next_plan(ranked[0], ranked) if ranked else None

@@ -1,7 +1,7 @@
-"""How much is in a queue, whether something can be taken, and when it is full.
+"""Size of a queue, availability of FlowFiles, and back-pressure thresholds.
 
-Owns the values and the text forms of sizes. Invariant: counts and bytes move together, and none is
-ever negative.
+Owns the values and the text forms of sizes. Invariant: counts and bytes change together, and are
+never negative.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.core.wholenumbers import INT64_MAX
 
 
 class Availability(enum.Enum):
-    """Whether a poll would give something."""
+    """Whether a poll would return a FlowFile."""
 
     AVAILABLE = "available"
     PENALIZED = "penalized"
@@ -27,16 +27,16 @@ class Availability(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class QueueSize:
-    """One consistent look at a queue's counts and bytes (of content).
+    """Consistent snapshot of a queue's counts and content bytes.
 
     Attributes:
-        active_count: FlowFiles in memory, penalized ones too.
+        active_count: FlowFiles in memory, including penalized ones.
         active_bytes: Their content.
-        swapped_count: FlowFiles in swap files, those whose rows were read ahead too.
+        swapped_count: FlowFiles in swap files, including rows that were read ahead.
         swapped_bytes: Their content.
-        unacknowledged_count: Handed to sessions that did not end yet.
+        unacknowledged_count: FlowFiles taken by sessions that have not ended.
         unacknowledged_bytes: Their content.
-        swap_files: Swap files that hold some of this queue.
+        swap_files: Swap files with FlowFiles of this queue.
     """
 
     active_count: int = 0
@@ -49,30 +49,30 @@ class QueueSize:
 
     @property
     def count(self) -> int:
-        """Return all FlowFiles, those under way in sessions too."""
+        """Return the number of all FlowFiles, including those that sessions took."""
         return self.active_count + self.swapped_count + self.unacknowledged_count
 
     @property
     def size_bytes(self) -> int:
-        """Return the bytes of all their content."""
+        """Return the content bytes of all FlowFiles."""
         return self.active_bytes + self.swapped_bytes + self.unacknowledged_bytes
 
     @property
     def is_empty(self) -> bool:
-        """Say whether nothing is queued and nothing under way."""
+        """Return whether the queue is empty and no session has FlowFiles of it."""
         return not self.count
 
 
 @dataclass(frozen=True, slots=True)
 class QueueOptions:
-    """What a connection sets on its queue.
+    """Options of a connection's queue.
 
     Attributes:
-        swap_threshold: FlowFiles in memory beyond which the queue swaps.
-        swap_batch: FlowFiles in one swap file.
-        expiration_ms: FlowFiles whose entry date is longer ago are expired; 0: never.
-        backpressure_count: The queue is full with so many FlowFiles; 0: no limit.
-        backpressure_bytes: The queue is full with so many bytes of content; 0: no limit.
+        swap_threshold: Maximum number of FlowFiles in memory before the queue swaps.
+        swap_batch: Number of FlowFiles in one swap file.
+        expiration_ms: Age, by the entry date, at which FlowFiles expire; 0: never.
+        backpressure_count: Number of FlowFiles at which the queue is full; 0: no limit.
+        backpressure_bytes: Content bytes at which the queue is full; 0: no limit.
     """
 
     swap_threshold: int = 20_000
@@ -90,7 +90,7 @@ class QueueOptions:
                 raise InvalidRequest(f"must be 0 or more, not {getattr(self, name)}", place=name)
 
     def is_full_with(self, count: int, size_bytes: int) -> bool:
-        """Say whether so much holds the source back."""
+        """Return whether a queue of this size is full."""
         return (0 < self.backpressure_count <= count) or (0 < self.backpressure_bytes <= size_bytes)
 
 
@@ -101,15 +101,15 @@ _UNITS: Final = {"B": 0, "KB": 10, "MB": 20, "GB": 30, "TB": 40}
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes of a size such as ``1 GB``; units count by 1024.
+    """Return the bytes of a size such as ``1 GB``; units are powers of 1024.
 
     Raises:
-        InvalidRequest: It is no size.
+        InvalidRequest: The text is not a size.
     """
     found = _SIZE.fullmatch(text)
     if found is None:
         raise InvalidRequest(
-            f"{text!r} is no size; write a number and B, KB, MB, GB or TB, such as '1 GB'"
+            f"{text!r} is not a size: write a number and B, KB, MB, GB or TB, such as '1 GB'"
         )
     number, unit = found.groups()
     size = int(Fraction(number.rstrip(".")) * (1 << _UNITS[unit.upper()]))

@@ -1,13 +1,14 @@
-"""A store: FlowFiles in one order, in memory and in swap files.
+"""Store: FlowFiles in one order, in memory and in swap files.
 
-Owns the merge: the next FlowFile of all is the least of the heads of memory and of the runs. Does
-not own either side (`memory`, `runs`), nor sizes, penalties, and when to swap out.
+Owns the merge: the next FlowFile is the lowest of the heads of memory and of the swap files. Does
+not own either part (`memory`, `runs`), nor sizes, penalties, and when to swap out.
 
 Invariants:
 
-- A FlowFile that leaves a run is told to the home under the queue's mutex, so that nobody can
-  remove it before the home knows where it is.
-- What is being written, or swept, stops the merge at its head: it is next, and not to be had yet.
+- When a FlowFile leaves a swap file, the swap store is told under the queue's mutex, so that no
+  thread can remove the FlowFile before the swap store knows where it is.
+- FlowFiles that are being written or swept block the merge when they are at its head: they are
+  next, and cannot be taken yet.
 - `put` and `reorder` change all or nothing, whatever they raise.
 """
 
@@ -27,21 +28,21 @@ from penstock.flow.queue.swapped.windows import Windows
 
 
 class Store:
-    """FlowFiles in one order. The queue's mutex is held around every call.
+    """FlowFiles in one order. The queue's mutex is held during every call.
 
     Args:
-        keys: Makes the keys of FlowFiles.
-        order: What the order is called in swap files.
-        home: Where swap files are.
-        clock: Says when a swap file that could not be read is tried again.
-        threshold: FlowFiles that may be in memory; windows get what the others leave of it.
+        keys: Computes the keys of FlowFiles.
+        order: Name of the order in swap files.
+        home: Swap store.
+        clock: For the retry of an unreadable swap file.
+        threshold: Maximum number of FlowFiles in memory; windows use the remainder.
 
     Attributes:
-        memory: Those in memory.
-        runs: Those in swap files.
-        windows: What is read of these.
-        is_blocked: The last `take` stopped at what is being written or swept.
-        written: The swap file that has what was set apart in memory, until `end_writing`.
+        memory: FlowFiles in memory.
+        runs: FlowFiles in swap files.
+        windows: Rows that are read from those.
+        is_blocked: Whether the last `take` stopped at FlowFiles being written or swept.
+        written: Swap file with the FlowFiles that were set apart in memory, until `end_writing`.
     """
 
     def __init__(
@@ -60,20 +61,20 @@ class Store:
 
     @property
     def is_empty(self) -> bool:
-        """Say whether nothing is here at all."""
+        """Return whether the store is empty."""
         return not (len(self.memory) or len(self.runs))
 
     @property
     def has_some(self) -> bool:
-        """Say whether something can be taken, as far as is known."""
+        """Return whether a FlowFile can be taken, as far as is known."""
         return bool(len(self.memory)) or not self.runs.is_at_rest
 
     def used_bytes(self) -> int:
-        """Return about how much memory all of it takes."""
+        """Return the approximate memory of the store."""
         return self.memory.used_bytes + self.runs.swapped.window_bytes
 
     def head(self) -> Key | None:
-        """Return the least key known: of the next FlowFile, or a little less."""
+        """Return the lowest key known: that of the next FlowFile, or a lower one."""
         return least(self.memory.head(), self.runs.head())
 
     def keys_of(self, flowfiles: Sequence[FlowFile]) -> list[Key]:
@@ -81,7 +82,7 @@ class Store:
         return self._keys(flowfiles) if flowfiles else []
 
     def put(self, keys: list[Key], flowfiles: Sequence[FlowFile]) -> None:
-        """Add FlowFiles with the keys that `keys_of` made."""
+        """Add FlowFiles with the keys that `keys_of` computed."""
         if flowfiles:
             is_much = bool(len(self.runs)) or len(self.memory) >= self.threshold
             rows = self._rows_of_windows(len(flowfiles))
@@ -89,7 +90,7 @@ class Store:
             self.windows.rows = rows
 
     def end_writing(self) -> None:
-        """Make a run of what was written, or take it back; call it again if it raises."""
+        """Complete or undo a write; call it again if it raises."""
         if self.memory.is_writing:
             if self.written is None:
                 self.memory.not_written()
@@ -104,14 +105,14 @@ class Store:
         self._bound_windows()
 
     def take(self, found: list[FlowFile], limit: int, before: Key | None = None) -> None:
-        """Take the first ones, all with keys less than one given.
+        """Take the first FlowFiles whose keys are below a key.
 
-        `is_blocked` says afterwards whether it stopped at what cannot be had yet.
+        Afterwards `is_blocked` is True if this stopped at a FlowFile that cannot be taken yet.
 
         Args:
-            found: Gets what is taken, and holds it whatever is raised.
-            limit: How many it may hold in the end.
-            before: The key; None: any.
+            found: Receives them, and keeps them even if this raises.
+            limit: Maximum length of `found` at the end.
+            before: The key; None: no bound.
         """
         self.is_blocked = False
         while len(found) < limit:
@@ -123,33 +124,33 @@ class Store:
                 continue
             run = self.runs.first()
             if run.is_busy or not run.window:
-                self.is_blocked = True  # swept, or its next window is just being read
+                self.is_blocked = True  # swept, or its next window is being read
                 break
             if not self.runs.take(found, limit - len(found), least(before, self.memory.head())):
                 break
         self._bound_windows()
 
     def settle(self) -> None:
-        """Read until the head is known exactly, or cannot be had yet."""
+        """Read until the head is known exactly, or cannot be taken yet."""
         while self._is_run_first() and self.runs.settle_first():
             pass
 
     def reorder(self, keys: KeyMaker, order: str) -> None:
-        """Order everything anew; runs are sorted when they are read next."""
+        """Change the order; swap files are sorted when they are read next."""
         line = self.memory.in_other_order(keys)
         self.runs.reorder(order)
         self._keys, self.order, self.windows.keys = keys, order, keys
         self.memory.line = line
 
     def in_order(self) -> Iterator[FlowFile]:
-        """Yield all in order, changing nothing; all heads must be known (`Runs.resolve_one`)."""
+        """Yield all in order, without changes; all heads must be known (`Runs.resolve_one`)."""
         runs = [self.windows.entries(run) for run in self.runs.ranked()]
         for _, flowfile in heapq.merge(self.memory.in_order(), *runs):
             yield flowfile
 
     def _is_run_first(self) -> bool:
-        # A run that must be read counts by the last one taken of it. That one may have been given
-        # back and be the first here: then the run is read, and its key is its own again.
+        # An unread cursor counts by the last FlowFile taken from it. That one may have been given
+        # back and be the first here: then the cursor is read, and has its own key again.
         run, memory = self.runs.head(), self.memory.head()
         return run is not None and (memory is None or not memory < run)
 
@@ -157,6 +158,6 @@ class Store:
         self.windows.rows = self._rows_of_windows(0)
 
     def _rows_of_windows(self, more: int) -> int:
-        """Return how many rows windows may hold, with so many FlowFiles more in memory."""
+        """Return the number of rows that windows may hold, given additional FlowFiles in memory."""
         rest = self.threshold - self.memory.movable_count - more
         return max(rest, self.threshold // 4)

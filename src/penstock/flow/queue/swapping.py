@@ -1,12 +1,12 @@
-"""When a queue swaps out, and how often it tries again where the disk refuses.
+"""Swapping out: when a queue swaps, and how often it retries if the disk refuses.
 
-Owns the decision and the write without the mutex. Does not own the file (`home`) nor the memory of
+Owns the decision, and the write without the mutex. Does not own the file (`home`) nor the memory of
 other queues (`budget`).
 
-Invariants: one file of a queue is written at a time; whoever puts writes it, so that a slow disk
-slows the source; what could not be written stays in memory, and is tried again when another batch
-has come or `RETRY_S` have passed, not at every put. Whatever is raised, the write ends, so that
-nobody waits for it.
+Invariants: a queue writes one file at a time. The thread that puts FlowFiles writes it, so that a
+slow disk slows the source. FlowFiles that could not be written stay in memory. The write is retried
+when another batch has arrived or `RETRY_S` have passed, not at every put. The write ends whatever
+is raised, so that no thread waits for it forever.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from penstock.flow.queue.store import Store
 
 RETRY_S: Final = 10.0
-# What a queue keeps when the budget asks, whichever is less.
+# Minimum that a queue keeps when the budget asks: the lower of the two.
 FLOOR_COUNT: Final = 200
 FLOOR_BYTES: Final = 2 << 20
 
@@ -35,11 +35,11 @@ _logger = logging.getLogger(__name__)
 
 
 class Swapping:
-    """Swaps out what is over the threshold, or what the budget asks for.
+    """Swaps out FlowFiles over the threshold, or at the request of the budget.
 
     Args:
-        contents: The queue's.
-        budget: Shared by all queues, or None.
+        contents: State of the queue.
+        budget: Memory budget of all queues, or None.
     """
 
     def __init__(self, contents: Contents, budget: HeapBudget | None) -> None:
@@ -54,7 +54,7 @@ class Swapping:
             budget.join(contents.queue_id, self.shed)
 
     def after_put(self) -> None:
-        """Swap out what is over the threshold, batch by batch. The mutex is not held."""
+        """Swap out FlowFiles over the threshold, batch by batch. The mutex is not held."""
         while self._contents.in_memory_count() >= self._limit() and self._swap_out(
             self._over_threshold
         ):
@@ -62,7 +62,7 @@ class Swapping:
         self.report_use(relieve=True)
 
     def report_use(self, *, relieve: bool = False) -> None:
-        """Tell the budget; if asked, have it relieve. The mutex is not held."""
+        """Report memory to the budget, and optionally let it relieve. The mutex is not held."""
         if self._budget is not None:
             with self._contents.mutex:
                 used_bytes = self._contents.used_bytes()
@@ -70,7 +70,7 @@ class Swapping:
                 self._budget.relieve()
 
     def shed(self) -> bool:
-        """Swap out the later half, for the budget; False: nothing more to be had here."""
+        """Swap out the later half, for the budget; return False if nothing can be swapped out."""
         contents = self._contents
         with contents.mutex:
             freed = sum(let_windows_go(store.runs) for store in contents.stores)
@@ -90,7 +90,7 @@ class Swapping:
         store = max(contents.stores, key=lambda one: one.memory.movable_count)
         there, floor = store.memory.movable_count, _floor(store)
         count = min(there - floor, max(there // 2, floor), contents.options.swap_batch)
-        # A file of a few would cost more than it frees.
+        # A file with few FlowFiles would cost more than it frees.
         is_worth_it = 2 * count >= floor
         can_write = is_worth_it and not contents.is_writing and self._may_try()
         return (store, count) if can_write else None
@@ -115,10 +115,10 @@ class Swapping:
         )
 
     def _swap_out(self, choose: Callable[[], tuple[Store, int] | None]) -> bool:
-        """Write what is chosen to a swap file; say whether something was written.
+        """Write chosen FlowFiles to a swap file; return whether any were written.
 
         Args:
-            choose: Returns the store and how many FlowFiles of it; the mutex is held.
+            choose: Returns the store and the number of its FlowFiles; the mutex is held.
         """
         contents = self._contents
         store: Store | None = None
@@ -144,11 +144,11 @@ class Swapping:
                     store.written = file
                     contents.is_unsettled = True
                     contents.is_writing = False
-                    contents.mutex.notify_all()  # they wait for the mutex, held until the end
+                    contents.mutex.notify_all()  # they wait for the mutex
                     self._ended(failure)
         if failure:
             _logger.error(
-                "queue %s: a swap file of %s cannot be written, they stay in memory: %s",
+                "queue %s: a swap file of %s could not be written, so they stay in memory: %s",
                 contents.queue_id, counted(len(flowfiles), "FlowFile"), failure,
             )  # fmt: skip
         return file is not None
@@ -168,7 +168,7 @@ class Swapping:
 
 
 def _floor(store: Store) -> int:
-    """Return how many FlowFiles stay in memory: fewer where each has large attributes."""
+    """Return the number of FlowFiles to keep in memory: lower if attributes are large."""
     memory = store.memory
     mean_bytes = max(1, memory.used_bytes // max(1, len(memory)))
     return max(1, min(FLOOR_COUNT, FLOOR_BYTES // mean_bytes))

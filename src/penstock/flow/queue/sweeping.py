@@ -1,10 +1,10 @@
-"""Letting rows of swap files go without loading them: expired ones, and dropped ones.
+"""Sweeps: remove expired or dropped rows of swap files without loading them.
 
-Owns finding them by columns, and the order of things: recorded by the home first, then gone from
-the queue. Does not own what is expired or dropped.
+Owns finding them by columns, and the order of steps: first the swap store records the removal, then
+the rows leave the queue. Does not own the choice of rows.
 
-Invariant: a run that is swept is busy: nobody takes from it until the home has recorded the sweep
-or refused it.
+Invariant: a cursor that is being swept is busy: nothing is taken from it until the swap store has
+recorded or refused the sweep.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ Select = Callable[[Page], Mask]
 
 @dataclass(frozen=True, slots=True)
 class SweptRows:
-    """FlowFiles that went from a swap file without being loaded; the journal knows already.
+    """FlowFiles that were removed from a swap file without being loaded; already in the journal.
 
     Attributes:
-        file: Where they were.
-        count: How many.
-        size_bytes: Of their content.
-        claims: How many of them referred to each resource claim.
+        file: Their swap file.
+        count: Number of FlowFiles.
+        size_bytes: Their content bytes.
+        claims: Number of them that referred to each resource claim.
     """
 
     file: SwapFile
@@ -53,20 +53,21 @@ class _Found:
 
 
 def sweep(contents: Contents, store: Store, run: Run, select: Select | None) -> SweptRows | None:
-    """Let rows of one run go. The mutex is not held.
+    """Remove rows of one cursor. The mutex is not held.
 
     Args:
-        contents: The queue's.
-        store: Where the run is.
-        run: Which.
-        select: Says which rows of a page go; None: all that are left, without reading them.
+        contents: State of the queue.
+        store: Store of the cursor.
+        run: The cursor.
+        select: Returns a mask of rows of a page to remove; None: all remaining rows, without
+            reading them.
 
     Returns:
-        What went, or None if nothing did.
+        Removed rows; None if there were none.
 
     Raises:
-        Unavailable: The home cannot record it now; nothing went.
-        NotFound, CorruptData: The file cannot be read; nothing went.
+        Unavailable: The swap store cannot record it now; nothing was removed.
+        NotFound, CorruptData: The file cannot be read; nothing was removed.
     """
     with contents.mutex:
         while run.is_busy or run.is_read_ahead:
@@ -83,7 +84,9 @@ def sweep(contents: Contents, store: Store, run: Run, select: Select | None) -> 
         else:
             found = _find(contents, run, left, select)
         count = len(found.rows)
-        going = run.leaving(found.rows, found.size_bytes)  # nobody else changes it while it is busy
+        going = run.leaving(
+            found.rows, found.size_bytes
+        )  # no other thread changes it while it is busy
         swept = SweptRows(run.file, count, found.size_bytes, found.claims) if count else None
         if select is None:
             contents.home.discard(run.file)
@@ -93,12 +96,12 @@ def sweep(contents: Contents, store: Store, run: Run, select: Select | None) -> 
     finally:
         with contents.mutex:
             run.is_busy = False
-            contents.mutex.notify_all()  # they wait for the mutex, which is held until the end
+            contents.mutex.notify_all()  # they wait for the mutex
             if leaving is not None:
                 try:
                     run.leave(leaving)
                 except BaseException:
-                    run.leave(leaving)  # the home has recorded it, and that cannot be undone
+                    run.leave(leaving)  # the swap store has recorded it, which cannot be undone
                     raise
                 run.min_entry_ms = found.min_entry_ms or run.min_entry_ms
             store.runs.changed(run)

@@ -1,9 +1,9 @@
-"""Taking FlowFiles out of a queue, in order or as a filter likes.
+"""Takes FlowFiles out of a queue, in order or by a filter.
 
-Owns waiting for what is just being written or swept, setting expired ones apart, and showing
-FlowFiles to a filter without the mutex. Does not own what is told to others afterwards (`queue`).
+Owns waiting for writes and sweeps, separating expired FlowFiles, and passing FlowFiles to a filter
+without the mutex. Does not own the notifications that follow (`queue`).
 
-Invariant: what was taken is handed out, or goes back, whatever is raised.
+Invariant: FlowFiles that were taken are handed out or put back, whatever is raised.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SHOWN_AT_ONCE = 256
 
 
 class Verdict(enum.Enum):
-    """What a filter says of a FlowFile, and whether it wants to see more."""
+    """Verdict of a filter on a FlowFile, and whether it wants to see more."""
 
     ACCEPT = "accept"
     REJECT = "reject"
@@ -33,23 +33,25 @@ class Verdict(enum.Enum):
 
     @property
     def is_accepted(self) -> bool:
-        """Say whether the FlowFile is taken."""
+        """Return whether the FlowFile is taken."""
         return self in {Verdict.ACCEPT, Verdict.ACCEPT_AND_STOP}
 
     @property
     def is_last(self) -> bool:
-        """Say whether the filter wants no more."""
+        """Return whether the filter stops."""
         return self in {Verdict.ACCEPT_AND_STOP, Verdict.REJECT_AND_STOP}
 
 
 @dataclass(frozen=True, slots=True)
 class Polled:
-    """What a poll gave.
+    """Result of a poll.
 
     Attributes:
-        flowfiles: In order; they count as unacknowledged until `acknowledge`.
-        expired: Were in memory and left the queue; the caller has the journal remove them.
-        expired_rows: Were swapped and left the queue; the journal knows already (`SwapHome`).
+        flowfiles: FlowFiles in order; they count as unacknowledged until `acknowledge`.
+        expired: Expired FlowFiles that were in memory and left the queue; the caller removes them
+            from the journal.
+        expired_rows: Expired rows of swap files that left the queue; already in the journal
+            (`SwapHome`).
     """
 
     flowfiles: list[FlowFile]
@@ -58,11 +60,11 @@ class Polled:
 
 
 class Taking:
-    """Takes FlowFiles out of a queue, for whoever polls it.
+    """Takes FlowFiles out of a queue, for polls.
 
     Args:
-        contents: The queue's.
-        expiring: Sets those apart that are too old.
+        contents: State of the queue.
+        expiring: Separates expired FlowFiles.
     """
 
     def __init__(self, contents: Contents, expiring: Expiring) -> None:
@@ -72,7 +74,7 @@ class Taking:
         self._filtering_thread: int | None = None
 
     def take(self, limit: int) -> Polled:
-        """Take up to so many, in order. Takes the mutex itself."""
+        """Take up to `limit` FlowFiles, in order. Acquires the mutex itself."""
         polled = Polled([], [], self._expiring.expire_rows())
         with self._mutex:
             self._wait_for_filter()
@@ -80,7 +82,10 @@ class Taking:
         return polled
 
     def give_back(self, polled: Polled) -> None:
-        """Take back what was polled, because nobody got it. Takes the mutex itself."""
+        """Put polled FlowFiles back, because the caller did not receive them.
+
+        Acquires the mutex itself.
+        """
         with self._mutex:
             self._contents.returned += polled.flowfiles
             self._contents.returned += polled.expired
@@ -88,16 +93,18 @@ class Taking:
             self._contents.unacknowledged.add(-count, -size_bytes)
 
     def sort_returned(self) -> None:
-        """Bring what a filter left into order. Takes the mutex itself."""
+        """Put back FlowFiles that a filter rejected. Acquires the mutex itself."""
         if self._contents.returned:
             with self._mutex:
                 self._contents.sort_returned()
 
     def take_where(self, accept: Callable[[FlowFile], Verdict]) -> Polled:
-        """Take what a filter accepts. Takes the mutex itself, but not around the filter.
+        """Take the FlowFiles that a filter accepts.
+
+        Acquires the mutex itself, but not during the filter.
 
         Raises:
-            Conflict: The filter polls the queue that it is asked for.
+            Conflict: The filter polled this queue.
         """
         contents = self._contents
         polled = Polled([], [], self._expiring.expire_rows())
@@ -126,13 +133,15 @@ class Taking:
     def _take(
         self, limit: int, kept: list[FlowFile], expired: list[FlowFile], tally: Tally
     ) -> None:
-        """Take up to so many that are not expired; nothing if it raises. The mutex is held.
+        """Take up to `limit` FlowFiles that are not expired; nothing if it raises.
+
+        The mutex is held.
 
         Args:
-            limit: How many.
-            kept: Empty; gets those that are not expired.
-            expired: Gets the others.
-            tally: Counts those that are not.
+            limit: Maximum number.
+            kept: Empty list; receives those that are not expired.
+            expired: Receives the others.
+            tally: Counts those that are not expired.
         """
         found: list[FlowFile] = []
         there = len(expired)
@@ -140,7 +149,7 @@ class Taking:
             self._take_into(kept, expired, found, limit)
             tally.add(*_count(kept))
         except BaseException:
-            # One that was just moved from one list to another is in both.
+            # A FlowFile that was being moved between two lists may be in both.
             taken = {one.id: one for one in (*kept, *expired[there:], *found)}
             self._contents.returned += taken.values()
             kept.clear()
@@ -154,13 +163,13 @@ class Taking:
         found: list[FlowFile],
         limit: int,
     ) -> None:
-        """Take; whatever is raised, each FlowFile that was taken is in one of the lists."""
+        """Take FlowFiles; whatever is raised, each one taken is in one of the lists."""
         contents = self._contents
         while len(kept) < limit:
             contents.admit_due()
             while contents.main.runs.resolve_one():
                 pass
-            if contents.main.runs.is_unread:  # a run that is being swept may hold the first one
+            if contents.main.runs.is_unread:  # a cursor that is being swept may hold the first one
                 self._mutex.wait()
                 continue
             contents.main.take(found, limit - len(kept))
@@ -181,7 +190,7 @@ class Taking:
         kept: list[FlowFile],
         expired: list[FlowFile],
     ) -> None:
-        """Show FlowFiles to a filter; what was taken is in one of the lists, whatever it raises."""
+        """Pass FlowFiles to a filter; each one taken is in one of the lists, whatever it raises."""
         while len(kept) < self._contents.options.swap_threshold:
             batch: list[FlowFile] = []
             with self._mutex:
@@ -204,8 +213,8 @@ class Taking:
         while self._filtering_thread is not None:
             if self._filtering_thread == threading.get_ident():
                 raise Conflict(
-                    f"queue {self._contents.queue_id}: a filter polls the queue it is asked for; "
-                    "have it answer from the FlowFile alone"
+                    f"queue {self._contents.queue_id}: a filter must not poll the queue that "
+                    "called it; decide by the FlowFile alone"
                 )
             self._mutex.wait()
 

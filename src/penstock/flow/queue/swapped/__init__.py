@@ -1,1 +1,1 @@
-"""FlowFiles in swap files: runs that are read in order, by windows."""
+"""FlowFiles in swap files: cursors that read them in order, window by window."""

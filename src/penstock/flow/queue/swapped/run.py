@@ -1,16 +1,17 @@
-"""A run: one swap file as a sorted sequence of FlowFiles, read by windows.
+"""Cursor of a swap file: a sorted sequence of FlowFiles, read in windows.
 
-Owns which rows are left, and in which order they come. Does not own the order (keys are made by the
-store it is in), those read ahead (`window`), nor the file (`home`).
+Owns the remaining rows and their order. Does not own the rule of the order (the store computes
+keys), rows read ahead (`window`), nor the file (`home`).
 
 Invariants:
 
-- `key` is never greater than the key of the next FlowFile: it is that key, or that of the last one
-  taken; None: nothing is known yet.
-- Rows before the first of the window, in the run's order, were taken; `gone` has those that left in
-  another way. Letting the window go therefore loses nothing and writes nothing.
-- `tally` moves with what is left, and with the window, once a store has the run.
-- What changes a run changes all of it or nothing, whatever it raises: what may raise comes first.
+- `key` is never above the key of the next FlowFile: it is that key, or the one of the last FlowFile
+  taken; None: unknown.
+- Rows before the first one of the window, in the cursor's order, were taken; `gone` marks those
+  that left in another way. Therefore discarding the window loses nothing and writes nothing.
+- `tally` changes with the remaining rows, and with the window, once a store has the cursor.
+- A method that changes a cursor changes all of it or nothing, whatever it raises: steps that may
+  raise come first.
 """
 
 from __future__ import annotations
@@ -33,32 +34,32 @@ if TYPE_CHECKING:
 
 KeyMaker = Callable[[Sequence["FlowFile"]], list["Key"]]
 RowNumbers = npt.NDArray[np.int64]
-# What runs are ranked by.
+# Rank of a cursor.
 Rank = tuple["Key", bool, int]
 
 
 @dataclass(slots=True)
 class Tally:
-    """Counts that move together."""
+    """Counts that change together."""
 
     count: int = 0
     size_bytes: int = 0
 
     def add(self, count: int, size_bytes: int) -> None:
-        """Count more, or less."""
+        """Add to the counts, or subtract."""
         self.count += count
         self.size_bytes += size_bytes
 
 
 @dataclass(slots=True)
 class RunsTally(Tally):
-    """What is left in the runs of a store, and about what their windows take of the memory."""
+    """Remaining rows of a store's cursors, and approximate memory of their windows."""
 
     window_bytes: int = 0
 
 
 class Plan(NamedTuple):
-    """Rows of a run to be read: their places in its order, their numbers in the file."""
+    """Rows of a cursor to read: their positions in its order, and their numbers in the file."""
 
     places: RowNumbers
     rows: RowNumbers
@@ -67,7 +68,7 @@ class Plan(NamedTuple):
 
 
 class Leaving(NamedTuple):
-    """Rows that are about to leave a run in another way than by `take`; see `Run.leaving`."""
+    """Rows that will leave a cursor other than by `take`; see `Run.leaving`."""
 
     gone: npt.NDArray[np.bool_]
     rows: int
@@ -77,7 +78,7 @@ class Leaving(NamedTuple):
 
 
 class Reordered(NamedTuple):
-    """A run in another order; see `Run.reordered`."""
+    """Cursor in another order; see `Run.reordered`."""
 
     is_sorted: bool
     gone: npt.NDArray[np.bool_] | None
@@ -85,12 +86,12 @@ class Reordered(NamedTuple):
 
 
 class Run:
-    """One swap file, read in order. The queue's mutex is held around every call but `read`.
+    """Swap file, read in order. The queue's mutex is held during every call except `read`.
 
     Args:
         file: The swap file.
-        number: Tells runs apart that compare alike.
-        tally: Counts what is left, and read ahead, in all runs of a store.
+        number: Distinguishes cursors with equal keys.
+        tally: Counts remaining rows, and rows read ahead, of all cursors of a store.
     """
 
     def __init__(self, file: SwapFile, number: int, tally: RunsTally) -> None:
@@ -115,32 +116,32 @@ class Run:
 
     @property
     def is_begun(self) -> bool:
-        """Say whether some of it is read or taken, so that more of it is wanted soon."""
+        """Return whether part of it is read or taken, so that more is needed soon."""
         return bool(self.window) or self.left < self.file.summary.count
 
     @property
     def is_read_out(self) -> bool:
-        """Say whether nothing is left behind the window."""
+        """Return whether no rows follow the window."""
         return self._position >= self.file.summary.count
 
     def open(self, home: SwapHome) -> SwapReader:
-        """Return the reader, opening the file if it is not open. Raises as `SwapHome.open`."""
+        """Return the reader; open the file if it is not open. Raises as `SwapHome.open`."""
         if self._reader is None:
             self._reader = home.open(self.file)
         return self._reader
 
     def close(self) -> None:
-        """Close the file; it is opened again when it is needed."""
+        """Close the file; it is opened again on demand."""
         if self._reader is not None and not self.is_read_ahead:
             reader, self._reader = self._reader, None
             reader.close()
 
     def plan(self, count: int, start: int | None = None) -> Plan:
-        """Return about so many rows behind the window, or from a place on in the run's order."""
+        """Return about `count` rows after the window, or from a position in the cursor's order."""
         start = self._position if start is None else start
         end = start + count
         if self._order is None and count >= PAGE_ROWS:
-            end -= end % PAGE_ROWS  # a page that is read in part is unpacked twice
+            end -= end % PAGE_ROWS  # a partly read page is unpacked twice
         end = min(end, self.file.summary.count)
         places = np.arange(start, end)
         rows = places if self._order is None else self._order[start:end].astype(np.int64)
@@ -150,7 +151,7 @@ class Run:
         return Plan(places, rows, end, self.generation)
 
     def attach(self, plan: Plan, found: Rows, keys: Sequence[Key]) -> None:
-        """Add what was read behind the window; what was lost is told to `lose` before."""
+        """Add rows that were read after the window; lost rows were passed to `lose` before."""
         places = plan.places
         if len(found.lost):
             places = places[~np.isin(plan.rows, found.lost)]
@@ -168,17 +169,17 @@ class Run:
         before: Key | None,
         loaded: Callable[[list[FlowFile], list[int]], None],
     ) -> int:
-        """Take from the window what comes before a key; return how many.
+        """Take the FlowFiles of the window whose keys are below a key; return their number.
 
         Args:
-            found: Gets what is taken.
-            limit: How many at most.
-            before: The key; None: any.
-            loaded: Told of the FlowFiles and their rows; if it raises, nothing was taken.
+            found: Receives them.
+            limit: Maximum number.
+            before: The key; None: no bound.
+            loaded: Called with the FlowFiles and their rows; if it raises, nothing was taken.
         """
         taken, places, key, rest = self.window.first(limit, before)
         count = len(taken)
-        # Whatever was estimated on the way is corrected with the last one.
+        # The last FlowFile corrects the earlier estimates.
         last = count == self.left
         size_bytes = self.left_bytes if last else sum([one.size for one in taken])
         there = len(found)
@@ -198,7 +199,7 @@ class Run:
         return count
 
     def let_go(self) -> None:
-        """Forget the window; it will be read again."""
+        """Discard the window; it will be read again."""
         key, position = self.key, self._position
         if self.window:
             key, position = self.window.key, self.window.place
@@ -210,7 +211,7 @@ class Run:
         self.close()
 
     def remaining(self) -> npt.NDArray[np.bool_]:
-        """Return for each row of the file whether it is left in this run."""
+        """Return a mask of the file's rows that remain in this cursor."""
         left = np.ones(self.file.summary.count, np.bool_)
         taken = self.window.place if self.window else self._position
         left[slice(taken) if self._order is None else self._order[:taken]] = False
@@ -219,9 +220,9 @@ class Run:
         return left
 
     def leaving(self, rows: RowNumbers, size_bytes: int) -> Leaving:
-        """Return what `leave` changes when rows are gone that are left, and changes nothing yet.
+        """Return the changes that `leave` makes for rows to remove, without making them yet.
 
-        The run must be busy in between, so that the home can record it.
+        The cursor must be busy in between, so that the swap store can record the removal.
         """
         count = self.file.summary.count
         gone = np.zeros(count, np.bool_) if self._gone is None else self._gone.copy()
@@ -237,7 +238,7 @@ class Run:
         return Leaving(gone, len(rows), size_bytes, window, key)
 
     def leave(self, leaving: Leaving) -> None:
-        """Count rows as gone: expired, dropped, or done with before a restart; raises nothing."""
+        """Count rows as removed: expired, dropped, or done before a restart; never raises."""
         self.generation += 1
         self._gone, self.key = leaving.gone, leaving.key
         self.left -= leaving.rows
@@ -249,7 +250,7 @@ class Run:
         self.window = window
 
     def lose(self, rows: RowNumbers) -> None:
-        """Count rows as gone that cannot be read; what they held of the bytes is not known."""
+        """Count unreadable rows as removed; their content bytes are unknown."""
         share = self.left_bytes * len(rows) // self.left if self.left else 0
         self.leave(self.leaving(rows, share))
 
@@ -257,14 +258,14 @@ class Run:
         """Read in another order from now on.
 
         Args:
-            rows: All that are left, as they were read.
+            rows: All remaining rows, as they were read.
             keys: Their keys.
         """
         ranked = sorted(range(len(keys)), key=keys.__getitem__)
         left = np.zeros(self.file.summary.count, np.bool_)
         left[rows] = True
         gone = ~left
-        # What is gone goes to the front, as if it were taken.
+        # Removed rows go to the front, as if they were taken.
         order = np.concatenate((np.flatnonzero(gone), rows[ranked])).astype(np.int32)
         nothing = Window()
         self._gone, self._order = gone, order
@@ -276,15 +277,15 @@ class Run:
         self.key = keys[ranked[0]] if ranked else None
 
     def reordered(self, order: str) -> Reordered:
-        """Return what `reorder` changes for another order, and change nothing yet."""
+        """Return the changes that `reorder` makes for another order, without making them yet."""
         left = self.remaining()
         gone = None if left.all() else ~left
         return Reordered(self.file.summary.order == order, gone, Window())
 
     def reorder(self, reordered: Reordered) -> None:
-        """Read in another order: as the file is sorted, or in one that `resort` brings.
+        """Read in another order: that of the file, or one that `resort` provides.
 
-        What was taken is remembered row by row. Raises nothing.
+        Taken rows are remembered individually. Never raises.
         """
         self.is_sorted, self._gone, nothing = reordered
         self._order = None
@@ -296,17 +297,18 @@ class Run:
 
 
 def rank(run: Run) -> Rank:
-    """Return what says which of two runs with a key comes first.
+    """Return the rank of a cursor with a key, for comparison with others.
 
-    Of two with the same key it is the one without a window: its key is that of the last one taken,
-    which is the first of the other by now if it was given back and swapped out again.
+    Of two with the same key, the one without a window comes first: its key is that of the last
+    FlowFile taken. If that one was given back and swapped out again, it is now the first of the
+    other cursor.
     """
     assert run.key is not None
     return run.key, bool(run.window), run.number
 
 
 def entries_of(run: Run, reader: SwapReader, keys: KeyMaker) -> Iterator[Entry]:
-    """Yield what is left of a sorted run in order, changing nothing; pages are read as needed."""
+    """Yield the remaining entries of a sorted cursor, without changes; reads pages on demand."""
     yield from run.window.entries()
     position = run.plan(0).end
     while position < run.file.summary.count:

@@ -1,14 +1,14 @@
-"""The part of a store that is in swap files: sorted runs, ranked by their heads.
+"""Part of a store in swap files: sorted cursors, ranked by their heads.
 
-Owns which run comes first, and when one that could not be read is tried again. Does not own what is
-read of runs (`windows`), nor the rows of one run (`run`).
+Owns the order of cursors, and the retry of those that could not be read. Does not own reading
+(`windows`), nor the rows of one cursor (`run`).
 
 Invariants:
 
-- A ranked run's key is never greater than that of its next FlowFile; it needs no window until that
-  key is the least of all.
-- A file that cannot be read now rests for a while, and nothing waits for it.
-- A run that still has rows is ranked, unread or resting, whatever a call of a port raised.
+- The key of a ranked cursor is never above that of its next FlowFile; it needs no window until that
+  key is the lowest of all.
+- A file that cannot be read now is retried later, and no thread waits for it.
+- A cursor with rows is ranked, unread or waiting for a retry, whatever a call of a port raised.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ def _ranked(run: Run) -> _Ranked:
 
 
 class Runs:
-    """Swap files in one order. The queue's mutex is held around every call.
+    """Swap files in one order. The queue's mutex is held during every call.
 
     Args:
-        order: What the order is called in swap files.
+        order: Name of the order in swap files.
         windows: Reads them.
-        clock: Says when a run that could not be read is tried again.
+        clock: For the retry of a file that could not be read.
 
     Attributes:
-        swapped: What is left in all runs.
+        swapped: Remaining rows of all cursors.
     """
 
     def __init__(self, order: str, windows: Windows, clock: Clock) -> None:
@@ -65,23 +65,23 @@ class Runs:
 
     @property
     def is_unread(self) -> bool:
-        """Say whether the head of some run is not known (it is being swept, or was just added)."""
+        """Return whether a cursor's head is unknown (it is being swept, or was just added)."""
         return bool(self._unread)
 
     @property
     def is_at_rest(self) -> bool:
-        """Say whether no run can be read now, or there is none."""
+        """Return whether no cursor can be read now, or there is none."""
         return not (self._ranked or self._unread)
 
     @property
     def retry_at_s(self) -> float | None:
-        """Return when a run that cannot be read is tried again, monotonic; None: there is none."""
+        """Return when an unreadable cursor is retried, monotonic; None if there is none."""
         return min((run.retry_at_s for run in self._resting), default=None)
 
-    # -- runs come, change and go
+    # -- adding, changing and removing cursors
 
     def add(self, file: SwapFile) -> Run:
-        """Add a swap file whose first key is not known."""
+        """Add a swap file whose first key is unknown."""
         run = self._new(file)
         run.is_sorted = file.summary.order == self._order
         self._unread.append(run)
@@ -99,7 +99,7 @@ class Runs:
         self.swapped.size_bytes += run.left_bytes
 
     def adopt(self, run: Run, other: Runs) -> None:
-        """Take a run that is ranked over from another store, whose order is another."""
+        """Move a ranked cursor here from another store with another order."""
         reordered = run.reordered(self._order)
         rest = other._ranked_but(run)
         self._unread.append(run)
@@ -117,7 +117,7 @@ class Runs:
         run.reorder(reordered)
 
     def changed(self, run: Run) -> None:
-        """Rank a run anew after rows of it went, or forget it when none are left."""
+        """Rank a cursor again after rows of it were removed; remove it if it has none."""
         if run in self._unread or run in self._resting:
             if not run.left:
                 for runs in (self._unread, self._resting):
@@ -132,7 +132,7 @@ class Runs:
             run.close()
 
     def reorder(self, order: str) -> None:
-        """Order everything anew; runs are sorted when they are read next."""
+        """Change the order; cursors are sorted when they are read next."""
         unread = [*self._unread, *self.ranked()]
         reordered = [(run, run.reordered(order)) for run in (*unread, *self._resting)]
         self._order, self._unread, self._ranked = order, unread, []
@@ -144,7 +144,7 @@ class Runs:
         return Run(file, self._number, self.swapped)
 
     def _rank(self, run: Run) -> None:
-        """Rank a run that is not ranked; if a comparison raises, it is not."""
+        """Rank an unranked cursor; if a comparison raises, it stays unranked."""
         entry = _ranked(run)
         try:
             heapq.heappush(self._ranked, entry)
@@ -154,41 +154,41 @@ class Runs:
             raise
 
     def _ranked_but(self, run: Run) -> list[_Ranked]:
-        """Return a heap of the runs whose head is known, but for one."""
+        """Return a heap of the cursors whose head is known, except one."""
         ranked = [one for one in self._ranked if one[-1] is not run]
         heapq.heapify(ranked)
         return ranked
 
-    # -- out
+    # -- taking
 
     def head(self) -> Key | None:
-        """Return the least key known: of the next FlowFile, or a little less; None: no run."""
+        """Return the lowest key known: that of the next FlowFile, or lower; None: no cursor."""
         return self._ranked[0][0][0] if self._ranked else None
 
     def ranked(self) -> list[Run]:
-        """Return the runs whose head is known; the one that comes first is the first of them."""
+        """Return the cursors whose head is known; only the first is in its place."""
         return [run for _, run in self._ranked]
 
     def first(self) -> Run:
-        """Return the run that comes first; there is one."""
+        """Return the first cursor; one must exist."""
         return self._ranked[0][-1]
 
     def take(self, found: list[FlowFile], limit: int, before: Key | None) -> int:
-        """Take from the window of the first run what comes before a key and before other runs.
+        """Take from the first cursor's window the FlowFiles before a key and before other cursors.
 
         Args:
-            found: Gets what is taken, also if closing a file raises afterwards.
-            limit: How many at most.
-            before: The key; None: any.
+            found: Receives them, even if closing a file raises afterwards.
+            limit: Maximum number.
+            before: The key; None: no bound.
 
         Returns:
-            How many were taken.
+            Number of FlowFiles taken.
         """
         run = self.first()
         stops = [ranked[0][0] for ranked in self._ranked[1:3]]
         stops += [] if before is None else [before]
         count = self._windows.take(run, found, limit, min(stops, default=None))
-        # If this raises, its old rank is too early, and it is read and ranked anew.
+        # If this raises, its old rank is too early, so that it is read and ranked again.
         if run.left:
             heapq.heapreplace(self._ranked, _ranked(run))
         else:
@@ -199,7 +199,7 @@ class Runs:
     # -- reading
 
     def resolve_one(self) -> bool:
-        """Read the head of one run that is not known; False when all are that can be."""
+        """Read the head of one cursor with an unknown head; return False if none can be read."""
         if self._resting:
             now_s = self._clock.monotonic_s()
             resting = [run for run in self._resting if run.retry_at_s > now_s]
@@ -209,12 +209,12 @@ class Runs:
             if not run.is_busy:
                 self._read(run)
                 if run.left and self._unread:
-                    run.let_go()  # its head is known now; most of many are not wanted soon
+                    run.let_go()  # its head is known now; of many cursors, most are not needed soon
                 return True
         return False
 
     def settle_first(self) -> bool:
-        """Read a window of the first run if it has none; False when there was nothing to do."""
+        """Read a window of the first cursor if it has none; return False if it has one."""
         run = self.first()
         if run.window or run.is_busy or run.is_read_ahead:
             return False
@@ -224,9 +224,9 @@ class Runs:
         return True
 
     def _read(self, run: Run) -> None:
-        """Read a window of an unread run and rank it; or it ends, or rests if it cannot be read.
+        """Read a window of an unread cursor and rank it; it may also end, or wait for a retry.
 
-        Whatever else is raised passes through, and the run stays unread.
+        Any other exception is passed on, and the cursor stays unread.
         """
         try:
             self._windows.read(run, self.ranked())

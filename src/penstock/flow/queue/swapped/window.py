@@ -1,7 +1,8 @@
-"""The window of a run: the next of its FlowFiles, read ahead into memory.
+"""Window of a cursor: its next FlowFiles, read ahead into memory.
 
-Owns these, their keys and their places in the run's order, side by side. Does not own which they
-are (`run`), nor when it is read or let go (`windows`). Guarded by the queue's mutex.
+Owns these FlowFiles, their keys and their positions in the cursor's order, as parallel lists. Does
+not own the selection (`run`), nor when it is read or discarded (`windows`). Guarded by the queue's
+mutex.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ Entry = tuple["Key", "FlowFile"]
 
 
 class FromWindow(NamedTuple):
-    """The first FlowFiles of a window.
+    """First FlowFiles of a window.
 
     Attributes:
-        flowfiles: In order.
-        places: Theirs, in the run's order.
-        key: Of the first one behind them; where there is none, of the last of them.
+        flowfiles: The FlowFiles, in order.
+        places: Their positions in the cursor's order.
+        key: Key of the first one after them; if there is none, of the last of them.
         rest: The window without them.
     """
 
@@ -38,15 +39,15 @@ class FromWindow(NamedTuple):
 
 
 class Window:
-    """FlowFiles in order; its length is how many are left of them. It never changes.
+    """Immutable window of FlowFiles in order; its length is the number of remaining FlowFiles.
 
     Args:
         keys: The keys.
         flowfiles: The FlowFiles.
-        places: Their places in the run's order.
+        places: Their positions in the cursor's order.
 
     Attributes:
-        used_bytes: About what it takes of the memory.
+        used_bytes: Approximate memory that it takes.
     """
 
     __slots__ = ("_at", "_flowfiles", "_keys", "_places", "used_bytes")
@@ -60,7 +61,7 @@ class Window:
         self._keys = keys
         self._flowfiles = flowfiles
         self._places = places
-        self._at = 0  # those before it were taken
+        self._at = 0  # earlier ones were taken
         self.used_bytes = heap_bytes(flowfiles) if flowfiles else 0
 
     def __len__(self) -> int:
@@ -68,17 +69,17 @@ class Window:
 
     @property
     def key(self) -> Key:
-        """Return the key of the first; there is one."""
+        """Return the key of the first FlowFile; one must exist."""
         return self._keys[self._at]
 
     @property
     def place(self) -> int:
-        """Return the place of the first; there is one."""
+        """Return the position of the first FlowFile; one must exist."""
         return self._places[self._at]
 
     @property
     def places(self) -> Sequence[int]:
-        """Return the places of all."""
+        """Return the positions of all."""
         return self._places[self._at :]
 
     def entries(self) -> list[Entry]:
@@ -88,7 +89,7 @@ class Window:
     def with_more(
         self, keys: Iterable[Key], flowfiles: Iterable[FlowFile], places: Iterable[int]
     ) -> Window:
-        """Return a window of these and of what comes behind them."""
+        """Return a window of these and of FlowFiles that follow them."""
         at = self._at
         return Window(
             [*self._keys[at:], *keys],
@@ -97,7 +98,7 @@ class Window:
         )
 
     def first(self, limit: int, before: Key | None) -> FromWindow:
-        """Return up to `limit` from the front, all with keys less than `before`; there is one."""
+        """Return up to `limit` FlowFiles from the front, with keys below `before`; at least one."""
         keys, start = self._keys, self._at
         end = len(keys) if before is None else bisect_left(keys, before, start)
         end = min(end, start + limit)
@@ -110,7 +111,7 @@ class Window:
         return FromWindow(taken, list(self._places[start:end]), key, rest)
 
     def only(self, kept: Sequence[bool]) -> Window:
-        """Return a window of some of them: of each, whether it stays."""
+        """Return a window of selected FlowFiles: for each, whether it stays."""
         at = self._at
         return Window(
             list(compress(self._keys[at:], kept)),

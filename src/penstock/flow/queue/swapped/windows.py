@@ -1,14 +1,14 @@
-"""What is read of runs: windows of rows, all together within a bound.
+"""Windows of rows that are read from swap files, all together within a bound.
 
-Owns how much of a run is read at once, which windows go when all are too many, bringing a run into
-an order, and what is lost with rows that cannot be read. Does not own which run comes first
-(`runs`), nor the rows of one run (`run`).
+Owns how much of a swap file is read at once, which windows are discarded when there are too many
+rows, sorting, and the damage of rows that cannot be read. Does not own the order of cursors
+(`runs`), nor the rows of one cursor (`run`).
 
 Invariants:
 
-- All windows together keep within their bound, but for a few rows of each run that is open.
-- A file that is missing or damaged costs what is damaged; one that cannot be read now keeps all it
-  has.
+- All windows together stay within their bound, except for a few rows of each open cursor.
+- Of a missing or damaged file only the damaged rows are lost. A file that cannot be read now loses
+  nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WINDOW_ROWS_MAX: Final = 2_048
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Rows of a swap file that cannot be read, to be told to the home without the mutex."""
+    """Unreadable rows of a swap file, to be reported to the swap store without the mutex."""
 
     file: SwapFile
     rows: RowNumbers
@@ -40,18 +40,18 @@ class Damage:
 
 
 class Windows:
-    """Reads rows of runs. The queue's mutex is held around every call.
+    """Reads rows of cursors. The queue's mutex is held during every call.
 
-    What is asked of one run is told of the others, too, that are open: they share the bound.
+    Methods for one cursor also receive the other open ones, because they share the bound.
 
     Args:
-        keys: Makes the keys of FlowFiles.
-        home: Where swap files are.
+        keys: Computes the keys of FlowFiles.
+        home: Swap store.
 
     Attributes:
-        keys: The one of the order that is wanted now.
-        rows: Rows that may be in memory, all windows together.
-        damages: What was found since somebody took them.
+        keys: Keys of the current order.
+        rows: Maximum number of rows in memory, for all windows together.
+        damages: Damage found since the last report.
     """
 
     def __init__(self, keys: KeyMaker, home: SwapHome) -> None:
@@ -61,10 +61,10 @@ class Windows:
         self._home = home
 
     def read(self, run: Run, others: Sequence[Run]) -> None:
-        """Read a window of a run, in order; nothing is left of it if nothing can be read.
+        """Read a window of a cursor, in order; if nothing can be read, no rows remain.
 
         Raises:
-            Unavailable: It cannot be read now; all that is left of it is left.
+            Unavailable: It cannot be read now; all rows remain.
         """
         try:
             if not run.is_sorted:
@@ -81,7 +81,7 @@ class Windows:
             raise
 
     def take(self, run: Run, found: list[FlowFile], limit: int, before: Key | None) -> int:
-        """Take from the window of a run what comes before a key; return how many."""
+        """Take the FlowFiles of a window whose keys are below a key; return their number."""
 
         def loaded(taken: list[FlowFile], rows: list[int]) -> None:
             self._home.loaded(run.file, rows, [one.id for one in taken])
@@ -89,7 +89,7 @@ class Windows:
         return run.take(found, limit, before, loaded)
 
     def next_plan(self, run: Run, ranked: Sequence[Run]) -> Plan | None:
-        """Return what to read of a run behind its window, if it is time to read ahead."""
+        """Return the rows to read after a window, if it is time to read ahead."""
         rows = self._size(ranked)
         if run.is_busy or run.is_read_ahead or run.is_read_out:
             return None
@@ -98,19 +98,19 @@ class Windows:
         return run.plan(rows)
 
     def attach(self, run: Run, plan: Plan, found: Rows, keys: Sequence[Key]) -> bool:
-        """Take what was read without the mutex; False: the run changed meanwhile."""
+        """Add rows that were read without the mutex; return False if the cursor changed."""
         if plan.generation != run.generation:
             return False
         self._add(run, plan, found, keys)
         return True
 
     def entries(self, run: Run) -> Iterator[Entry]:
-        """Yield what is left of a sorted run in order, as far as it can be read."""
-        with suppress(PenstockError):  # a look does not judge; the next poll does
+        """Yield the remaining entries of a sorted cursor in order, as far as it can be read."""
+        with suppress(PenstockError):  # a listing ignores damage; the next poll handles it
             yield from entries_of(run, run.open(self._home), self.keys)
 
     def _sort(self, run: Run) -> None:
-        """Read all that is left of a run to bring it into this order."""
+        """Read all remaining rows of a cursor to sort it in this order."""
         rows = run.remaining().nonzero()[0]
         found = run.open(self._home).take(rows)
         self._lose(run, found.lost)
@@ -139,12 +139,12 @@ class Windows:
             raise
 
     def _size(self, others: Iterable[Run]) -> int:
-        """Return how many rows to read at once, so that all windows keep within their bound."""
+        """Return the number of rows to read at once, to keep all windows within their bound."""
         begun = sum(1 for run in others if run.is_begun) + 1
         return max(WINDOW_ROWS_MIN, min(WINDOW_ROWS_MAX, self.rows // begun))
 
     def _make_room(self, wanted: Run, others: Sequence[Run]) -> None:
-        """Let go the windows that are needed last, when all together are too many."""
+        """Discard the windows that are needed last, if all together are too large."""
         rest = self.rows - self._size(others)
         total = sum(len(run.window) for run in others)
         if total <= rest:
@@ -158,7 +158,7 @@ class Windows:
 
 
 def let_windows_go(runs: Iterable[Run]) -> int:
-    """Forget all windows; return how many rows these were."""
+    """Discard all windows; return their number of rows."""
     total = 0
     for run in runs:
         if _may_go(run):
