@@ -350,7 +350,7 @@ def test_a_class_that_is_gone_keeps_only_its_processors_from_running(world: Worl
     controller.close()
     world.kinds = {name: kind for name, kind in KINDS.items() if name != "Pass"}
     lost = world.open()
-    assert "there is no processor 'Pass'" in problems_of(lost, "Pass")
+    assert "unknown processor 'Pass'" in problems_of(lost, "Pass")
     assert states(lost)["End"] in {"running", "starting"}
 
 

@@ -87,7 +87,7 @@ def test_groups_side_by_side_and_deep() -> None:
     (connection,) = flow.build().connections
     assert (connection.source, connection.destination) == ("One/out", "Two/in")
     deep = one.group("Deep").input_port("in")
-    with pytest.raises(InvalidRequest, match="groups that do not touch"):
+    with pytest.raises(InvalidRequest, match="groups that are not neighbours"):
         flow.funnel("f") >> deep
 
 
@@ -95,13 +95,13 @@ def test_a_name_is_taken_once() -> None:
     flow = FlowBuilder("x")
     flow.processor("A", "T")
     for add in (flow.funnel, flow.input_port, flow.output_port, flow.group):
-        with pytest.raises(Conflict, match="a component 'A'"):
+        with pytest.raises(Conflict, match="component 'A' already"):
             add("A")
     flow.parameter("p", 1)
-    with pytest.raises(Conflict, match="a parameter 'p'"):
+    with pytest.raises(Conflict, match="parameter 'p' already"):
         flow.secret("p", env="P")
     flow.context("c", {})
-    with pytest.raises(Conflict, match="a parameter context 'c'"):
+    with pytest.raises(Conflict, match="parameter context 'c' already"):
         flow.context("c", {})
 
 
@@ -112,7 +112,7 @@ def test_what_does_not_fit_is_told_with_its_path() -> None:
     with pytest.raises(InvalidFlow) as error:
         flow.build()
     assert [str(problem) for problem in error.value.problems] == [
-        "parameters.s: say where the value is by exactly one of value, env and file",
+        "parameters.s: a parameter needs exactly one of value, env and file",
         "processors.A.concurrent_tasks: must be at least 1",
         "processors.A.properties.p: must be a text, a number, true, false or a list of texts",
     ]

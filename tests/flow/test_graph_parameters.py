@@ -90,7 +90,7 @@ def test_everything_that_is_missing_is_told_with_its_place() -> None:
         "f.yaml:4:6: parameters.b: file '/no/b' cannot be read: No such file or directory; make it "
         "readable",
         "f.yaml:5:6: parameters.c: file 'big' has more than 1048576 bytes: shorten it",
-        "f.yaml:6:6: parameters.d: file 'binary' is not in UTF-8: write it in UTF-8",
+        "f.yaml:6:6: parameters.d: file 'binary' is not valid UTF-8: encode it in UTF-8",
     ]
 
 
@@ -117,5 +117,5 @@ def test_values_are_not_searched_for_parameters() -> None:
     index = FlowIndex.of(read_flow("name: x\nparameters: {a: '#{b}', b: c}").flow)
     values = ParameterValues.load(index, {}, no_file)
     assert values.text(index.groups[0], "#{a}") == "#{b}"
-    with pytest.raises(InvalidFlow, match="there is no parameter 'bb' here; did you mean 'b'"):
+    with pytest.raises(InvalidFlow, match="unknown parameter 'bb'; did you mean 'b'"):
         values.text(index.groups[0], "#{bb}")

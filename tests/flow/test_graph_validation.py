@@ -41,43 +41,60 @@ def test_the_base_is_right() -> None:
 
 
 PROCESSORS = {
-    "{type: Putt}": "f.yaml:6:15: processors.Put.type: there is no processor type 'Putt'; did you "
+    "{type: Putt}": "f.yaml:6:15: processors.Put.type: unknown processor type 'Putt'; did you "
     "mean 'Put'?",
-    "{type: Zebra}": "f.yaml:6:15: processors.Put.type: there is no processor type 'Zebra'; "
-    "`penstock processor list` shows those there are",
+    "{type: Zebra}": "f.yaml:6:15: processors.Put.type: unknown processor type 'Zebra'; "
+    "`penstock processor list` shows all of them",
     "{type: Put, properties: {urk: a}}": "f.yaml:6:33: processors.Put.properties.urk: Put has no "
     "property 'urk'; did you mean 'url'?",
-    "{type: Put, properties: {zebra: a}}": "f.yaml:6:33: processors.Put.properties.zebra: Put has "
-    "no property 'zebra'; there are: url, user, password",
-    "{type: Put, properties: {password: clear}}": "f.yaml:6:43: processors.Put.properties.password:"
-    " this property is sensitive: give nothing but a sensitive parameter, #{name}",
-    "{type: Put, properties: {password: 'x#{secret}'}}": "f.yaml:6:43: processors.Put.properties."
-    "password: this property is sensitive: give nothing but a sensitive parameter, #{name}",
-    "{type: Put, properties: {password: '#{folder}'}}": "f.yaml:6:43: processors.Put.properties."
-    "password: this property is sensitive, but parameter 'folder' is not: give it by env or file",
-    "{type: Put, properties: {password: '#{sekret}'}}": "f.yaml:6:43: processors.Put.properties."
-    "password: there is no parameter 'sekret' here; did you mean 'secret'?",
+    "{type: Put, properties: {zebra: a}}": "f.yaml:6:33: processors.Put.properties.zebra: Put "
+    "has no property 'zebra'; its properties: url, user, "
+    "password",
+    "{type: Put, properties: {password: clear}}": "f.yaml:6:43: "
+    "processors.Put.properties.password: this "
+    "property is sensitive: use only a sensitive "
+    "parameter, #{name}",
+    "{type: Put, properties: {password: 'x#{secret}'}}": "f.yaml:6:43: "
+    "processors.Put.properties.password: "
+    "this property is sensitive: use only "
+    "a sensitive parameter, #{name}",
+    "{type: Put, properties: {password: '#{folder}'}}": "f.yaml:6:43: "
+    "processors.Put.properties.password: "
+    "this property is sensitive, but "
+    "parameter 'folder' is not: define it "
+    "by env or file",
+    "{type: Put, properties: {password: '#{sekret}'}}": "f.yaml:6:43: "
+    "processors.Put.properties.password: "
+    "unknown parameter 'sekret'; did you "
+    "mean 'secret'?",
     "{type: Put, properties: {url: '#{secret}'}}": "f.yaml:6:38: processors.Put.properties.url: "
-    "parameter 'secret' is sensitive, but this value is shown: use another",
+    "parameter 'secret' is sensitive, but this "
+    "value is shown: use another parameter",
     "{type: Put, properties: {url: '#{zebra}'}}": "f.yaml:6:38: processors.Put.properties.url: "
-    "there is no parameter 'zebra' here; declare it under parameters",
-    "{type: Put, properties: {url: '#{folder'}}": "f.yaml:6:38: processors.Put.properties.url: this "
-    "reference does not end: write #{name}, or ##{ for the characters",
+    "unknown parameter 'zebra'; declare it under "
+    "parameters",
+    "{type: Put, properties: {url: '#{folder'}}": "f.yaml:6:38: processors.Put.properties.url: "
+    "this reference is not closed: write #{name}, "
+    "or ##{ for the characters themselves",
     "{type: Put, properties: {user: me}}": "f.yaml:6:39: processors.Put.properties.user: needs a "
     "password, too: give both",
-    "{type: Put, auto_terminated: [done]}": "f.yaml:6:37: processors.Put.auto_terminated: Put has "
-    "no relationship 'done'; there are: none",
+    "{type: Put, auto_terminated: [done]}": "f.yaml:6:37: processors.Put.auto_terminated: Put "
+    "has no relationship 'done'; its relationships: none",
     "{type: Put, retry: {done: 3}}": "f.yaml:6:34: processors.Put.retry.done: Put has no "
-    "relationship 'done'; there are: none",
+    "relationship 'done'; its relationships: none",
     "{type: Put, retry: {done: {max_backoff: soon}}}": None,
-    "{type: Put, schedule: every blue moon}": "f.yaml:6:30: processors.Put.schedule.period: 'blue "
-    "moon' is no period: write a number and a unit, such as 10 sec, 1.5 hours or 100 ms",
-    "{type: Put, schedule: {period: 1 s}}": "f.yaml:6:39: processors.Put.schedule.period: event "
-    "driven, it has no period: leave it out, or write every PERIOD",
+    "{type: Put, schedule: every blue moon}": "f.yaml:6:30: processors.Put.schedule.period: "
+    "'blue moon' is not a period: write a number and "
+    "a unit, such as 10 sec, 1.5 hours or 100 ms",
+    "{type: Put, schedule: {period: 1 s}}": "f.yaml:6:39: processors.Put.schedule.period: an "
+    "event driven processor has no period: remove it, "
+    "or write every PERIOD",
     "{type: Put, schedule: {catch_up: true}}": "f.yaml:6:30: processors.Put.schedule: zone and "
-    "catch_up are for CRON driven: leave them out",
+    "catch_up apply only to CRON driven processors: "
+    "remove them",
     "{type: Put, yield_duration: '#{secret}'}": "f.yaml:6:36: processors.Put.yield_duration: "
-    "parameter 'secret' is sensitive, but this value is shown: use another",
+    "parameter 'secret' is sensitive, but this "
+    "value is shown: use another parameter",
     "{type: Put, penalty_duration: '#{folder}'}": None,
     "{type: Put, run_duration: 5}": None,
 }
@@ -124,28 +141,32 @@ def test_a_zone_that_is_none() -> None:
 
 def test_one_thread_only() -> None:
     assert problems("name: x\nprocessors: {S: {type: Single, concurrent_tasks: 2}}") == [
-        "f.yaml:2:50: processors.S.concurrent_tasks: Single runs in one thread at a time: leave it "
-        "at 1"
+        "f.yaml:2:50: processors.S.concurrent_tasks: Single runs on one thread at a time: leave "
+        "it at 1"
     ]
 
 
 CONNECTIONS = {
-    "{from: Check.valid, to: Putt}": "f.yaml:10:27: connections[2].to: there is no 'Putt'; did you "
-    "mean 'Put'?",
-    "{from: Chek.valid, to: Put}": "f.yaml:10:10: connections[2].from: there is no 'Chek'; did you "
-    "mean 'Check'?",
+    "{from: Check.valid, to: Putt}": "f.yaml:10:27: connections[2].to: unknown component "
+    "'Putt'; did you mean 'Put'?",
+    "{from: Chek.valid, to: Put}": "f.yaml:10:10: connections[2].from: unknown component "
+    "'Chek'; did you mean 'Check'?",
     "{from: Check.vald, to: Put, name: two}": "f.yaml:10:10: connections[2].from: Check has no "
     "relationship 'vald'; did you mean 'valid'?",
     "{from: Check, relationships: [vald], to: Put, name: two}": "f.yaml:10:32: "
     "connections[2].relationships: Check has no relationship 'vald'; did you mean 'valid'?",
-    "{from: Check, to: Put, name: two}": "f.yaml:10:10: connections[2].from: say which relationship "
-    "of 'Check', such as Check.invalid",
-    "{from: Check.valid, to: Read}": "f.yaml:10:27: connections[2].to: 'Read' takes no input: it "
-    "is a source",
-    "{from: Check.valid, to: Put}": "f.yaml:10:3: connections[2]: connections[1] connects the same "
-    "two: join them by relationships: [...], or give each a name",
-    "{from: Check.invalid, to: Put, name: two}": "f.yaml:5:41: processors.Check.auto_terminated: "
-    "relationship 'invalid' is connected, so its FlowFiles do not end here: take out one of the two",
+    "{from: Check, to: Put, name: two}": "f.yaml:10:10: connections[2].from: specify a "
+    "relationship of 'Check', such as Check.invalid",
+    "{from: Check.valid, to: Read}": "f.yaml:10:27: connections[2].to: 'Read' is a source and "
+    "takes no input: connect another destination",
+    "{from: Check.valid, to: Put}": "f.yaml:10:3: connections[2]: connections[1] connects the "
+    "same two components: join them by relationships: [...], or "
+    "give each a name",
+    "{from: Check.invalid, to: Put, name: two}": "f.yaml:5:41: "
+    "processors.Check.auto_terminated: "
+    "relationship 'invalid' is connected, so its "
+    "FlowFiles do not end here: remove the "
+    "connection or this entry",
     "{from: Check.valid, to: Put, name: two, prioritizers: Oldest}": None,
     "{from: Check.valid, to: Put, name: two, back_pressure_size: 1 XB}": "f.yaml:10:63: "
     "connections[2].back_pressure_size: '1 XB' is not a size: write one such as 512, 64 KB, 10 MB or "
@@ -166,20 +187,20 @@ def test_connections(fields: str) -> None:
 
 def test_relationships_that_lead_nowhere_and_inputs_that_are_missing() -> None:
     assert problems("name: x\nprocessors: {C: {type: Check}}") == [
-        "f.yaml:2:14: processors.C: no connection leads to it, but it works on what arrives: "
-        "connect it",
-        "f.yaml:2:14: processors.C: relationship 'invalid' leads nowhere: connect it, or list it in "
-        "auto_terminated",
-        "f.yaml:2:14: processors.C: relationship 'valid' leads nowhere: connect it, or list it in "
-        "auto_terminated",
+        "f.yaml:2:14: processors.C: it has no incoming connection, but it works on incoming "
+        "FlowFiles: connect it",
+        "f.yaml:2:14: processors.C: relationship 'invalid' is not connected: connect it, or "
+        "list it in auto_terminated",
+        "f.yaml:2:14: processors.C: relationship 'valid' is not connected: connect it, or list "
+        "it in auto_terminated",
     ]
     only_loop = (
         "name: x\nprocessors: {C: {type: Check, auto_terminated: valid}}\n"
         "connections: [{from: C.invalid, to: C}]"
     )
     assert problems(only_loop) == [
-        "f.yaml:2:14: processors.C: only a loop leads to it, but it works on what arrives: "
-        "connect it"
+        "f.yaml:2:14: processors.C: its only incoming connection is a loop, but it works on "
+        "incoming FlowFiles: connect it"
     ]
 
 
@@ -190,8 +211,8 @@ def test_dynamic_properties_make_relationships() -> None:
         "connections:\n- {from: A.success, to: R}\n"
     )
     assert problems(text) == [
-        "f.yaml:4:3: processors.R: relationship 'small' leads nowhere: connect it, or list it in "
-        "auto_terminated"
+        "f.yaml:4:3: processors.R: relationship 'small' is not connected: connect it, or list "
+        "it in auto_terminated"
     ]
 
 
@@ -202,7 +223,8 @@ def test_a_cycle_that_nothing_feeds() -> None:
         "- {from: C.success, to: A}\n"
     )
     assert problems(cycle) == [
-        "f.yaml:3:3: processors.A: nothing feeds this cycle, A → B → C → A: connect a source to it"
+        "f.yaml:3:3: processors.A: no component feeds this cycle, A → B → C → A: connect a "
+        "source to it"
     ]
     fed = cycle.replace(
         "connections:", "  S: {type: Pass}\nconnections:\n- {from: S.success, to: B}"
@@ -230,16 +252,17 @@ groups:
     assert problems(text) == []
     wrong = text.replace("to: G/in", "to: G").replace("from: G/out", "from: G/in")
     assert problems(wrong) == [
-        "f.yaml:6:25: connections[0].to: 'G' is a process group: name its port (G/in)",
+        "f.yaml:6:25: connections[0].to: 'G' is a process group: specify one of its ports (G/in)",
         "f.yaml:7:10: connections[1].from: input port 'in' leads into its group: seen from outside "
         "it cannot be 'from'",
-        "f.yaml:11:20: groups.G.output_ports.out: FlowFiles would stay in this output port: "
-        "connect it",
+        "f.yaml:11:20: groups.G.output_ports.out: FlowFiles would stay in this output port "
+        "forever: connect it",
     ]
     root = "name: x\ninput_ports: [in]\noutput_ports: [out]\n"
     assert [line.split(": ", 2)[2] for line in problems(root)] == [
-        "the root group is in no other: nothing arrives at its ports",
-        "the root group is in no other: its ports lead nowhere",
+        "the root group has no parent group, so nothing arrives at its input port: use a source "
+        "processor",
+        "the root group has no parent group, so its output port leads nowhere: remove the port",
     ]
 
 
@@ -250,9 +273,9 @@ def test_names_and_ids_that_two_have() -> None:
         "processors: {A: {type: Put}}\ngroups: {B: {}}\n"
     )
     assert [line for line in problems(text) if "connection" not in line] == [
-        "f.yaml:2:11: funnels.A: processor 'A' has this name, too: give each of a group its own",
-        "f.yaml:2:66: funnels.B.id: funnels.A has this id, too: each needs its own",
-        "f.yaml:4:10: groups.B: funnel 'B' has this name, too: give each of a group its own",
+        "f.yaml:2:11: funnels.A: processor 'A' has the same name: names in a group must be unique",
+        "f.yaml:2:66: funnels.B.id: funnels.A has the same id: ids must be unique",
+        "f.yaml:4:10: groups.B: funnel 'B' has the same name: names in a group must be unique",
     ]
 
 
@@ -262,11 +285,11 @@ def test_contexts() -> None:
         "  prod: {inherits: [base, bas]}\n  base: {inherits: prod}\n"
     )
     assert problems(text) == [
-        "f.yaml:2:20: parameter_context: there is no parameter context 'prodd'; did you mean 'prod'?",
-        "f.yaml:4:27: parameter_contexts.prod.inherits[1]: there is no parameter context 'bas'; did "
+        "f.yaml:2:20: parameter_context: unknown parameter context 'prodd'; did you mean 'prod'?",
+        "f.yaml:4:27: parameter_contexts.prod.inherits[1]: unknown parameter context 'bas'; did "
         "you mean 'base'?",
-        "f.yaml:5:20: parameter_contexts.base.inherits: contexts inherit in a circle, prod → base → "
-        "prod: take one out",
+        "f.yaml:5:20: parameter_contexts.base.inherits: contexts inherit in a cycle, prod → "
+        "base → prod: remove one",
     ]
 
 
@@ -274,7 +297,7 @@ def test_a_flow_made_in_python_has_problems_at_paths() -> None:
     flow = FlowBuilder("x")
     flow.processor("A", "Putt")
     assert [str(problem) for problem in validate(flow.build(), TYPES)] == [
-        "processors.A.type: there is no processor type 'Putt'; did you mean 'Put'?"
+        "processors.A.type: unknown processor type 'Putt'; did you mean 'Put'?"
     ]
 
 
@@ -283,8 +306,8 @@ def test_a_chain_of_thousands_is_no_matter_of_depth() -> None:
     ways = [f"- {{from: P{number}.success, to: P{(number + 1) % 2000}}}" for number in range(2000)]
     (problem,) = problems("\n".join(["name: x", "processors:", *lines, "connections:", *ways]))
     assert problem == (
-        "f.yaml:3:3: processors.P0: nothing feeds this cycle, P0 → P1 → P2 → P3 → P4 → P5 → …: "
-        "connect a source to it"
+        "f.yaml:3:3: processors.P0: no component feeds this cycle, P0 → P1 → P2 → P3 → P4 → P5 "
+        "→ …: connect a source to it"
     )
 
 
@@ -296,7 +319,7 @@ def test_thousands_of_mistakes_cost_no_more_than_as_many_lines() -> None:
     found = problems("\n".join(["name: x", "processors:", *lines, "connections:", *ways]))
     assert len(found) == 6000
     assert found[2000].endswith("Pass has no relationship 'sucess'; did you mean 'success'?")
-    assert found[-1].endswith("name a processor, a funnel, a port or GROUP/PORT")
+    assert found[-1].endswith("use a processor, a funnel, a port or GROUP/PORT")
 
 
 def test_dots_in_names_and_relationships_part_where_a_component_is_named() -> None:
@@ -326,7 +349,7 @@ def test_names_are_compared_in_normal_form() -> None:
     double = HEAD.replace(
         "connections:", f"  {nfc}: {{type: Put}}\n  {nfd}: {{type: Put}}\nconnections:"
     )
-    assert any("has this name, too" in one for one in problems(double))
+    assert any("has the same name" in one for one in problems(double))
     groups = f"{HEAD}groups:\n  {nfc}: {{}}\n  {nfd}: {{}}\n"
     (problem,) = problems(groups)
     assert problem.endswith(f"another group is named {nfd!r}, too: give each of a group its own")

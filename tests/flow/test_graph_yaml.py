@@ -80,7 +80,7 @@ def test_many_sources_of_one_destination() -> None:
     text = "name: x\nconnections:\n- from: [A.a, B.b]\n  to: C\n- {from: D.d, to: E, odd: 1}\n"
     assert refused(text) == [
         (
-            "f.yaml:5:22: connections[1].odd: there is no field 'odd' here; there are from, "
+            "f.yaml:5:22: connections[1].odd: unknown field 'odd'; use one of from, "
             "relationships, to, name, id, prioritizers, expiration, back_pressure_count, "
             "back_pressure_size, swap_threshold"
         )
@@ -123,29 +123,27 @@ def test_the_last_dot_parts_the_relationship_and_relationships_say_it_otherwise(
 
 NAMES = "use up to 200 characters of letters, digits, spaces inside and signs such as . _ -"
 BAD = {
-    "": "f.yaml:1:1: the file is empty: write a flow, beginning with name:",
+    "": "f.yaml:1:1: the file is empty: write a flow that begins with name:",
     "- a": "f.yaml:1:1: must be a mapping",
-    "version: 1": "f.yaml:1:1: 'name' is missing: give it",
+    "version: 1": "f.yaml:1:1: 'name' is missing: add it",
     "name: [x]": "f.yaml:1:7: name: must be a text",
     "name: a/b": "f.yaml:1:7: name: 'a/b' is not a valid name: it has '/', and a slash separates a "
     f"group from its components; {NAMES}",
     "name: ' a'": "f.yaml:1:7: name: ' a' is not a valid name: it starts or ends with a space; "
     f"{NAMES}",
-    "name: x\nnaem: y": "f.yaml:2:1: naem: there is no field 'naem' here; did you mean 'name'?",
-    "name: x\nformat: 2": (
-        "f.yaml:1:1: format 2 is not known: this version of Penstock reads format 1"
-    ),
+    "name: x\nnaem: y": "f.yaml:2:1: naem: unknown field 'naem'; did you mean 'name'?",
+    "name: x\nformat: 2": ("f.yaml:1:1: unknown format 2: this version of Penstock reads format 1"),
     "name: x\nid: 12": (
-        "f.yaml:2:5: id: an id is a UUID, such as 0b1e5c9e-8d3f-5a51-9a55-2f1f0c7d8a10"
+        "f.yaml:2:5: id: an id must be a UUID, such as 0b1e5c9e-8d3f-5a51-9a55-2f1f0c7d8a10"
     ),
     "name: x\nprocessors: [a]": "f.yaml:2:13: processors: must be a mapping",
     "name: x\nprocessors: {a: GetFile}": "f.yaml:2:17: processors.a: must be a mapping",
-    "name: x\nprocessors: {a: {}}": "f.yaml:2:14: processors.a: 'type' is missing: give it",
+    "name: x\nprocessors: {a: {}}": "f.yaml:2:14: processors.a: 'type' is missing: add it",
     "name: x\nprocessors: {a: {type: T, concurrent_tasks: 0}}": (
         "f.yaml:2:45: processors.a.concurrent_tasks: must be at least 1"
     ),
     "name: x\nprocessors: {a: {type: T, concurrent_tasks: many}}": (
-        "f.yaml:2:45: processors.a.concurrent_tasks: must be a whole number"
+        "f.yaml:2:45: processors.a.concurrent_tasks: must be an integer"
     ),
     "name: x\nprocessors: {a: {type: T, enabled: maybe}}": (
         "f.yaml:2:36: processors.a.enabled: must be true or false"
@@ -155,30 +153,30 @@ BAD = {
         "of texts"
     ),
     "name: x\nprocessors: {a: {type: T, schedule: hourly}}": (
-        "f.yaml:2:37: processors.a.schedule: 'hourly' is no schedule: write event, every PERIOD "
-        "(every 10 sec) or cron EXPRESSION (cron 0 0 13 * * ?)"
+        "f.yaml:2:37: processors.a.schedule: 'hourly' is not a schedule: write event, every "
+        "PERIOD (every 10 sec) or cron EXPRESSION (cron 0 0 13 * * ?)"
     ),
     "name: x\nprocessors: {a: {type: T, schedule: {strategy: often}}}": (
         "f.yaml:2:48: processors.a.schedule.strategy: must be 'event', 'timer' or 'cron'"
     ),
     "name: x\nprocessors: {a: {type: T, schedule: {perod: 1 s}}}": (
-        "f.yaml:2:38: processors.a.schedule.perod: there is no field 'perod' here; did you mean "
-        "'period'?"
+        "f.yaml:2:38: processors.a.schedule.perod: unknown field 'perod'; did you mean 'period'?"
     ),
     "name: x\nparameters: {p: {value: a, env: B}}": (
-        "f.yaml:2:17: parameters.p: say where the value is by exactly one of value, env and file"
+        "f.yaml:2:17: parameters.p: a parameter needs exactly one of value, env and file"
     ),
     "name: x\nparameters: {p: {value: a, sensitive: true}}": (
-        "f.yaml:2:17: parameters.p: a sensitive value is not written in the flow: give env or file"
+        "f.yaml:2:17: parameters.p: a sensitive value must not be written in the flow: use env "
+        "or file"
     ),
     "name: x\nparameters: {p?: 1}": (
-        "f.yaml:2:14: parameters.p?: 'p?' is no name of a parameter: write letters, digits, blanks "
-        "and . _ - only"
+        "f.yaml:2:14: parameters.p?: 'p?' is not a valid parameter name: use only letters, "
+        "digits, spaces and . _ -"
     ),
-    "name: x\nfunnels: [a, a]": "f.yaml:2:10: funnels: 'a' stands there more than once",
-    "name: x\nlabels: [{position: [1, 2]}]": "f.yaml:2:10: labels[0]: 'text' is missing: give it",
+    "name: x\nfunnels: [a, a]": "f.yaml:2:10: funnels: 'a' is listed more than once: remove one",
+    "name: x\nlabels: [{position: [1, 2]}]": "f.yaml:2:10: labels[0]: 'text' is missing: add it",
     "name: x\ngroups:\n  g.h:\n    processors:\n      p: {type: T, position: [1]}": (
-        "f.yaml:5:30: groups['g.h'].processors.p.position: a position is two whole numbers, [x, y]"
+        "f.yaml:5:30: groups['g.h'].processors.p.position: a position is two integers, [x, y]"
     ),
     "name: x\nname: y": (
         "f.yaml:2:1: duplicate key 'name', first in line 1: give each key its own name"

@@ -87,7 +87,7 @@ def test_one_is_found_by_its_path() -> None:
         (f"{HERE}:NoKey", "a method key"),
         (f"{HERE}:Argument", "no arguments"),
         ("a:b:c", "not an import path"),
-        ("Fastest", "there is no prioritizer"),
+        ("Fastest", "unknown prioritizer"),
     ],
 )
 def test_what_is_none_is_refused(text: str, says: str) -> None:

@@ -159,7 +159,7 @@ def test_a_pattern_is_compiled() -> None:
         ("names", [1, 2], "unsupported type"),
         ("names", ["a,b"], "contains the separator"),
         ("greeting", ["a"], "unsupported type"),
-        ("greeting", "x" * 2_000_000, "too long"),
+        ("greeting", "x" * 2_000_000, "more than the maximum"),
         ("to", "${name", "not closed"),
         ("typo", "x", "unknown property"),
     ],

@@ -1,1 +1,1 @@
-"""The flow graph: what a flow is made of, read from YAML or Python, checked, compared, exported."""
+"""Flow graph: the model of a flow, read from YAML or Python, checked, compared, exported."""

@@ -1,4 +1,4 @@
-"""Flows written in Python; they are the same model as those read from YAML.
+"""Flows written in Python; they use the same model as those read from YAML.
 
     flow = FlowBuilder("flights")
     read = flow.processor("Read", GetFile, {"directory": "#{folder}"}, schedule="every 10 sec")
@@ -7,10 +7,10 @@
     validate["invalid", "failure"] >> flow.funnel("Bad")
     flow.build()
 
-Owns the notation. Does not own whether the flow makes sense: `validate` says that.
+Owns the notation. Does not own the validation of the flow (`validate`).
 
-Invariants: a name is taken once; both ends of a connection belong to one flow. What Python writes
-wrong raises at once, where it stands.
+Invariants: a name is used once; both ends of a connection belong to one flow. A mistake raises at
+once, at its line of Python.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _Document: TypeAlias = dict[str, object]
 
 
 class ProcessorOptions(TypedDict, total=False):
-    """Fields of `model.Processor` beside type and properties."""
+    """Fields of `model.Processor` besides type and properties."""
 
     id: str
     comments: str
@@ -46,7 +46,7 @@ class ProcessorOptions(TypedDict, total=False):
 
 
 class ConnectionOptions(TypedDict, total=False):
-    """Fields of `model.Connection` beside its ends."""
+    """Fields of `model.Connection` besides its ends."""
 
     id: str
     name: str
@@ -66,19 +66,19 @@ class ComponentOptions(TypedDict, total=False):
 
 
 class Link:
-    """A connection that was made: `options` says more of it."""
+    """Connection that was made; `options` sets its fields."""
 
     def __init__(self, fields: _Document) -> None:
         self._fields = fields
 
     def options(self, **options: Unpack[ConnectionOptions]) -> Self:
-        """Set prioritizers, limits and the like."""
+        """Set prioritizers, limits and other fields."""
         self._fields.update(options)
         return self
 
 
 class End:
-    """What connections may lead to: a processor, a funnel or a port."""
+    """Possible destination of connections: a processor, a funnel or a port."""
 
     def __init__(self, group: GroupBuilder, name: str) -> None:
         self.group = group
@@ -86,7 +86,7 @@ class End:
 
 
 class Way:
-    """A way out of a component: ``way >> end`` connects it."""
+    """Outgoing relationships of a component: ``way >> end`` connects them."""
 
     def __init__(self, source: End, relationships: tuple[str, ...]) -> None:
         self._source = source
@@ -96,31 +96,31 @@ class Way:
         return self.to(destination)
 
     def to(self, destination: End, **options: Unpack[ConnectionOptions]) -> Link:
-        """Connect it.
+        """Connect the relationships to a destination.
 
         Raises:
-            InvalidRequest: The two are neither in one group nor in neighbours.
+            InvalidRequest: The two ends are neither in the same group nor in neighbouring groups.
         """
         return _connect(self._source, destination, self._relationships).options(**options)
 
 
 class Passage(End):
-    """A funnel or a port; it has no relationships: ``funnel >> end``."""
+    """Funnel or port, which has no relationships: ``funnel >> end``."""
 
     def __rshift__(self, destination: End) -> Link:
         return self.to(destination)
 
     def to(self, destination: End, **options: Unpack[ConnectionOptions]) -> Link:
-        """Connect it.
+        """Connect it to a destination.
 
         Raises:
-            InvalidRequest: The two are neither in one group nor in neighbours.
+            InvalidRequest: The two ends are neither in the same group nor in neighbouring groups.
         """
         return _connect(self, destination, ()).options(**options)
 
 
 class ProcessorEnd(End):
-    """A processor; its relationships are attributes, or in brackets: ``p["not found"]``."""
+    """Processor; its relationships are attributes, or in brackets: ``p["not found"]``."""
 
     def __getattr__(self, relationship: str) -> Way:
         if relationship.startswith("_"):
@@ -133,7 +133,7 @@ class ProcessorEnd(End):
 
 
 class GroupBuilder:
-    """Builds a process group. Made by `FlowBuilder` and `group`."""
+    """Builder of a process group. Created by `FlowBuilder` and `group`."""
 
     def __init__(self, around: GroupBuilder | None, name: str) -> None:
         self.around = around
@@ -159,7 +159,7 @@ class GroupBuilder:
             options: Fields of `model.Processor`.
 
         Raises:
-            Conflict: The name is taken.
+            Conflict: The name is already used.
         """
         type_name = type_ if isinstance(type_, str) else type_.__name__
         fields: _Document = {"type": type_name, "properties": dict(properties or {}), **options}
@@ -167,15 +167,15 @@ class GroupBuilder:
         return ProcessorEnd(self, name)
 
     def funnel(self, name: str, **options: Unpack[ComponentOptions]) -> Passage:
-        """Add a funnel. Raises `Conflict`: the name is taken."""
+        """Add a funnel. Raises `Conflict` if the name is already used."""
         return self._passage("funnels", name, {**options})
 
     def input_port(self, name: str, **options: Unpack[ComponentOptions]) -> Passage:
-        """Add a way into this group. Raises `Conflict`: the name is taken."""
+        """Add an input port of this group. Raises `Conflict` if the name is already used."""
         return self._passage("input_ports", name, {**options})
 
     def output_port(self, name: str, **options: Unpack[ComponentOptions]) -> Passage:
-        """Add a way out of this group. Raises `Conflict`: the name is taken."""
+        """Add an output port of this group. Raises `Conflict` if the name is already used."""
         return self._passage("output_ports", name, {**options})
 
     def group(
@@ -186,7 +186,7 @@ class GroupBuilder:
         max_concurrent_tasks: int | None = None,
         **options: Unpack[ComponentOptions],
     ) -> GroupBuilder:
-        """Add a group within this one. Raises `Conflict`: the name is taken."""
+        """Add a group within this one. Raises `Conflict` if the name is already used."""
         self._take(name)
         child = GroupBuilder(self, name)
         child._document.update(options)
@@ -196,31 +196,31 @@ class GroupBuilder:
         return child
 
     def parameter(self, name: str, value: str | float | bool, *, description: str = "") -> None:
-        """Give a parameter of this group a value that everybody may see.
+        """Add a parameter of this group that is not sensitive.
 
         Raises:
-            Conflict: There is one of this name.
+            Conflict: The name is already used.
         """
         self._parameter(name, {"value": value, "description": description})
 
     def secret(
         self, name: str, *, env: str | None = None, file: str | None = None, description: str = ""
     ) -> None:
-        """Say where the value of a sensitive parameter is: exactly one of `env` and `file`.
+        """Add a sensitive parameter; give exactly one of `env` and `file`.
 
         Raises:
-            Conflict: There is one of this name.
+            Conflict: The name is already used.
         """
         self._parameter(name, {"env": env, "file": file, "description": description})
 
     def label(self, text: str, position: tuple[int, int] | None = None) -> None:
-        """Add a text for people."""
+        """Add a label."""
         labels = self._document.setdefault("labels", [])
         assert isinstance(labels, list)
         labels.append({"text": text, "position": position})
 
     def document(self) -> _Document:
-        """Return what was built, as a document."""
+        """Return the group as a document."""
         document: _Document = {**self._document, "connections": self._connections}
         document["groups"] = {name: group.document() for name, group in self._groups.items()}
         return document
@@ -234,7 +234,7 @@ class GroupBuilder:
         parameters = self._document.setdefault("parameters", {})
         assert isinstance(parameters, dict)
         if name in parameters:
-            raise Conflict(f"there is a parameter {name!r} already: use another name")
+            raise Conflict(f"parameter {name!r} already exists: use another name")
         parameters[name] = fields
 
     def _passage(self, field: str, name: str, fields: _Document) -> Passage:
@@ -249,17 +249,17 @@ class GroupBuilder:
 
     def _take(self, name: str) -> None:
         if name in self._names:
-            raise Conflict(f"there is a component {name!r} in this group already: use another name")
+            raise Conflict(f"component {name!r} already exists in this group: use another name")
         self._names.add(name)
 
 
 class FlowBuilder(GroupBuilder):
-    """Builds a flow; it is the root group's builder, too.
+    """Builder of a flow and of its root group.
 
     Args:
-        name: Names the flow.
-        version: Of the flow, by its author.
-        id_: The root group's id; without it ids follow from the name.
+        name: Name of the flow.
+        version: Version of the flow, set by its author.
+        id_: Id of the root group; without it ids are derived from the name.
         parameter_context: Name of the context of the root group.
     """
 
@@ -284,15 +284,17 @@ class FlowBuilder(GroupBuilder):
         inherits: tuple[str, ...] = (),
         description: str = "",
     ) -> None:
-        """Add a parameter context; its parameters are values, or ``{"env": name}`` and the like.
+        """Add a parameter context.
+
+        Its parameters are values, or mappings such as ``{"env": name}``.
 
         Raises:
-            Conflict: There is one of this name.
+            Conflict: The name is already used.
         """
         contexts = self._document.setdefault("parameter_contexts", {})
         assert isinstance(contexts, dict)
         if name in contexts:
-            raise Conflict(f"there is a parameter context {name!r} already: use another name")
+            raise Conflict(f"parameter context {name!r} already exists: use another name")
         contexts[name] = {
             "parameters": {**parameters}, "inherits": inherits, "description": description,
         }  # fmt: skip
@@ -301,7 +303,7 @@ class FlowBuilder(GroupBuilder):
         """Return the flow.
 
         Raises:
-            InvalidFlow: With everything that does not fit.
+            InvalidFlow: Lists every error.
         """
         try:
             return Flow.model_validate(self.document())
@@ -323,8 +325,8 @@ def _connect(source: End, destination: End, relationships: tuple[str, ...]) -> L
         names = (f"{ours.name}/{source.name}", f"{theirs.name}/{destination.name}")
     else:
         raise InvalidRequest(
-            f"{source.name!r} and {destination.name!r} are in groups that do not touch: lead the "
-            "connection through ports of the groups between"
+            f"{source.name!r} and {destination.name!r} are in groups that are not neighbours: "
+            "connect them through ports of the groups in between"
         )
     return group.connect(
         {"source": names[0], "relationships": relationships, "destination": names[1]}

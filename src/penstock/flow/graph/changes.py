@@ -1,11 +1,11 @@
-"""What differs between two flows, and what has to stop for it.
+"""Differences between two flows, and the processors that must stop for them.
 
-Owns the comparison, by ids. Does not own applying it, nor the question whether a connection that
-goes away holds FlowFiles: that knows who runs the flow.
+Owns the comparison, by ids. Does not own applying the changes, nor the check that a connection to
+remove is empty (`controller`).
 
-Invariants: a flow does not differ from itself; what did not change is not named, so it goes on
-running; a change of a parameter is a change of whatever names it. Values of sensitive parameters
-are not in flows, so they are not here either.
+Invariants: a flow does not differ from itself. Unchanged components are not listed, so they
+continue to run. A change of a parameter is a change of every component that refers to it. Values of
+sensitive parameters are not in flows, so they are not in changes either.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from penstock.flow.graph.parameters import Scopes, references, used_texts
 
 _Placed: TypeAlias = PlacedComponent | PlacedConnection | PlacedGroup
 
-# What changes while it runs; everything else of a processor is read when it starts.
+# Fields that can change while the processor runs; all others are read when it starts.
 _WHILE_RUNNING: Final = {"name", "comments", "position", "bulletin_level"}
 _OF_GROUPS: Final = {"comments", "position", "max_concurrent_tasks", "version"}
 _ENDS: Final = {"from", "to", "relationships"}
 
 
 class ChangeKind(StrEnum):
-    """What became of a component."""
+    """Kind of a change."""
 
     ADDED = "added"
     REMOVED = "removed"
@@ -44,12 +44,12 @@ class ChangeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FieldChange:
-    """A field of a component that differs.
+    """Field of a component that differs.
 
     Attributes:
         field: Its name, such as ``properties.Batch Size``.
-        old: What it was, for people; empty: it was not there.
-        new: What it is now; empty: it is not there any more.
+        old: Previous value as text; empty if the field did not exist.
+        new: New value as text; empty if the field no longer exists.
     """
 
     field: str
@@ -59,16 +59,16 @@ class FieldChange:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What became of one component.
+    """Change of one component.
 
     Attributes:
-        kind: What became of it.
-        component: What it is.
+        kind: Kind of the change.
+        component: Kind of the component.
         id: Its id.
-        name: Its names from the root group on, in the new flow if it is there.
-        fields: What differs, for one that changed.
-        stops: Ids of the processors that must not run while this is applied.
-        must_be_empty: It is a connection, and FlowFiles in it would be lost.
+        name: Its names from the root group on, in the new flow if it exists there.
+        fields: Fields that differ, for a changed component.
+        stops: Ids of the processors that must not run while this change is applied.
+        must_be_empty: Whether it is a connection whose FlowFiles would be lost.
     """
 
     kind: ChangeKind
@@ -91,11 +91,11 @@ class Change:
 
 
 def diff(old: Flow, new: Flow) -> list[Change]:
-    """Return what became of each component: first what goes, then what changed, then what is new.
+    """Return the change of each component: first removed, then changed, then added ones.
 
     Args:
-        old: The flow as it is.
-        new: The flow as it is to be.
+        old: The current flow.
+        new: The new flow.
     """
     before, after = FlowIndex.of(old), FlowIndex.of(new)
     old_by_id, new_by_id = _by_id(before), _by_id(after)
@@ -111,7 +111,7 @@ def diff(old: Flow, new: Flow) -> list[Change]:
 
 
 def describe(changes: list[Change]) -> str:
-    """Return changes as text, a line each and one for each field; nothing changed: empty."""
+    """Return changes as text, one line for each change and field; empty without changes."""
     return "\n".join(line for change in changes for line in change.lines())
 
 
@@ -156,7 +156,7 @@ def _gone(placed: _Placed) -> Change:
 
 
 def _new(placed: _Placed) -> Change:
-    # A processor learns at its start where its relationships lead.
+    # A processor reads at its start where its relationships lead.
     stops = _stops(placed) if isinstance(placed, PlacedConnection) else ()
     return Change(ChangeKind.ADDED, _kind(placed), placed.id, _name(placed), stops=stops)
 
@@ -191,7 +191,7 @@ def _changed(old: _Placed, new: _Placed, scopes: tuple[Scopes, Scopes]) -> Chang
 
 
 def _ends_differ(old: PlacedConnection, new: PlacedConnection) -> Iterator[FieldChange]:
-    """Compare the ends of a connection; one that was only renamed is the same."""
+    """Compare the ends of a connection; a renamed component is still the same end."""
     for field, before, after in (
         ("from", old.source, new.source),
         ("to", old.destination, new.destination),
@@ -201,7 +201,7 @@ def _ends_differ(old: PlacedConnection, new: PlacedConnection) -> Iterator[Field
 
 
 def _facts(placed: _Placed) -> dict[str, str]:
-    """Return what a component is, field by field, as text for people."""
+    """Return the fields of a component as text."""
     if isinstance(placed, PlacedConnection):
         return _texts(_own_fields(placed.connection), skip={"id", "source", "destination"})
     if isinstance(placed, PlacedGroup):
@@ -244,7 +244,7 @@ def _text(value: object) -> str:
 def _parameters_differ(
     old: _Placed, new: _Placed, scopes: tuple[Scopes, Scopes]
 ) -> Iterator[FieldChange]:
-    """Compare what the parameters that a component names mean before and after."""
+    """Compare the old and new values of the parameters that a component names."""
     before, after = _meanings(old, scopes[0]), _meanings(new, scopes[1])
     for name in sorted(before.keys() & after.keys()):
         if before[name] != after[name]:

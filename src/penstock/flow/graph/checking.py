@@ -1,6 +1,6 @@
-"""What all checks of a flow share: the flow laid out, its types, its parameters, its places.
+"""Context of all checks of a flow: its index, types, parameters and positions.
 
-Owns the judging of one text that may hold parameters. Does not own any check.
+Owns the check of one text that may contain parameters. Does not own any other check.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.flow.graph.places import Path, Places, Problem, nearest
 from penstock.flow.prioritizers import STANDARD, prioritizer_named
 from penstock.flow.scheduling.periods import parse_period
 
-# Whoever has more to mend than this has made one mistake many times.
+# A user with more problems than this has repeated one mistake.
 _HINTS: Final = 200
 
 PrioritizerCheck: TypeAlias = Callable[[str], object]
@@ -33,12 +33,12 @@ class Checking:
     """One validation.
 
     Attributes:
-        index: The flow laid out.
-        types: The types of processors that there are.
-        places: Where its parts are.
-        scopes: Which parameters each group sees.
-        declarations: The type of each processor, by its id; those of unknown type are not in it.
-        relationships: Where each processor may send FlowFiles, by its id; None: not known.
+        index: Index of the flow.
+        types: Types of processors that the flow may use.
+        places: Positions of its parts in the file.
+        scopes: Parameters that each group sees.
+        declarations: Type of each processor, by its id; those of unknown type are omitted.
+        relationships: Relationships of each processor, by its id; None: unknown.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Checking:
         self._hints_left = _HINTS
 
     def nearest(self, name: str, known: Iterable[str]) -> str:
-        """Return a hint at the known name nearest to one; looking for it has a bound."""
+        """Return a hint at the most similar known name; the number of searches is limited."""
         self._hints_left -= 1
         return nearest(name, known) if self._hints_left >= 0 else ""
 
@@ -71,11 +71,11 @@ class Checking:
         return Problem(self.places.at(path, key=key), message)
 
     def declaration(self, placed: PlacedComponent) -> ProcessorDeclaration | None:
-        """Return what a processor's type declares; None: it is none, or the type is unknown."""
+        """Return the declaration of a processor's type; None if there is none, or it is unknown."""
         return self.declarations.get(placed.id)
 
     def resolved(self, group: PlacedGroup, text: str) -> tuple[str, bool]:
-        """Return a text with known values put in, and whether all values were known."""
+        """Return a text with known values substituted, and whether all values were known."""
         if "#{" not in text:
             return text, True
         scope, is_known = self.scopes.of(group), True
@@ -91,11 +91,13 @@ class Checking:
         return put_in(text, value_of), is_known
 
     def reference_problems(self, group: PlacedGroup, path: Path, text: str) -> Iterator[Problem]:
-        """Find parameters that are not there, and references that are not closed."""
+        """Find unknown parameters and unclosed references."""
         if "#{" not in text:
             return
         if is_unclosed(text):
-            message = "this reference does not end: write #{name}, or ##{ for the characters"
+            message = (
+                "this reference is not closed: write #{name}, or ##{ for the characters themselves"
+            )
             yield self.problem(path, message)
         scope = self.scopes.of(group)
         for name in references(text):
@@ -103,14 +105,14 @@ class Checking:
                 yield self.problem(path, unknown(name, scope, self.nearest))
 
     def period_problems(self, group: PlacedGroup, path: Path, text: str) -> Iterator[Problem]:
-        """Find what is wrong with a period, parameters and all."""
+        """Find errors in a period, including its parameters."""
         yield from self.public_problems(group, path, text)
         period, is_known = self.resolved(group, text)
         if is_known:
             yield from self.parse_problems(path, parse_period, period)
 
     def public_problems(self, group: PlacedGroup, path: Path, text: str) -> Iterator[Problem]:
-        """Find what is wrong with parameters where everybody sees the value."""
+        """Find sensitive parameters in a value that is shown."""
         yield from self.reference_problems(group, path, text)
         scope = self.scopes.of(group)
         for name in references(text):
@@ -118,13 +120,14 @@ class Checking:
             if found is not None and found.parameter.sensitive:
                 yield self.problem(
                     path,
-                    f"parameter {name!r} is sensitive, but this value is shown: use another",
+                    f"parameter {name!r} is sensitive, but this value is shown: use another "
+                    "parameter",
                 )
 
     def parse_problems(
         self, path: Path, parse: Callable[[str], object], text: str
     ) -> Iterator[Problem]:
-        """Find what a parser says of a text."""
+        """Return the error of a parser for a text."""
         try:
             parse(text)
         except InvalidRequest as error:
@@ -138,4 +141,4 @@ def _check_standard(name: str) -> None:
         hint = nearest(name, STANDARD)
         if not hint:
             raise
-        raise InvalidRequest(f"there is no prioritizer {name!r}{hint}") from None
+        raise InvalidRequest(f"unknown prioritizer {name!r}{hint}") from None

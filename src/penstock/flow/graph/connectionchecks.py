@@ -15,7 +15,7 @@ from penstock.flow.processor.processor import InputRequirement
 
 
 def connection_problems(check: Checking) -> Iterator[Problem]:
-    """Find what is wrong with connections."""
+    """Find errors of connections."""
     for placed in check.index.connections:
         connection, path = placed.connection, placed.path
         yield from _source_problems(check, placed)
@@ -41,13 +41,13 @@ def _source_problems(check: Checking, placed: PlacedConnection) -> Iterator[Prob
     if not isinstance(source.component, Processor):
         if connection.relationships:
             yield check.problem(
-                path, f"{source.kind} {source.name!r} has no relationships: write its name alone"
+                path, f"{source.kind} {source.name!r} has no relationships: write only its name"
             )
         return
     known = check.relationships.get(source.id)
     if not connection.relationships:
         which = f", such as {source.name}.{min(known)}" if known else ""
-        yield check.problem(path, f"say which relationship of {source.name!r}{which}")
+        yield check.problem(path, f"specify a relationship of {source.name!r}{which}")
     for name in connection.relationships:
         if known is not None and name not in known:
             message = unknown_relationship(check, source.component.type, name, known)
@@ -70,7 +70,10 @@ def _destination_problems(check: Checking, placed: PlacedConnection) -> Iterator
         yield check.problem(path, _wrong_port(placed.group, destination, "to"))
     declaration = check.declaration(destination)
     if declaration is not None and declaration.input is InputRequirement.FORBIDDEN:
-        yield check.problem(path, f"{destination.name!r} takes no input: it is a source")
+        yield check.problem(
+            path,
+            f"{destination.name!r} is a source and takes no input: connect another destination",
+        )
 
 
 def _may_be_end(
@@ -89,13 +92,13 @@ def _wrong_port(group: PlacedGroup, port: PlacedComponent, field: str) -> str:
 
 
 def _nothing(check: Checking, placed: PlacedConnection, name: str, *, is_source: bool) -> str:
-    """Return what is wrong where an end of a connection names nothing."""
+    """Return the error for an end of a connection that names no component."""
     group = placed.group
     if (meant := group.children.get(normalised(name))) is not None:
         child = meant.group
         ports = child.output_ports if is_source else child.input_ports
         return (
-            f"{name!r} is a process group: name its port "
+            f"{name!r} is a process group: specify one of its ports "
             f"({listed(f'{name}/{port}' for port in ports)})"
         )
     known = [*group.members]
@@ -104,5 +107,5 @@ def _nothing(check: Checking, placed: PlacedConnection, name: str, *, is_source:
         ports = child.output_ports if is_source else child.input_ports
         known += [f"{child_name}/{port}" for port in ports]
     where = "" if group.parent is None else f" in {group}"
-    hint = check.nearest(name, known) or "; name a processor, a funnel, a port or GROUP/PORT"
-    return f"there is no {name!r}{where}{hint}"
+    hint = check.nearest(name, known) or "; use a processor, a funnel, a port or GROUP/PORT"
+    return f"unknown component {name!r}{where}{hint}"

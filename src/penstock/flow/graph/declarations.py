@@ -1,7 +1,7 @@
-"""What the graph needs to know of a type of processor, to judge the processors of a flow.
+"""Declaration of a type of processor, for checking the processors of a flow.
 
-Owns the protocol, and its form for processors that are classes. Does not own the declarations
-themselves (`flow.processor`), nor how types are found.
+Owns the protocol, and its implementation for processor classes. Does not own the declarations in
+the class (`flow.processor`), nor how types are found.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from penstock.flow.processor.processor import (
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """What a type says of one configuration.
+    """Result of checking one configuration.
 
     Attributes:
-        problems: What is wrong with the properties.
-        relationships: Where FlowFiles may go; None: not known, as the properties are wrong.
+        problems: Errors of the properties.
+        relationships: Relationships of the processor; None: unknown, because the properties are
+            invalid.
     """
 
     problems: Sequence[Problem]
@@ -36,61 +37,61 @@ class Configuration:
 
 
 class ProcessorDeclaration(Protocol):
-    """A type of processor, as the graph sees it."""
+    """Type of processor, as the graph uses it."""
 
     @property
     def input(self) -> InputRequirement:
-        """Return whether connections may, or must, lead to it."""
+        """Return whether it may, or must, have incoming connections."""
         ...
 
     @property
     def runs_without_input(self) -> bool:
-        """Say whether it is triggered although nothing is queued."""
+        """Return whether it is triggered even if its input queues are empty."""
         ...
 
     @property
     def runs_serially(self) -> bool:
-        """Say whether it is never in two threads."""
+        """Return whether it never runs on two threads at once."""
         ...
 
     @property
     def sensitive(self) -> frozenset[str]:
-        """Return the names of properties that are never shown."""
+        """Return the names of sensitive properties."""
         ...
 
     @property
     def property_names(self) -> Sequence[str]:
-        """Return the names of the properties it declares."""
+        """Return the names of the declared properties."""
         ...
 
     @property
     def takes_others(self) -> bool:
-        """Say whether it takes properties that it does not declare."""
+        """Return whether it accepts dynamic properties."""
         ...
 
     def configured(self, properties: Mapping[str, PropertyValue]) -> Configuration:
-        """Judge a configuration, parameters put in."""
+        """Check a configuration whose parameters are substituted."""
         ...
 
 
 class ProcessorTypes(Protocol):
-    """The types of processors that there are."""
+    """Types of processors that flows may use."""
 
     def names(self) -> Iterable[str]:
         """Return the names of all types."""
         ...
 
     def find(self, name: str) -> ProcessorDeclaration | None:
-        """Return a type by its name; None: there is none."""
+        """Return a type by its name; None if it does not exist."""
         ...
 
     def why_missing(self, name: str) -> str:
-        """Return why there is no type of a name; empty: it is none of those there are."""
+        """Return why a type cannot be used; empty if the name is unknown."""
         ...
 
 
 class ClassDeclaration:
-    """The declaration that a processor's class makes."""
+    """Declaration made by a processor's class."""
 
     def __init__(self, processor: type[Processor]) -> None:
         declared = declared_properties(processor)
@@ -105,7 +106,7 @@ class ClassDeclaration:
         self.takes_others = self._dynamic is not None
 
     def configured(self, properties: Mapping[str, PropertyValue]) -> Configuration:
-        """Judge a configuration, parameters put in."""
+        """Check a configuration whose parameters are substituted."""
         try:
             made = self._class.configured(properties)
         except InvalidConfiguration as error:
@@ -117,9 +118,9 @@ class ClassDeclaration:
 
 
 class NotImported:
-    """The declaration of a class that may be named, but was not imported: nothing is known of it.
+    """Declaration of a class that may be named, but was not imported and is unknown.
 
-    The checks leave out whatever depends on it; they are made when the flow is applied.
+    Checks that depend on it are skipped; they are made when the flow is applied.
     """
 
     input = InputRequirement.ALLOWED
@@ -130,7 +131,7 @@ class NotImported:
     takes_others = True
 
     def configured(self, properties: Mapping[str, PropertyValue]) -> Configuration:
-        """Return a configuration without problems, whose relationships are not known."""
+        """Return a configuration without errors and with unknown relationships."""
         del properties
         return Configuration((), None)
 
@@ -139,7 +140,7 @@ NOT_IMPORTED: Final = NotImported()
 
 
 class ClassTypes:
-    """Types that are given as classes, by name."""
+    """Types given as classes, by name."""
 
     def __init__(self, classes: Mapping[str, type[Processor]]) -> None:
         self._declarations = {name: ClassDeclaration(cls) for name, cls in classes.items()}
@@ -149,9 +150,9 @@ class ClassTypes:
         return self._declarations.keys()
 
     def find(self, name: str) -> ProcessorDeclaration | None:
-        """Return a type by its name; None: there is none."""
+        """Return a type by its name; None if it does not exist."""
         return self._declarations.get(name)
 
     def why_missing(self, name: str) -> str:  # noqa: ARG002 - the protocol's
-        """Return nothing: these are all there are."""
+        """Return an empty text: all types are known."""
         return ""

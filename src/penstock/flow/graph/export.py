@@ -1,8 +1,8 @@
-"""Flows written as YAML and JSON, the short way, without what is as it is by default.
+"""Flows written as YAML and JSON, in short form and without default values.
 
-Owns the document that a flow makes. Invariants: what is read back equals the flow; the same flow
-gives the same text everywhere, in the order of its author; no secret is written, as none is in a
-flow: what sensitive parameters say is where their values are.
+Owns the document of a flow. Invariants: reading the document gives an equal flow. The same flow
+gives the same text on every machine, in the order of its author. No secret is written, because
+flows contain none: sensitive parameters only contain where their values are found.
 """
 
 from __future__ import annotations
@@ -32,9 +32,11 @@ from penstock.flow.graph.model import (
 from penstock.flow.graph.parameters import sole_reference
 
 _NAMES_ONLY: Final = {"funnels", "input_ports", "output_ports"}
-# JSON may hold these as they are, within quotes; YAML may not, or takes them for ends of lines.
+# JSON allows these characters within quotes; YAML forbids some and treats others as line ends.
 _NOT_IN_YAML: Final = re.compile("[\x7f-\xa0\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
-_LINE_CHARACTERS: Final = 1 << 20  # texts are not broken: a file is compared line by line
+_LINE_CHARACTERS: Final = (
+    1 << 20
+)  # long texts stay on one line, so that files can be compared line by line
 
 
 def to_yaml(flow: Flow) -> str:
@@ -51,22 +53,21 @@ def to_yaml(flow: Flow) -> str:
 
 
 def to_json(flow: Flow) -> str:
-    """Return a flow as JSON; it can be read as any flow file."""
+    """Return a flow as JSON, which can also be read as a flow file."""
     text = json.dumps(document(flow), indent=2, ensure_ascii=False) + "\n"
     return _NOT_IN_YAML.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def document(flow: Flow) -> dict[str, object]:
-    """Return a flow as a document: mappings, lists, texts, whole numbers, true and false."""
+    """Return a flow as a document: mappings, lists, texts, integers and booleans."""
     head: dict[str, object] = {"format": FORMAT_NUMBER, "name": flow.name}
     return head | _fields(flow)
 
 
 def without_secrets(flow: Flow, types: ProcessorTypes) -> Flow:
-    """Return a flow without what was written in clear where only a parameter may stand.
+    """Return a flow without clear text where only a sensitive parameter is allowed.
 
-    A flow that `validate` accepts has nothing of the kind; one that it does not accept may be shown
-    only so.
+    A flow that `validate` accepts contains no such text. Other flows must only be shown this way.
     """
 
     def cleaned(group: ProcessGroup) -> dict[str, object]:
@@ -86,7 +87,7 @@ def without_secrets(flow: Flow, types: ProcessorTypes) -> Flow:
 
 def _without_literals(processor: Processor, types: ProcessorTypes) -> Processor:
     declaration = types.find(processor.type)
-    # Of a type that is not known, any property may be sensitive.
+    # If the type is unknown, any property may be sensitive.
     secret = frozenset(processor.properties) if declaration is None else declaration.sensitive
     kept = {
         name: value
@@ -99,7 +100,7 @@ def _without_literals(processor: Processor, types: ProcessorTypes) -> Processor:
 
 
 def _fields(model: FlowModel) -> dict[str, object]:
-    """Return the fields that are not as they are by default, in the order of the model."""
+    """Return the fields without default values, in the order of the model."""
     return {
         name: _plain(name, value)
         for name, default in _defaults(type(model)).items()
@@ -125,12 +126,12 @@ def _plain(field: str, value: object) -> object:
         return items
     if isinstance(value, tuple):
         return [_plain("", item) for item in value]
-    # Enumerations are texts to us, but not to who writes YAML.
+    # Enumeration members are texts in Python, but YAML writers do not treat them so.
     return str(value) if isinstance(value, str) else value
 
 
 def _short(model: FlowModel) -> object:
-    """Return the short form of what has one, where it says everything."""
+    """Return the short form of a model that has one, if it loses nothing."""
     if isinstance(model, Schedule):
         return model.short() or _fields(model)
     if isinstance(model, Position):

@@ -1,6 +1,6 @@
-"""How data gets around: cycles that nothing feeds, and ends where FlowFiles would stay for ever.
+"""Flow of data: cycles without input, and ends where FlowFiles would stay forever.
 
-Owns the walk over the whole graph. Invariant: no recursion, each connection is followed once.
+Owns the traversal of the whole graph. Invariant: no recursion; each connection is followed once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from penstock.flow.processor.processor import InputRequirement
 
 
 def feeding_problems(check: Checking) -> Iterator[Problem]:
-    """Find what data cannot get into or out of."""
+    """Find components that data cannot enter or leave."""
     yield from _dead_ends(check)
     for cycle in _cycles(check):
         if not any(_is_fed(check, placed, cycle) for placed in cycle.values()):
@@ -22,7 +22,7 @@ def feeding_problems(check: Checking) -> Iterator[Problem]:
             shown = " → ".join((*names[:6], "…") if len(names) > 6 else (*names, names[0]))
             yield check.problem(
                 next(iter(cycle.values())).path,
-                f"nothing feeds this cycle, {shown}: connect a source to it",
+                f"no component feeds this cycle, {shown}: connect a source to it",
                 key=True,
             )
 
@@ -32,22 +32,30 @@ def _dead_ends(check: Checking) -> Iterator[Problem]:
     for placed in index.components:
         if placed.kind is Kind.OUTPUT_PORT and placed.group.parent is None:
             yield check.problem(
-                placed.path, "the root group is in no other: its ports lead nowhere", key=True
+                placed.path,
+                "the root group has no parent group, so its output port leads "
+                "nowhere: remove the port",
+                key=True,
             )
         elif placed.kind is Kind.INPUT_PORT and placed.group.parent is None:
             yield check.problem(
-                placed.path, "the root group is in no other: nothing arrives at its ports", key=True
+                placed.path,
+                "the root group has no parent group, so nothing arrives at its "
+                "input port: use a source processor",
+                key=True,
             )
         elif placed.kind is not Kind.PROCESSOR and (
             placed.id in index.incoming and placed.id not in index.outgoing
         ):
             yield check.problem(
-                placed.path, f"FlowFiles would stay in this {placed.kind}: connect it", key=True
+                placed.path,
+                f"FlowFiles would stay in this {placed.kind} forever: connect it",
+                key=True,
             )
 
 
 def _is_fed(check: Checking, placed: PlacedComponent, cycle: dict[str, PlacedComponent]) -> bool:
-    """Say whether a member of a cycle makes data itself, or has it from outside of the cycle."""
+    """Return whether a member of a cycle creates data itself, or receives it from outside."""
     incoming = check.index.incoming.get(placed.id, ())
     if any(one.source is None or one.source.id not in cycle for one in incoming):
         return True
@@ -55,14 +63,14 @@ def _is_fed(check: Checking, placed: PlacedComponent, cycle: dict[str, PlacedCom
         return False
     declaration = check.declaration(placed)
     if declaration is None:
-        return True  # whether it makes data is not known, and its type is a problem already
+        return True  # unknown, because its type is already an error
     if declaration.input is InputRequirement.FORBIDDEN:
-        return True  # a source, to which something leads, which is a problem already
+        return True  # a source with an incoming connection, which is already an error
     return declaration.runs_without_input and declaration.input is not InputRequirement.REQUIRED
 
 
 def _cycles(check: Checking) -> Iterator[dict[str, PlacedComponent]]:
-    """Find groups of components that all lead to each other (Tarjan's algorithm, on a stack)."""
+    """Find groups of components that all lead to each other (Tarjan's algorithm, with a stack)."""
     number: dict[str, int] = {}
     lowest: dict[str, int] = {}
     waiting: dict[str, PlacedComponent] = {}
@@ -99,7 +107,7 @@ def _following(check: Checking, placed: PlacedComponent) -> Iterator[PlacedCompo
 def _taken(
     waiting: dict[str, PlacedComponent], first: PlacedComponent
 ) -> Iterator[dict[str, PlacedComponent]]:
-    """Take what was met since `first` off the list; one component alone is no cycle."""
+    """Remove the components found since `first`; a single component is not a cycle."""
     members: list[PlacedComponent] = []
     while not members or members[-1] is not first:
         members.append(waiting.popitem()[1])

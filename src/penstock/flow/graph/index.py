@@ -1,15 +1,16 @@
-"""A flow laid out flat: every component with its id, its group and its path; ends resolved.
+"""Flat index of a flow: every component with its id, its group and its path; ends resolved.
 
-Owns ids that are not given, and which component the end of a connection means. Does not own
-whether a flow makes sense: what cannot be resolved is None here, and `validation` says why.
+Owns derived ids, and the component that the end of a connection names. Does not own the validation:
+an unresolved end is None here, and `validation` reports why.
 
 Invariants:
 
-- An id that is not given follows from the id of the group around and the component's kind and
-  name; a connection's from its ends' and its name. So the same flow has the same ids on every
-  machine, and what keeps its given id keeps those of everything in it.
-- Order is the flow's: groups before what is in them.
-- What is laid out is compared by identity: two are one only within one index.
+- A missing id is derived from the id of the parent group and the component's kind and name; that of
+  a connection from the ids of its ends and its name. So the same flow has the same ids on every
+  machine, and a component with a given id keeps the ids of its contents when it is renamed or
+  moved.
+- The order is that of the flow: groups before their contents.
+- Entries are compared by identity: they are equal only within one index.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _NAMESPACE: Final = uuid.UUID("6f2c7a3e-3d0b-5e5f-8a57-9f8f0f5f6c11")
 
 
 class Kind(StrEnum):
-    """Kinds of components, as their names appear in what is shown."""
+    """Kinds of components, as named in output."""
 
     PROCESSOR = "processor"
     FUNNEL = "funnel"
@@ -41,17 +42,17 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacedGroup:
-    """A process group in its flow.
+    """Process group in its flow.
 
     Attributes:
         id: Its id.
-        names: Names on the way to it; none for the root group.
-        path: Fields on the way to it.
+        names: Names of the groups down to it; empty for the root group.
+        path: Path of fields to it.
         group: The group itself.
-        parent: The group around it; None for the root group.
-        members: What a connection of this group may name, by its name in normal form: processors,
-            funnels and ports.
-        children: Groups in it, by name in normal form.
+        parent: The parent group; None for the root group.
+        members: Components that a connection of this group may name, by normalized name:
+            processors, funnels and ports.
+        children: Groups in it, by normalized name.
     """
 
     id: str
@@ -64,7 +65,7 @@ class PlacedGroup:
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """Return the ids of the groups on the way to it, the root's first, its own last."""
+        """Return the ids of the groups down to it, from the root's to its own."""
         return (*(self.parent.ids if self.parent else ()), self.id)
 
     def __str__(self) -> str:
@@ -73,15 +74,15 @@ class PlacedGroup:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacedComponent:
-    """A processor, funnel or port in its flow.
+    """Processor, funnel or port in its flow.
 
     Attributes:
         id: Its id.
-        kind: What it is.
+        kind: Its kind.
         name: Its name.
-        path: Fields on the way to it.
+        path: Path of fields to it.
         component: The component itself.
-        group: The group that it is in.
+        group: Group that contains it.
     """
 
     id: str
@@ -93,7 +94,7 @@ class PlacedComponent:
 
     @property
     def processor(self) -> Processor | None:
-        """Return the processor, if it is one."""
+        """Return the processor; None for other components."""
         return self.component if isinstance(self.component, Processor) else None
 
     def __str__(self) -> str:
@@ -102,15 +103,16 @@ class PlacedComponent:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacedConnection:
-    """A connection in its flow.
+    """Connection in its flow.
 
     Attributes:
         id: Its id.
-        path: Fields on the way to it.
-        connection: The connection itself, its source and relationship parted as they are meant.
-        group: The group that it is in.
-        source: Where FlowFiles come from; None: there is no such component.
-        destination: Where they go; None: there is no such component.
+        path: Path of fields to it.
+        connection: The connection itself, with its source and relationship separated as its group
+            defines.
+        group: Group that contains it.
+        source: Its source; None if there is no such component.
+        destination: Its destination; None if there is no such component.
     """
 
     id: str
@@ -122,7 +124,7 @@ class PlacedConnection:
 
     @property
     def is_loop(self) -> bool:
-        """Say whether it leads back to where it comes from."""
+        """Return whether its source is also its destination."""
         return self.source is not None and self.source is self.destination
 
     def __str__(self) -> str:
@@ -131,9 +133,9 @@ class PlacedConnection:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FlowIndex:
-    """A flow laid out flat. Made by `of`.
+    """Flat index of a flow. Created by `of`.
 
-    Where two components have one id, which is a mistake, the first is found by it; the lists hold
+    If two components have one id, which is an error, the first is found by it; the lists contain
     both.
 
     Attributes:
@@ -141,8 +143,8 @@ class FlowIndex:
         groups: All process groups, the root first.
         components: All processors, funnels and ports.
         connections: All connections.
-        incoming: By id of a component: the connections that lead to it.
-        outgoing: By id of a component: the connections that leave it.
+        incoming: Incoming connections by id of a component.
+        outgoing: Outgoing connections by id of a component.
     """
 
     flow: Flow
@@ -154,7 +156,7 @@ class FlowIndex:
 
     @classmethod
     def of(cls, flow: Flow) -> Self:
-        """Lay out a flow."""
+        """Return the index of a flow."""
         groups: list[PlacedGroup] = []
         components: list[PlacedComponent] = []
         for group in _groups(flow):
@@ -179,22 +181,22 @@ class FlowIndex:
 
     @property
     def processors(self) -> Iterator[tuple[PlacedComponent, Processor]]:
-        """Go through the processors with their places."""
+        """Yield the processors with their entries."""
         for placed in self.components:
             if isinstance(placed.component, Processor):
                 yield placed, placed.component
 
     def find_connection(self, target: str) -> PlacedConnection:
-        """Return the connection that a user means by its id or its name; `->` is an arrow, too.
+        """Return the connection that a user specified by id or name; `->` is also an arrow.
 
         Raises:
-            NotFound: There is none.
+            NotFound: No connection has this id or name.
         """
         for placed in self.connections:
             if target == placed.id or _spelt(target) == _spelt(str(placed)):
                 return placed
         names = [str(placed) for placed in self.connections]
-        raise NotFound(f"there is no connection {target!r}{nearest(target, names)}")
+        raise NotFound(f"unknown connection {target!r}{nearest(target, names)}")
 
 
 def _spelt(name: str) -> str:
@@ -202,7 +204,7 @@ def _spelt(name: str) -> str:
 
 
 def arrow(connection: Connection) -> str:
-    """Return a connection as people name it: ``Read.success → Validate``."""
+    """Return the display name of a connection: ``Read.success → Validate``."""
     ways = ",".join(connection.relationships)
     source = f"{connection.source}.{ways}" if ways else connection.source
     named = f" ({connection.name})" if connection.name else ""
@@ -210,12 +212,12 @@ def arrow(connection: Connection) -> str:
 
 
 def _derived(around: str, kind: Kind, *names: str) -> str:
-    # A separator that no name holds, so that no two lists of names give the same text.
+    # No name contains the separator, so that different lists of names give different texts.
     return str(uuid.uuid5(uuid.UUID(around), "\x1f".join((kind, *names))))
 
 
 def _groups(flow: Flow) -> Iterator[PlacedGroup]:
-    """Go through all groups, each before what is in it; without recursion, however deep."""
+    """Yield all groups, each before its contents; without recursion, because groups may be deep."""
     root_id = flow.id or str(uuid.uuid5(_NAMESPACE, flow.name))
     waiting = [PlacedGroup(root_id, (), (), flow, None)]
     while waiting:
@@ -237,7 +239,7 @@ def _groups(flow: Flow) -> Iterator[PlacedGroup]:
 
 
 def _members(placed: PlacedGroup) -> Iterator[PlacedComponent]:
-    """Make the components of a group; of those that share a name the first is found by it."""
+    """Yield the components of a group; if some share a name, the first is found by it."""
     group = placed.group
     kinds: tuple[tuple[Kind, str, Mapping[str, Processor | Funnel | Port]], ...] = (
         (Kind.INPUT_PORT, "input_ports", group.input_ports),
@@ -276,10 +278,10 @@ def _connections(placed: PlacedGroup) -> Iterator[PlacedConnection]:
 
 
 def _meant(placed: PlacedGroup, connection: Connection) -> Connection:
-    """Return a connection whose source and relationship are parted where its group says.
+    """Return a connection whose source and relationship are separated as its group defines.
 
-    In short they stand in one text, ``Fetch.not.found``, and were parted at its last dot; that is
-    kept wherever it names something.
+    The short form has both in one text, ``Fetch.not.found``, which was split at its last dot. That
+    split is kept if it names a component.
     """
     source, ways = connection.source, connection.relationships
     if len(ways) != 1 or find(placed, source) is not None:
@@ -296,9 +298,9 @@ def _meant(placed: PlacedGroup, connection: Connection) -> Connection:
 
 
 def find(placed: PlacedGroup, name: str) -> PlacedComponent | None:
-    """Return what ``Name``, or ``Group/Port``, means within a group; None: there is none.
+    """Return the component that ``Name``, or ``Group/Port``, names within a group; None: none.
 
-    Whether it may be an end of a connection is not asked here.
+    This does not check whether it may be an end of a connection.
     """
     first, slash, rest = normalised(name).partition("/")
     if not slash:

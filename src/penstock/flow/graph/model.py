@@ -1,16 +1,17 @@
-"""The model of a flow: process groups, processors, connections, funnels, ports, labels, parameters.
+"""Model of a flow: process groups, processors, connections, funnels, ports, labels, parameters.
 
-Owns the shape of a flow and the short forms in which it may be written; the document form (YAML,
-JSON) has the same fields. Does not own whether a flow makes sense (`validation`), nor ids that are
-not given (`index`), nor values of parameters that come from outside (`parameters`).
+Owns the shape of a flow and its short forms; the document form (YAML, JSON) has the same fields.
+Does not own the validation of a flow (`validation`), derived ids (`index`), nor external values of
+parameters (`parameters`).
 
 Invariants:
 
 - Immutable; mappings are never changed in place.
-- A component's name is its key in the group's mapping: names of one kind cannot be double.
-- No secret is in here: a sensitive parameter says where its value is found. So whatever prints,
-  compares or exports a flow cannot tell one; errors of the model do not show what they were given.
-- What a short form says, the long form says too; both give equal models.
+- A component's name is its key in the group's mapping, so that names of one kind are unique.
+- The model contains no secret: a sensitive parameter only contains where its value is found. So
+  code that prints, compares or exports a flow cannot reveal a secret. Errors of the model do not
+  show the given values.
+- Every short form has an equivalent long form; both give equal models.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _PARAMETER_NAME: Final = re.compile(r"[A-Za-z0-9_.-](?:[A-Za-z0-9_. -]*[A-Za-z0-
 
 
 def _mistake(message: str) -> PydanticCustomError:
-    # Braces in the message would be read as places of values.
+    # Braces in the message would be interpreted as placeholders.
     return PydanticCustomError("flow", "{message}", {"message": message})
 
 
@@ -46,14 +47,14 @@ def _check_name(name: str) -> str:
         check_stored_name(name, COMPONENT)
     except InvalidRequest as error:
         raise _mistake(str(error)) from None
-    return name  # Ids follow from names as they are spelt; `index` compares them in normal form.
+    return name  # ids are derived from the exact spelling; `index` compares normalized names
 
 
 def _check_parameter_name(name: str) -> str:
     _check_name(name)
     if _PARAMETER_NAME.fullmatch(name) is None:
         raise _mistake(
-            f"{name!r} is no name of a parameter: write letters, digits, blanks and . _ - only"
+            f"{name!r} is not a valid parameter name: use only letters, digits, spaces and . _ -"
         )
     return name
 
@@ -61,13 +62,13 @@ def _check_parameter_name(name: str) -> str:
 def _check_id(text: str) -> str:
     lowered = text.lower()
     if _UUID.fullmatch(lowered) is None:
-        raise _mistake("an id is a UUID, such as 0b1e5c9e-8d3f-5a51-9a55-2f1f0c7d8a10")
+        raise _mistake("an id must be a UUID, such as 0b1e5c9e-8d3f-5a51-9a55-2f1f0c7d8a10")
     return lowered
 
 
 def _check_text(text: str) -> str:
     if len(text) > MAX_TEXT_CHARACTERS:
-        raise _mistake(f"{len(text)} characters: a text has at most {MAX_TEXT_CHARACTERS}")
+        raise _mistake(f"the text has {len(text)} characters: use at most {MAX_TEXT_CHARACTERS}")
     return text
 
 
@@ -76,21 +77,21 @@ def _sorted_once(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _as_text(value: object) -> object:
-    """Return a scalar as the text a flow file would have; anything else as it is."""
+    """Return a scalar as the text in a flow file; other values unchanged."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value) if isinstance(value, int | float) else value
 
 
 def _set_only(value: object) -> object:
-    """Leave out what is unset, so that a property without a value has its default."""
+    """Omit unset values, so that a property without a value has its default."""
     if not isinstance(value, Mapping):
         return value
     return {name: text for name, text in value.items() if text is not None}
 
 
 def _property_value(value: object) -> object:
-    """Return a scalar as text and a list as texts; what a list means, its processor knows."""
+    """Return a scalar as text and a list as texts; the processor interprets the list."""
     if isinstance(value, list | tuple):
         texts = tuple(_as_text(item) for item in value)
         if all(isinstance(text, str) for text in texts):
@@ -101,11 +102,11 @@ def _property_value(value: object) -> object:
 
 
 def _named(value: object) -> object:
-    """Accept a list of names for a mapping whose values say nothing, ``funnels: [a, b]``."""
+    """Convert a list of names to a mapping without settings, ``funnels: [a, b]``."""
     if isinstance(value, list | tuple) and all(isinstance(name, str) for name in value):
         double = sorted({name for name in value if value.count(name) > 1})
         if double:
-            raise _mistake(f"{double[0]!r} stands there more than once")
+            raise _mistake(f"{double[0]!r} is listed more than once: remove one")
         return {name: {} for name in value}
     if isinstance(value, Mapping):
         return {name: {} if item is None else item for name, item in value.items()}
@@ -123,11 +124,11 @@ Text = Annotated[str, BeforeValidator(_as_text), AfterValidator(_check_text)]
 PropertyValue = Annotated[str | tuple[str, ...], BeforeValidator(_property_value)]
 Names = Annotated[
     tuple[Name, ...], BeforeValidator(_one_or_many), AfterValidator(_sorted_once)
-]  # a set, in the one order that is exported
+]  # a set, exported in this order only
 
 
 class FlowModel(BaseModel):
-    """Base of the models: immutable, unknown fields refused, values kept out of errors."""
+    """Base class of the models: immutable, unknown fields refused, values kept out of errors."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False
@@ -136,14 +137,14 @@ class FlowModel(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _without_unset(cls, data: object) -> object:
-        """Take a field without a value for one that is not there."""
+        """Treat a field without a value like a missing one."""
         if isinstance(data, dict) and None in data.values():
             return {name: value for name, value in data.items() if value is not None}
         return data
 
 
 class Position(FlowModel):
-    """Where something is drawn. Written ``[x, y]``."""
+    """Position in a drawing. Written ``[x, y]``."""
 
     x: int = Field(ge=INT64_MIN, le=INT64_MAX)
     y: int = Field(ge=INT64_MIN, le=INT64_MAX)
@@ -153,19 +154,19 @@ class Position(FlowModel):
     def _from_pair(cls, data: object) -> object:
         if isinstance(data, list | tuple):
             if len(data) != 2:
-                raise _mistake("a position is two whole numbers, [x, y]")
+                raise _mistake("a position is two integers, [x, y]")
             return {"x": data[0], "y": data[1]}
         return data
 
 
 class Component(FlowModel):
-    """What everything in a group may have.
+    """Common fields of everything in a group.
 
     Attributes:
-        id: Its UUID; without one it follows from the names on the way to it. Given, it keeps queues
-            and state when something is renamed or moved.
-        comments: Anything, for people.
-        position: Where it is drawn.
+        id: Its UUID; without one it is derived from the names of its groups and its own. A given id
+            keeps queues and state when something is renamed or moved.
+        comments: Free text for readers.
+        position: Position in a drawing.
     """
 
     id: Id | None = None
@@ -174,7 +175,7 @@ class Component(FlowModel):
 
 
 class Strategy(StrEnum):
-    """What starts a run of a processor."""
+    """Cause of a run of a processor."""
 
     EVENT = "event"
     TIMER = "timer"
@@ -188,11 +189,12 @@ class Schedule(FlowModel):
     """When a processor runs. Short forms: ``event``, ``every 10 sec``, ``cron 0 0 13 * * ?``.
 
     Attributes:
-        strategy: What starts a run.
-        period: Timer driven: from the end of a run to the next, ``10 sec``; CRON driven: the
-            expression. It may hold parameters.
+        strategy: Cause of a run.
+        period: Timer driven: time from the end of a run to the next, ``10 sec``; CRON driven: the
+            expression. It may contain parameters.
         zone: CRON driven: the time zone, ``Europe/Berlin``.
-        catch_up: CRON driven: one run for all firing times that passed while nothing could run.
+        catch_up: CRON driven: whether one run follows for all firing times missed while nothing
+            could run.
     """
 
     strategy: Strategy = Strategy.EVENT
@@ -211,12 +213,12 @@ class Schedule(FlowModel):
         if data.strip() == Strategy.EVENT:
             return {}
         raise _mistake(
-            f"{data[:80]!r} is no schedule: write event, every PERIOD (every 10 sec) or "
-            "cron EXPRESSION (cron 0 0 13 * * ?)"
+            f"{data[:80]!r} is not a schedule: write event, every PERIOD (every 10 sec) or cron "
+            "EXPRESSION (cron 0 0 13 * * ?)"
         )
 
     def short(self) -> str | None:
-        """Return the short form; None if it does not say everything."""
+        """Return the short form; None if it would lose information."""
         if self.zone != "UTC" or self.catch_up or self.period != self.period.strip():
             return None
         if self.strategy is Strategy.EVENT:
@@ -226,19 +228,19 @@ class Schedule(FlowModel):
 
 
 class BackoffMechanism(StrEnum):
-    """What waits between two tries."""
+    """What waits between two retries: the FlowFile or the processor."""
 
     PENALIZE_FLOWFILE = "penalize"
     YIELD_PROCESSOR = "yield"
 
 
 class Retry(FlowModel):
-    """How often a FlowFile is tried again before it goes to a relationship. Short: the count.
+    """Retries of a FlowFile before it is transferred to a relationship. Short form: the count.
 
     Attributes:
-        count: Tries after the first.
-        backoff: What waits meanwhile, the FlowFile or the processor.
-        max_backoff: The wait doubles up to this period.
+        count: Number of retries.
+        backoff: Whether the FlowFile is penalized or the processor yields.
+        max_backoff: The delay doubles up to this period.
     """
 
     count: int = Field(default=10, ge=0, le=1_000)
@@ -252,7 +254,7 @@ class Retry(FlowModel):
 
 
 class BulletinLevel(StrEnum):
-    """From which level on a processor's messages are shown as bulletins."""
+    """Minimum level of a processor's messages that become bulletins."""
 
     DEBUG = "DEBUG"
     INFO = "INFO"
@@ -262,27 +264,27 @@ class BulletinLevel(StrEnum):
 
 
 class Processor(Component):
-    """A processor of a type, with its properties.
+    """Processor of a type, with its properties.
 
     Attributes:
         type: Name of the type; see ``penstock processor list``.
-        properties: Values by name, as text that may hold parameters, ``#{name}``, or as a list of
-            such texts; a property that is not there has its default.
+        properties: Values by name, as text that may contain parameters, ``#{name}``, or as a list
+            of such texts; a missing property has its default.
         schedule: When it runs.
-        concurrent_tasks: Threads that may be in it at once.
-        run_duration: How long a run may go on with one commit.
-        yield_duration: How long it rests when it asks to.
-        penalty_duration: How long a FlowFile that it penalizes is not handed out.
-        bulletin_level: Which of its messages are shown.
-        auto_terminated: Relationships whose FlowFiles end here.
-        retry: By relationship: tried again before it goes there.
-        enabled: False: it is not started.
+        concurrent_tasks: Maximum number of threads that run it at once.
+        run_duration: How long a run may continue with one commit.
+        yield_duration: How long it is not triggered after it yields.
+        penalty_duration: How long a FlowFile that it penalizes cannot be taken.
+        bulletin_level: Minimum level of its bulletins.
+        auto_terminated: Relationships at which FlowFiles end.
+        retry: Retries by relationship.
+        enabled: False: it cannot be started.
     """
 
     type: Name
     properties: Annotated[Mapping[Name, PropertyValue], BeforeValidator(_set_only)] = Field(
         default_factory=dict,
-        repr=False,  # one that is not validated yet may hold a secret in clear
+        repr=False,  # before validation it may contain a secret in clear text
     )
     schedule: Schedule = Schedule()
     concurrent_tasks: int = Field(default=1, ge=1, le=MAX_CONCURRENT_TASKS)
@@ -296,15 +298,15 @@ class Processor(Component):
 
 
 class Funnel(Component):
-    """Joins connections; it does nothing to what passes."""
+    """Joins connections without changing FlowFiles."""
 
 
 class Port(Component):
-    """Where FlowFiles enter a process group, or leave it."""
+    """Entry or exit of a process group for FlowFiles."""
 
 
 class Label(FlowModel):
-    """A text beside the components, for people. Short: the text."""
+    """Text beside the components, for readers. Short form: the text."""
 
     text: Text
     position: Position | None = None
@@ -316,23 +318,24 @@ class Label(FlowModel):
 
 
 class Connection(FlowModel):
-    """The queue between two components of a group.
+    """Connection between two components of a group, with a queue.
 
     In documents ``from: Name.relationship`` and ``to: Name``; ``Group/Port`` names a port of a
-    group within. The last dot parts the two, unless only another one leaves the name of a component
-    (`index`). With ``relationships`` the whole of ``from`` is the name.
+    child group. The last dot separates the two, unless only another dot leaves the name of a
+    component (`index`). With ``relationships``, the whole of ``from`` is the name.
 
     Attributes:
-        source: Name of where FlowFiles come from.
-        relationships: Which of the source's; none for a funnel or a port.
-        destination: Name of where they go.
-        name: Needed where two connections have the same ends.
-        id: Its UUID; without one it follows from the ids of its ends and its name.
-        prioritizers: Which FlowFiles come first; the second decides where the first does not.
+        source: Name of the source.
+        relationships: Relationships of the source; empty for a funnel or a port.
+        destination: Name of the destination.
+        name: Required if two connections have the same ends.
+        id: Its UUID; without one it is derived from the ids of its ends and its name.
+        prioritizers: Order of FlowFiles; each prioritizer orders FlowFiles that are equal for the
+            previous ones.
         expiration: FlowFiles older than this period are dropped; 0: never.
-        back_pressure_count: FlowFiles from which on the source rests; 0: any number.
-        back_pressure_size: Size of their contents from which on the source rests; 0: any size.
-        swap_threshold: FlowFiles in memory before others are written to swap files.
+        back_pressure_count: Number of FlowFiles at which the source stops; 0: no limit.
+        back_pressure_size: Size of their content at which the source stops; 0: no limit.
+        swap_threshold: Number of FlowFiles in memory beyond which others are written to swap files.
     """
 
     source: Text
@@ -364,17 +367,17 @@ class Connection(FlowModel):
 
 
 class Parameter(FlowModel):
-    """A value that properties and periods may name, ``#{name}``. Short: the value.
+    """Value that properties and periods may name, ``#{name}``. Short form: the value.
 
-    Exactly one of `value`, `env` and `file` says it. What comes from outside is sensitive unless
-    said otherwise; what is written in the flow never is.
+    Exactly one of `value`, `env` and `file` is given. External values are sensitive by default; a
+    value in the flow never is.
 
     Attributes:
         value: The value itself.
-        env: Environment variable that holds it.
-        file: Path of a file that holds it; line ends at its end do not count.
-        sensitive: It is never shown.
-        description: What it is for.
+        env: Environment variable that contains it.
+        file: Path of a file that contains it; line breaks at the end of the file are ignored.
+        sensitive: Whether it is never shown.
+        description: Purpose of the parameter.
     """
 
     value: Text | None = None
@@ -394,9 +397,9 @@ class Parameter(FlowModel):
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         if sum(given is not None for given in (self.value, self.env, self.file)) != 1:
-            raise _mistake("say where the value is by exactly one of value, env and file")
+            raise _mistake("a parameter needs exactly one of value, env and file")
         if self.sensitive and self.value is not None:
-            raise _mistake("a sensitive value is not written in the flow: give env or file")
+            raise _mistake("a sensitive value must not be written in the flow: use env or file")
         return self
 
 
@@ -404,9 +407,9 @@ class ParameterContext(FlowModel):
     """Parameters that groups share.
 
     Attributes:
-        parameters: By name.
-        inherits: Contexts whose parameters count where this one has none; the first that has it.
-        description: What it is for.
+        parameters: Parameters by name.
+        inherits: Contexts that are searched for parameters missing here, in this order.
+        description: Purpose of the context.
     """
 
     parameters: Mapping[ParameterName, Parameter] = Field(default_factory=dict)
@@ -417,13 +420,13 @@ class ParameterContext(FlowModel):
 class ProcessGroup(Component):
     """Components that belong together, with connections between them.
 
-    Processors, funnels, ports and groups of one group share their names: no two have the same.
+    Processors, funnels, ports and groups of one group share a namespace: each name is unique.
 
     Attributes:
-        parameters: The group's own; they count before those of its context.
-        parameter_context: Name of the context used here and, where they name none, in groups
-            within.
-        max_concurrent_tasks: Threads that may be in all of its processors at once; None: any.
+        parameters: The group's own; they take precedence over those of its context.
+        parameter_context: Name of the context of this group and of groups within that name none.
+        max_concurrent_tasks: Maximum number of threads in all of its processors at once; None: no
+            limit.
     """
 
     parameters: Mapping[ParameterName, Parameter] = Field(default_factory=dict)
@@ -443,13 +446,13 @@ class ProcessGroup(Component):
 
 
 class Flow(ProcessGroup):
-    """A flow: the root process group, with what holds for all of it.
+    """Flow: the root process group, with settings for the whole flow.
 
     Attributes:
-        format: Number of the format of its document.
-        name: Names the flow; ids that are not given follow from it.
-        version: Of the flow, by its author.
-        parameter_contexts: By name.
+        format: Format number of its document.
+        name: Name of the flow; missing ids are derived from it.
+        version: Version of the flow, set by its author.
+        parameter_contexts: Parameter contexts by name.
     """
 
     format: int = Field(default=FORMAT_NUMBER, ge=1)
@@ -461,7 +464,7 @@ class Flow(ProcessGroup):
     def _known_format(self) -> Self:
         if self.format != FORMAT_NUMBER:
             raise _mistake(
-                f"format {self.format} is not known: this version of Penstock reads format "
+                f"unknown format {self.format}: this version of Penstock reads format "
                 f"{FORMAT_NUMBER}"
             )
         return self

@@ -1,14 +1,14 @@
-"""Parameters: what ``#{name}`` in a property or a period means in its group.
+"""Parameters: the meaning of ``#{name}`` in a property or a period of a group.
 
-Owns the notation, which parameter a name means where, and the values, once they are loaded. Does
-not own declarations (`model`), nor where values from outside are kept.
+Owns the notation, the parameter that a name refers to in a group, and the loaded values. Does not
+own declarations (`model`), nor where external values are stored.
 
-A name means the group's own parameter; else that of the group's context, or of a context that one
-inherits from, in their order; else what it means in the group around. ``##{`` is ``#{`` without
-meaning. A parameter's value is not searched for parameters.
+A name refers to the group's own parameter; else to that of the group's context, or of a context
+that it inherits from, in their order; else to the parameter of that name in the parent group.
+``##{`` stands for the characters ``#{``. Parameters within a parameter's value are not substituted.
 
-Invariants: a sensitive value is shown by nothing here, neither in errors nor by ``repr``; loading
-reports everything that is missing, not the first.
+Invariants: a sensitive value is never shown, neither in errors nor by ``repr``. Loading reports
+every missing value, not only the first.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ def references(text: str) -> tuple[str, ...]:
 
 
 def is_unclosed(text: str) -> bool:
-    """Say whether a reference begins in a text that does not end, or holds what no name does."""
+    """Return whether a text contains an unclosed or invalid reference."""
     return "#{" in text and "#{" in _REFERENCE.sub("", text)
 
 
 def sole_reference(text: str) -> str | None:
-    """Return the parameter's name if the text is a reference and nothing else."""
+    """Return the parameter's name if the text is only a reference."""
     match = _REFERENCE.fullmatch(text.strip())
     return match[2].strip() if match is not None and match[1] is None else None
 
@@ -61,7 +61,7 @@ def texts_of(value: str | tuple[str, ...]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A parameter and where it is declared."""
+    """Parameter and where it is declared."""
 
     path: Path
     parameter: Parameter
@@ -69,18 +69,18 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The parameters that a group sees.
+    """Parameters that a group sees.
 
     Attributes:
         own: Those of the group and its context.
-        around: What the group around sees; None for the root group.
+        around: Scope of the parent group; None for the root group.
     """
 
     own: Mapping[str, Found]
     around: Scope | None
 
     def find(self, name: str) -> Found | None:
-        """Return what a name means here; None: nothing."""
+        """Return the parameter of a name; None: unknown."""
         scope: Scope | None = self
         while scope is not None:
             if (found := scope.own.get(name)) is not None:
@@ -89,18 +89,18 @@ class Scope:
         return None
 
     def names(self) -> set[str]:
-        """Return all names that mean something here."""
+        """Return the names of all parameters."""
         return {*self.own, *(self.around.names() if self.around is not None else ())}
 
 
 class Scopes:
-    """The scopes of all groups of a flow."""
+    """Scopes of all groups of a flow."""
 
     def __init__(self, index: FlowIndex) -> None:
         self._contexts = index.flow.parameter_contexts
         self._flat: dict[str, Mapping[str, Found]] = {}
         self._by_path: dict[Path, Scope] = {}
-        for group in index.groups:  # the outer ones first
+        for group in index.groups:  # parent groups first
             around = self._by_path[group.parent.path] if group.parent is not None else None
             own = {
                 name: Found((*group.path, "parameters", name), parameter)
@@ -126,7 +126,7 @@ class Scopes:
 
 
 def lineage(contexts: Mapping[str, ParameterContext], name: str) -> Iterator[str]:
-    """Go through a context and those it inherits from, nearest in meaning first, each once."""
+    """Yield a context and those it inherits from, in the order of precedence, each once."""
     seen: set[str] = set()
     waiting = [name]
     while waiting:
@@ -139,7 +139,7 @@ def lineage(contexts: Mapping[str, ParameterContext], name: str) -> Iterator[str
 
 
 def used_texts(processor: Processor) -> Iterator[tuple[Path, str]]:
-    """Go through all texts of a processor that may hold parameters, with their fields."""
+    """Yield all texts of a processor that may contain parameters, with their fields."""
     for name, value in processor.properties.items():
         for text in texts_of(value):
             yield ("properties", name), text
@@ -151,7 +151,7 @@ def used_texts(processor: Processor) -> Iterator[tuple[Path, str]]:
 
 
 class ResolvedProperties(dict[str, str | tuple[str, ...]]):
-    """Properties with parameters put in; its ``repr`` shows no values, as some are secrets."""
+    """Properties with substituted parameters; ``repr`` shows no values, some of them secret."""
 
     def __repr__(self) -> str:
         return f"ResolvedProperties({', '.join(self)})"
@@ -160,10 +160,10 @@ class ResolvedProperties(dict[str, str | tuple[str, ...]]):
 
 
 class ParameterValues:
-    """The values of a flow's parameters. Made by `load` or `load_known`.
+    """Values of a flow's parameters. Created by `load` or `load_known`.
 
     Attributes:
-        missing: Why a value is not there, by the path of its parameter.
+        missing: Reason why a value is missing, by the path of its parameter.
     """
 
     def __init__(
@@ -181,16 +181,16 @@ class ParameterValues:
         read_file: Callable[[str], bytes],
         places: Places | None = None,
     ) -> ParameterValues:
-        """Fetch all values, before a flow is taken.
+        """Load all values, before a flow is applied.
 
         Args:
             index: The flow.
             environment: Environment variables.
             read_file: Returns the content of a file; raises `OSError` or `PenstockError`.
-            places: For problems.
+            places: Positions for error messages.
 
         Raises:
-            InvalidFlow: Values that are not there, with the place of each parameter.
+            InvalidFlow: Missing values, with the position of each parameter.
         """
         places = places or Places()
         found = cls.load_known(index, environment, read_file)
@@ -206,9 +206,10 @@ class ParameterValues:
         environment: Mapping[str, str],
         read_file: Callable[[str], bytes],
     ) -> ParameterValues:
-        """Fetch the values that are there; one that is not is an error where it is used.
+        """Load the available values; using a missing one raises an error.
 
-        So at a start one lost file keeps only those from running that need it. Arguments as `load`.
+        So at a start, a missing file affects only the components that need it. Arguments as for
+        `load`.
         """
         values: dict[Path, str] = {}
         missing: dict[Path, str] = {}
@@ -221,10 +222,10 @@ class ParameterValues:
         return cls(Scopes(index), values, missing)
 
     def text(self, group: PlacedGroup, text: str) -> str:
-        """Return a text with its parameters put in.
+        """Return a text with its parameters substituted.
 
         Raises:
-            InvalidFlow: One is unknown, or its value is not there.
+            InvalidFlow: A parameter is unknown, or its value is missing.
         """
 
         def value_of(name: str) -> str:
@@ -240,9 +241,9 @@ class ParameterValues:
         return put_in(text, value_of)
 
     def properties(self, placed: PlacedComponent) -> ResolvedProperties:
-        """Return the properties of a processor with parameters put in, secrets in clear.
+        """Return the properties of a processor with parameters substituted, secrets in clear text.
 
-        They are for the processor alone: never log or keep them.
+        They are for the processor only: never log or store them.
         """
         given = placed.component.properties if isinstance(placed.component, Processor) else {}
         return ResolvedProperties(
@@ -261,9 +262,9 @@ class _Missing:
 
 
 def unknown(name: str, scope: Scope, hint_at: Callable[[str, Iterable[str]], str] = nearest) -> str:
-    """Return what is wrong where a parameter is named that does not exist."""
+    """Return the error for an unknown parameter."""
     hint = hint_at(name, scope.names()) or "; declare it under parameters"
-    return f"there is no parameter {name!r} here{hint}"
+    return f"unknown parameter {name!r}{hint}"
 
 
 def _declared(flow: Flow, index: FlowIndex) -> Iterator[tuple[Path, Parameter]]:
@@ -299,4 +300,4 @@ def _fetch(
     try:
         return content.decode().rstrip("\r\n")
     except UnicodeDecodeError:
-        return _Missing(f"file {parameter.file!r} is not in UTF-8: write it in UTF-8")
+        return _Missing(f"file {parameter.file!r} is not valid UTF-8: encode it in UTF-8")

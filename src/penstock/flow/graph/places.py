@@ -1,6 +1,6 @@
-"""Where in a flow something is: the path of fields, and line and column if it came from a file.
+"""Positions in a flow: the path of fields, and line and column if it was read from a file.
 
-Owns places and problems. Does not own reading nor checking.
+Owns positions and problems. Does not own reading nor checking.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _COMPARED: Final = 300
 
 @dataclass(frozen=True, slots=True, order=True)
 class Place:
-    """A place of a flow.
+    """Position in a flow.
 
     Attributes:
-        line: Line in the file, from 1; 0: it did not come from a file.
+        line: Line in the file, from 1; 0: it was not read from a file.
         column: Column in the line, from 1.
-        path: Fields on the way to it, ``processors.Validate.properties``.
+        path: Path of fields, ``processors.Validate.properties``.
         file: Name of the file; empty: none.
     """
 
@@ -44,7 +44,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Problem:
-    """What is wrong at a place, and the mend."""
+    """Error at a position, with its remedy."""
 
     place: Place
     message: str
@@ -55,7 +55,7 @@ class Problem:
 
 
 class InvalidFlow(InvalidRequest):
-    """A flow with problems: `problems` holds all of them, the text lists the first ones."""
+    """Invalid flow: `problems` contains all errors, the text lists the first ones."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
@@ -69,14 +69,14 @@ class InvalidFlow(InvalidRequest):
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Finds the place of a path; without marks, as for a flow made in Python, the path alone.
+    """Finds the position of a path; without marks, as for a flow made in Python, only the path.
 
     Attributes:
         file: Name of the file.
         marks: Line and column of the value at a path.
-        key_marks: Of the key that a path ends with.
-        numbers: For paths that end with a number: the number that the file has for it, if it is
-            another; one entry of a file may stand for several.
+        key_marks: Line and column of the last key of a path.
+        numbers: Number in the file for paths that end with a number, if it differs, because one
+            entry of a file may stand for several.
     """
 
     file: str = ""
@@ -85,11 +85,11 @@ class Places:
     numbers: Mapping[Path, int] = field(default_factory=dict)
 
     def at(self, path: Path, *, key: bool = False) -> Place:
-        """Return the place of a path, or of the nearest thing around it that is in the file.
+        """Return the position of a path, or of its nearest parent that is in the file.
 
         Args:
             path: Steps from the flow's root.
-            key: The key is meant, not the value.
+            key: Return the position of the key instead of the value.
         """
         first, second = (self.key_marks, self.marks) if key else (self.marks, self.key_marks)
         near = path
@@ -103,7 +103,7 @@ class Places:
 
 
 def written(path: Path) -> str:
-    """Return a path as people write it: ``connections[2].to``; odd names are quoted."""
+    """Return a path as text: ``connections[2].to``; unusual names are quoted."""
     text = ""
     for step in path:
         if isinstance(step, int):
@@ -116,7 +116,7 @@ def written(path: Path) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return ``; did you mean 'X'?`` for the known name nearest to one, or an empty text."""
+    """Return ``; did you mean 'X'?`` for the most similar known name, or an empty text."""
     names = list(known)
     if len(names) > _COMPARED:
         names = [one for one in names if _may_be_near(name, one)][:_COMPARED]
@@ -128,7 +128,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def _may_be_near(name: str, other: str) -> bool:
-    """Say cheaply whether a comparison is worth its time: about as long, and one end alike."""
+    """Return quickly whether a comparison is worthwhile: similar length, and one equal end."""
     if abs(len(name) - len(other)) > 3:
         return False
     folded, other = name.casefold(), other.casefold()
@@ -136,7 +136,7 @@ def _may_be_near(name: str, other: str) -> bool:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return names for a message, not more than a person reads; none: ``none``."""
+    """Return names for a message, shortened if there are many; none: ``none``."""
     known = list(names)
     more = f" and {len(known) - _LISTED} more" if len(known) > _LISTED else ""
     return (", ".join(known[:_LISTED]) or "none") + more

@@ -1,7 +1,7 @@
 """Checks of processors: type, properties, schedule, relationships.
 
-Owns what is wrong with a processor by itself and with the ways out of it. Does not own what its
-type says of its properties (`declarations`).
+Owns the checks of a processor and of its outgoing relationships. Does not own the checks of
+properties by its type (`declarations`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock.flow.scheduling.cron.expression import CronExpression
 
 
 def processor_problems(check: Checking) -> Iterator[Problem]:
-    """Find what is wrong with processors."""
+    """Find errors of processors."""
     for placed, processor in check.index.processors:
         declaration = check.declaration(placed)
         yield from _schedule_problems(check, placed, processor)
@@ -38,7 +38,7 @@ def processor_problems(check: Checking) -> Iterator[Problem]:
         if declaration.runs_serially and processor.concurrent_tasks > 1:
             yield check.problem(
                 (*placed.path, "concurrent_tasks"),
-                f"{processor.type} runs in one thread at a time: leave it at 1",
+                f"{processor.type} runs on one thread at a time: leave it at 1",
             )
 
 
@@ -47,9 +47,9 @@ def _no_type(check: Checking, type_: str) -> str:
     if why:
         return why
     hint = check.nearest(type_, check.types.names()) or (
-        "; `penstock processor list` shows those there are"
+        "; `penstock processor list` shows all of them"
     )
-    return f"there is no processor type {type_!r}{hint}"
+    return f"unknown processor type {type_!r}{hint}"
 
 
 def _property_problems(
@@ -57,7 +57,7 @@ def _property_problems(
 ) -> Iterator[Problem]:
     around: Path = (*placed.path, "properties")
     values: dict[str, str | tuple[str, ...]] = {}
-    # What is not known here, or wrong for another reason, is not judged by the type again.
+    # Values that are unknown, or already reported, are not passed to the type for checking.
     unjudged: set[str] = set()
     for name, value in processor.properties.items():
         path = (*around, name)
@@ -66,7 +66,7 @@ def _property_problems(
             known = listed(declared.property_names)
             yield check.problem(
                 path,
-                f"{processor.type} has no property {name!r}{hint or f'; there are: {known}'}",
+                f"{processor.type} has no property {name!r}{hint or f'; its properties: {known}'}",
                 key=True,
             )
             continue
@@ -84,7 +84,7 @@ def _property_problems(
         values[name] = texts[0] if isinstance(value, str) else texts
     configuration = declared.configured(values)
     for problem in configuration.problems:
-        is_of_all = not problem.place and unjudged  # it may be about a value that is not known
+        is_of_all = not problem.place and unjudged  # it may concern a value that is unknown
         if problem.place not in unjudged and not is_of_all:
             is_there = problem.place in processor.properties
             path = (*around, problem.place) if problem.place else around
@@ -104,7 +104,7 @@ def _secret_problems(
     if name is None:
         yield check.problem(
             path,
-            "this property is sensitive: give nothing but a sensitive parameter, #{name}",
+            "this property is sensitive: use only a sensitive parameter, #{name}",
         )
         return
     found = check.scopes.of(placed.group).find(name)
@@ -114,7 +114,7 @@ def _secret_problems(
     elif not found.parameter.sensitive:
         yield check.problem(
             path,
-            f"this property is sensitive, but parameter {name!r} is not: give it by env or file",
+            f"this property is sensitive, but parameter {name!r} is not: define it by env or file",
         )
 
 
@@ -131,10 +131,12 @@ def _schedule_problems(
         yield from _cron_problems(check, around, text if is_known else None, schedule.zone)
     elif schedule.period:
         yield check.problem(
-            period, "event driven, it has no period: leave it out, or write every PERIOD"
+            period, "an event driven processor has no period: remove it, or write every PERIOD"
         )
     if schedule.strategy is not Strategy.CRON and (schedule.catch_up or schedule.zone != "UTC"):
-        yield check.problem(around, "zone and catch_up are for CRON driven: leave them out")
+        yield check.problem(
+            around, "zone and catch_up apply only to CRON driven processors: remove them"
+        )
     for field in ("run_duration", "yield_duration", "penalty_duration"):
         text = getattr(processor, field)
         yield from check.period_problems(placed.group, (*placed.path, field), text)
@@ -178,20 +180,21 @@ def _relationship_problems(
         if name in connected and name in processor.auto_terminated:
             yield check.problem(
                 (*placed.path, "auto_terminated"),
-                f"relationship {name!r} is connected, so its FlowFiles do not end here: take out "
-                "one of the two",
+                f"relationship {name!r} is connected, so its FlowFiles do not end here: remove "
+                "the connection or this entry",
             )
         elif name not in connected and name not in processor.auto_terminated:
             yield check.problem(
                 placed.path,
-                f"relationship {name!r} leads nowhere: connect it, or list it in auto_terminated",
+                f"relationship {name!r} is not connected: connect it, or list it in "
+                "auto_terminated",
                 key=True,
             )
 
 
 def unknown_relationship(check: Checking, type_name: str, name: str, known: frozenset[str]) -> str:
-    """Return what is wrong where a relationship is named that a type does not have."""
-    hint = check.nearest(name, known) or f"; there are: {listed(sorted(known))}"
+    """Return the error for a relationship that a type does not have."""
+    hint = check.nearest(name, known) or f"; its relationships: {listed(sorted(known))}"
     return f"{type_name} has no relationship {name!r}{hint}"
 
 
@@ -200,7 +203,11 @@ def _input_problems(
 ) -> Iterator[Problem]:
     incoming = check.index.incoming.get(placed.id, ())
     if declared.input is InputRequirement.REQUIRED and all(one.is_loop for one in incoming):
-        what = "only a loop leads to it" if incoming else "no connection leads to it"
+        what = (
+            "its only incoming connection is a loop"
+            if incoming
+            else "it has no incoming connection"
+        )
         yield check.problem(
-            placed.path, f"{what}, but it works on what arrives: connect it", key=True
+            placed.path, f"{what}, but it works on incoming FlowFiles: connect it", key=True
         )

@@ -1,12 +1,11 @@
-"""Whether a flow can run: every problem with its place, none alone.
+"""Validation of a flow: reports every problem with its position.
 
-Owns the order of the checks and those on names, ids and parameters. Does not own those on
-processors (`processorchecks`), connections (`connectionchecks`) and how data gets around
-(`feeding`).
+Owns the order of the checks and those of names, ids and parameters. Does not own those of
+processors (`processorchecks`), connections (`connectionchecks`) and the flow of data (`feeding`).
 
-Invariants: nothing is opened, connected or changed; a flow without problems starts, but for values
-that are fetched at the start. A problem is told once, where it is to be mended; what only follows
-from another problem is left out. The time grows with the size of the flow, not with its square.
+Invariants: nothing is opened, connected or changed. A flow without problems starts, unless a value
+that is loaded at the start is missing. A problem is reported once, at the place to correct;
+problems that only follow from others are omitted. The time is linear in the size of the flow.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ def validate(
     places: Places | None = None,
     check_prioritizer: PrioritizerCheck | None = None,
 ) -> list[Problem]:
-    """Return all that keeps a flow from running, in the order of the file.
+    """Return all problems that keep a flow from running, in the order of the file.
 
     Args:
         flow: The flow.
-        types: The types of processors that there are.
-        places: Where its parts are in a file.
-        check_prioritizer: Raises `InvalidRequest` for a text that names no prioritizer; without
-            it the standard ones are known.
+        types: Types of processors that the flow may use.
+        places: Positions of its parts in a file.
+        check_prioritizer: Raises `InvalidRequest` for an unknown prioritizer; without it only the
+            standard ones are known.
     """
     check = Checking(FlowIndex.of(flow), types, places or Places(), check_prioritizer)
     found = {
@@ -62,18 +61,18 @@ def _context_problems(check: Checking) -> Iterator[Problem]:
         for number, base in enumerate(context.inherits):
             path: Path = ("parameter_contexts", name, "inherits", number)
             if base not in contexts:
-                message = f"there is no parameter context {base!r}{check.nearest(base, contexts)}"
+                message = f"unknown parameter context {base!r}{check.nearest(base, contexts)}"
                 yield check.problem(path, message)
     yield from _context_cycles(check)
     for group in check.index.groups:
         named = group.group.parameter_context
         if named is not None and named not in contexts:
-            message = f"there is no parameter context {named!r}{check.nearest(named, contexts)}"
+            message = f"unknown parameter context {named!r}{check.nearest(named, contexts)}"
             yield check.problem((*group.path, "parameter_context"), message)
 
 
 def _context_cycles(check: Checking) -> Iterator[Problem]:
-    """Walk each context once; what is met again while its own walk goes on closes a cycle."""
+    """Find cycles of contexts: a context that is found again during its own traversal."""
     contexts = check.index.flow.parameter_contexts
     done: set[str] = set()
     for start in contexts:
@@ -90,7 +89,7 @@ def _context_cycles(check: Checking) -> Iterator[Problem]:
                 names = [*list(way)[list(way).index(base) :], base]
                 yield check.problem(
                     ("parameter_contexts", name, "inherits"),
-                    f"contexts inherit in a circle, {' → '.join(names)}: take one out",
+                    f"contexts inherit in a cycle, {' → '.join(names)}: remove one",
                 )
             elif base in contexts and base not in done:
                 way[base] = iter(contexts[base].inherits)
@@ -102,7 +101,7 @@ def _name_problems(check: Checking) -> Iterator[Problem]:
         if first is not placed:
             yield check.problem(
                 placed.path,
-                f"{first.kind} {placed.name!r} has this name, too: give each of a group its own",
+                f"{first.kind} {placed.name!r} has the same name: names in a group must be unique",
                 key=True,
             )
     for group in check.index.groups:
@@ -111,21 +110,21 @@ def _name_problems(check: Checking) -> Iterator[Problem]:
             if group.parent.children[normalised(name)] is not group:
                 yield check.problem(
                     group.path,
-                    f"another group is named {name!r}, too: give each of a group its own",
+                    f"another group is also named {name!r}: names in a group must be unique",
                     key=True,
                 )
         for name, child in group.children.items():
             if name in group.members:
                 yield check.problem(
                     child.path,
-                    f"{group.members[name].kind} {name!r} has this name, too: give each of a group "
-                    "its own",
+                    f"{group.members[name].kind} {name!r} has the same name: names in a group "
+                    "must be unique",
                     key=True,
                 )
 
 
 def _id_problems(check: Checking) -> Iterator[Problem]:
-    """Find ids that two have; connections that are the same but for their relationships, too."""
+    """Find duplicate ids, and connections that differ only in their relationships."""
     first: dict[str, tuple[Path, str]] = {}
     index = check.index
     given = [(one.id, one.path, one.group.id is not None) for one in index.groups]
@@ -135,7 +134,7 @@ def _id_problems(check: Checking) -> Iterator[Problem]:
         if known[0] != path and is_given:
             where = check.places.at(known[0])
             yield check.problem(
-                (*path, "id"), f"{where.path or 'the flow'} has this id, too: each needs its own"
+                (*path, "id"), f"{where.path or 'the flow'} has the same id: ids must be unique"
             )
     ends: dict[str, Path] = {}
     for one in index.connections:
@@ -143,18 +142,18 @@ def _id_problems(check: Checking) -> Iterator[Problem]:
             where = check.places.at(first[one.id][0])
             yield check.problem(
                 (*one.path, "id"),
-                f"{where.path or 'the flow'} has this id, too: each needs its own",
+                f"{where.path or 'the flow'} has the same id: ids must be unique",
             )
         known_path = ends.setdefault(one.id, one.path)
         if known_path is one.path:
             continue
         where = check.places.at(known_path)
         if one.connection.id is not None:
-            message = f"{where.path} has this id, too: each needs its own"
+            message = f"{where.path} has the same id: ids must be unique"
             yield check.problem((*one.path, "id"), message)
         else:
             yield check.problem(
                 one.path,
-                f"{where.path} connects the same two: join them by relationships: [...], or give "
-                "each a name",
+                f"{where.path} connects the same two components: join them by relationships: "
+                "[...], or give each a name",
             )

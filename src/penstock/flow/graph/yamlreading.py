@@ -1,10 +1,11 @@
-"""Flows read from YAML or JSON: the model, and where in the file each part of it is.
+"""Flows read from YAML or JSON: the model, and the position of each part in the file.
 
-Owns the way from a document to the model and the words for what does not fit the model. Does not
-own notation (`core.yamltree`), nor what a flow must hold to run (`validation`).
+Owns the conversion of a document to the model, and the messages for errors of the model. Does not
+own notation (`core.yamltree`), nor the validation of the flow (`validation`).
 
-Invariant: a document that cannot be read changes nothing and reports all that does not fit, with
-line and column. No report repeats the value of a property or a parameter: it may be a secret.
+Invariant: a document that cannot be read changes nothing, and all its errors are reported, with
+line and column. No message repeats the value of a property or a parameter, because it may be a
+secret.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from penstock.flow.graph.places import InvalidFlow, Path, Place, Places, Problem
 
 LIMITS: Final = YamlLimits(16 << 20, depth=64, values=1_000_000, mend="split the flow")
 
-# What stands at a field: of each item of a mapping or a list, or of the field itself.
+# Model at a field: of each item of a mapping or a list, or of the field itself.
 _ITEMS: Final[dict[str, type[FlowModel]]] = {
     "processors": Processor,
     "funnels": Funnel,
@@ -52,7 +53,7 @@ _ITEMS: Final[dict[str, type[FlowModel]]] = {
 }
 _SINGLE: Final[dict[str, type[FlowModel]]] = {"schedule": Schedule, "position": Position}
 
-# May be lists of names: what has a name there has its place.
+# May be lists of names: then the position of a name is that of the list item.
 _NAMES_ONLY: Final = {"funnels", "input_ports", "output_ports"}
 
 _IN_DOCUMENTS: Final = {"source": "from", "destination": "to"}
@@ -60,9 +61,9 @@ _IN_DOCUMENTS: Final = {"source": "from", "destination": "to"}
 _WORDS: Final = {
     "string_type": "must be a text",
     "string_unicode": "must be Unicode text",
-    "int_type": "must be a whole number",
-    "int_parsing": "must be a whole number",
-    "int_from_float": "must be a whole number",
+    "int_type": "must be an integer",
+    "int_parsing": "must be an integer",
+    "int_from_float": "must be an integer",
     "int_parsing_size": "must be a smaller number",
     "bool_type": "must be true or false",
     "bool_parsing": "must be true or false",
@@ -76,11 +77,11 @@ _WORDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ReadFlow:
-    """A flow and its file.
+    """Flow and its file.
 
     Attributes:
         flow: The flow.
-        places: Finds where in the file a path of the flow is.
+        places: Finds the position of a path in the file.
     """
 
     flow: Flow
@@ -92,10 +93,10 @@ def read_flow(document: str | bytes, file: str = "") -> ReadFlow:
 
     Args:
         document: The text; bytes are UTF-8.
-        file: Its name, for problems.
+        file: Its name, for error messages.
 
     Raises:
-        InvalidFlow: With everything that does not fit, and where.
+        InvalidFlow: Lists every error with its position.
     """
     tree = _tree(document, file)
     expanded = _Expansion(file)
@@ -114,16 +115,16 @@ def _tree(document: str | bytes, file: str) -> Node:
         place = Place(error.line, error.column, "", file)
         raise InvalidFlow([Problem(place, error.reason)]) from None
     if tree is None:
-        message = "the file is empty: write a flow, beginning with name:"
+        message = "the file is empty: write a flow that begins with name:"
         raise InvalidFlow([Problem(Place(1, 1, "", file), message)])
     return tree
 
 
 class _Expansion:
-    """Makes plain data of a tree, and notes where everything is.
+    """Converts a tree to plain data, and records all positions.
 
-    A connection whose ``from`` is a list becomes one for each component in it; all are in the same
-    place.
+    A connection whose ``from`` is a list becomes one connection for each component in it; all have
+    the same position.
     """
 
     def __init__(self, file: str) -> None:
@@ -173,7 +174,7 @@ def _is_group(path: Path) -> bool:
 
 
 def _component_names(group: Mapping[str, Node]) -> AbstractSet[str]:
-    """Return what connections of a group may name before a dot, as it is written."""
+    """Return the names before a dot that connections of a group may use, as written."""
     names: set[str] = set()
     for field in ("processors", *_NAMES_ONLY):
         members = group[field].value if field in group else None
@@ -185,7 +186,7 @@ def _component_names(group: Mapping[str, Node]) -> AbstractSet[str]:
 
 
 def _singles(connection: Node, names: AbstractSet[str]) -> Iterator[Node]:
-    """Make one connection for each component of a list, with all relationships of it there."""
+    """Create one connection for each component of a list, with all its relationships there."""
     fields = connection.value
     sources = fields.get("from") if isinstance(fields, dict) else None
     if not isinstance(fields, dict) or sources is None or not isinstance(sources.value, list):
@@ -208,7 +209,7 @@ def _singles(connection: Node, names: AbstractSet[str]) -> Iterator[Node]:
 
 
 def _parted(source: object, names: AbstractSet[str]) -> tuple[str, str] | None:
-    """Part ``Component.relationship`` as the graph will; None: it is no such text."""
+    """Split ``Component.relationship`` as the graph does; None: it is not such a text."""
     if not isinstance(source, str):
         return None
     name = source.rpartition(".")[0]
@@ -220,7 +221,7 @@ def _parted(source: object, names: AbstractSet[str]) -> tuple[str, str] | None:
 
 
 def problems_of(error: ValidationError, places: Places) -> list[Problem]:
-    """Translate what does not fit the model into problems, in the order of their places."""
+    """Convert errors of the model to problems, in the order of their positions."""
     found: dict[Problem, None] = {}
     for details in error.errors(include_url=False, include_input=False):
         found.setdefault(_problem(details, places))
@@ -234,22 +235,22 @@ def _problem(details: ErrorDetails, places: Places) -> Problem:
     if kind == "extra_forbidden":
         known = _fields(path[:-1])
         name = str(path[-1])
-        hint = nearest(name, known) or f"; there are {', '.join(known)}"
-        return Problem(places.at(path, key=True), f"there is no field {name!r} here{hint}")
+        hint = nearest(name, known) or f"; use one of {', '.join(known)}"
+        return Problem(places.at(path, key=True), f"unknown field {name!r}{hint}")
     if kind == "missing":
-        return Problem(places.at(path[:-1], key=True), f"{path[-1]!r} is missing: give it")
+        return Problem(places.at(path[:-1], key=True), f"{path[-1]!r} is missing: add it")
     return Problem(places.at(path, key=is_key), _message(details))
 
 
 def _as_written(loc: tuple[int | str, ...]) -> Path:
-    """Return the path as the document has it; only connections call fields otherwise."""
+    """Return the path in the document; only connections have different field names there."""
     if len(loc) >= 3 and loc[-3] == "connections" and isinstance(loc[-2], int):
         return (*loc[:-1], _IN_DOCUMENTS.get(str(loc[-1]), loc[-1]))
     return loc
 
 
 def _fields(path: Path) -> list[str]:
-    """Return the names of the fields that may stand at a path."""
+    """Return the names of the fields that are allowed at a path."""
     model: type[FlowModel] = Flow
     steps = iter(path)
     for step in steps:

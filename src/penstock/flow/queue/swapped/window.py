@@ -98,7 +98,7 @@ class Window:
         )
 
     def first(self, limit: int, before: Key | None) -> FromWindow:
-        """Return up to `limit` FlowFiles from the front, with keys below `before`; at least one."""
+        """Return up to `limit` FlowFiles from the front, with keys below `before`."""
         keys, start = self._keys, self._at
         end = len(keys) if before is None else bisect_left(keys, before, start)
         end = min(end, start + limit)
