@@ -162,7 +162,7 @@ def test_a_count_that_is_none_fails(count: str) -> None:
         runner.enqueue(b"", {"flowfile.retries": count})
         runner.run()
         [failed] = runner.sent("failure")
-    assert "is no number of tries" in failed.attributes["error.reason"]
+    assert "is not a number of retries" in failed.attributes["error.reason"]
 
 
 @pytest.mark.parametrize(

@@ -158,7 +158,7 @@ def test_a_url_is_a_folder_too() -> None:
 
 @pytest.mark.parametrize(
     ("folder", "message"),
-    [("nosuch://bucket/x", "cannot be opened"), ("", "is no path"), ("a\0b", "is no path")],
+    [("nosuch://bucket/x", "cannot be opened"), ("", "invalid path"), ("a\0b", "invalid path")],
 )
 def test_what_is_no_folder_is_refused_at_the_start(folder: str, message: str) -> None:
     runner = ProcessorRunner(ListFiles, {"folder": folder})

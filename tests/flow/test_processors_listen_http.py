@@ -103,7 +103,7 @@ def test_what_is_not_allowed_is_refused(request_of: dict[str, object], status: i
         given, text = send(runner, **headers)  # type: ignore[arg-type]
         assert given == status
         if status == 413:
-            assert text.startswith(b"a body may have 10 bytes at most: send it in pieces")
+            assert text.startswith(b"a body may have at most 10 bytes: split it")
         runner.run()
         assert runner.counts() == {}
 
@@ -112,7 +112,10 @@ def test_back_pressure_is_answered_503() -> None:
     with runner_of() as runner:
         runner.fill("success")
         status, text = send(runner, b"x")
-        assert (status, text) == (503, b"the flow behind is full: try again later\n")
+        assert (status, text) == (
+            503,
+            b"the outgoing connection of the flow is full: try again later\n",
+        )
         runner.run()
         assert runner.counts() == {}
 

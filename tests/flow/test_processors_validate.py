@@ -55,7 +55,7 @@ def test_each_bad_line_is_set_apart_as_it_came_with_the_reason() -> None:
     assert invalid.attributes["record.count"] == "7"
     reason = invalid.attributes["error.reason"]
     assert reason.startswith("7 invalid records: record 2: column 'id': a value is missing")
-    assert "record 3: field 'id' is a string, and is to be a number" in reason
+    assert "record 3: field 'id' is a string, but must be a number" in reason
     assert "record 4: column 'at'" in reason
 
 
@@ -82,7 +82,7 @@ def test_rows_of_csv_are_judged_by_value_and_by_number_of_fields() -> None:
     assert invalid is not None
     assert [orjson.loads(line)["id"] for line in valid.content.splitlines()] == [1, 3]
     assert invalid.content == b'"id","name","at"\n"x","y",\n2\n'
-    assert "1 fields, and 3" in invalid.attributes["error.reason"]
+    assert "1 fields instead of 3" in invalid.attributes["error.reason"]
     assert invalid.attributes["record.count"] == "2"
 
 

@@ -1,1 +1,1 @@
-"""The processors that come with Penstock, by what they work on."""
+"""Processors that are part of Penstock, grouped by their input."""

@@ -1,6 +1,6 @@
-"""How processors say why a FlowFile failed.
+"""Failure of a FlowFile, with the reason in an attribute.
 
-Owns the attribute `error.reason` and its bound. Does not own where failed FlowFiles go.
+Owns the attribute `error.reason` and its maximum length. Does not own the relationship.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from penstock.flow.processor import ProcessContext, ProcessSession, Relationship
 ERROR_REASON: Final = "error.reason"
 REASON_MAX_CHARS: Final = 1_000
 
-WRITES_REASON: Final = {ERROR_REASON: "Why it failed; only on what failed."}
+WRITES_REASON: Final = {ERROR_REASON: "Reason of the failure; only on failed FlowFiles."}
 
 
 def fail(
@@ -23,13 +23,13 @@ def fail(
     relationship: Relationship,
     reason: object,
 ) -> None:
-    """Send a FlowFile away with the reason in `error.reason`, and log it.
+    """Transfer a FlowFile with the reason in `error.reason`, and log the reason.
 
     Args:
-        context: Whose log it is.
-        session: The FlowFile's.
-        flowfile: What failed.
-        relationship: Where it goes.
+        context: Context of the processor, for its log.
+        session: Session of the FlowFile.
+        flowfile: FlowFile that failed.
+        relationship: Relationship for failed FlowFiles.
         reason: An error or a sentence; cut after `REASON_MAX_CHARS`.
     """
     text = str(reason) or type(reason).__name__

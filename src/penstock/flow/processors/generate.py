@@ -1,4 +1,4 @@
-"""Making FlowFiles out of nothing: for tests of flows, load, and as an alarm clock."""
+"""GenerateFlowFile: creates FlowFiles for tests of flows, for load, and as a timer."""
 
 from __future__ import annotations
 
@@ -33,47 +33,47 @@ _TO_LETTERS: Final = bytes(_LETTERS[byte % len(_LETTERS)] for byte in range(256)
 
 def _check_batch(count: int) -> None:
     if not 0 < count <= _BATCH_MAX:
-        raise InvalidRequest(f"{count:,} FlowFiles at once: write 1 to {_BATCH_MAX:,}")
+        raise InvalidRequest(f"{count:,} FlowFiles at once: use 1 to {_BATCH_MAX:,}")
 
 
 class GenerateFlowFile(Processor):
-    """Makes FlowFiles with random or given content, as often as it is scheduled.
+    """Creates FlowFiles with random or given content at each scheduled run.
 
-    Give it a timer or CRON schedule: by event it makes them as fast as there is room. FlowFiles of
-    one trigger share their content unless `unique_content` is set.
+    Give it a timer or CRON schedule: if event driven, it creates them as fast as there is room.
+    FlowFiles of one trigger share their content unless `unique_content` is set.
     """
 
     input = InputRequirement.FORBIDDEN
     supports_batching = True
     tags = ("test", "random", "generate", "load")
     writes_attributes: ClassVar = {
-        "mime.type": "That of the property `mime_type`, if it is given.",
-        "any": "Each further property is an attribute.",
+        "mime.type": "Value of the property `mime_type`, if it is set.",
+        "any": "Each dynamic property sets an attribute.",
     }
 
-    success = Relationship("What was made.")
+    success = Relationship("Created FlowFiles.")
 
     file_size = Property(SIZE, default="0 B", about="Size of the random content.")
     batch_size = Property(
         INT,
         default=1,
-        about="FlowFiles made by one trigger.",
+        about="Number of FlowFiles per trigger.",
         validator=_check_batch,
     )
     data_format = Property(
-        choice("text", "binary"), default="text", about="What the random content is of."
+        choice("text", "binary"), default="text", about="Kind of the random content."
     )
     unique_content = Property(
-        BOOL, default=False, about="Whether each FlowFile of a trigger has content of its own."
+        BOOL, default=False, about="Whether each FlowFile of a trigger has its own content."
     )
     custom_text = ExpressionProperty(
-        STR, default="", about="The content; if it is given, nothing is random."
+        STR, default="", about="Fixed content; if it is set, no random content is used."
     )
-    mime_type = Property(STR, default="", about="Attribute `mime.type`.")
-    attributes = DynamicExpressions(STR, about="An attribute of this name, with this value.")
+    mime_type = Property(STR, default="", about="Value of attribute `mime.type`.")
+    attributes = DynamicExpressions(STR, about="Attribute with this name and value.")
 
     def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:
-        """Make one batch."""
+        """Create one batch."""
         now_ms = context.clock.now_ms()
         first = self._named(session, session.create(), now_ms)
         made = [self._with_content(session, first, now_ms)]

@@ -1,1 +1,1 @@
-"""Files of this machine, and of any file system that fsspec knows."""
+"""Processors for files of this machine, and of any file system that fsspec supports."""

@@ -1,7 +1,7 @@
-"""Finding files that are new in a folder: what ListFiles and GetFile have in common.
+"""Listing of new files in a folder, the common base of ListFiles and GetFile.
 
-Owns the properties of a listing and its filters. Does not own the memory of what was taken
-(`taken`), nor what is done with a file.
+Owns the properties of a listing and its filters. Does not own the memory of taken files (`taken`),
+nor the processing of a file.
 """
 
 from __future__ import annotations
@@ -42,37 +42,37 @@ _PENDING_MAX: Final = 100_000
 _BATCH_MAX: Final = 10_000
 
 WRITES_FILE: Final[Mapping[str, str]] = {
-    "filename": "The file's name.",
-    "path": "Its folder below the listed one, such as `./` or `a/b/`.",
-    "absolute.path": "Its folder, whole.",
-    "file.path": "Its path or URL, whole: what FetchFile takes.",
+    "filename": "Name of the file.",
+    "path": "Its folder relative to the listed one, such as `./` or `a/b/`.",
+    "absolute.path": "Full path of its folder.",
+    "file.path": "Full path or URL of the file, as FetchFile expects it.",
     "file.size": "Its size in bytes.",
-    "file.lastModifiedTime": "When it changed last, ISO 8601 in UTC, if that is known.",
+    "file.lastModifiedTime": "Time of its last change, ISO 8601 in UTC, if known.",
 }
 
 
 def check_batch(count: int) -> None:
-    """Refuse a batch that is none.
+    """Check a batch size.
 
     Raises:
-        InvalidRequest: It is.
+        InvalidRequest: The batch size is out of range.
     """
     if not 0 < count <= _BATCH_MAX:
-        raise InvalidRequest(f"{count:,} files at once: write 1 to {_BATCH_MAX:,}")
+        raise InvalidRequest(f"{count:,} files at once: use 1 to {_BATCH_MAX:,}")
 
 
 class FolderSource(Processor):
-    """The base of what takes the files of a folder, each once.
+    """Base class of processors that take the files of a folder, each once.
 
-    A trigger lists the folder whole, remembers what is new in memory, and takes it in batches, the
-    oldest first. State changes with the commit of each batch.
+    A trigger lists the whole folder, keeps the new files in memory, and takes them in batches, the
+    oldest first. The state changes with the commit of each batch.
     """
 
     input = InputRequirement.FORBIDDEN
     triggers_serially = True
     state = (
-        "Which files were taken (a digest each, for as long as the file is there), or up to which "
-        "time of change. Another folder begins anew."
+        "Files that were taken (a digest for each, as long as the file exists), or the time of "
+        "change up to which files were taken. The state is reset for another folder."
     )
     writes_attributes: ClassVar[Mapping[str, str]] = WRITES_FILE
 
@@ -85,33 +85,37 @@ class FolderSource(Processor):
         STR,
         default="",
         sensitive=True,
-        about="Options of the file system behind a URL, as a JSON object.",
+        about="Options of the file system of a URL, as a JSON object.",
         validator=read_options,
     )
-    recurse = Property(BOOL, default=True, about="Whether folders below count, too.")
+    recurse = Property(BOOL, default=True, about="Whether files in subfolders are included.")
     file_filter = Property(
-        REGEX, default=r"[^.].*", about="Names of wanted files match this whole."
+        REGEX,
+        default=r"[^.].*",
+        about="Regular expression that the whole name of a file must match.",
     )
     path_filter = Property(
         REGEX,
         default=r".*",
-        about="Folders below the listed one, such as a/b, with wanted files match this whole.",
+        about="Regular expression that the whole path of a subfolder, such as a/b, must match.",
     )
     minimum_age = Property(
         PERIOD,
         default="2 sec",
-        about="Files that changed since are left for later: they may be written still.",
+        about="Files that changed more recently are taken later: they may still be being written.",
     )
-    maximum_age = Property(PERIOD, about="Files that were not changed for longer are left out.")
-    minimum_size = Property(SIZE, default="0 B", about="Smaller files are left out.")
-    maximum_size = Property(SIZE, about="Larger files are left out.")
+    maximum_age = Property(PERIOD, about="Files whose last change is older are ignored.")
+    minimum_size = Property(SIZE, default="0 B", about="Smaller files are ignored.")
+    maximum_size = Property(SIZE, about="Larger files are ignored.")
     tracking = Property(
         Tracking,
         default="files",
-        about="Remember each file that is there (up to 80,000), or only the newest time of change: "
-        "then files that come with an older time are never taken.",
+        about="Remember each existing file (up to 80,000), or only the newest time of change: "
+        "then files that arrive with an older time are never taken.",
     )
-    batch_size = Property(INT, default=100, about="Files of one trigger.", validator=check_batch)
+    batch_size = Property(
+        INT, default=100, about="Maximum number of files per trigger.", validator=check_batch
+    )
     polling_interval = Property(
         PERIOD, default="1 sec", about="Pause after a listing that found nothing new."
     )
@@ -120,15 +124,15 @@ class FolderSource(Processor):
     _listed: Place
 
     def on_scheduled(self, context: ProcessContext) -> None:  # noqa: ARG002 - of every processor
-        """Begin with a new listing."""
+        """Start with a new listing."""
         self._pending = deque()
         self._listed = self.open(self.folder)
 
     def open(self, where: str) -> Place:
-        """Open a path or URL with the options given.
+        """Open a path or URL with the configured options.
 
         Raises:
-            InvalidRequest: It cannot be.
+            InvalidRequest: It cannot be opened.
         """
         return open_place(where, read_options(self.options))
 
@@ -136,7 +140,7 @@ class FolderSource(Processor):
         """Take a batch of new files.
 
         Raises:
-            ProcessError: There are more than can be remembered.
+            ProcessError: There are more files than can be remembered.
         """
         taken = Taken(self.tracking, self._listed.path, session.state.get())
         if not self._pending:
@@ -156,20 +160,20 @@ class FolderSource(Processor):
 
     @property
     def is_durable(self) -> bool:
-        """Whether a batch must survive a power loss before `committed`."""
+        """Whether a batch must survive a power loss before `committed` is called."""
         return False
 
     @abstractmethod
     def take(
         self, files: Sequence[FoundFile], context: ProcessContext, session: ProcessSession
     ) -> Sequence[FoundFile]:
-        """Make FlowFiles of files; return those that count as taken."""
+        """Create FlowFiles for files; return the files that count as taken."""
 
     def committed(self, files: Sequence[FoundFile], context: ProcessContext) -> None:
-        """Learn that files were taken for good."""
+        """Handle files whose FlowFiles are committed."""
 
     def left_behind(self, found: FoundFile, context: ProcessContext) -> None:
-        """Learn of a file that was taken before and is still there."""
+        """Handle a file that was taken before and still exists."""
 
     def _list(self, context: ProcessContext, taken: Taken) -> None:
         now_ms = context.clock.now_ms()
@@ -227,6 +231,8 @@ def _has_a_name(found: FoundFile, context: ProcessContext) -> bool:
     try:
         found.place.encode()
     except UnicodeEncodeError:
-        context.log.warning("%r: the name is no UTF-8: it is left out; rename it", found.place)
+        context.log.warning(
+            "%r: the name is not valid UTF-8, so the file is ignored; rename it", found.place
+        )
         return False
     return True

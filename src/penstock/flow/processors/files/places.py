@@ -1,10 +1,10 @@
-"""Folders that files are taken from and put into: of this machine, or behind any URL of fsspec.
+"""Folders for reading and writing files: on this machine, or at any URL of fsspec.
 
-Owns the translation between what users write and fsspec, and of what its file systems raise. Does
-not own which files are wanted (`listing`), nor what was taken before (`taken`).
+Owns the translation between users' paths and fsspec, and of the errors of its file systems. Does
+not own the selection of files (`listing`), nor the memory of taken ones (`taken`).
 
-Invariants: what leaves here as an error is one of Penstock and holds no option, so no secret; a
-listing holds one folder at a time.
+Invariants: all errors that leave this module are Penstock errors without options, and so without
+secrets. A listing holds one folder at a time in memory.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 PIECE_BYTES: Final = 1 << 20
 _OPTIONS_MAX: Final = 64
-# What the file systems of fsspec call the time of the last change.
+# Names that file systems of fsspec use for the time of the last change.
 _CHANGED_NAMES: Final = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
-# File systems that are somewhere else. Those that wrap another one (caches, archives, `dir`) could
-# write files of this machine past the write guard.
+# File systems on other machines. Those that wrap another one (caches, archives, `dir`) could write
+# files of this machine past the write guard.
 _REMOTE: Final = frozenset(
     (
         *("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "oci", "tos"),
@@ -47,7 +47,7 @@ _PACKAGES: Final = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", 
 
 
 class _FileSystem(Protocol):
-    """What is used of an fsspec file system."""
+    """Methods of an fsspec file system that are used here."""
 
     def info(self, path: str) -> Mapping[str, object]: ...
     def ls(self, path: str, *, detail: bool) -> list[Mapping[str, object]]: ...
@@ -62,20 +62,20 @@ class _FileSystem(Protocol):
 
 
 class NotAllowed(InvalidRequest):
-    """The file is there, but this user has no right to it."""
+    """The file exists, but this user has no permission for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
-    """A file that a listing found.
+    """File that a listing found.
 
     Attributes:
-        place: Its path, or its URL.
-        folder: Its folder below the one listed, such as ``a/b``; empty: that one itself.
-        name: Without folders.
-        size: In bytes.
-        modified_ms: When it changed last, epoch milliseconds; None: the file system does not say.
-        mark: Changes with the content, as far as the file system has such a mark.
+        place: Its path or URL.
+        folder: Its folder relative to the listed one, such as ``a/b``; empty: the listed one.
+        name: Its name without folders.
+        size: Its size in bytes.
+        modified_ms: Time of its last change, epoch milliseconds; None: unknown.
+        mark: Marker that changes with the content, if the file system has one.
     """
 
     place: str
@@ -87,7 +87,7 @@ class FoundFile:
 
 
 class Place:
-    """A file system, and the path on it that a user wrote. Made by `open_place`."""
+    """Path on a file system, as specified by a user. Created by `open_place`."""
 
     def __init__(self, fs: _FileSystem, path: str, *, is_local: bool) -> None:
         self._fs = fs
@@ -97,11 +97,12 @@ class Place:
     def walk(self, *, recurse: bool) -> Iterator[FoundFile]:
         """Yield the files below, folder by folder, names in order.
 
-        Links to files are followed, links to folders are not: they may lead in circles.
+        Links to files are followed. Links to folders are not, because they may form cycles.
 
         Raises:
-            NotFound: There is no such folder on this machine; elsewhere it is empty then.
-            Unavailable: It cannot be read now.
+            NotFound: The folder does not exist on this machine; on other file systems the result is
+                empty.
+            Unavailable: The folder cannot be read now.
         """
         waiting = [(self.path, "")]
         while waiting:
@@ -111,7 +112,7 @@ class Place:
             for entry in sorted(entries, key=lambda entry: str(entry["name"])):
                 full = str(entry["name"]).rstrip("/")
                 if full == path.rstrip("/"):
-                    continue  # object stores list the folder itself, too
+                    continue  # object stores also list the folder itself
                 name = posixpath.basename(full)
                 if entry.get("type") == "directory":
                     folders.append((full, posixpath.join(below, name)))
@@ -121,28 +122,28 @@ class Place:
                 waiting += reversed(folders)
 
     def look(self) -> FoundFile:
-        """Return what is known of the file that this is.
+        """Return the properties of the file at this path.
 
         Raises:
-            NotFound: There is none.
-            InvalidRequest: It is no file.
-            Unavailable: It cannot be looked at now.
+            NotFound: The file does not exist.
+            InvalidRequest: The path is not a file.
+            Unavailable: The file cannot be read now.
         """
-        with _translated(self.path, "look at"):
+        with _translated(self.path, "inspect"):
             self._fs.invalidate_cache()
             entry = self._fs.info(self.path)
         found = self._found(entry, self.path, "", posixpath.basename(self.path))
         if found is None:
-            raise InvalidRequest(f"{self.path}: is no file; correct the path")
+            raise InvalidRequest(f"{self.path}: is not a file; correct the path")
         return found
 
     def pieces(self) -> Iterator[Buffer]:
-        """Yield the bytes of the file that this is.
+        """Yield the bytes of the file at this path.
 
         Raises:
-            NotFound: There is none.
-            NotAllowed: It may not be read.
-            Unavailable: It cannot be read now.
+            NotFound: The file does not exist.
+            NotAllowed: This user has no permission to read it.
+            Unavailable: The file cannot be read now.
         """
         with _translated(self.path, "open"):
             stream = self._fs.open(self.path, "rb")
@@ -155,11 +156,11 @@ class Place:
                 yield piece
 
     def write(self, pieces: Iterator[Buffer], temporary: str) -> None:
-        """Make these bytes the file: under a temporary path first, so whole or not at all.
+        """Write the file, first under a temporary path, so that it is complete or unchanged.
 
         Raises:
             InvalidRequest: A flow must not change files there.
-            Unavailable: It cannot be written now; the file is as before.
+            Unavailable: The file cannot be written now; it is unchanged.
         """
         self.check_changeable()
         with _translated(self.path, "write"):
@@ -170,18 +171,18 @@ class Place:
             self._fs.mv(temporary, self.path)
 
     def exists(self) -> bool:
-        """Say whether there is something here."""
+        """Return whether the path exists."""
         with _translated(self.path, "look for"):
             self._fs.invalidate_cache()
             return self._fs.exists(self.path)
 
     def delete(self) -> None:
-        """Delete the file that this is; fine if it is gone.
+        """Delete the file at this path; a missing file is not an error.
 
         Raises:
             InvalidRequest: A flow must not change files there.
-            NotAllowed: It may not be deleted.
-            Unavailable: It cannot be deleted now.
+            NotAllowed: This user has no permission to delete it.
+            Unavailable: The file cannot be deleted now.
         """
         path = self.check_changeable()
         try:
@@ -191,12 +192,12 @@ class Place:
             return
 
     def move(self, target: str) -> None:
-        """Rename the file that this is, on its file system; `target` is replaced.
+        """Rename the file on its file system; `target` is replaced.
 
         Raises:
-            InvalidRequest: A flow must not change files here or there.
-            NotFound: It is gone.
-            Unavailable: It cannot be moved now.
+            InvalidRequest: A flow must not change files at one of the paths.
+            NotFound: The file does not exist.
+            Unavailable: The file cannot be moved now.
         """
         source, to = self.check_changeable(), self.at(target).check_changeable()
         with _translated(self.path, f"move to {target}"):
@@ -204,7 +205,7 @@ class Place:
             self._fs.mv(source, to)
 
     def check_changeable(self) -> str:
-        """Return the path that a change would change, symbolic links of its folder resolved.
+        """Return the path that a change affects, with symbolic links of its folder resolved.
 
         Raises:
             InvalidRequest: A flow must not change it.
@@ -216,7 +217,7 @@ class Place:
         return Place(self._fs, path, is_local=self.is_local)
 
     def shown(self, path: str) -> str:
-        """Return a path as a user would write it: that of this machine, or the URL."""
+        """Return a path as a user writes it: a path of this machine, or a URL."""
         return path if self.is_local else self._fs.unstrip_protocol(path)
 
     def _entries(self, path: str, *, is_root: bool) -> list[Mapping[str, object]]:
@@ -225,7 +226,8 @@ class Place:
                 self._fs.invalidate_cache()
                 return self._fs.ls(path, detail=True)
         except NotFound:
-            # Object stores have no empty folders, and one below may go while others are listed.
+            # Object stores have no empty folders, and a subfolder may be deleted during the
+            # listing.
             if is_root and self.is_local:
                 raise
             return []
@@ -256,15 +258,15 @@ def open_place(where: str, options: Mapping[str, object] | None = None) -> Place
     """Open a path of this machine, or a URL such as ``s3://bucket/folder``.
 
     Args:
-        where: What a user wrote.
-        options: Of the file system, as fsspec has them.
+        where: Path or URL.
+        options: Options of the file system, as fsspec defines them.
 
     Raises:
-        InvalidRequest: There is no such file system, a flow must not use it, or a package for it is
+        InvalidRequest: The file system is unknown, a flow must not use it, or a package for it is
             missing.
     """
     if not where or "\0" in where:
-        raise InvalidRequest(f"{where!r} is no path: write one, or a URL")
+        raise InvalidRequest(f"invalid path {where!r}: write a path or a URL")
     scheme, separator, _ = where.partition("://")
     _check_scheme(where, scheme if separator else "", options or {})
     try:
@@ -272,27 +274,27 @@ def open_place(where: str, options: Mapping[str, object] | None = None) -> Place
     except ImportError as error:
         package = _PACKAGES.get(scheme, scheme)
         raise InvalidRequest(
-            f"{scheme}://: a package is missing for it: pip install {package}"
+            f"{scheme}:// needs a package that is not installed: pip install {package}"
         ) from error
     except (ValueError, TypeError) as error:
-        # The message may hold options: they stay inside.
+        # The message of the error may contain options, so it is not shown.
         raise InvalidRequest(
             f"{where!r} cannot be opened ({type(error).__name__}): correct the URL or the options"
         ) from None
     is_local = isinstance(fs, LocalFileSystem)
     if not is_local and not separator:
         raise InvalidRequest(f"{where!r} cannot be opened: write a path, or a URL with ://")
-    # One folder has one name: what was taken from it is remembered by that.
+    # Normalize the folder's name, because taken files are remembered by it.
     path = posixpath.normpath(str(path)) if is_local else str(path).rstrip("/")
     return Place(cast("_FileSystem", fs), path, is_local=is_local)
 
 
 def change_problems(name: str, folder: str) -> Iterator[Problem]:
-    """Yield why a flow must not change files of a folder; one with expressions is left for later.
+    """Yield reasons why a flow must not change files of a folder; skips texts with expressions.
 
     Args:
-        name: Of the property.
-        folder: Its text.
+        name: Name of the property.
+        folder: Text of the property.
     """
     if not folder or "${" in folder:
         return
@@ -306,24 +308,24 @@ def change_problems(name: str, folder: str) -> Iterator[Problem]:
 
 
 def _check_scheme(where: str, scheme: str, options: Mapping[str, object]) -> None:
-    """Refuse file systems that would reach this machine's files under another name."""
+    """Refuse file systems that give access to this machine's files under another name."""
     if scheme and scheme not in _REMOTE | _LOCAL:
         raise InvalidRequest(
-            f"{where!r} cannot be opened: {scheme}:// is not a file system for flows: use a path "
-            f"or one of {', '.join(sorted(_REMOTE))}"
+            f"{where!r} cannot be opened: flows must not use the file system {scheme}://; use a "
+            f"path or one of {', '.join(sorted(_REMOTE))}"
         )
     if "::" in where:
         raise InvalidRequest(
-            f"{where!r} cannot be opened: flows do not use chains of file systems (::): write one "
+            f"{where!r} cannot be opened: flows must not chain file systems (::); write a single "
             "URL"
         )
     if "protocol" in options:
         raise InvalidRequest(
-            f"{where!r} cannot be opened: option 'protocol' would replace that of the URL: leave "
-            "it out"
+            f"{where!r} cannot be opened: option 'protocol' would override that of the URL; "
+            "remove it"
         )
     if scheme == "hdfs":
-        # Without a host Hadoop takes its default file system, which may be this machine's.
+        # Without a host Hadoop uses its default file system, which may be this machine's.
         wrong = sorted(options.keys() - _HDFS_OPTIONS)
         if wrong or urlsplit(where).hostname in {None, "default"}:
             raise InvalidRequest(
@@ -336,7 +338,7 @@ def read_options(text: str) -> Mapping[str, object]:
     """Return the options of a file system, written as a JSON object.
 
     Raises:
-        InvalidRequest: It is none; what was written is not in the message.
+        InvalidRequest: The text is not a JSON object; the message does not repeat it.
     """
     if not text.strip():
         return {}
@@ -345,7 +347,7 @@ def read_options(text: str) -> Mapping[str, object]:
     except ValueError:
         options = None
     if not isinstance(options, dict) or len(options) > _OPTIONS_MAX:
-        raise InvalidRequest('the options are no JSON object: write one such as {"anon": true}')
+        raise InvalidRequest('the options are not a JSON object: write one such as {"anon": true}')
     return {str(name): value for name, value in options.items()}
 
 
@@ -356,9 +358,9 @@ def _translated(path: str, doing: str) -> Iterator[None]:
     except FileNotFoundError:
         raise NotFound(f"{path}: cannot {doing}: no such file or folder") from None
     except FileExistsError:
-        raise Conflict(f"{path}: cannot {doing}: it exists already") from None
+        raise Conflict(f"{path}: cannot {doing}: it already exists") from None
     except PermissionError:
-        text = f"{path}: cannot {doing}: permission denied; give this user the rights to it"
+        text = f"{path}: cannot {doing}: permission denied; grant this user access"
         raise NotAllowed(text) from None
     except (NotADirectoryError, IsADirectoryError) as error:
         text = f"{path}: cannot {doing}: {error.strerror or error}; correct the path"
@@ -367,7 +369,7 @@ def _translated(path: str, doing: str) -> Iterator[None]:
         text = f"{path}: cannot {doing}: {error.strerror or type(error).__name__}; try again"
         raise Unavailable(text) from error
     except (ValueError, NotImplementedError) as error:
-        # fsspec's words for a URL that is none, and for what a store cannot do.
+        # fsspec describes invalid URLs, and operations that a store does not support.
         raise InvalidRequest(f"{path}: cannot {doing}: {error}") from None
 
 

@@ -1,9 +1,9 @@
-"""PutFile: the content of FlowFiles as files.
+"""PutFile: writes the content of FlowFiles to files.
 
-Owns the names that files get and what happens when one is there already. Does not own the bytes.
+Owns the names of files and the handling of existing ones. Does not own the bytes.
 
-Invariant: under its name a file is whole and, on this machine, durable, or it is not there; what
-comes from an attribute cannot lead out of the folder.
+Invariant: a file with its final name is complete and, on this machine, durable. A value of an
+attribute cannot lead out of the folder.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _read_mode(text: str) -> int:
 
 
 def _make_folders(fs: FileSystem, folder: str, mode: int) -> None:
-    """Create a folder; users who may read its files may enter it and the new ones above it."""
+    """Create a folder; users who may read its files may enter it and new folders above it."""
     missing: list[str] = []
     above = folder
     while mode != _PRIVATE and not fs.exists(above):
@@ -71,7 +71,7 @@ def _make_folders(fs: FileSystem, folder: str, mode: int) -> None:
 
 
 def _set_mode(path: str, mode: int) -> None:
-    if mode != _PRIVATE:  # the service writes its own files so
+    if mode != _PRIVATE:  # the files of the service have this mode
         try:
             Path(path).chmod(mode)
         except OSError as error:
@@ -79,47 +79,48 @@ def _set_mode(path: str, mode: int) -> None:
 
 
 class PutFile(Processor):
-    """Writes the content of FlowFiles to files, of this machine or behind a URL.
+    """Writes the content of FlowFiles to files, on this machine or at a URL.
 
-    A file appears under its name when it is whole and durable. A crash before the FlowFile's commit
-    has it written again: `replace` then makes no difference, `fail` finds its own file.
+    A file appears under its name when it is complete and durable. After a crash before the
+    FlowFile's commit it is written again: `replace` then gives the same file, `fail` finds the file
+    that it wrote itself.
     """
 
     input = InputRequirement.REQUIRED
     tags = ("file", "put", "s3", "hdfs", "sink")
-    reads_attributes: ClassVar[Mapping[str, str]] = {"filename": "The name of the file."}
+    reads_attributes: ClassVar[Mapping[str, str]] = {"filename": "Name of the file."}
     writes_attributes: ClassVar[Mapping[str, str]] = {
-        "file.path": "Where it was written.",
+        "file.path": "Path or URL of the written file.",
         **WRITES_REASON,
     }
 
-    success = Relationship("Written; or not, where a file that is there is to be kept.")
-    failure = Relationship("Not written; penalized where a retry may help.")
+    success = Relationship("Written; or skipped, because an existing file is to be kept.")
+    failure = Relationship("Not written; penalized if a retry may help.")
 
-    folder = ExpressionProperty(STR, about="The folder, or a URL such as s3://bucket/folder.")
+    folder = ExpressionProperty(STR, about="Folder, or a URL such as s3://bucket/folder.")
     options = Property(
         STR,
         default="",
         sensitive=True,
-        about="Options of the file system behind a URL, as a JSON object.",
+        about="Options of the file system of a URL, as a JSON object.",
         validator=read_options,
     )
     conflict = Property(
         choice("fail", "replace", "ignore"),
         default="fail",
-        about="What to do where there is a file of this name: judged right before it appears.",
+        about="Action if a file with this name exists; checked just before the new file appears.",
     )
     permissions = Property(
         STR,
         default="600",
-        about="Permissions of files on this machine, three octal digits; a new folder may be"
-        " entered by whoever may read.",
+        about="Permissions of files on this machine, three octal digits; users who may read "
+        "them may also enter new folders.",
         validator=_read_mode,
     )
-    create_folders = Property(BOOL, default=True, about="Whether missing folders are made.")
+    create_folders = Property(BOOL, default=True, about="Whether missing folders are created.")
 
     def check(self) -> Iterator[Problem]:
-        """Yield what is wrong with a folder that is the same for all FlowFiles."""
+        """Yield errors of a folder that is the same for all FlowFiles."""
         yield from change_problems("folder", self.folder.text)
 
     def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:
@@ -139,7 +140,7 @@ class PutFile(Processor):
             else:
                 self._write_there(target, flowfile, temporary, session)
         except ContentMissing:
-            raise  # of no file: the session takes the FlowFile out
+            raise  # not about a file: the session removes the FlowFile
         except Unavailable as error:
             session.penalize(flowfile)
             fail(context, session, flowfile, self.failure, error)
@@ -177,7 +178,7 @@ class PutFile(Processor):
             else:
                 fs.unlink(temporary)
         except BaseException:
-            with suppress(PenstockError):  # a full disk needs the room
+            with suppress(PenstockError):  # frees space on a full disk
                 fs.unlink(temporary)
             raise
         fs.fsync_folder(folder)
@@ -196,25 +197,29 @@ class PutFile(Processor):
 
     def _is_wanted(self, *, exists: bool, path: str) -> bool:
         if exists and self.conflict == "fail":
-            raise Conflict(f"{path}: is there already; move it away, or set `conflict`")
+            raise Conflict(f"{path}: already exists; move it away, or set `conflict`")
         return not exists or self.conflict == "replace"
 
 
 def _check_folder(folder: str) -> None:
     if ".." in folder.split("/"):
-        raise InvalidRequest(f"folder {folder!r} leads upwards: it is not used")
+        raise InvalidRequest(f"folder {folder!r} contains '..' and is not used: write it without")
 
 
 def _check_unmoved(path: str) -> None:
     """Refuse a path whose folder became a symbolic link since it was checked."""
     if WRITE_GUARD.check(path) != path:
-        raise InvalidRequest(f"{path}: its folder was replaced while the file was written")
+        raise InvalidRequest(
+            f"{path}: its folder was replaced while the file was written; try again"
+        )
 
 
 def _name_of(flowfile: FlowFile) -> str:
     name = flowfile.attributes.get(FILENAME, "")
     if name in {"", ".", ".."} or "/" in name or "\0" in name:
-        raise InvalidRequest(f"filename {name!r} is no name of a file: set attribute `filename`")
+        raise InvalidRequest(
+            f"filename {name!r} is not a valid file name: set attribute `filename`"
+        )
     return name
 
 

@@ -1,8 +1,8 @@
-"""TailFile: what is added to a file, as it is added.
+"""TailFile: takes data that is appended to a file.
 
-Owns what becomes a FlowFile. Does not own where the file went (`tailing`).
+Owns the FlowFiles that are created. Does not own finding the file after a rotation (`tailing`).
 
-Invariant: position and FlowFile are one commit, so that each byte is taken once, over restarts,
+Invariant: position and FlowFile are one commit, so that each byte is taken once, across restarts,
 rotation and truncation.
 """
 
@@ -45,56 +45,58 @@ _FILE: Final = "file"
 
 def _check_size(size: int) -> None:
     if size < 1:
-        raise InvalidRequest("0 bytes at once would never get anywhere: write 1 B or more")
+        raise InvalidRequest("0 bytes at once would make no progress: write 1 B or more")
 
 
 class TailFile(Processor):
-    """Takes what is added to a file of this machine, such as a log; whole lines, each byte once.
+    """Takes data that is appended to a file of this machine, such as a log.
 
-    A file that is rotated by renaming or by copying and truncating is read to its end, and so are
-    those that were rotated since; compressed ones cannot be. What was truncated without a copy is
-    lost, which is logged and counted as `lost`.
+    Lines are taken whole, and each byte once.
+
+    A file that is rotated by renaming, or by copying and truncating, is read to its end. So are all
+    files rotated since, unless they are compressed. Data that was truncated without a copy is lost,
+    which is logged and counted as `lost`.
     """
 
     input = InputRequirement.FORBIDDEN
     triggers_serially = True
     tags = ("file", "tail", "log", "source")
-    state = "The file's inode and a checksum of its beginning, and the position that was reached."
+    state = "Inode of the file, a checksum of its beginning, and the position reached."
     writes_attributes: ClassVar[Mapping[str, str]] = {
-        "filename": "The file's name with the positions, such as `app.0-1200.log`.",
-        "tailfile.original.path": "The file that it is from; after a rotation its new path.",
-        "tailfile.start": "The position of the first byte.",
-        "tailfile.end": "The position after the last byte.",
+        "filename": "Name of the file with the positions, such as `app.0-1200.log`.",
+        "tailfile.original.path": "Path of the file; after a rotation its new path.",
+        "tailfile.start": "Position of the first byte.",
+        "tailfile.end": "Position after the last byte.",
         "mime.type": "`text/plain`.",
     }
 
-    success = Relationship("What was added.")
+    success = Relationship("Data that was appended.")
 
-    file = Property(STR, required=True, about="Path of the file; it need not be there yet.")
+    file = Property(STR, required=True, about="Path of the file; it need not exist yet.")
     rotated = Property(
         STR,
         default="",
-        about="Glob of the names that it is rotated to, in its folder; empty: its name, a dot and "
-        "anything.",
+        about="Glob pattern of the names of rotated files, in the same folder; empty: the name, "
+        "a dot and any suffix.",
     )
     start_at = Property(
-        choice("beginning", "end"), default="beginning", about="Where to begin the first time."
+        choice("beginning", "end"), default="beginning", about="Start position for the first read."
     )
     maximum_size = Property(
         SIZE,
         default="10 MB",
-        about="Of one FlowFile; a line that is longer is cut.",
+        about="Maximum size of one FlowFile; a longer line is cut.",
         validator=_check_size,
     )
     rotation_grace = Property(
         PERIOD,
         default="1 sec",
-        about="A file that was renamed may still be written to; it is done with when it did not "
-        "change for so long.",
+        about="A renamed file may still be written to; it is complete when it did not change "
+        "for this time.",
     )
 
     def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:
-        """Take what is there, up to the size of one FlowFile."""
+        """Take appended data, up to the size of one FlowFile."""
         state = session.state.get()
         place = read_place(state) if state.get(_FILE) == self.file else None
         try:
@@ -105,7 +107,7 @@ class TailFile(Processor):
             if found is not None:
                 self._take(found, context.fs, session)
         except NotFound as error:
-            # It was renamed or deleted between two looks: the next trigger sees how it ended.
+            # It was renamed or deleted between two checks: the next trigger finds its final name.
             context.log.debug("%s", error)
             session.rollback()
 
@@ -126,8 +128,8 @@ class TailFile(Processor):
         if found is not None and follower.lost:
             session.counters.add("lost", len(follower.lost))
             context.log.warning(
-                "%s was truncated or replaced, and what it was is not to be found: what came after "
-                "position %d is lost if it was not empty",
+                "%s was truncated or replaced, and its previous content was not found: any data "
+                "after position %d is lost",
                 self.file,
                 place.position,
             )
@@ -158,7 +160,7 @@ class TailFile(Processor):
             session.import_from(flowfile, _pieces(fs, found.path, start, end))
             session.transfer(flowfile, self.success)
         place = place_at(fs, found.path, stat, end)
-        # Each look above opened the file by its name: it must have been the same one throughout.
+        # Each check above opened the file by its name; it must have been the same file each time.
         now = fs.stat(found.path)
         if now.inode != stat.inode or not continues(fs, found.path, now, found.place):
             raise NotFound(f"{found.path}: was rotated while it was read")

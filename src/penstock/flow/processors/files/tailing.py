@@ -1,14 +1,15 @@
-"""Where reading a growing file stands, and where it goes on after the file was rotated.
+"""Read position in a growing file, and the position to continue from after a rotation.
 
-Owns how a file is known again: by its inode and a checksum of its beginning. Does not own what is
-made of the bytes (`tail`).
+Owns how a file is recognized: by its inode and a checksum of its beginning. Does not own the use of
+the bytes (`tail`).
 
-    renamed         the place is found under another name: its rest, then the files rotated after
-                    it, then the new one
-    copied, cut     the copy begins as the place did: its rest, then the cut file from its beginning
-    gone, cut       what was not read is lost, which is said; then as above
+    renamed         found under another name: the rest of it, then the files rotated after it,
+                    then the new one
+    copied, cut     the copy has the same beginning: the rest of it, then the cut file from its
+                    beginning
+    gone, cut       unread data is lost, which is logged; then as above
 
-Invariant: a place is only gone on from in a file that begins as that place's file did.
+Invariant: reading only continues in a file with the same beginning as the one that was read.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ _COMPRESSED: Final = (".gz", ".bz2", ".xz", ".zst", ".zip", ".lz4")
 
 @dataclass(frozen=True, slots=True)
 class TailPlace:
-    """How far a file was read.
+    """Read position in a file.
 
     Attributes:
-        inode: Of the file.
-        position: The next byte.
-        head_bytes: How much of its beginning was looked at.
-        head_crc: CRC-32C of that.
-        modified_ms: When it had changed last, as it was read.
+        inode: Inode of the file.
+        position: Position of the next byte.
+        head_bytes: Length of the checked beginning.
+        head_crc: CRC-32C of the beginning.
+        modified_ms: Time of the file's last change when it was read.
     """
 
     inode: int
@@ -48,7 +49,7 @@ class TailPlace:
     modified_ms: int
 
     def state(self) -> dict[str, str]:
-        """Return it as text."""
+        """Return the position as state."""
         return {
             "inode": str(self.inode),
             "position": str(self.position),
@@ -60,13 +61,13 @@ class TailPlace:
 
 @dataclass(frozen=True, slots=True)
 class TailFound:
-    """Where to read now.
+    """Position to read from now.
 
     Attributes:
-        path: Of the file.
-        place: In it.
-        size: Of the file.
-        is_final: It was rotated away and does not grow any more.
+        path: Path of the file.
+        place: Position in the file.
+        size: Size of the file.
+        is_final: Whether it was rotated and no longer grows.
     """
 
     path: str
@@ -76,7 +77,7 @@ class TailFound:
 
 
 def read_place(state: Mapping[str, str]) -> TailPlace | None:
-    """Return the place that a state has; None: nothing was read yet."""
+    """Return the position in a state; None if nothing was read yet."""
     if "position" not in state:
         return None
     return TailPlace(
@@ -89,11 +90,11 @@ def read_place(state: Mapping[str, str]) -> TailPlace | None:
 
 
 def place_at(fs: FileSystem, path: str, stat: FileStat, position: int) -> TailPlace:
-    """Return the place in a file up to which it was read.
+    """Return the read position for a position in a file.
 
     Raises:
-        NotFound: The file is gone.
-        Unavailable: It cannot be read now.
+        NotFound: The file does not exist.
+        Unavailable: The file cannot be read now.
     """
     head_bytes = min(position, HEAD_BYTES)
     crc = _crc_of(fs, path, head_bytes)
@@ -101,13 +102,13 @@ def place_at(fs: FileSystem, path: str, stat: FileStat, position: int) -> TailPl
 
 
 class TailFollower:
-    """Finds the file and the place to go on from.
+    """Finds the file and the position to continue from.
 
     Args:
         fs: The file system.
-        path: The file that grows.
-        rotated: Glob of the names that it is rotated to, in the same folder.
-        grace_ms: A file that was renamed may still grow for so long.
+        path: Path of the growing file.
+        rotated: Glob pattern of the names of rotated files, in the same folder.
+        grace_ms: How long a renamed file may still grow.
     """
 
     def __init__(self, fs: FileSystem, path: str, rotated: str, grace_ms: int) -> None:
@@ -119,9 +120,9 @@ class TailFollower:
         self.lost: list[TailPlace] = []
 
     def follow(self, place: TailPlace, now_ms: int) -> TailFound | None:
-        """Return where to read now; None: the file is not there (yet).
+        """Return where to read now; None if the file does not exist (yet).
 
-        Places whose rest is nowhere are added to `lost`.
+        Positions whose remaining data is not found are added to `lost`.
         """
         rotated = self._rotated_files()
         while True:
@@ -159,8 +160,8 @@ class TailFollower:
 
     def _find(self, place: TailPlace, rotated: list[tuple[str, FileStat]]) -> int | None:
         same = [n for n, (_, stat) in enumerate(rotated) if stat.inode == place.inode]
-        # A copy is not older than what was read; and without a beginning that was read it could
-        # not be told from any other file.
+        # A copy is not older than the last read. Without a checked beginning it could not be
+        # distinguished from other files.
         copies = [
             n
             for n, (_, stat) in enumerate(rotated)
@@ -174,7 +175,7 @@ class TailFollower:
         return None
 
     def _rotated_files(self) -> list[tuple[str, FileStat]]:
-        """Return the files that were rotated away, the oldest first."""
+        """Return the rotated files, the oldest first."""
         found = []
         for name in fnmatch.filter(self._fs.listdir(self._folder or "."), self._rotated):
             path = posixpath.join(self._folder, name)
@@ -194,7 +195,7 @@ class TailFollower:
 
 
 def continues(fs: FileSystem, path: str, stat: FileStat, place: TailPlace) -> bool:
-    """Say whether a file begins as that of a place did, and reaches as far."""
+    """Return whether a file has the beginning of a read position, and is long enough."""
     if stat.size < place.position:
         return False
     try:
@@ -207,8 +208,8 @@ def line_end(fs: FileSystem, path: str, start: int, end: int) -> int:
     """Return the end of the last whole line between two positions; `start` if there is none.
 
     Raises:
-        NotFound: The file is gone.
-        Unavailable: It cannot be read now.
+        NotFound: The file does not exist.
+        Unavailable: The file cannot be read now.
     """
     file = fs.open_read(path)
     try:
@@ -235,6 +236,6 @@ def _crc_of(fs: FileSystem, path: str, length: int) -> int:
 
 
 def _older_first(path: str) -> tuple[int, str]:
-    # Of two that changed in the same millisecond, log.2 is older than log.1, but a date is not.
+    # If two changed in the same millisecond, log.2 is older than log.1, except for dates.
     suffix = path.rpartition(".")[2]
     return (-int(suffix) if suffix.isdecimal() and len(suffix) < 5 else 0, path)

@@ -1,12 +1,12 @@
-"""What a source of files remembers, so that each file is taken once: pure.
+"""State of a file source, so that each file is taken once. Does no I/O.
 
-Owns the two ways to remember and their text in the state. Does not own the listing (`listing`).
+Owns the two ways of tracking and their text in the state. Does not own the listing (`listing`).
 
-    files   a digest of place, size and time of each file that was taken and is still there
-    times   the newest time of change among those taken, and which files had it
+    files   a digest of path, size and time of each taken file that still exists
+    times   the newest time of change of taken files, and the files that had it
 
-Invariant: a file that changed is another file; what is forgotten is no longer there (files), or
-older than what was taken (times).
+Invariant: a changed file counts as another file. A forgotten file no longer exists (files), or is
+older than the taken ones (times).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from penstock.core.errors import Conflict
 from penstock.flow.processors.files.places import FoundFile
 
 DIGEST_CHARS: Final = 12
-TAKEN_MAX: Final = 80_000  # as many as a state has room for
+TAKEN_MAX: Final = 80_000  # as many as fit into a state
 
 _FOLDER: Final = "folder"
 _TAKEN: Final = "taken"
@@ -29,19 +29,19 @@ _NEWEST: Final = "newest.ms"
 
 
 class Tracking(enum.Enum):
-    """How it is known which files were taken."""
+    """How taken files are tracked."""
 
     FILES = "files"
     TIMES = "times"
 
 
 class Taken:
-    """The files that were taken. Not for several threads.
+    """Files that were taken. Not thread-safe.
 
     Args:
-        tracking: How to remember.
-        folder: What is listed: with another, nothing was taken.
-        state: As `state` gave it, or empty.
+        tracking: How they are tracked.
+        folder: The listed folder; the state of another folder is ignored.
+        state: Result of `state`, or empty.
     """
 
     def __init__(self, tracking: Tracking, folder: str, state: Mapping[str, str]) -> None:
@@ -55,13 +55,13 @@ class Taken:
         self._newest_ms = int(state.get(_NEWEST, "-1"))
 
     def is_new(self, found: FoundFile) -> bool:
-        """Say whether a file was not taken yet."""
+        """Return whether a file was not taken yet."""
         if self._is_remembered(found):
             return digest(found) not in self._digests
         return found.modified_ms is None or found.modified_ms > self._newest_ms
 
     def add(self, files: Iterable[FoundFile]) -> None:
-        """Remember files as taken.
+        """Record files as taken.
 
         Raises:
             Conflict: They are more than can be remembered; nothing was added.
@@ -72,18 +72,18 @@ class Taken:
         added = self._digests | {digest(found) for found in given if self._is_remembered(found)}
         if len(added) > TAKEN_MAX:
             raise Conflict(
-                f"{self._folder}: more than {TAKEN_MAX:,} files that were taken are still there: "
-                "have them removed, or track by times"
+                f"{self._folder}: more than {TAKEN_MAX:,} files that were taken still exist: "
+                "remove them, or track by times"
             )
         self._digests = added
 
     def keep_only(self, present: Iterable[FoundFile]) -> None:
-        """Forget files that are gone; by times, nothing needs to be forgotten."""
+        """Forget files that no longer exist; tracking by times has nothing to forget."""
         if self._tracking is Tracking.FILES:
             self._digests &= {digest(found) for found in present}
 
     def state(self) -> dict[str, str]:
-        """Return all that is to be remembered."""
+        """Return the state."""
         return {
             _FOLDER: self._folder,
             _TAKEN: "".join(sorted(self._digests)),
@@ -101,7 +101,7 @@ class Taken:
 
 
 def digest(found: FoundFile) -> str:
-    """Return what stands for a file as it is now."""
+    """Return a digest of a file's current version."""
     text = f"{found.place}\n{found.size}\n{found.modified_ms}\n{found.mark}"
     hashed = hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=9).digest()
     return base64.urlsafe_b64encode(hashed).decode("ascii")

@@ -1,6 +1,6 @@
-"""ListFiles, GetFile and FetchFile: from files to FlowFiles.
+"""ListFiles, GetFile and FetchFile: create FlowFiles from files.
 
-Owns what is done with a file that was found or named. Does not own which are found (`listing`).
+Owns the processing of files that were found or named. Does not own the listing (`listing`).
 
 Invariant: a source is deleted or moved only when its FlowFile survives a power loss, and only if it
 did not change since it was read.
@@ -47,61 +47,65 @@ from penstock.flow.processors.files.taken import Tracking
 
 
 class ListFiles(FolderSource):
-    """Lists a folder, of this machine or behind a URL: one FlowFile without content for each file.
+    """Lists a folder, on this machine or at a URL: one FlowFile without content for each file.
 
-    FetchFile reads them, on as many threads as it has. Files that are written while they are there
-    under their name are best kept out by a leading dot or by `minimum_age`.
+    FetchFile reads the files, on as many threads as it has. Writers should give unfinished files a
+    name with a leading dot; otherwise set `minimum_age`.
     """
 
     tags = ("file", "list", "s3", "hdfs", "source")
 
-    batch_size = Property(INT, default=1_000, about="Files of one trigger.", validator=check_batch)
+    batch_size = Property(
+        INT, default=1_000, about="Maximum number of files per trigger.", validator=check_batch
+    )
 
     def take(
         self,
         files: Sequence[FoundFile],
-        context: ProcessContext,  # noqa: ARG002 - others need it
+        context: ProcessContext,  # noqa: ARG002 - needed by other sources
         session: ProcessSession,
     ) -> Sequence[FoundFile]:
-        """Make a FlowFile for each."""
+        """Create a FlowFile for each file."""
         made = [session.create(attributes=attributes_of(found)) for found in files]
         session.transfer(made, self.success)
         return files
 
 
 class GetFile(FolderSource):
-    """Takes the files of a folder, of this machine or behind a URL, with their content; each once.
+    """Takes the files of a folder, on this machine or at a URL, with their content; each once.
 
-    Unless sources are kept, each is deleted when its FlowFile is durable. One that could not be
-    deleted, or was not because of a crash, is not taken again but deleted later. With
-    `keep_source` set to false on a processor that kept them, those taken before are deleted, too.
+    Unless sources are kept, each file is deleted when its FlowFile is durable. A file that could
+    not be deleted, or was not because of a crash, is not taken again but deleted later. If
+    `keep_source` changes from true to false, files taken before are deleted, too.
     """
 
     tags = ("file", "get", "s3", "hdfs", "source")
 
-    batch_size = Property(INT, default=10, about="Files of one trigger.", validator=check_batch)
-    keep_source = Property(BOOL, default=False, about="Whether files stay where they are.")
+    batch_size = Property(
+        INT, default=10, about="Maximum number of files per trigger.", validator=check_batch
+    )
+    keep_source = Property(BOOL, default=False, about="Whether source files are kept.")
 
     def check(self) -> Iterator[Problem]:
-        """Yield what does not go together."""
+        """Yield combinations of properties that are not allowed."""
         if not self.keep_source and self.tracking is not Tracking.FILES:
             yield Problem(
                 "tracking",
-                "by times it is not known which files were taken, so none could be deleted safely: "
-                "track files, or keep sources",
+                "by times it is not known which files were taken, so none could be deleted "
+                "safely: track files, or keep sources",
             )
         if not self.keep_source:
             yield from change_problems("folder", self.folder)
 
     @property
     def is_durable(self) -> bool:
-        """Whether sources go."""
+        """Whether source files are deleted."""
         return not self.keep_source
 
     def take(
         self, files: Sequence[FoundFile], context: ProcessContext, session: ProcessSession
     ) -> Sequence[FoundFile]:
-        """Read them; those that fail or change meanwhile are left for later."""
+        """Read the files; files that fail or change meanwhile are retried later."""
         done = []
         for found in files:
             if not context.is_scheduled:
@@ -111,7 +115,7 @@ class GetFile(FolderSource):
                 source = self.open(found.place)
                 _read_unchanged(source, found, flowfile, session)
             except (NotFound, Unavailable, InvalidRequest) as error:
-                context.log.warning("%s: left for later: %s", found.place, error)
+                context.log.warning("%s: retried later: %s", found.place, error)
                 session.remove(flowfile)
             else:
                 session.transfer(flowfile, self.success)
@@ -119,12 +123,12 @@ class GetFile(FolderSource):
         return done
 
     def committed(self, files: Sequence[FoundFile], context: ProcessContext) -> None:
-        """Delete the sources."""
+        """Delete the source files."""
         for found in files if not self.keep_source else ():
             self._delete(found, context)
 
     def left_behind(self, found: FoundFile, context: ProcessContext) -> None:
-        """Delete a source that should be gone."""
+        """Delete a source file that an earlier trigger should have deleted."""
         if not self.keep_source:
             self._delete(found, context)
 
@@ -136,47 +140,47 @@ class GetFile(FolderSource):
         except NotFound:
             return
         except PenstockError as error:
-            context.log.warning("%s: taken, but not deleted, which is tried again", error)
+            context.log.warning("%s: taken, but could not be deleted; this is retried", error)
 
 
 class FetchFile(Processor):
-    """Reads the file that a FlowFile names, of this machine or behind a URL, into its content.
+    """Reads the file that a FlowFile names, on this machine or at a URL, into its content.
 
-    What is done with the source afterwards is done when the FlowFile is durable; a crash in between
-    leaves the source where it is.
+    The source is moved or deleted when the FlowFile is durable; after a crash in between the source
+    stays where it is.
     """
 
     input = InputRequirement.REQUIRED
     tags = ("file", "fetch", "s3", "hdfs")
     reads_attributes: ClassVar[Mapping[str, str]] = {
-        "file.path": "Which file, unless `file` says otherwise; ListFiles sets it."
+        "file.path": "Path of the file, unless `file` is set; ListFiles sets it."
     }
     writes_attributes: ClassVar[Mapping[str, str]] = WRITES_REASON
 
-    success = Relationship("Their content is that of the file.")
-    not_found = Relationship("There is no such file.", name="not.found")
+    success = Relationship("FlowFiles with the content of the file.")
+    not_found = Relationship("The file does not exist.", name="not.found")
     permission_denied = Relationship(
-        "There is, but this user has no right to it.", name="permission.denied"
+        "The file exists, but this user has no permission for it.", name="permission.denied"
     )
-    failure = Relationship("It could not be read for another reason; a retry may help.")
+    failure = Relationship("The file could not be read for another reason; a retry may help.")
 
-    file = ExpressionProperty(STR, default="${file.path}", about="The path or URL.")
+    file = ExpressionProperty(STR, default="${file.path}", about="Path or URL of the file.")
     options = Property(
         STR,
         default="",
         sensitive=True,
-        about="Options of the file system behind a URL, as a JSON object.",
+        about="Options of the file system of a URL, as a JSON object.",
         validator=read_options,
     )
     completion = Property(
-        choice("none", "delete", "move"), default="none", about="What becomes of the source."
+        choice("none", "delete", "move"), default="none", about="What happens to the source file."
     )
     move_to = ExpressionProperty(
-        STR, default="", about="The folder that sources are moved to, on the same file system."
+        STR, default="", about="Folder to which sources are moved, on the same file system."
     )
 
     def check(self) -> Iterator[Problem]:
-        """Yield what does not go together."""
+        """Yield combinations of properties that are not allowed."""
         if self.completion == "move" and not self.move_to.text:
             yield Problem("move_to", "is required with completion move: write a folder")
         if self.completion == "move":
@@ -211,28 +215,28 @@ class FetchFile(Processor):
     ) -> None:
         try:
             if not _is_unchanged(source.look(), found):
-                context.log.warning("%s changed after it was read: it is left", found.place)
+                context.log.warning("%s changed after it was read, so it is kept", found.place)
             elif self.completion == "delete":
                 source.delete()
             else:
                 target = open_place(folder, read_options(self.options))
                 source.move(posixpath.join(target.path, found.name))
         except PenstockError as error:
-            context.log.warning("the source was read, but stays where it is: %s", error)
+            context.log.warning("the source was read, but could not be moved or deleted: %s", error)
 
 
 def _read_unchanged(
     source: Place, found: FoundFile, flowfile: FlowFile, session: ProcessSession
 ) -> None:
-    """Make a file the content of a FlowFile.
+    """Copy a file into the content of a FlowFile.
 
     Raises:
-        NotFound: It is gone.
+        NotFound: The file does not exist.
         Unavailable: It changed meanwhile, or cannot be read.
     """
     session.import_from(flowfile, source.pieces())
     if not _is_unchanged(source.look(), found):
-        raise Unavailable(f"{found.place}: changed while it was read: try again")
+        raise Unavailable(f"{found.place}: changed while it was read; try again")
 
 
 def _is_unchanged(now: FoundFile, before: FoundFile) -> bool:

@@ -1,1 +1,1 @@
-"""HTTP, as a server and as a client."""
+"""Processors for HTTP, as a server and as a client."""

@@ -1,14 +1,14 @@
-"""InvokeHTTP: a FlowFile goes out as a request, and the answer comes back as another.
+"""InvokeHTTP: sends a FlowFile as a request, and creates another one from the response.
 
-Owns which answer goes where. Does not own HTTP (httpx).
+Owns the routing of responses. Does not own HTTP (httpx).
 
-    2xx            original, and the answer to response
+    2xx            original, and the response to response
     429, 5xx       retry, penalized
     other          no.retry
-    no answer      failure, penalized
+    no response    failure, penalized
 
-Invariants: neither passwords, tokens nor queries of URLs are in attributes, errors or logs; bodies
-are streamed, and the answer's has a bound.
+Invariants: attributes, errors and logs contain no passwords, tokens or URL queries. Bodies are
+streamed, and the size of a response is limited.
 """
 
 from __future__ import annotations
@@ -48,64 +48,69 @@ _PIECE_BYTES: Final = 1 << 20
 _HEADER_MAX_CHARS: Final = 8_192
 _WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
 
-# httpx logs the URL of each request, which may hold secrets in its query.
+# httpx logs the URL of each request, whose query may contain secrets.
 logging.getLogger("httpx").setLevel(logging.WARNING)
 
 
 class InvokeHTTP(Processor):
-    """Sends a request for each FlowFile and takes the answer.
+    """Sends a request for each FlowFile and creates a FlowFile from the response.
 
-    POST, PUT and PATCH send the content. Without an input it sends one request a trigger: give it a
-    timer then. A crash between the answer and the commit sends the request again.
+    POST, PUT and PATCH send the content. Without an input it sends one request per trigger: set a
+    timer schedule then. After a crash between the response and the commit, the request is sent
+    again.
     """
 
     tags = ("http", "rest", "client", "post", "get")
     reads_attributes: ClassVar[Mapping[str, str]] = {
-        "mime.type": "The Content-Type of what is sent, unless `content_type` says otherwise."
+        "mime.type": "Content-Type of the request, unless `content_type` is set."
     }
     writes_attributes: ClassVar[Mapping[str, str]] = {
-        STATUS: "Status of the answer.",
-        _STATUS_TEXT: "The words with it.",
-        _URL: "The URL that was asked, without password and query.",
-        f"{_HEADER}*": "Headers of the answer, in small letters; on responses only.",
-        "mime.type": "Content-Type of the answer; on responses only.",
+        STATUS: "Status code of the response.",
+        _STATUS_TEXT: "Reason phrase of the response.",
+        _URL: "URL of the request, without password and query.",
+        f"{_HEADER}*": "Headers of the response, in lower case; only on responses.",
+        "mime.type": "Content-Type of the response; only on responses.",
         **WRITES_REASON,
     }
 
-    original = Relationship("What was sent, where the answer was 2xx.")
-    response = Relationship("The answer, where it was 2xx.")
-    retry = Relationship("Answered 429 or 5xx: may work later. Penalized.")
-    no_retry = Relationship("Answered anything else: would not work later.", name="no.retry")
-    failure = Relationship("No answer, or none that could be taken. Penalized.")
+    original = Relationship("The request, if the response was 2xx.")
+    response = Relationship("The response, if it was 2xx.")
+    retry = Relationship("The response was 429 or 5xx, so a retry may succeed. Penalized.")
+    no_retry = Relationship("Any other response: a retry would not succeed.", name="no.retry")
+    failure = Relationship("No response, or one that could not be stored. Penalized.")
 
-    url = ExpressionProperty(STR, about="Of the request; http or https.")
+    url = ExpressionProperty(STR, about="URL of the request; http or https.")
     method = ExpressionProperty(
         choice("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"),
         default="GET",
-        about="Of the request.",
+        about="Method of the request.",
     )
     content_type = ExpressionProperty(
-        STR, default="${mime.type}", about="Of what is sent; empty: application/octet-stream."
+        STR,
+        default="${mime.type}",
+        about="Content-Type of the request; empty: application/octet-stream.",
     )
-    username = Property(STR, default="", about="For basic authentication.")
-    password = Property(STR, default="", sensitive=True, about="For basic authentication.")
+    username = Property(STR, default="", about="Username for basic authentication.")
+    password = Property(STR, default="", sensitive=True, about="Password for basic authentication.")
     token = Property(STR, default="", sensitive=True, about="Bearer token to send.")
-    connect_timeout = Property(PERIOD, default="5 sec", about="To connect.")
-    read_timeout = Property(PERIOD, default="15 sec", about="Without a byte of the answer.")
-    follow_redirects = Property(BOOL, default=False, about="Whether to go where a 3xx points.")
-    verify_tls = Property(BOOL, default=True, about="Whether certificates must be trusted.")
-    maximum_response = Property(SIZE, default="100 MB", about="Of the body of an answer.")
-    headers = DynamicExpressions(STR, about="A header of this name, with this value.")
+    connect_timeout = Property(PERIOD, default="5 sec", about="Timeout for connecting.")
+    read_timeout = Property(
+        PERIOD, default="15 sec", about="Timeout without a byte of the response."
+    )
+    follow_redirects = Property(BOOL, default=False, about="Whether 3xx redirects are followed.")
+    verify_tls = Property(BOOL, default=True, about="Whether certificates are verified.")
+    maximum_response = Property(SIZE, default="100 MB", about="Maximum size of a response body.")
+    headers = DynamicExpressions(STR, about="Request header with this name and value.")
 
     _client: httpx.Client
 
     def check(self) -> Iterator[Problem]:
-        """Yield what does not go together."""
+        """Yield combinations of properties that are not allowed."""
         if self.token and self.username:
-            yield Problem("token", "cannot go with a username: give one of them")
+            yield Problem("token", "cannot be combined with a username: set one of them")
 
     def on_scheduled(self, context: ProcessContext) -> None:  # noqa: ARG002 - of every processor
-        """Make the pool of connections."""
+        """Create the connection pool."""
         self._client = httpx.Client(
             timeout=httpx.Timeout(self.read_timeout / 1000, connect=self.connect_timeout / 1000),
             follow_redirects=self.follow_redirects,
@@ -138,9 +143,9 @@ class InvokeHTTP(Processor):
             httpx.HTTPError,
             InvalidRequest,
             ProcessError,
-            UnicodeEncodeError,  # of a header
+            UnicodeEncodeError,  # from a header
         ) as error:
-            # Messages of httpx may hold the URL.
+            # Messages of httpx may contain the URL.
             text = str(error) if isinstance(error, InvalidRequest | ProcessError) else ""
             why = text or f"{shown or 'the URL'}: {_reason(error)}; correct the request"
             fail(context, session, flowfile, self.failure, why)
@@ -150,12 +155,13 @@ class InvokeHTTP(Processor):
         url = httpx.URL(self.url.of(flowfile, now_ms=now_ms))
         if url.scheme not in {"http", "https"} or not url.host:
             raise InvalidRequest(
-                f"{_without_secrets(url)!r} is no URL of HTTP: write http:// or https:// and a host"
+                f"{_without_secrets(url)!r} is not an HTTP URL: write http:// or https:// and a "
+                "host"
             )
         headers = {name: value.of(flowfile, now_ms=now_ms) for name, value in self.headers.items()}
         for name, text in headers.items():
             if "\r" in text or "\n" in text:
-                raise InvalidRequest(f"header {name!r} has a line break: take it out")
+                raise InvalidRequest(f"header {name!r} contains a line break: remove it")
         if self.token:
             headers["Authorization"] = f"Bearer {self.token}"
         if method not in _WITH_BODY:
@@ -184,7 +190,10 @@ class InvokeHTTP(Processor):
                 response = session.create(flowfile, attributes={**told, **_headers_of(answer)})
                 try:
                     session.import_from(response, self._body(answer))
-                except (httpx.HTTPError, InvalidRequest):  # narrow: others roll the session back
+                except (
+                    httpx.HTTPError,
+                    InvalidRequest,
+                ):  # narrow: other errors roll the session back
                     session.remove(response)
                     raise
                 session.transfer(response, self.response)
@@ -206,7 +215,7 @@ class InvokeHTTP(Processor):
             size += len(piece)
             if size > self.maximum_response:
                 raise InvalidRequest(
-                    f"the answer has more than {self.maximum_response:,} bytes: raise "
+                    f"the response has more than {self.maximum_response:,} bytes: raise "
                     "`maximum_response`"
                 )
             yield piece
@@ -222,7 +231,7 @@ def _headers_of(answer: httpx.Response) -> dict[str, str]:
     attributes = {
         f"{_HEADER}{name}": value[:_HEADER_MAX_CHARS]
         for name, value in answer.headers.items()
-        if name != "set-cookie"  # what others could log in with
+        if name != "set-cookie"  # would give others access to the login
     }
     if kind := answer.headers.get("content-type"):
         attributes[MIME_TYPE] = kind

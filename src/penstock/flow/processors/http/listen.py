@@ -1,9 +1,9 @@
-"""ListenHTTP: what is sent by HTTP becomes a FlowFile.
+"""ListenHTTP: creates a FlowFile from each HTTP request.
 
-Owns the properties and the commit. Does not own the serving (`receiving`).
+Owns the properties and the commit. Does not own the server (`receiving`).
 
-Invariant: 200 is answered only when the FlowFile survives a power loss; whoever was answered
-anything else may send it again.
+Invariant: a request is answered with 200 only when its FlowFile survives a power loss. After any
+other answer the sender may send it again.
 """
 
 from __future__ import annotations
@@ -50,65 +50,76 @@ _METHODS: Final = frozenset({"POST", "PUT", "PATCH"})
 
 def _check_path(path: str) -> None:
     if not path.startswith("/") or "?" in path or "#" in path:
-        raise InvalidRequest(f"{path!r} is no path of a URL: write one such as /events")
+        raise InvalidRequest(f"{path!r} is not a path of a URL: write one such as /events")
 
 
 def _check_port(port: int) -> None:
     if not 0 <= port <= 65_535:
-        raise InvalidRequest(f"{port} is no port: write 1 to 65535, or 0 for any that is free")
+        raise InvalidRequest(f"{port} is not a valid port: write 1 to 65535, or 0 for any free one")
 
 
 def _check_count(count: int) -> None:
     if not 0 < count <= 100_000:
-        raise InvalidRequest(f"{count:,} requests at once: write 1 to 100,000")
+        raise InvalidRequest(f"{count:,} requests at once: use 1 to 100,000")
 
 
 class ListenHTTP(Processor):
-    """Serves HTTP on a port of its own: the body of each request becomes the content of a FlowFile.
+    """Serves HTTP on its own port: the body of each request becomes the content of a FlowFile.
 
-    It is answered when the FlowFile is durable; with 503, and nothing kept, when what is behind is
-    full, too many requests wait, or the flow stops; with 413 when the body is too large. Requests
-    that come at about the same time are one commit.
+    A request is answered when the FlowFile is durable. It is answered with 503, and discarded, if
+    the outgoing connection is full, too many requests wait, or the flow stops; with 413 if the body
+    is too large. Requests that arrive at about the same time share one commit.
     """
 
     input = InputRequirement.FORBIDDEN
     tags = ("http", "listen", "rest", "webhook", "source")
     writes_attributes: ClassVar[Mapping[str, str]] = {
-        "http.method": "Of the request.",
-        "http.path": "Of the request, without the query.",
-        "http.query": "What is after the question mark.",
-        "http.remote.host": "The sender's address.",
-        "http.header.*": "Headers that `header_attributes` matches, in small letters.",
-        "mime.type": "The header Content-Type, if it is sent.",
+        "http.method": "Method of the request.",
+        "http.path": "Path of the request, without the query.",
+        "http.query": "Query string after the question mark.",
+        "http.remote.host": "Address of the sender.",
+        "http.header.*": "Headers that match `header_attributes`, in lower case.",
+        "mime.type": "Header Content-Type, if it is sent.",
     }
 
     success = Relationship("One FlowFile for each request.")
 
-    host = Property(STR, default="127.0.0.1", about="Address to listen on; 0.0.0.0: all.")
+    host = Property(STR, default="127.0.0.1", about="Address to listen on; 0.0.0.0: all addresses.")
     allowed_hosts = Property(
         list_of(STR),
         default="",
-        about="Further hosts that requests may name in `Host`, besides loopback names, `host` and"
-        " the address that the sender connected to; *.example.com: all below.",
+        about="Further hosts that requests may name in `Host`, besides loopback names, `host` "
+        "and the address that the sender connected to; *.example.com: all its subdomains.",
         validator=HostPolicy,
     )
     port = Property(INT, required=True, about="Port; 0: any.", validator=_check_port)
-    path = Property(STR, default="/", about="The only path served.", validator=_check_path)
-    methods = Property(list_of(STR), default="POST,PUT", about="Out of POST, PUT and PATCH.")
-    token = Property(STR, default="", sensitive=True, about="Bearer token that is asked for.")
-    maximum_size = Property(SIZE, default="100 MB", about="Of a body.")
+    path = Property(STR, default="/", about="Only this path is served.", validator=_check_path)
+    methods = Property(
+        list_of(STR), default="POST,PUT", about="Accepted methods, from POST, PUT and PATCH."
+    )
+    token = Property(STR, default="", sensitive=True, about="Required bearer token.")
+    maximum_size = Property(SIZE, default="100 MB", about="Maximum size of a body.")
     maximum_requests = Property(
-        INT, default=200, about="Requests read or waiting at once.", validator=_check_count
+        INT,
+        default=200,
+        about="Maximum number of requests being read or waiting.",
+        validator=_check_count,
     )
     answer_timeout = Property(
-        PERIOD, default="30 sec", about="How long a request waits to be taken by the flow."
+        PERIOD, default="30 sec", about="How long a request may wait for the flow to take it."
     )
-    answer_status = Property(INT, default=200, about="Status of what was taken, such as 202.")
+    answer_status = Property(
+        INT, default=200, about="Status code for accepted requests, such as 202."
+    )
     header_attributes = Property(
-        REGEX, default="(?!)", about="Names of headers, in small letters, that become attributes."
+        REGEX,
+        default="(?!)",
+        about="Regular expression for names of headers, in lower case, that become attributes.",
     )
-    certificate = Property(STR, default="", about="PEM file with certificates: serves TLS.")
-    certificate_key = Property(STR, default="", about="PEM file with the key, if it is apart.")
+    certificate = Property(STR, default="", about="PEM file with certificates: enables TLS.")
+    certificate_key = Property(
+        STR, default="", about="PEM file with the private key, if it is separate."
+    )
 
     _loop: LoopThread
     _receiver: Receiver
@@ -116,18 +127,18 @@ class ListenHTTP(Processor):
     bound_port: int = 0
 
     def check(self) -> Iterator[Problem]:
-        """Yield what will not do."""
+        """Yield errors of the properties."""
         if not self.methods or not set(self.methods) <= _METHODS:
-            yield Problem("methods", "write some of POST, PUT and PATCH")
+            yield Problem("methods", "write one or more of POST, PUT and PATCH")
         if not 200 <= self.answer_status <= 299:
-            yield Problem("answer_status", "is for what was taken: write 200 to 299")
+            yield Problem("answer_status", "is for accepted requests: write 200 to 299")
 
     def on_scheduled(self, context: ProcessContext) -> None:
-        """Begin to listen.
+        """Start to listen.
 
         Raises:
-            Unavailable: The port is taken.
-            InvalidRequest: The address or the certificate will not do.
+            Unavailable: The port is in use.
+            InvalidRequest: The address or the certificate is invalid.
         """
         listener = _listen(self.host, self.port)
         self._receiver = Receiver(
@@ -159,7 +170,7 @@ class ListenHTTP(Processor):
                 listener.close()
 
     def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:  # noqa: ARG002 - of every processor
-        """Take requests that wait."""
+        """Take waiting requests."""
         requests: list[ReceivedRequest] = []
         committed = False
         try:
@@ -176,9 +187,9 @@ class ListenHTTP(Processor):
                 request.answer(taken=committed)
 
     def on_unscheduled(self, context: ProcessContext) -> None:  # noqa: ARG002 - of every processor
-        """Answer all that wait, and close the port; triggers under way still answer theirs.
+        """Answer all waiting requests, and close the port; running triggers still answer theirs.
 
-        Here and not in `on_stopped`, which a processor that is terminated does not have.
+        This is not done in `on_stopped`, which is not called if the processor is terminated.
         """
         self._receiver.close()
         self._server.begin_stop()
@@ -223,6 +234,6 @@ def _listen(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=family, backlog=1024)
     except OSError as error:
         raise Unavailable(
-            f"cannot listen on {host}:{port}: {error.strerror or error}; use another, or stop what "
-            "has it"
+            f"cannot listen on {host}:{port}: {error.strerror or error}; use another port, or "
+            "stop the process that uses it"
         ) from None

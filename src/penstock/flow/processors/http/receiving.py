@@ -1,13 +1,13 @@
-"""The server of ListenHTTP: requests come in, wait to be taken, and are answered.
+"""Server of ListenHTTP: requests arrive, wait for a trigger, and are answered.
 
-Owns the socket, the bodies until they are taken, and the bounds. Does not own FlowFiles (`listen`).
+Owns the socket, the bodies until they are taken, and the limits. Does not own FlowFiles (`listen`).
 
     arrives  → refused: 401 404 405 413 503       nothing was kept
-             → spooled: in memory, past 1 MB on disk, so that a slow sender holds no thread
+             → spooled: in memory, past 1 MB on disk, so that a slow sender blocks no thread
     waits    → taken by a trigger                 answered when the commit is durable
              → not taken in time, or stopped      503
 
-Invariants: bodies and requests are bounded in number and size; a request that was answered 503
+Invariants: number and size of bodies and requests are limited. A request that was answered with 503
 before it was taken is never taken.
 """
 
@@ -40,22 +40,22 @@ if TYPE_CHECKING:
 SPOOL_BYTES: Final = 1 << 20
 _RETRY_AFTER_S: Final = "1"
 _STOP_S: Final = 3
-# Bodies may be large and senders slow.
+# Long, because bodies may be large and senders slow.
 _BODY_TIMEOUT_S: Final = 3_600.0
 
 
 @dataclass(frozen=True, slots=True)
 class ReceivingOptions:
-    """What is accepted.
+    """Options for accepting requests.
 
     Attributes:
-        path: The only one that is served.
-        methods: Those that are.
-        token: Must come as a bearer token; empty: none is asked for.
-        maximum_bytes: Of a body.
-        maximum_requests: That are read or wait at once.
-        answer_timeout_s: How long one waits to be taken and committed.
-        answer_status: Of what was taken.
+        path: The only served path.
+        methods: Accepted methods.
+        token: Required bearer token; empty: none.
+        maximum_bytes: Maximum size of a body.
+        maximum_requests: Maximum number of requests being read or waiting.
+        answer_timeout_s: How long a request may wait until it is taken and committed.
+        answer_status: Status code for accepted requests.
     """
 
     path: str
@@ -68,11 +68,11 @@ class ReceivingOptions:
 
 
 class ReceivedRequest:
-    """A request whose body has come.
+    """Request whose body has arrived.
 
     Attributes:
-        body: Its bytes, to be read from the beginning.
-        attributes: Of the FlowFile for it.
+        body: Its bytes, at the start position.
+        attributes: Attributes for its FlowFile.
     """
 
     def __init__(
@@ -83,18 +83,18 @@ class ReceivedRequest:
         self._answer = answer
 
     def answer(self, *, taken: bool) -> None:
-        """Answer it, from any thread."""
+        """Answer the request; may be called from any thread."""
         self._answer(taken)
 
 
 class Receiver:
-    """An ASGI application that keeps requests for triggers.
+    """ASGI application that keeps requests for triggers.
 
     Args:
-        options: What is accepted.
-        attributes: Makes the attributes of a request.
-        has_room: Whether FlowFiles are wanted now; quick, from the loop's thread.
-        arrived: Called when there is something to take.
+        options: Options for accepting requests.
+        attributes: Returns the attributes of a request.
+        has_room: Returns whether FlowFiles can be accepted now; fast, called on the loop's thread.
+        arrived: Called when a request can be taken.
     """
 
     def __init__(
@@ -110,18 +110,19 @@ class Receiver:
         self._arrived = arrived
         self._requests = 0
         self._closed = False
-        # Both ends of a deque may be used by several threads; who popped a request has it.
+        # Both ends of a deque may be used by several threads; the thread that popped a request owns
+        # it.
         self._waiting: deque[ReceivedRequest] = deque()
 
     def take(self) -> ReceivedRequest | None:
-        """Take a request, from any thread; it must be answered."""
+        """Take a request, from any thread; the caller must answer it."""
         try:
             return self._waiting.popleft()
         except IndexError:
             return None
 
     def close(self) -> None:
-        """Answer all that wait, and all that come, with 503."""
+        """Answer all waiting and later requests with 503."""
         self._closed = True
         while (request := self.take()) is not None:
             request.answer(taken=False)
@@ -139,7 +140,7 @@ class Receiver:
             except ClientDisconnect:
                 return
             except OSError as error:
-                answer = _busy(f"the body could not be kept: {error.strerror}")
+                answer = _busy(f"the body could not be stored: {error.strerror}")
             finally:
                 self._requests -= 1
         await answer(scope, receive, send)
@@ -147,10 +148,10 @@ class Receiver:
     def _refusal(self, request: Request) -> Response | None:
         options = self._options
         if request.scope["path"] != options.path:
-            return PlainTextResponse(f"nothing is served here: use {options.path}\n", 404)
+            return PlainTextResponse(f"not found: use {options.path}\n", 404)
         if options.token and not _has_token(request, options.token):
             headers = {"WWW-Authenticate": "Bearer"}
-            return PlainTextResponse("a bearer token is needed\n", 401, headers)
+            return PlainTextResponse("a bearer token is required\n", 401, headers)
         if request.method not in options.methods:
             allowed = ", ".join(sorted(options.methods))
             return PlainTextResponse(f"use {allowed}\n", 405, {"Allow": allowed})
@@ -160,13 +161,13 @@ class Receiver:
         if self._closed:
             return _busy("the flow is stopping")
         if self._requests >= options.maximum_requests:
-            return _busy(f"{options.maximum_requests} requests wait already")
+            return _busy(f"{options.maximum_requests} requests are already waiting")
         if not self._has_room():
-            return _busy("the flow behind is full")
+            return _busy("the outgoing connection of the flow is full")
         return None
 
     async def _keep(self, request: Request) -> Response:
-        # SpooledTemporaryFile writes to memory first: only what is large goes to another thread.
+        # SpooledTemporaryFile first writes to memory: only large bodies need another thread.
         with tempfile.SpooledTemporaryFile(SPOOL_BYTES) as body:
             size = 0
             async for piece in request.stream():
@@ -201,31 +202,31 @@ class Receiver:
             try:
                 self._waiting.remove(received)
             except ValueError:
-                # A trigger has it: whether it is kept is only known when that ends.
+                # A trigger has taken it: its result is only known when the trigger ends.
                 await future
             else:
                 return _busy("the flow did not take it in time")
         if future.result():
             return Response(status_code=self._options.answer_status)
-        return _busy("it could not be kept")
+        return _busy("the request could not be stored")
 
     def _too_large(self) -> Response:
         text = (
-            f"a body may have {self._options.maximum_bytes:,} bytes at most: send it in pieces, or"
-            " raise maximum_size of the processor\n"
+            f"a body may have at most {self._options.maximum_bytes:,} bytes: split it, or raise "
+            "maximum_size of the processor\n"
         )
         return PlainTextResponse(text, 413, {"Connection": "close"})
 
 
 class ReceivingServer:
-    """Serves a receiver. To be used on its loop, but for `begin_stop`.
+    """Serves a receiver. All methods except `begin_stop` must be called on its loop.
 
     Args:
-        receiver: What answers.
-        listener: A listening socket; it is closed at the end.
+        receiver: Application that answers.
+        listener: Listening socket; closed at the end.
         hosts: Checks the hosts and origins of requests.
         certificate: Path of a PEM file with the certificates; empty: no TLS.
-        key: Path of a PEM file with the private key; empty: it is with the certificates.
+        key: Path of a PEM file with the private key; empty: it is in the certificate file.
 
     Raises:
         OSError: The certificate cannot be used.
@@ -249,7 +250,7 @@ class ReceivingServer:
         self._serving: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Begin to answer."""
+        """Start to serve."""
         self._serving = keep_running(
             "http receiver",
             lambda: self._server.serve(sockets=[self._listener]),
@@ -257,11 +258,11 @@ class ReceivingServer:
         )
 
     def begin_stop(self) -> None:
-        """Stop accepting, and let requests that are answered end; from any thread."""
+        """Stop accepting, and let running requests finish; may be called from any thread."""
         self._server.should_exit = True
 
     async def stop(self) -> None:
-        """Do so, and wait for it."""
+        """Stop accepting, and wait until running requests have finished."""
         self.begin_stop()
         if self._serving is not None:
             await asyncio.wait([self._serving])

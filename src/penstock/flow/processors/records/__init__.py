@@ -1,1 +1,1 @@
-"""Processors that know records: they convert, split, merge and validate them, batch by batch."""
+"""Processors for records: they convert, split, merge and validate them, batch by batch."""

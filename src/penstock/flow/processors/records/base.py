@@ -1,6 +1,7 @@
-"""What all processors of records have: the format they read, and its options.
+"""Base of all processors for records: the input format and its options.
 
-Owns the properties and the opening of a FlowFile's content as records. Formats are `formats`'.
+Owns the properties, and opening a FlowFile's content as records. Does not own the formats
+(`formats`).
 """
 
 from __future__ import annotations
@@ -40,46 +41,48 @@ _SEPARATOR_NAMES: Final = {"\\t": "\t", "tab": "\t"}
 def _separator(text: str) -> str:
     mark = _SEPARATOR_NAMES.get(text, text)
     if len(mark) != 1 or not mark.isascii() or mark in '\r\n"':
-        raise InvalidRequest(f"{text!r} is no separator: write one ASCII character, or tab")
+        raise InvalidRequest(
+            f"{text!r} is not a valid separator: write one ASCII character, or tab"
+        )
     return mark
 
 
 def _long_enough(size: int) -> None:
     if size < CHUNK_BYTES:
-        raise InvalidRequest(f"{size:,} bytes are less than is read at once: give 4 MB or more")
+        raise InvalidRequest(f"{size:,} bytes are less than one read: use 4 MB or more")
 
 
 class RecordProcessor(Processor):
-    """The base of processors that read records."""
+    """Base class of processors that read records."""
 
     input_format = Property(
         Format,
         required=True,
-        about="What the content is. Avro needs a package: pip install 'penstock-io[avro]'.",
+        about="Format of the content. Avro needs a package: pip install 'penstock-io[avro]'.",
     )
     schema = Property(
         SCHEMA,
-        about="Names and types of the fields, such as `id long not null, name string`. Without it: "
-        "as the content has them or, of JSON and CSV, as all values look like.",
+        about="Names and types of the fields, such as `id long not null, name string`. Without "
+        "a schema, the fields of the content; for JSON and CSV, types that fit all values.",
     )
     csv_separator = Property(
-        Kind("character", _separator), default=",", about="Between the fields of CSV."
+        Kind("character", _separator), default=",", about="Separator between the fields of CSV."
     )
-    csv_header = Property(bool, default=True, about="Whether CSV begins with the names.")
+    csv_header = Property(bool, default=True, about="Whether CSV starts with a line of names.")
     infer_types = Property(
         bool,
         default=True,
-        about="Whether fields of CSV without a schema may be numbers and booleans, not only text.",
+        about="Whether fields of CSV without a schema may be numbers and booleans, or only text.",
     )
     max_record = Property(
         SIZE,
         default="16 MB",
-        about="A longer record fails; 4 MB or more.",
+        about="Maximum size of a record, 4 MB or more; a longer record fails.",
         validator=_long_enough,
     )
 
     def reading(self, *, refuse_others: bool = False) -> ReadingOptions:
-        """Return how records are read."""
+        """Return the options for reading."""
         return ReadingOptions(
             schema=self.schema,
             csv_separator=self.csv_separator,
@@ -90,7 +93,7 @@ class RecordProcessor(Processor):
         )
 
     def writing(self) -> WritingOptions:
-        """Return how records are written."""
+        """Return the options for writing."""
         return WritingOptions(csv_separator=self.csv_separator, csv_header=self.csv_header)
 
     def records(
@@ -99,7 +102,7 @@ class RecordProcessor(Processor):
         """Open the content of a FlowFile as records.
 
         Raises:
-            BadRecords: It is not of the format, or does not fit the schema.
+            BadRecords: The content does not have the format, or does not fit the schema.
         """
         return read_records(self.input_format, source_of(session, flowfile), options)
 
@@ -107,13 +110,13 @@ class RecordProcessor(Processor):
         """Open a writer of records.
 
         Raises:
-            BadRecords: The format has nothing for a type of the schema.
+            BadRecords: The format does not support a type of the schema.
         """
         return record_writer(format_, out, schema, self.writing())
 
 
 def source_of(session: ProcessSession, flowfile: FlowFile) -> Source:
-    """Return the content of a FlowFile as something to read records from."""
+    """Return the content of a FlowFile as a source of records."""
     return Source(lambda: session.read(flowfile), flowfile.size)
 
 
@@ -123,7 +126,7 @@ def told(format_: Format, count: int) -> dict[str, str]:
 
 
 def accept_only(ids: AbstractSet[int]) -> Callable[[FlowFile], Verdict]:
-    """Return a filter that takes these FlowFiles, and looks no further than it must."""
+    """Return a filter that accepts these FlowFiles, and stops as early as possible."""
     left = len(ids)
 
     def judge(flowfile: FlowFile) -> Verdict:

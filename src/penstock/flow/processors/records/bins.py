@@ -1,10 +1,10 @@
-"""Which FlowFiles are merged with which, and when. Pure.
+"""Plan of bins: which FlowFiles are merged together, and when. Does no I/O.
 
-Owns the plan. Does not own FlowFiles, which stay in their queue until a bin is ready; so a plan is
-made anew each time from what waits there, and a restart loses no bin.
+Owns the plan. Does not own FlowFiles, which stay in their queue until a bin is ready. A plan is
+computed anew each time from the waiting FlowFiles, so that a restart loses no bin.
 
-Invariants: order within a bin is that of what waits; every FlowFile is in at most one bin; a bin is
-within both bounds, unless a single FlowFile is over them.
+Invariants: a bin has the order of the queue. Every FlowFile is in at most one bin. A bin is within
+both bounds, unless a single FlowFile exceeds them.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A FlowFile that waits.
+    """FlowFile that waits.
 
     Attributes:
         id: Its id.
-        key: What is the same in all of a bin.
-        records: How many it has, as far as is known.
-        size_bytes: Of its content.
+        key: Correlation; equal for all FlowFiles of a bin.
+        records: Number of its records, as far as known.
+        size_bytes: Size of its content.
         since_ms: When it began to wait.
-        index: Which part it is, if it is one of several.
-        parts: How many parts there are; 0: not known.
+        index: Number of its part, if it is one of several.
+        parts: Number of parts; 0: unknown.
     """
 
     id: int
@@ -38,15 +38,15 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class BinBounds:
-    """When a bin is ready, and when it is full.
+    """Bounds that decide when a bin is ready, and when it is full.
 
     Attributes:
-        min_records: Ready with so many, if it has `min_bytes`, too.
-        max_records: Full with so many.
+        min_records: Number of records at which a bin is ready, if it also has `min_bytes`.
+        max_records: Number of records at which a bin is full.
         min_bytes: See `min_records`.
-        max_bytes: Full with so many.
-        max_age_ms: Ready when its oldest waited for so long; None: however long.
-        max_bins: So many wait; of more the oldest is ready.
+        max_bytes: Size at which a bin is full.
+        max_age_ms: Wait of the oldest FlowFile after which a bin is ready; None: no limit.
+        max_bins: Maximum number of waiting bins; beyond it the oldest is ready.
     """
 
     min_records: int
@@ -59,7 +59,7 @@ class BinBounds:
 
 @dataclass(slots=True)
 class Bin:
-    """FlowFiles that are merged."""
+    """FlowFiles that are merged together."""
 
     waiting: list[Waiting] = field(default_factory=list)
     records: int = 0
@@ -67,11 +67,11 @@ class Bin:
 
     @property
     def since_ms(self) -> int:
-        """Return when its oldest began to wait."""
+        """Return when its oldest FlowFile began to wait."""
         return min(one.since_ms for one in self.waiting)
 
     def add(self, one: Waiting) -> None:
-        """Put one in."""
+        """Add a FlowFile."""
         self.waiting.append(one)
         self.records += one.records
         self.size_bytes += one.size_bytes
@@ -79,13 +79,13 @@ class Bin:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do now.
+    """Result of planning.
 
     Attributes:
         ready: Bins to merge.
-        incomplete: Bins that never became complete, and waited too long.
-        due_ms: When the next is ready by its age; None: only by what comes.
-        waits: Whether anything waits on.
+        incomplete: Bins that did not become complete in time.
+        due_ms: When the next bin is ready by its age; None: only new FlowFiles make one ready.
+        waits: Whether FlowFiles continue to wait.
     """
 
     ready: list[Bin]
@@ -100,10 +100,10 @@ def plan_bins(
     """Plan by number, size and age.
 
     Args:
-        waiting: In the order of the queue.
+        waiting: Waiting FlowFiles in the order of the queue.
         bounds: When a bin is ready.
         now_ms: The time.
-        must: One is to be ready in any case: no more are seen than those that wait.
+        must: Make one bin ready in any case, because the processor cannot see more FlowFiles.
     """
     ready: list[Bin] = []
     opened: dict[str, Bin] = {}
@@ -133,13 +133,13 @@ def plan_bins(
 def plan_parts(
     waiting: Sequence[Waiting], bounds: BinBounds, now_ms: int, *, must: bool = False
 ) -> Plan:
-    """Plan by parts: a bin is ready when all parts of what was split are there, in their order.
+    """Plan by parts: a bin is ready when all parts of one split FlowFile are present.
 
     Args:
-        waiting: In the order of the queue; the key names what was split.
-        bounds: Of age and number of bins.
+        waiting: Waiting FlowFiles in the order of the queue; the key identifies the split FlowFile.
+        bounds: Bounds for age and number of bins.
         now_ms: The time.
-        must: As for `plan_bins`; it is incomplete then.
+        must: As for `plan_bins`; the bin is then incomplete.
     """
     opened: dict[str, Bin] = {}
     for one in waiting:

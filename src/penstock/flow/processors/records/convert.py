@@ -1,4 +1,4 @@
-"""ConvertRecord: the same records in another format."""
+"""ConvertRecord: writes records in another format."""
 
 from __future__ import annotations
 
@@ -29,20 +29,22 @@ class ConvertRecord(RecordProcessor):
     supports_batching = True
     tags = ("records", "convert", "csv", "json", "parquet", "avro", "arrow")
     writes_attributes: ClassVar[Mapping[str, str]] = {
-        "mime.type": "Of the new content.",
-        "record.count": "How many records there are.",
+        "mime.type": "MIME type of the new content.",
+        "record.count": "Number of records.",
         **WRITES_REASON,
     }
 
-    output_format = Property(Format, required=True, about="What the content is to be.")
+    output_format = Property(Format, required=True, about="Format of the new content.")
     refuse_others = Property(
         bool,
         default=False,
-        about="Whether fields that the schema does not name fail, and are not left out.",
+        about="Whether fields that are missing in the schema are an error, or are dropped.",
     )
 
     success = Relationship("Converted.")
-    failure = Relationship("The content is not of the format, or does not fit; it is as it was.")
+    failure = Relationship(
+        "The content does not have the format, or does not fit the schema; it is unchanged."
+    )
 
     def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:
         """Convert one FlowFile."""

@@ -1,8 +1,8 @@
-"""MergeRecord: many FlowFiles with few records become one with many.
+"""MergeRecord: merges many FlowFiles with few records into one.
 
-Owns the writing of a bin. Which FlowFiles are in one is `bins`'.
+Owns the writing of a bin. Does not own the choice of FlowFiles (`bins`).
 
-Invariant: what waits for others stays in the queue; nothing is held between two triggers.
+Invariant: waiting FlowFiles stay in the queue; nothing is held between two triggers.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ MERGE_COUNT: Final = "merge.count"
 
 
 class Strategy(enum.Enum):
-    """What belongs together."""
+    """Rule that decides which FlowFiles are merged together."""
 
     BINS = "bins"
     PARTS = "parts"
@@ -62,65 +62,71 @@ class Strategy(enum.Enum):
 class MergeRecord(RecordProcessor):
     """Writes the records of several FlowFiles into one.
 
-    With ``bins`` FlowFiles with the same correlation are put together in their order until the
-    bounds are reached; with ``parts`` all parts that SplitRecord made of one FlowFile, in their
-    order. Without a schema the result has the fields of all. JSON lines that stay JSON lines,
-    without a schema, are put after each other and not looked into.
+    With ``bins``, FlowFiles with the same correlation are combined in their order until the bounds
+    are reached; with ``parts``, all parts that SplitRecord created from one FlowFile, in their
+    order. Without a schema the result has the fields of all inputs. JSON lines that stay JSON
+    lines, without a schema, are concatenated without parsing.
     """
 
     input = InputRequirement.REQUIRED
     triggers_serially = True
     tags = ("records", "merge", "bin", "batch", "defragment")
     reads_attributes: ClassVar[Mapping[str, str]] = {
-        "record.count": "How many records a FlowFile has; one without it counts as 1.",
-        FRAGMENT_ID: "Of parts: what belongs together.",
-        FRAGMENT_INDEX: "Of parts: which one it is.",
-        FRAGMENT_COUNT: "Of parts: how many there are.",
-        ORIGINAL_NAME: "Of parts: the name of the result.",
-        "of the correlation": "What `correlation` names.",
+        "record.count": "Number of records of a FlowFile; without it, a FlowFile counts as 1.",
+        FRAGMENT_ID: "For parts: identifies the parts of one FlowFile.",
+        FRAGMENT_INDEX: "For parts: number of the part.",
+        FRAGMENT_COUNT: "For parts: number of parts.",
+        ORIGINAL_NAME: "For parts: name of the result.",
+        "of the correlation": "Attributes in `correlation`.",
     }
     writes_attributes: ClassVar[Mapping[str, str]] = {
-        "mime.type": "Of the result.",
-        "record.count": "How many records the result has.",
-        MERGE_COUNT: "How many FlowFiles were merged.",
+        "mime.type": "MIME type of the result.",
+        "record.count": "Number of records of the result.",
+        MERGE_COUNT: "Number of merged FlowFiles.",
         **WRITES_REASON,
     }
 
-    output_format = Property(Format, about="What the result is; without it, as the input.")
+    output_format = Property(Format, about="Format of the result; without it, that of the input.")
     strategy = Property(
-        Strategy, default="bins", about="bins: by the bounds; parts: what was split."
+        Strategy, default="bins", about="bins: by the bounds; parts: the parts of a split FlowFile."
     )
     correlation = Property(
-        str, default="", about="Attribute that is the same in all of a bin; empty: all go together."
+        str,
+        default="",
+        about="Attribute that is equal for all FlowFiles of a bin; empty: all FlowFiles match.",
     )
-    min_records = Property(int, default=1, about="A bin with so many records is ready.")
-    max_records = Property(int, default=100_000, about="A bin has no more records than this.")
-    min_size = Property(SIZE, default="0", about="A bin that is ready has at least this size.")
-    max_size = Property(SIZE, default="128 MB", about="A bin is no larger than this.")
+    min_records = Property(
+        int, default=1, about="Minimum number of records at which a bin is ready."
+    )
+    max_records = Property(int, default=100_000, about="Maximum number of records of a bin.")
+    min_size = Property(SIZE, default="0", about="Minimum size at which a bin is ready.")
+    max_size = Property(SIZE, default="128 MB", about="Maximum size of a bin.")
     max_age = Property(
         PERIOD,
-        about="A bin is ready when its oldest FlowFile waited for so long in this queue. Of parts: "
-        "what is incomplete then fails.",
+        about="A bin is ready when its oldest FlowFile has waited for this time in the queue. "
+        "For parts: incomplete bins then fail.",
     )
-    max_bins = Property(int, default=100, about="So many bins wait; of more the oldest is ready.")
+    max_bins = Property(
+        int, default=100, about="Maximum number of waiting bins; beyond it the oldest is ready."
+    )
 
-    merged = Relationship("The results.")
-    original = Relationship("What was merged.")
+    merged = Relationship("Merged FlowFiles.")
+    original = Relationship("FlowFiles that were merged.")
     failure = Relationship(
-        "The content is not of the format or fits no others; or parts are missing."
+        "The content does not have the format or fits no other FlowFile; or parts are missing."
     )
 
     def check(self) -> Iterator[Problem]:
-        """Yield what is wrong between properties."""
+        """Yield errors that involve several properties."""
         if not 1 <= self.min_records <= self.max_records:
-            yield Problem("min_records", "is to be 1 or more, and not more than max_records")
+            yield Problem("min_records", "must be 1 or more, and not more than max_records")
         if not self.min_size <= self.max_size or not self.max_size:
-            yield Problem("min_size", "is to be no more than max_size, which is more than 0")
+            yield Problem("min_size", "must be no more than max_size, which must be more than 0")
         if not 1 <= self.max_bins <= _LOOKED_AT_MAX:
-            yield Problem("max_bins", f"is to be at least 1 and at most {_LOOKED_AT_MAX:,}")
+            yield Problem("max_bins", f"must be at least 1 and at most {_LOOKED_AT_MAX:,}")
 
     def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:
-        """Merge what is ready; leave the rest where it is."""
+        """Merge the bins that are ready; leave other FlowFiles in the queue."""
         now_ms = context.clock.now_ms()
         plan = self._plan(session, now_ms)
         chosen = [*plan.ready, *plan.incomplete]
@@ -136,12 +142,12 @@ class MergeRecord(RecordProcessor):
         for one_bin in plan.ready:
             flowfiles = _of(one_bin, taken)
             if self.strategy is Strategy.PARTS and len(flowfiles) < len(one_bin.waiting):
-                session.transfer(flowfiles)  # one expired meanwhile: the others wait on
+                session.transfer(flowfiles)  # one expired meanwhile: the others continue to wait
             else:
                 self._merge(context, session, flowfiles)
         for one_bin in plan.incomplete:
             parts = one_bin.waiting[0].parts
-            reason = f"only {len(one_bin.waiting)} of {parts} parts came in time: raise max_age"
+            reason = f"only {len(one_bin.waiting)} of {parts} parts arrived in time: raise max_age"
             for flowfile in _of(one_bin, taken):
                 fail(context, session, flowfile, self.failure, reason)
 
@@ -181,7 +187,7 @@ class MergeRecord(RecordProcessor):
     def _merge(
         self, context: ProcessContext, session: ProcessSession, flowfiles: list[FlowFile]
     ) -> None:
-        """Merge a bin; those that cannot be read fail, and the others are merged without them."""
+        """Merge a bin; FlowFiles that cannot be read fail, and the others are merged."""
         while flowfiles:
             made = session.create(flowfiles)
             try:
@@ -232,7 +238,7 @@ class MergeRecord(RecordProcessor):
 
 
 class _Unfit(Exception):
-    """These cannot be merged; never leaves this module."""
+    """These FlowFiles cannot be merged; never leaves this module."""
 
     def __init__(self, flowfiles: Sequence[FlowFile], reason: BadRecords) -> None:
         super().__init__(str(reason))
@@ -248,7 +254,7 @@ def _blaming(flowfiles: Sequence[FlowFile]) -> Iterator[None]:
 
 
 def _join_lines(session: ProcessSession, made: FlowFile, flowfiles: Sequence[FlowFile]) -> int:
-    """Put the contents after each other, each ended by a line break; return the lines."""
+    """Concatenate the contents, each ended by a line break; return the number of lines."""
     count = 0
     with session.write(made) as out:
         for flowfile in flowfiles:
@@ -265,7 +271,7 @@ def _join_lines(session: ProcessSession, made: FlowFile, flowfiles: Sequence[Flo
 
 
 def _of(one_bin: Bin, taken: Mapping[int, FlowFile]) -> list[FlowFile]:
-    # One may have expired meanwhile.
+    # A FlowFile may have expired meanwhile.
     return [taken[one.id] for one in one_bin.waiting if one.id in taken]
 
 

@@ -1,9 +1,10 @@
-"""Telling records that fit a schema from those that do not, with the reason for each of these.
+"""Separates records that fit a schema from those that do not, with the reason for each of these.
 
-Owns the search: a batch is judged whole, and only one that does not fit is halved until the records
-are found that are at fault; so a few bad ones among many cost little. What fits is `formats`' say.
+Owns the search: a whole batch is checked at once. Only a batch that does not fit is halved,
+repeatedly, until the invalid records are found, so that a few invalid records among many cost
+little. Does not own the check (`formats`).
 
-Invariants: every record is either good or bad; the order among each is that of the content.
+Invariants: every record is either good or bad; both kinds keep the order of the content.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from penstock.flow.processors.records.formats.jsonlines import line_parser
 from penstock.flow.processors.records.formats.model import BadRecords
 
 _CHANGED: Final = re.compile(r"Column\(/?(.*)\) changed from (\w+) to (\w+)")
-_PREFIX: Final = re.compile(r"^the content is no JSON of records: (?:JSON parse error: )?")
+_PREFIX: Final = re.compile(r"^the content is not valid JSON records: (?:JSON parse error: )?")
 _ROW: Final = re.compile(r" in row \d+$")
 
 
 class Unit(Protocol):
-    """Several records that are judged together."""
+    """Several records that are checked together."""
 
     def __len__(self) -> int:
-        """Return how many."""
+        """Return the number of records."""
         ...
 
 
@@ -46,7 +47,7 @@ class Good(Generic[U]):
 
 @dataclass(frozen=True, slots=True)
 class Bad(Generic[U]):
-    """One record that does not fit: as it came, its place in the unit, and why."""
+    """Record that does not fit: as it came, its index in the unit, and the reason."""
 
     unit: U
     index: int
@@ -54,10 +55,10 @@ class Bad(Generic[U]):
 
 
 class Judge(Protocol[U]):
-    """Says whether records fit."""
+    """Checks whether records fit."""
 
     def fit(self, unit: U) -> pa.RecordBatch:
-        """Return them with the types of the schema.
+        """Return the records with the types of the schema.
 
         Raises:
             BadRecords: One does not fit.
@@ -65,16 +66,16 @@ class Judge(Protocol[U]):
         ...
 
     def part(self, unit: U, start: int, end: int) -> U:
-        """Return some of them."""
+        """Return a slice of the records."""
         ...
 
     def reason(self, unit: U, error: BadRecords) -> str:
-        """Return why a single one does not fit."""
+        """Return why a single record does not fit."""
         ...
 
 
 def sift(unit: U, judge: Judge[U], start: int = 0) -> Iterator[Good[U] | Bad[U]]:
-    """Yield all records of a unit, judged, in order."""
+    """Yield all records of a unit, checked, in order."""
     try:
         batch = judge.fit(unit)
     except BadRecords as error:
@@ -90,14 +91,14 @@ def sift(unit: U, judge: Judge[U], start: int = 0) -> Iterator[Good[U] | Bad[U]]
 
 
 class LineJudge:
-    """Judges lines of JSON.
+    """Checks lines of JSON.
 
     Args:
-        schema: What they are to be.
-        refuse_others: Whether other fields are a fault.
+        schema: Expected schema.
+        refuse_others: Whether other fields are an error.
 
     Raises:
-        BadRecords: JSON cannot be of such a type.
+        BadRecords: JSON does not support a type.
     """
 
     def __init__(self, schema: pa.Schema, *, refuse_others: bool) -> None:
@@ -115,11 +116,11 @@ class LineJudge:
         """
         batch = self._parse(b"\n".join(unit))
         if batch.num_rows != len(unit):
-            raise BadRecords("a line holds several records, or a part of one")
+            raise BadRecords("a line must contain exactly one record")
         return batch
 
     def part(self, unit: Sequence[bytes], start: int, end: int) -> Sequence[bytes]:
-        """Return some of the lines."""
+        """Return a slice of the lines."""
         return unit[start:end]
 
     def reason(self, unit: Sequence[bytes], error: BadRecords) -> str:
@@ -129,7 +130,7 @@ class LineJudge:
         if changed is not None:
             place = changed[1].replace("/", ".")
             where = f"field {place!r}" if place else "the record"
-            return f"{where} is {_a(changed[3])}, and is to be {_a(changed[2])}"
+            return f"{where} is {_a(changed[3])}, but must be {_a(changed[2])}"
         if "unexpected field" in text and self._refuse_others:
             return self._others(unit[0]) or text
         return text
@@ -141,15 +142,15 @@ class LineJudge:
             return ""
         others = sorted(record.keys() - self._names) if isinstance(record, dict) else []
         if not others:
-            return "an object within the record has a field that the schema does not name"
+            return "a nested object has a field that the schema does not name"
         return f"field {others[0]!r} is not in the schema"
 
 
 class BatchJudge:
-    """Judges batches of columns.
+    """Checks batches of columns.
 
     Args:
-        schema: What they are to be.
+        schema: Expected schema.
     """
 
     def __init__(self, schema: pa.Schema) -> None:
@@ -164,7 +165,7 @@ class BatchJudge:
         return fitted(unit, self._schema)
 
     def part(self, unit: pa.RecordBatch, start: int, end: int) -> pa.RecordBatch:
-        """Return some of the records."""
+        """Return a slice of the records."""
         return unit.slice(start, end - start)
 
     def reason(self, unit: pa.RecordBatch, error: BadRecords) -> str:  # noqa: ARG002  # as of lines

@@ -1,6 +1,7 @@
-"""SplitRecord: one FlowFile with many records becomes many with few.
+"""SplitRecord: splits a FlowFile with many records into several with few.
 
-Owns where to cut. JSON lines are cut without a copy: each part is a part of the same content.
+Owns where to split. JSON lines are split without copying: each part refers to a part of the same
+content.
 """
 
 from __future__ import annotations
@@ -41,42 +42,44 @@ _BLANK[list(b" \t\r\n")] = True
 
 def _positive(number: int) -> None:
     if number < 1:
-        raise InvalidRequest(f"{number} is too few: give 1 or more")
+        raise InvalidRequest(f"{number} is too small: use 1 or more")
 
 
 class SplitRecord(RecordProcessor):
-    """Makes FlowFiles of at most so many records each.
+    """Splits FlowFiles into parts with a maximum number of records.
 
-    JSON lines that stay JSON lines, without a schema, are cut at their line breaks and not looked
-    into: no content is copied.
+    JSON lines that stay JSON lines, without a schema, are split at their line breaks without
+    parsing: no content is copied.
     """
 
     input = InputRequirement.REQUIRED
     tags = ("records", "split")
     writes_attributes: ClassVar[Mapping[str, str]] = {
-        "mime.type": "Of the parts.",
-        "record.count": "How many records a part has; of the original: all.",
-        FRAGMENT_ID: "The same for all parts of one FlowFile.",
-        FRAGMENT_INDEX: "Which part it is, from 0.",
-        FRAGMENT_COUNT: "How many parts there are, also on the original.",
+        "mime.type": "MIME type of the parts.",
+        "record.count": "Number of records of a part; on the original: of all parts.",
+        FRAGMENT_ID: "Equal for all parts of one FlowFile.",
+        FRAGMENT_INDEX: "Number of the part, from 0.",
+        FRAGMENT_COUNT: "Number of parts, also on the original.",
         ORIGINAL_NAME: "Name of the FlowFile that was split.",
         **WRITES_REASON,
     }
 
-    output_format = Property(Format, about="What the parts are; without it, as the input.")
+    output_format = Property(Format, about="Format of the parts; without it, that of the input.")
     records_per_split = Property(
-        int, required=True, validator=_positive, about="How many records a part has at most."
+        int, required=True, validator=_positive, about="Maximum number of records of a part."
     )
     max_splits = Property(
         int,
         default=10_000,
         validator=_positive,
-        about="More parts than this fail: all are one commit.",
+        about="Maximum number of parts; more fail, because all are one commit.",
     )
 
-    splits = Relationship("The parts.")
-    original = Relationship("What was split.")
-    failure = Relationship("The content is not of the format; or there would be too many parts.")
+    splits = Relationship("Parts of the FlowFile.")
+    original = Relationship("FlowFiles that were split.")
+    failure = Relationship(
+        "The content does not have the format; or there would be too many parts."
+    )
 
     def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:
         """Split one FlowFile."""
@@ -129,7 +132,7 @@ class SplitRecord(RecordProcessor):
             start = end
 
     def _ends(self, session: ProcessSession, flowfile: FlowFile) -> Iterator[tuple[int, int]]:
-        """Yield where each part ends, and its number of lines that are not blank."""
+        """Yield the end of each part, and its number of lines that are not blank."""
         position, lines, in_line = 0, 0, 0
         with session.read(flowfile) as content:
             while piece := content.read(_PIECE_BYTES):
@@ -161,14 +164,14 @@ class SplitRecord(RecordProcessor):
                         writer.write(batch)
                         count += batch.num_rows
                     writer.close()
-            except ProcessError:  # narrow: others roll the session back
+            except ProcessError:  # narrow: other errors roll the session back
                 session.remove(part)
                 raise
             yield part, count
 
 
 def _slices(batches: Iterator[pa.RecordBatch], size: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield the records in slices, each with the number of the part that it belongs to."""
+    """Yield the records in slices, each with the number of its part."""
     row = 0
     for batch in batches:
         start = 0

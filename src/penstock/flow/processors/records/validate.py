@@ -1,6 +1,6 @@
-"""ValidateRecord: records that fit a schema go one way, the others another, with the reasons.
+"""ValidateRecord: separates records that fit a schema from the others, with the reasons.
 
-Owns what the two results are. The judging is `sifting`'s.
+Owns the two results. Does not own the check (`sifting`).
 """
 
 from __future__ import annotations
@@ -38,36 +38,39 @@ _Lines: TypeAlias = Sequence[bytes]
 
 
 class ValidateRecord(RecordProcessor):
-    """Parts records that fit a schema from those that do not.
+    """Separates records that fit a schema from those that do not.
 
-    In JSON text is no number; of CSV and of formats with types a value fits that can be made the
-    wanted one without loss. A FlowFile whose records all fit goes to
-    `valid` as one; of another the bad records go to `invalid`, as they came, and the good ones to
-    `valid`. Bad records of a JSON list are JSON lines. JSON lines that stay JSON lines stay as they
-    were, byte for byte.
+    In JSON, text is not accepted as a number. In CSV and in typed formats, a value fits if it can
+    be converted without loss. If all records of a FlowFile fit, it goes to `valid` as a whole.
+    Otherwise the invalid records go to `invalid`, unchanged, and the valid ones to `valid`. Invalid
+    records of a JSON list are written as JSON lines. JSON lines that stay JSON lines are unchanged,
+    byte for byte.
     """
 
     input = InputRequirement.REQUIRED
     tags = ("records", "validate", "schema", "quality")
     supports_batching = True
     writes_attributes: ClassVar[Mapping[str, str]] = {
-        "mime.type": "Of the content.",
-        "record.count": "How many records the FlowFile has.",
+        "mime.type": "MIME type of the content.",
+        "record.count": "Number of records of the FlowFile.",
         **WRITES_REASON,
-        ERROR_REASON: "How many records are invalid, and why the first are; or why it failed.",
+        ERROR_REASON: "Number of invalid records, and reasons for the first ones; or the reason "
+        "of the failure.",
     }
 
-    output_format = Property(Format, about="What valid records are; without it, as the input.")
+    output_format = Property(
+        Format, about="Format of valid records; without it, that of the input."
+    )
     refuse_others = Property(
-        bool, default=False, about="Whether a field that the schema does not name is a fault."
+        bool, default=False, about="Whether a field that is missing in the schema is an error."
     )
 
-    valid = Relationship("Records that fit.")
-    invalid = Relationship("Records that do not fit.")
-    failure = Relationship("The content is not of the format; nothing can be told apart.")
+    valid = Relationship("Records that fit the schema.")
+    invalid = Relationship("Records that do not fit the schema.")
+    failure = Relationship("The content does not have the format, so records cannot be separated.")
 
     def check(self) -> Iterator[Problem]:
-        """Yield what is wrong between properties."""
+        """Yield errors that involve several properties."""
         if self.schema is None:
             yield Problem("schema", "is required: give one such as `id long not null, name string`")
 
@@ -153,14 +156,14 @@ class ValidateRecord(RecordProcessor):
             text = getattr(row, "text", "")
             fields = getattr(row, "actual_columns", 0)
             odd.append(text)
-            result.count_odd(f"{fields} fields, and {len(names)} are to be there: {text[:100]!r}")
+            result.count_odd(f"{fields} fields instead of {len(names)}: {text[:100]!r}")
             return "skip"
 
         batches = csv_texts(source, options, names, on_odd_row)
         schema = pa.schema([(name, pa.string()) for name in names])
         self._sift_batches(batches, schema, result, good, bad)
         if odd and result.bad == len(odd):
-            self.writer(Format.CSV, bad, schema).close()  # the header
+            self.writer(Format.CSV, bad, schema).close()  # writes the header
         for text in odd:
             bad.write(text.encode() + b"\n")
         return result
@@ -202,7 +205,7 @@ class ValidateRecord(RecordProcessor):
 
     def _wanted(self) -> pa.Schema:
         if self.schema is None:
-            raise AssertionError("check() asks for a schema")
+            raise AssertionError("check() requires a schema")
         return self.schema
 
     def _check_others(self, names: Sequence[str]) -> None:
@@ -213,7 +216,7 @@ class ValidateRecord(RecordProcessor):
 
 
 class _Result:
-    """Counts and reasons, while a content is gone through."""
+    """Counts and reasons, while content is processed."""
 
     def __init__(self) -> None:
         self.good = 0
@@ -223,26 +226,26 @@ class _Result:
         self._reasons: list[str] = []
 
     def count_bad(self, index: int, reason: str) -> None:
-        """Count a bad record, by its place in what is looked at now."""
+        """Count an invalid record, by its index in the current unit."""
         self._bad_here += 1
         self.bad += 1
         if len(self._reasons) < _REASONS_MAX:
             self._reasons.append(f"record {self._seen + index + 1}: {reason}")
 
     def count_odd(self, reason: str) -> None:
-        """Count a bad record that is not among those looked at."""
+        """Count an invalid record outside of the current unit."""
         self.bad += 1
         if len(self._reasons) < _REASONS_MAX:
             self._reasons.append(f"a record has {reason}")
 
     def next(self, count: int) -> None:
-        """Go on behind so many records."""
+        """Continue after `count` records."""
         self.good += count - self._bad_here
         self._seen += count
         self._bad_here = 0
 
     def text(self) -> str:
-        """Return the reasons as one text."""
+        """Return the reasons as text."""
         more = "; …" if self.bad > len(self._reasons) else ""
         text = f"{self.bad:,} invalid records: {'; '.join(self._reasons)}{more}"
         return text if len(text) <= REASON_MAX_CHARS else f"{text[: REASON_MAX_CHARS - 1]}…"

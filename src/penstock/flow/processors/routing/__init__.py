@@ -1,1 +1,1 @@
-"""Processors that look at a FlowFile and decide where it goes, or what its attributes are."""
+"""Processors that route FlowFiles or change their attributes."""

@@ -1,6 +1,7 @@
-"""Processors that work on attributes alone; content is not looked at.
+"""Processors that use only attributes, not content.
 
-Owns UpdateAttribute, RouteOnAttribute and LogAttribute. The expressions are the SDK's.
+Owns UpdateAttribute, RouteOnAttribute and LogAttribute. Does not own expressions
+(`flow.processor`).
 """
 
 from __future__ import annotations
@@ -36,33 +37,34 @@ _LOGGED_MAX_BYTES: Final = 1 << 20
 class UpdateAttribute(Processor):
     """Sets and removes attributes.
 
-    Each property that is not named here sets the attribute of its name. All values are worked out
-    from the attributes as they were before.
+    Each dynamic property sets the attribute with its name. All expressions use the attributes
+    before the change.
     """
 
     input = InputRequirement.REQUIRED
     supports_batching = True
     tags = ("attributes", "set", "remove")
-    reads_attributes: ClassVar[Mapping[str, str]] = {"any": "What the expressions name."}
+    reads_attributes: ClassVar[Mapping[str, str]] = {"any": "Attributes in the expressions."}
     writes_attributes: ClassVar[Mapping[str, str]] = {
-        "of each property": "Its value.",
+        "of each property": "Value of the property.",
         **WRITES_REASON,
     }
 
     delete = Property(
-        REGEX, about="Attributes whose whole name matches are removed, before others are set."
+        REGEX,
+        about="Regular expression for whole names of attributes to remove, before others are set.",
     )
     attributes = DynamicExpressions(str, about="Name and new value of an attribute.")
 
-    success = Relationship("FlowFiles with their new attributes.")
-    failure = Relationship("An expression does not work out for this FlowFile; nothing is set.")
+    success = Relationship("FlowFiles with changed attributes.")
+    failure = Relationship("An expression fails for this FlowFile; it is unchanged.")
 
     def check(self) -> Iterator[Problem]:
-        """Yield what is wrong between properties."""
+        """Yield errors that involve several properties."""
         if UUID in self.attributes:
             yield Problem(UUID, "never changes: use another name")
         if not self.attributes and self.delete is None:
-            yield Problem("", "nothing is to be done: give attributes to set, or delete")
+            yield Problem("", "nothing to do: add properties for attributes to set, or set delete")
 
     def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:
         """Change the attributes of a batch."""
@@ -90,7 +92,7 @@ class UpdateAttribute(Processor):
 
 
 class Routing(enum.Enum):
-    """What the properties of RouteOnAttribute mean together."""
+    """How the rules of RouteOnAttribute are combined."""
 
     EACH = "each"
     ALL = "all"
@@ -98,41 +100,41 @@ class Routing(enum.Enum):
 
 
 class RouteOnAttribute(Processor):
-    """Sends FlowFiles where expressions on their attributes say.
+    """Routes FlowFiles by expressions on their attributes.
 
-    Each property that is not named here is an expression that is true or false, such as
-    ``${color:equals('red')}``. With ``route`` as it is, each adds a relationship of its name, and a
-    FlowFile goes to all those whose expression is true.
+    Each dynamic property is an expression that is true or false, such as
+    ``${color:equals('red')}``. By default each adds a relationship with its name, and a FlowFile
+    goes to every relationship whose expression is true; see ``route``.
     """
 
     input = InputRequirement.REQUIRED
     supports_batching = True
     tags = ("attributes", "route", "filter")
-    reads_attributes: ClassVar[Mapping[str, str]] = {"any": "What the expressions name."}
+    reads_attributes: ClassVar[Mapping[str, str]] = {"any": "Attributes in the expressions."}
     writes_attributes: ClassVar[Mapping[str, str]] = WRITES_REASON
 
     route = Property(
         Routing,
         default="each",
-        about="each: a relationship for every property; all: to matched if all are true; any: to "
-        "matched if one is.",
+        about="each: a relationship for every property; all: to matched if all are true; any: "
+        "to matched if at least one is true.",
     )
     rules = DynamicExpressions(
-        bool, about="Name of a relationship, and when FlowFiles go there.", relationships=True
+        bool, about="Name of a relationship, and the condition for it.", relationships=True
     )
 
-    matched = Relationship("All or any are true, see `route`.")
-    unmatched = Relationship("No FlowFile of a relationship above.")
-    failure = Relationship("An expression is neither true nor false for this FlowFile.")
+    matched = Relationship("All or any expressions are true, see `route`.")
+    unmatched = Relationship("No other relationship applies.")
+    failure = Relationship("An expression is not a boolean for this FlowFile.")
 
     def check(self) -> Iterator[Problem]:
-        """Yield what is wrong between properties."""
+        """Yield errors that involve several properties."""
         if not self.rules:
-            yield Problem("", "there are no rules: give a property such as big=${fileSize:gt(9)}")
+            yield Problem("", "there are no rules: add a property such as big=${fileSize:gt(9)}")
         yield from name_problems(self)
 
     def relationships(self) -> Mapping[str, Relationship]:
-        """Return where it sends FlowFiles; the properties' names, or `matched`."""
+        """Return the relationships: the properties' names, or `matched`."""
         unused = {"matched"} if self.route is Routing.EACH else self.rules.keys()
         return {n: r for n, r in super().relationships().items() if n not in unused}
 
@@ -163,7 +165,7 @@ class RouteOnAttribute(Processor):
 
 
 class Level(enum.Enum):
-    """How important a line of the log is."""
+    """Level of a log line."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -177,24 +179,29 @@ class LogAttribute(Processor):
     input = InputRequirement.REQUIRED
     supports_batching = True
     tags = ("attributes", "log", "debug")
-    reads_attributes: ClassVar[Mapping[str, str]] = {"any": "What is logged."}
+    reads_attributes: ClassVar[Mapping[str, str]] = {"any": "Attributes that are logged."}
 
-    level = Property(Level, default="info", about="How important the line is.")
-    prefix = Property(str, default="", about="Stands before each line.")
+    level = Property(Level, default="info", about="Level of the log line.")
+    prefix = Property(str, default="", about="Prefix of each log line.")
     attributes = Property(
-        list_of(str), about="Only these are logged; without it all, but for those ignored."
+        list_of(str),
+        about="Only these attributes are logged; without it, all except those in `ignore`.",
     )
-    ignore = Property(REGEX, about="Attributes whose whole name matches are not logged.")
+    ignore = Property(
+        REGEX, about="Regular expression for whole names of attributes that are not logged."
+    )
     content = Property(
-        SIZE, default="0", about="So many bytes of the content are logged, up to 1 MB."
+        SIZE, default="0", about="Number of bytes of the content that are logged, up to 1 MB."
     )
 
     success = Relationship("All FlowFiles.")
 
     def check(self) -> Iterator[Problem]:
-        """Yield what is wrong between properties."""
+        """Yield errors that involve several properties."""
         if self.content > _LOGGED_MAX_BYTES:
-            yield Problem("content", f"{self.content:,} bytes are too many for a log: at most 1 MB")
+            yield Problem(
+                "content", f"{self.content:,} bytes are too many for a log: use at most 1 MB"
+            )
 
     def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:
         """Log a batch."""
@@ -208,7 +215,7 @@ class LogAttribute(Processor):
     def _text(self, session: ProcessSession, flowfile: FlowFile) -> str:
         names = sorted(flowfile.attributes) if self.attributes is None else self.attributes
         shown = [
-            # As written in Python, so that a value cannot pass for a line of its own.
+            # As a Python literal, so that a value cannot imitate another log line.
             f"{name}={flowfile.attributes[name]!r}"
             for name in names
             if name in flowfile.attributes

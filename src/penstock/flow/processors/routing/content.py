@@ -1,7 +1,7 @@
-"""RouteOnContent: where a FlowFile goes by what its content says.
+"""RouteOnContent: routes FlowFiles by their content.
 
-Owns the search in a bounded part of the content. Does not own regular expressions, which are
-Python's: a pattern that backtracks without bound can still take long on that part.
+Owns the search in a limited part of the content. Does not own regular expressions, which are
+Python's: a pattern with excessive backtracking can still take long on that part.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _BUFFER_MAX_BYTES: Final = 64 << 20
 
 
 class Matching(enum.Enum):
-    """What part of the content a pattern describes."""
+    """Part of the content that a pattern must match."""
 
     FIND = "find"
     WHOLE = "whole"
@@ -41,19 +41,19 @@ class Matching(enum.Enum):
 
 def _decoder(name: str) -> codecs.IncrementalDecoder:
     try:
-        b"-".decode(name, "replace")  # refuses what turns bytes into bytes
+        b"-".decode(name, "replace")  # refuses codecs from bytes to bytes
         return codecs.getincrementaldecoder(name)("replace")
     except (LookupError, ValueError):
         raise InvalidRequest(
-            f"{name!r} is no character set: write one such as utf-8 or latin-1"
+            f"unknown character set {name!r}: write one such as utf-8 or latin-1"
         ) from None
 
 
 class RouteOnContent(Processor):
-    """Sends FlowFiles where regular expressions on their content say.
+    """Routes FlowFiles by regular expressions on their content.
 
-    Each property that is not named here is a pattern and adds a relationship of its name; a
-    FlowFile goes to all whose pattern matches. Only the beginning of the content is looked at.
+    Each dynamic property is a pattern and adds a relationship with its name. A FlowFile goes to
+    every relationship whose pattern matches. Only the beginning of the content is read.
     """
 
     input = InputRequirement.REQUIRED
@@ -64,30 +64,31 @@ class RouteOnContent(Processor):
     match = Property(
         Matching,
         default="find",
-        about="find: the pattern occurs somewhere; whole: it matches all of the part.",
+        about="find: the pattern occurs anywhere in the part that is read; whole: it matches "
+        "all of it.",
     )
     buffer_size = Property(
-        SIZE, default="1 MB", about="So much of the beginning is looked at, up to 64 MB."
+        SIZE, default="1 MB", about="Number of bytes read from the beginning, up to 64 MB."
     )
     character_set = Property(
         str,
         default="utf-8",
-        about="How bytes are read as text; those that are none match U+FFFD.",
+        about="Character set of the content; invalid bytes are read as U+FFFD.",
         validator=_decoder,
     )
     patterns = DynamicProperties(
-        REGEX, about="Name of a relationship, and the pattern.", relationships=True
+        REGEX, about="Name of a relationship, and its pattern.", relationships=True
     )
 
     unmatched = Relationship("No pattern matches.")
-    failure = Relationship("`whole` is asked for, and the content is longer than what is read.")
+    failure = Relationship("`whole` is set, and the content is longer than the part that is read.")
 
     def check(self) -> Iterator[Problem]:
-        """Yield what is wrong between properties."""
+        """Yield errors that involve several properties."""
         if not self.patterns:
-            yield Problem("", "there are no patterns: give a property such as error=ERROR|FATAL")
+            yield Problem("", "there are no patterns: add a property such as error=ERROR|FATAL")
         if not 0 < self.buffer_size <= _BUFFER_MAX_BYTES:
-            yield Problem("buffer_size", "is to be more than 0 and at most 64 MB")
+            yield Problem("buffer_size", "must be more than 0 and at most 64 MB")
         yield from name_problems(self)
 
     def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:
@@ -95,7 +96,7 @@ class RouteOnContent(Processor):
         for flowfile in session.get_many(_BATCH_FLOWFILES):
             if self.match is Matching.WHOLE and flowfile.size > self.buffer_size:
                 reason = (
-                    f"{flowfile.size:,} bytes are more than the {self.buffer_size:,} that are "
+                    f"the content has {flowfile.size:,} bytes, but only {self.buffer_size:,} are "
                     "read: raise buffer_size, or match by find"
                 )
                 fail(context, session, flowfile, self.failure, reason)
@@ -114,5 +115,5 @@ class RouteOnContent(Processor):
     def _beginning(self, session: ProcessSession, flowfile: FlowFile) -> str:
         with session.read(flowfile) as content:
             data = content.read(self.buffer_size)
-        # A character that the bound cuts in two is left out, not replaced.
+        # A character that the limit cuts is dropped, not replaced.
         return _decoder(self.character_set).decode(data, final=len(data) == flowfile.size)

@@ -1,9 +1,9 @@
-"""DetectDuplicate: a FlowFile whose key was seen lately goes another way.
+"""DetectDuplicate: routes FlowFiles whose key was seen recently.
 
-Owns what a key is made of. Which keys were seen is `seen`'s.
+Owns the computation of keys. Does not own the memory of keys (`seen`).
 
-Invariant: a key is remembered by the commit that sends its first FlowFile on, so that a FlowFile
-that comes again after a crash is no duplicate of itself.
+Invariant: a key is remembered by the commit that transfers its first FlowFile, so that a FlowFile
+that is processed again after a crash is not a duplicate of itself.
 """
 
 from __future__ import annotations
@@ -35,33 +35,33 @@ _STATE: Final = "seen"
 
 
 class DetectDuplicate(Processor):
-    """Sends FlowFiles whose key was seen before another way.
+    """Detects FlowFiles whose key was seen before.
 
-    The key is a text of attributes or, without one, the content. So many keys are remembered, the
-    oldest is forgotten first; so a duplicate that comes very late is not noticed.
+    The key is a text with expressions or, without one, the content. The number of remembered keys
+    is limited, and the oldest is forgotten first, so that a very late duplicate is not detected.
     """
 
     input = InputRequirement.REQUIRED
     triggers_serially = True
     supports_batching = True
-    state = "Hashes of the keys seen, with the time of each: 30 bytes a key."
+    state = "Hashes of recent keys, with their times: 30 bytes per key."
     tags = ("duplicate", "distinct", "hash")
-    reads_attributes: ClassVar[Mapping[str, str]] = {"of the key": "What `key` names."}
+    reads_attributes: ClassVar[Mapping[str, str]] = {"of the key": "Attributes in `key`."}
     writes_attributes: ClassVar[Mapping[str, str]] = WRITES_REASON
 
     key = ExpressionProperty(
-        str, default="", about="What is the same in duplicates; empty: the content is."
+        str, default="", about="Text that is equal for duplicates; empty: the content is compared."
     )
     remember = Property(
         int,
         default=10_000,
-        about="How many keys are remembered, at most 30,000. All are written with each commit.",
+        about="Number of remembered keys, at most 30,000. All are written with each commit.",
     )
-    forget_after = Property(PERIOD, about="For how long a key is remembered, if there is room.")
+    forget_after = Property(PERIOD, about="How long a key is remembered, if there is room.")
 
     unique = Relationship("Not seen before.", name="non-duplicate")
     duplicate = Relationship("Its key was seen before.")
-    failure = Relationship("The key does not work out, or is empty.")
+    failure = Relationship("The expression of the key fails, or the key is empty.")
 
     def __init__(self, /, **properties: PropertyValue) -> None:
         super().__init__(**properties)
@@ -69,18 +69,18 @@ class DetectDuplicate(Processor):
         self._text = ""
 
     def check(self) -> Iterator[Problem]:
-        """Yield what is wrong between properties."""
+        """Yield errors that involve several properties."""
         if not 0 < self.remember <= KEYS_MAX:
-            yield Problem("remember", f"is to be at least 1 and at most {KEYS_MAX:,}")
+            yield Problem("remember", f"must be at least 1 and at most {KEYS_MAX:,}")
 
     def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:
-        """Judge a batch."""
+        """Check a batch."""
         flowfiles = session.get_many(BATCH_FLOWFILES)
         if not flowfiles:
             return
         now_ms = context.clock.now_ms()
         seen = self._known(session)
-        # Whatever happens before the commit, what is added now does not count until then.
+        # Keys added now do not count until the commit.
         self._seen = None
         first: list[FlowFile] = []
         again: list[FlowFile] = []
@@ -100,7 +100,7 @@ class DetectDuplicate(Processor):
 
     def _known(self, session: ProcessSession) -> Seen:
         text = session.state.get().get(_STATE, "")
-        # It is another text if the last trigger was rolled back, or after a restart.
+        # The text differs after a rollback of the last trigger, or after a restart.
         if self._seen is None or text != self._text:
             self._text = text
             return Seen(self.remember, self.forget_after, text)
@@ -111,7 +111,7 @@ class DetectDuplicate(Processor):
             text = self.key.of(flowfile, now_ms=now_ms)
             if not text:
                 raise ProcessError(f"the key {self.key.text!r} is empty for this FlowFile")
-            # A text may hold half of a surrogate pair, which UTF-8 has no bytes for.
+            # A text may contain an unpaired surrogate, which strict UTF-8 cannot encode.
             data = text.encode("utf-8", "surrogatepass")
             return hashlib.blake2b(data, digest_size=KEY_BYTES, person=b"key").digest()
         digest = hashlib.blake2b(digest_size=KEY_BYTES, person=b"content")

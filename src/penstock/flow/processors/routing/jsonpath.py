@@ -1,6 +1,6 @@
-"""EvaluateJsonPath: values out of JSON content, into attributes or as the new content.
+"""EvaluateJsonPath: extracts values from JSON content, into attributes or as the new content.
 
-Owns what becomes of a value. Does not own the paths, which are RFC 9535 by a library.
+Owns the use of the values. Does not own the paths: a library implements RFC 9535.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ def _compiled(text: str) -> _Path:
     try:
         return compile_path(text)
     except (JSONPathError, RecursionError) as error:
-        reason = str(error).partition("\n")[0] or "it nests too deep"
+        reason = str(error).partition("\n")[0] or "it nests too deeply"
         raise InvalidRequest(
-            f"{text!r} is no JSONPath: {reason}; write one such as $.store.book[0].title"
+            f"invalid JSONPath {text!r}: {reason}; write one such as $.store.book[0].title"
         ) from None
 
 
@@ -55,32 +55,32 @@ _PATH: Final = Kind("JSONPath", _compiled)
 
 
 class Destination(enum.Enum):
-    """Where values go."""
+    """Destination of the values."""
 
     ATTRIBUTES = "attributes"
     CONTENT = "content"
 
 
 class Missing(enum.Enum):
-    """What becomes of the attribute of a path that leads nowhere."""
+    """What happens to the attribute of a path without a result."""
 
     SKIP = "skip"
     EMPTY = "empty"
 
 
 class EvaluateJsonPath(Processor):
-    """Takes values out of JSON content by JSONPath (RFC 9535).
+    """Extracts values from JSON content by JSONPath (RFC 9535).
 
-    Each property that is not named here is a path. A path that can lead to one place only, such as
-    ``$.a.b[0]``, gives the value there; any other gives the JSON list of all values it leads to.
-    Text is taken as it is, without quotes; whatever else as JSON.
+    Each dynamic property is a path. A path with at most one result, such as ``$.a.b[0]``, gives its
+    value; any other path gives the JSON list of all results. Text is written without quotes, other
+    values as JSON.
     """
 
     input = InputRequirement.REQUIRED
     supports_batching = True
     tags = ("json", "jsonpath", "attributes", "extract")
     writes_attributes: ClassVar[Mapping[str, str]] = {
-        "of each property": "The value.",
+        "of each property": "Extracted value.",
         "mime.type": "`application/json`, if the destination is the content.",
         **WRITES_REASON,
     }
@@ -88,33 +88,37 @@ class EvaluateJsonPath(Processor):
     destination = Property(
         Destination,
         default="attributes",
-        about="attributes: one of each property's name; content: of the only property, as JSON.",
+        about="attributes: one with each property's name; content: the only property, as JSON.",
     )
     missing = Property(
         Missing,
         default="skip",
-        about="If a path leads nowhere: skip, no attribute is set; empty, it is set to nothing.",
+        about="For a path without a result: skip sets no attribute; empty sets an empty one.",
     )
-    null_text = Property(str, default="", about="What JSON's null is as an attribute.")
+    null_text = Property(str, default="", about="Text of JSON's null in an attribute.")
     max_size = Property(
-        SIZE, default="16 MB", about="Content that is longer fails: JSON is held in memory."
+        SIZE,
+        default="16 MB",
+        about="Maximum size; larger content fails, because JSON is held in memory.",
     )
     paths = DynamicProperties(_PATH, about="Name of an attribute, and the path to its value.")
 
-    matched = Relationship("At least one path leads somewhere.")
-    unmatched = Relationship("No path leads anywhere; the FlowFile is as it was.")
-    failure = Relationship("The content is no JSON, or too long.")
+    matched = Relationship("At least one path has a result.")
+    unmatched = Relationship("No path has a result; the FlowFile is unchanged.")
+    failure = Relationship("The content is not valid JSON, or too large.")
 
     def check(self) -> Iterator[Problem]:
-        """Yield what is wrong between properties."""
+        """Yield errors that involve several properties."""
         if not self.paths:
-            yield Problem("", "there are no paths: give a property such as title=$.title")
+            yield Problem("", "there are no paths: add a property such as title=$.title")
         if UUID in self.paths:
             yield Problem(UUID, "never changes: use another name")
         if self.destination is Destination.CONTENT and len(self.paths) > 1:
-            yield Problem("destination", "content has room for one path only: give one")
+            yield Problem(
+                "destination", "content can hold the result of only one path: remove the others"
+            )
         if not 0 < self.max_size <= _CONTENT_MAX_BYTES:
-            yield Problem("max_size", "is to be more than 0 and at most 256 MB")
+            yield Problem("max_size", "must be more than 0 and at most 256 MB")
 
     def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:
         """Evaluate the paths for a batch."""
@@ -128,30 +132,30 @@ class EvaluateJsonPath(Processor):
     def _found(self, session: ProcessSession, flowfile: FlowFile) -> dict[str, object]:
         if flowfile.size > self.max_size:
             raise ProcessError(
-                f"{flowfile.size:,} bytes of JSON are more than max_size ({self.max_size:,}): "
-                "raise it, or split the content first"
+                f"the JSON content has {flowfile.size:,} bytes, more than max_size "
+                f"({self.max_size:,}): raise it, or split the content first"
             )
         try:
             document: object = orjson.loads(session.read_all(flowfile, self.max_size))
         except orjson.JSONDecodeError as error:
-            raise ProcessError(f"the content is no JSON: {error}") from None
+            raise ProcessError(f"the content is not valid JSON: {error}") from None
         except (MemoryError, SystemError) as error:
             if not is_out_of_memory(error):
                 raise
             raise ProcessError(
-                f"the process ran out of its {memory_text()} while it read {flowfile.size:,} bytes"
-                " of JSON, and the content may be whole: free memory or lower max_size"
+                f"the process ran out of its {memory_text()} while it read {flowfile.size:,} "
+                "bytes of JSON, and the content may be intact: free memory or lower max_size"
             ) from None
         if not isinstance(document, dict | list):
             raise ProcessError(
-                "the content is a single JSON value: paths lead into objects and lists"
+                "the content is a single JSON value, but paths need objects or lists"
             )
         found: dict[str, object] = {}
         for name, path in self.paths.items():
             try:
                 values = path.findall(document)
             except (JSONPathError, RecursionError) as error:
-                reason = str(error).partition("\n")[0] or "the content nests too deep"
+                reason = str(error).partition("\n")[0] or "the content nests too deeply"
                 raise ProcessError(f"path {name!r} ({path}): {reason}") from None
             if values:
                 single = isinstance(path, JSONPath) and path.singular_query()
@@ -180,7 +184,7 @@ class EvaluateJsonPath(Processor):
         text = value if isinstance(value, str) else orjson.dumps(value).decode()
         if len(text) > _ATTRIBUTE_MAX_CHARS:
             raise ProcessError(
-                f"path {name!r} gives {len(text):,} characters, too many for an attribute (at most "
-                f"{_ATTRIBUTE_MAX_CHARS:,}): have it as the content"
+                f"the result of path {name!r} has {len(text):,} characters, too many for an "
+                f"attribute (at most {_ATTRIBUTE_MAX_CHARS:,}): use destination content"
             )
         return text

@@ -1,6 +1,6 @@
-"""RetryFlowFile: how often a FlowFile may go around a loop.
+"""RetryFlowFile: limits how often a FlowFile passes a loop.
 
-Owns the counting in an attribute. Waiting between two tries is the session's penalty.
+Owns the count in an attribute. The delay between two retries is the session's penalty.
 """
 
 from __future__ import annotations
@@ -36,47 +36,49 @@ class Reuse(enum.Enum):
 
 
 class RetryFlowFile(Processor):
-    """Lets a FlowFile pass to be tried again, so many times and no more.
+    """Routes a FlowFile to a retry, up to a number of times.
 
-    Connect the failure of a processor to this one, and `retry` back to that processor. The tries
-    are counted in an attribute. Properties that are not named here are attributes that are set on
-    FlowFiles whose tries are over.
+    Connect the failure of a processor to this one, and `retry` back to that processor. The retries
+    are counted in an attribute. Dynamic properties are attributes that are set on FlowFiles when
+    the retries are exhausted.
     """
 
     input = InputRequirement.REQUIRED
     supports_batching = True
     tags = ("retry", "loop", "failure")
     reads_attributes: ClassVar[Mapping[str, str]] = {
-        "flowfile.retries": "How often it was tried again; the name is a property."
+        "flowfile.retries": "Number of retries so far; the name of the attribute is a property."
     }
     writes_attributes: ClassVar[Mapping[str, str]] = {
-        "flowfile.retries": "One more; removed when the tries are over.",
+        "flowfile.retries": "Incremented; removed when the retries are exhausted.",
         "flowfile.retries.by": "Id of the processor that counts.",
         **WRITES_REASON,
     }
 
-    attribute = Property(str, default="flowfile.retries", about="The attribute that counts.")
-    most = Property(int, default=3, about="How often a FlowFile is tried again.")
-    penalize = Property(
-        bool, default=True, about="Whether a FlowFile waits for the penalty period before a try."
-    )
+    attribute = Property(str, default="flowfile.retries", about="Attribute with the count.")
+    most = Property(int, default=3, about="Maximum number of retries of a FlowFile.")
+    penalize = Property(bool, default=True, about="Whether a FlowFile is penalized before a retry.")
     reuse = Property(
         Reuse,
         default="fail",
-        about="If another RetryFlowFile counted with this attribute: fail, or reset and begin.",
+        about="If another RetryFlowFile counted with this attribute: fail, or reset the count.",
     )
-    attributes = DynamicExpressions(str, about="An attribute that is set when the tries are over.")
+    attributes = DynamicExpressions(
+        str, about="Attribute that is set when the retries are exhausted."
+    )
 
-    retry = Relationship("To be tried again.")
-    exceeded = Relationship("Was tried often enough.")
-    failure = Relationship("The attribute is no number, or another processor counts with it.")
+    retry = Relationship("FlowFiles to retry.")
+    exceeded = Relationship("FlowFiles whose retries are exhausted.")
+    failure = Relationship("The attribute is not a number, or another processor counts with it.")
 
     def check(self) -> Iterator[Problem]:
-        """Yield what is wrong between properties."""
+        """Yield errors that involve several properties."""
         if self.most < 0:
-            yield Problem("most", f"{self.most} is no number of tries: give 0 or more")
+            yield Problem("most", f"{self.most} is not a number of retries: use 0 or more")
         if self.attribute in {"", UUID}:
-            yield Problem("attribute", f"{self.attribute!r} cannot count: use another name")
+            yield Problem(
+                "attribute", f"{self.attribute!r} cannot be used for counting: use another name"
+            )
         if UUID in self.attributes:
             yield Problem(UUID, "never changes: use another name")
 
@@ -114,12 +116,12 @@ class RetryFlowFile(Processor):
             if self.reuse is Reuse.RESET:
                 return 0
             raise ProcessError(
-                f"attribute {self.attribute!r} counts the tries of processor {counted_by}: give "
-                "this one another attribute, or set reuse to reset"
+                f"attribute {self.attribute!r} counts the retries of processor {counted_by}: use "
+                "another attribute, or set reuse to reset"
             )
         if not (text.isascii() and text.isdigit() and len(text) < 10):
             raise ProcessError(
-                f"attribute {self.attribute!r} is {text[:100]!r}, which is no number of tries: "
-                "remove it, or count with another attribute"
+                f"attribute {self.attribute!r} is {text[:100]!r}, which is not a number of "
+                "retries: remove it, or use another attribute"
             )
         return int(text)

@@ -1,6 +1,7 @@
-"""Sending FlowFiles along relationships that users name.
+"""Transfer of FlowFiles to relationships that users name.
 
-Owns how one FlowFile goes to several, and which names will not do. Does not own who decides.
+Owns the transfer of one FlowFile to several relationships, and the check of names. Does not own the
+choice of relationships.
 """
 
 from __future__ import annotations
@@ -12,21 +13,21 @@ from penstock.flow.processor import FlowFile, Problem, Processor, ProcessSession
 from penstock.flow.processor.processor import declared_relationships
 
 BATCH_FLOWFILES: Final = 500
-"""So many FlowFiles are taken at once: one commit for all of them."""
+"""Maximum number of FlowFiles taken at once, with one commit for all."""
 
 
 def send_to_all(session: ProcessSession, flowfile: FlowFile, names: Sequence[str]) -> None:
-    """Send a FlowFile to several relationships, to all but the first as a clone."""
+    """Transfer a FlowFile to several relationships; all but the first get a clone."""
     for name in names[1:]:
         session.transfer(session.clone(flowfile), name)
     session.transfer(flowfile, names[0])
 
 
 def name_problems(processor: Processor) -> Iterator[Problem]:
-    """Yield the dynamic properties whose name is that of a relationship there is anyway."""
+    """Yield dynamic properties with the name of a static relationship."""
     own = declared_relationships(type(processor))
     for name in processor.dynamic_values:
         if name in own:
             yield Problem(
-                name, "is the name of a relationship of this processor already: use another"
+                name, "is already the name of a relationship of this processor: use another"
             )

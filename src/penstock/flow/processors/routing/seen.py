@@ -1,9 +1,9 @@
-"""Which keys were seen lately: bounded in number and in age. Pure.
+"""Keys that were seen recently: limited in number and in age. Does no I/O.
 
-Owns the window and its text. Does not own what a key is made of (`duplicates`).
+Owns the window and its text. Does not own the computation of keys (`duplicates`).
 
-Invariants: keys are forgotten in the order in which they came; a key that is seen again keeps its
-place; the text of a full window is under the bound of a processor's state.
+Invariants: keys are forgotten in the order in which they arrived. A key that is seen again keeps
+its position. The text of a full window is below the maximum size of a processor's state.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _ENTRY_BYTES: Final = KEY_BYTES + _TIME_BYTES
 
 
 class Seen:
-    """Keys of `KEY_BYTES` bytes, with the time when each was seen first.
+    """Keys of `KEY_BYTES` bytes, with the time when each was first seen.
 
     Args:
-        most: How many are remembered, up to `KEYS_MAX`.
-        forget_after_ms: For how long; None: as long as there is room.
-        text: Of `encode`; empty: nothing was seen.
+        most: Maximum number of keys, up to `KEYS_MAX`.
+        forget_after_ms: How long a key is remembered; None: as long as there is room.
+        text: Result of `encode`; empty: no keys.
 
     Raises:
-        CorruptData: The text is none of `encode`.
+        CorruptData: The text is invalid.
     """
 
     def __init__(self, most: int, forget_after_ms: int | None, text: str = "") -> None:
@@ -41,7 +41,7 @@ class Seen:
         return len(self._times)
 
     def add(self, key: bytes, now_ms: int) -> bool:
-        """Remember a key; False if it is remembered already."""
+        """Add a key; return False if it is already remembered."""
         self._forget(now_ms)
         if key in self._times:
             return False
@@ -51,14 +51,14 @@ class Seen:
         return True
 
     def encode(self) -> str:
-        """Return all of it as text."""
+        """Return the window as text."""
         data = b"".join(
             key + time_ms.to_bytes(_TIME_BYTES, "big") for key, time_ms in self._times.items()
         )
         return base64.b64encode(data).decode("ascii")
 
     def _forget(self, now_ms: int) -> None:
-        # Also what is too many, if the bound was lowered since the text was written.
+        # Also drops keys that are too many, if the limit was lowered since the text was written.
         excess = len(self._times) - self._most
         for key in list(self._times) if excess > 0 else ():
             if len(self._times) <= self._most:
@@ -77,9 +77,9 @@ def _entries(text: str) -> list[tuple[bytes, int]]:
     try:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise CorruptData("the keys seen", 0, str(error)) from None
+        raise CorruptData("the state of recent keys", 0, str(error)) from None
     if len(data) % _ENTRY_BYTES:
-        raise CorruptData("the keys seen", len(data), "the last key is cut")
+        raise CorruptData("the state of recent keys", len(data), "the last key is incomplete")
     return [
         (
             data[at : at + KEY_BYTES],

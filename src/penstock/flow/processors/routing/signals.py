@@ -1,13 +1,13 @@
-"""Signals that FlowFiles give and others wait for: counts that no crash doubles or loses. Pure.
+"""Signals that Notify counts and Wait consumes; no crash doubles or loses a count. Does no I/O.
 
-Owns the counting. Does not own where it is durable, nor FlowFiles (`waiting`).
+Owns the counting. Does not own its durability, nor FlowFiles (`waiting`).
 
-A signal is changed before the session commits whose FlowFile changed it, so each change is marked
-with that FlowFile's uuid: one that comes again after a crash finds its mark, and changes nothing.
-The mark goes, and its count stays, once the commit is done.
+A signal is changed before the session of the FlowFile that changed it commits. Therefore each
+change is marked with that FlowFile's uuid: a FlowFile that is processed again after a crash finds
+its mark, and changes nothing. After the commit the mark is removed, and its count stays.
 
-Invariants: a FlowFile counts once, however often it comes before its commit; what one took nobody
-else takes; a signal of which nothing is left is forgotten.
+Invariants: a FlowFile counts once, however often it is processed before its commit. A count that
+was taken is not available to others. A signal without a remaining count is removed.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ class Signal(msgspec.Struct):
     """One signal.
 
     Attributes:
-        counts: By counter; what was taken of all counters together is negative, under no name.
-        given: Counter and count by the uuid of FlowFiles whose commit is not known yet.
-        taken: The same of FlowFiles that were let go.
-        touched_ms: When it was changed last, epoch milliseconds.
+        counts: Counts by counter; counts taken from all counters together are negative, under the
+            empty name.
+        given: Counter and count by the uuid of FlowFiles whose commit is unknown.
+        taken: The same for released FlowFiles.
+        touched_ms: Time of the last change, epoch milliseconds.
     """
 
     counts: dict[str, int] = {}
@@ -38,7 +39,7 @@ class Signal(msgspec.Struct):
     touched_ms: int = 0
 
     def total(self, counter: str) -> int:
-        """Return what there is to take of a counter, or of all."""
+        """Return the available count of a counter, or of all."""
 
         def fits(name: str) -> bool:
             return counter in (ANY_COUNTER, name)
@@ -52,20 +53,20 @@ _decoder: Final = msgspec.json.Decoder(Signal)
 
 
 class Signals:
-    """All signals of one name space; made from a state's map, and back to one.
+    """All signals of one namespace; created from a state's map, and converted back to one.
 
     Raises:
-        CorruptData: The map is none of `encode`.
+        CorruptData: The map is invalid.
     """
 
     def __init__(self, state: Mapping[str, str]) -> None:
         try:
             self._signals = {name: _decoder.decode(text) for name, text in state.items()}
         except msgspec.MsgspecError as error:
-            raise CorruptData("the signals", 0, str(error)) from None
+            raise CorruptData("the state of signals", 0, str(error)) from None
 
     def encode(self) -> dict[str, str]:
-        """Return them as a state's map."""
+        """Return the signals as a state's map."""
         return {
             name: msgspec.json.encode(signal).decode() for name, signal in self._signals.items()
         }
@@ -74,19 +75,19 @@ class Signals:
         return len(self._signals)
 
     def total(self, name: str, counter: str = ANY_COUNTER) -> int:
-        """Return what there is to take of a signal."""
+        """Return the available count of a signal."""
         signal = self._signals.get(name)
         return 0 if signal is None else signal.total(counter)
 
     def give(self, name: str, counter: str, count: int, giver: str, now_ms: int) -> None:
-        """Count for a FlowFile; again for the same one does nothing."""
+        """Count for a FlowFile; a repetition for the same one does nothing."""
         signal = self._signals.setdefault(name, Signal())
         if giver not in signal.given:
             signal.given[giver] = (counter, count)
             signal.touched_ms = now_ms
 
     def take(self, name: str, counter: str, count: int, taker: str, now_ms: int) -> bool:
-        """Take of a signal for a FlowFile; False if there is not enough."""
+        """Take a count from a signal for a FlowFile; return False if it is not available."""
         signal = self._signals.get(name)
         if signal is None:
             return False
@@ -99,7 +100,7 @@ class Signals:
         return True
 
     def committed(self, uuids: Iterable[str]) -> None:
-        """Learn that these FlowFiles gave or took for good; marks go, counts stay."""
+        """Record that changes of FlowFiles are committed: marks are removed, counts stay."""
         gone = set(uuids)
         for name, signal in list(self._signals.items()):
             for marks, sign in ((signal.given, 1), (signal.taken, -1)):
@@ -110,7 +111,7 @@ class Signals:
                 del self._signals[name]
 
     def forget(self, before_ms: int) -> list[str]:
-        """Forget signals that were not changed since; return their names."""
+        """Remove signals that were not changed since a time; return their names."""
         old = [name for name, signal in self._signals.items() if signal.touched_ms < before_ms]
         for name in old:
             del self._signals[name]

@@ -1,10 +1,10 @@
-"""Wait and Notify: FlowFiles that are held until others were seen elsewhere in the flow.
+"""Wait and Notify: FlowFiles wait until others were counted elsewhere in the flow.
 
-Owns both processors and the place of their signals, a state that they share by name. The counting
-is `signals`'.
+Owns both processors and the storage of their signals, a state that they share by name. Does not own
+the counting (`signals`).
 
 Invariant: signals are changed before the commit of the FlowFiles that changed them, and marked with
-those, see `signals`; so whatever the instant of a crash, a FlowFile counts once and frees once.
+those, see `signals`. So whenever a crash happens, a FlowFile counts once and releases once.
 """
 
 from __future__ import annotations
@@ -40,38 +40,40 @@ _WAITS_SINCE: Final = "wait.since"
 
 def _name(text: str) -> None:
     if not text:
-        raise InvalidRequest(
-            "the signal's name is empty: name an attribute that every FlowFile has"
-        )
+        raise InvalidRequest("the signal's name is empty: use an attribute that every FlowFile has")
 
 
 class Notify(Processor):
-    """Gives signals: counts that FlowFiles in a Wait with the same `signals` wait for.
+    """Counts signals, for which FlowFiles in a Wait with the same `signals` wait.
 
-    A signal's name is a text of attributes, such as the id of a batch that was split. A FlowFile
-    counts once, also if it comes again after a crash.
+    A signal's name is a text with expressions, such as the id of a batch that was split. A FlowFile
+    counts once, even if it is processed again after a crash.
     """
 
     input = InputRequirement.REQUIRED
     tags = ("signal", "wait", "count", "join")
     state = "Counts by signal, in a state that it shares with Wait by the name in `signals`."
-    reads_attributes: ClassVar[Mapping[str, str]] = {"of the signal": "What `signal` names."}
+    reads_attributes: ClassVar[Mapping[str, str]] = {"of the signal": "Attributes in `signal`."}
     writes_attributes: ClassVar[Mapping[str, str]] = WRITES_REASON
 
     signal = ExpressionProperty(str, about="Name of the signal.", validator=_name)
-    signals = Property(str, default="signals", about="Where they are kept; the same as Wait's.")
-    counter = ExpressionProperty(
-        str, default="default", about="A signal may have several counters; the name of one."
+    signals = Property(
+        str, default="signals", about="Name of the shared state; equal to that of Wait."
     )
-    count = ExpressionProperty(int, default="1", about="How much a FlowFile counts, 1 or more.")
+    counter = ExpressionProperty(
+        str, default="default", about="Counter of the signal, which may have several."
+    )
+    count = ExpressionProperty(int, default="1", about="Count of a FlowFile, 1 or more.")
     keep_for = Property(
         PERIOD,
         default="1 day",
-        about="A signal that nobody changed for so long is forgotten.",
+        about="How long an unchanged signal is kept.",
     )
 
     success = Relationship("FlowFiles that were counted.")
-    failure = Relationship("Name or count do not work out, or there are too many signals.")
+    failure = Relationship(
+        "The expression of the name or count fails, or there are too many signals."
+    )
 
     def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:
         """Count a batch."""
@@ -91,7 +93,7 @@ class Notify(Processor):
             for flowfile, name, counter, count in wanted:
                 signals.give(name, counter, count, flowfile.attributes[UUID], now_ms)
             if len(signals) > _SIGNALS_MAX:
-                raise InvalidRequest(f"more than {_SIGNALS_MAX:,} signals that nobody took")
+                raise InvalidRequest(f"more than {_SIGNALS_MAX:,} signals were not taken")
             return forgotten
 
         given = [flowfile for flowfile, *_ in wanted]
@@ -100,13 +102,16 @@ class Notify(Processor):
             forgotten = _changed(place, give)
         except InvalidRequest as error:
             reason = (
-                f"signals {self.signals!r} are full: {error}; have them taken, or lower keep_for"
+                f"signals {self.signals!r} are full: {error}; add a Wait that takes them, or "
+                "lower keep_for"
             )
             for flowfile in given:
                 fail(context, session, flowfile, self.failure, reason)
             return
         for name in forgotten:
-            context.log.warning("signal %r was given and not waited for: it is forgotten", name)
+            context.log.warning(
+                "signal %r was counted, but no FlowFile waited for it: it is removed", name
+            )
         session.transfer(given, self.success)
         session.on_committed(lambda: _settle(place, given))
 
@@ -116,54 +121,61 @@ class Notify(Processor):
         count = self.count.of(flowfile, now_ms=now_ms)
         if count < 1 or not counter:
             raise ProcessError(
-                f"a count of {count} for counter {counter!r} is none: give 1 or more, and a name"
+                f"the count {count} for counter {counter!r} is invalid: use 1 or more, and a name"
             )
         return name, counter, count
 
 
 class Wait(Processor):
-    """Holds FlowFiles until a signal was given often enough.
+    """Holds FlowFiles until a signal has reached a count.
 
-    Connect `wait` back to this processor: a FlowFile that goes there is looked at again after the
-    penalty period. Each FlowFile that goes on takes its target from the signal's count, unless
-    `take` is false; then all go on once the target is reached.
+    Connect `wait` back to this processor: a FlowFile that goes there is checked again after the
+    penalty period. Each released FlowFile takes its target from the signal's count, unless `take`
+    is false; then all are released once the target is reached.
     """
 
     input = InputRequirement.REQUIRED
     tags = ("signal", "notify", "hold", "join")
-    state = "What was taken, in a state that it shares with Notify by the name in `signals`."
+    state = (
+        "Counts that were taken, in a state that it shares with Notify by the name in `signals`."
+    )
     reads_attributes: ClassVar[Mapping[str, str]] = {
-        "of the signal": "What `signal` names.",
-        "wait.since": "When it began to wait.",
+        "of the signal": "Attributes in `signal`.",
+        "wait.since": "Time when it began to wait.",
     }
     writes_attributes: ClassVar[Mapping[str, str]] = {
-        "wait.since": "When it began to wait, epoch milliseconds; removed when it goes on.",
+        "wait.since": "Time when it began to wait, epoch milliseconds; removed when it is "
+        "released.",
         **WRITES_REASON,
     }
 
     signal = ExpressionProperty(str, about="Name of the signal.", validator=_name)
-    signals = Property(str, default="signals", about="Where they are kept; the same as Notify's.")
+    signals = Property(
+        str, default="signals", about="Name of the shared state; equal to that of Notify."
+    )
     counter = ExpressionProperty(
-        str, default="", about="The counter to look at; empty: all of the signal together."
+        str, default="", about="Counter to check; empty: the sum of all counters."
     )
     target = ExpressionProperty(
-        int, default="1", about="The count to wait for, such as ${fragment.count}."
+        int, default="1", about="Count to wait for, such as ${fragment.count}."
     )
-    take = Property(bool, default=True, about="Whether a FlowFile that goes on uses the count up.")
-    expires_after = Property(PERIOD, default="10 min", about="For how long a FlowFile waits.")
+    take = Property(
+        bool, default=True, about="Whether a released FlowFile subtracts its target from the count."
+    )
+    expires_after = Property(PERIOD, default="10 min", about="Maximum time that a FlowFile waits.")
 
-    success = Relationship("The signal was given.")
-    wait = Relationship("The signal was not given yet; lead it back here.")
-    expired = Relationship("It waited too long.")
-    failure = Relationship("Name or target do not work out.")
+    success = Relationship("The signal has reached the count.")
+    wait = Relationship("The signal has not reached the count; connect this back to the processor.")
+    expired = Relationship("The FlowFile waited too long.")
+    failure = Relationship("The expression of the name or target fails.")
 
     def check(self) -> Iterator[Problem]:
-        """Yield what is wrong between properties."""
+        """Yield errors that involve several properties."""
         if self.target.is_constant and self.target.of() < 1:
-            yield Problem("target", "is to be 1 or more")
+            yield Problem("target", "must be 1 or more")
 
     def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:
-        """Look at a batch."""
+        """Check a batch."""
         flowfiles = session.get_many(_BATCH_FLOWFILES)
         if not flowfiles:
             return
@@ -214,7 +226,7 @@ class Wait(Processor):
     def _wanted(self, flowfile: FlowFile, now_ms: int) -> tuple[str, str, int]:
         target = self.target.of(flowfile, now_ms=now_ms)
         if target < 1:
-            raise ProcessError(f"a target of {target} is none to wait for: give 1 or more")
+            raise ProcessError(f"the target {target} is invalid: use 1 or more")
         return (
             self.signal.of(flowfile, now_ms=now_ms),
             self.counter.of(flowfile, now_ms=now_ms),
@@ -228,7 +240,7 @@ def _since_ms(flowfile: FlowFile, now_ms: int) -> int:
 
 
 def _changed(place: StateManager, change: Callable[[Signals], _T]) -> _T:
-    """Change the signals; again from the start, if another thread changed them meanwhile."""
+    """Change the signals; repeat if another thread changed them meanwhile."""
     while True:
         known = place.get()
         signals = Signals(known)

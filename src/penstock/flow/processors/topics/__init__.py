@@ -1,1 +1,1 @@
-"""Topics: taking messages from them, and publishing to them."""
+"""Processors for topics: consume messages and publish them."""

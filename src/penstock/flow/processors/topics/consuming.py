@@ -1,10 +1,10 @@
-"""ConsumeTopic: messages of a channel to FlowFiles.
+"""ConsumeTopic: creates FlowFiles from messages of a channel.
 
-Owns the commit and what is remembered of it. Does not own the consumer (`intake`).
+Owns the commit and the marks of recent messages. Does not own the consumer (`intake`).
 
-Invariants: a message is finished at the broker only when its FlowFile survives a power loss; those
-taken last are known again when they are delivered again because a crash or a broken connection came
-between commit and finish.
+Invariants: a message is finished at the broker only when its FlowFile survives a power loss.
+Messages that are delivered again, because a crash or a broken connection came between commit and
+finish, are recognized by the marks of the last ones.
 """
 
 from __future__ import annotations
@@ -46,72 +46,81 @@ _KNOWN_MESSAGES: Final = 50_000
 
 def _check_count(count: int) -> None:
     if not 0 < count <= 10_000:
-        raise InvalidRequest(f"{count:,} messages: write 1 to 10,000")
+        raise InvalidRequest(f"{count:,} messages: use 1 to 10,000")
 
 
 class ConsumeTopic(Processor):
-    """Takes the messages of a topic's channel, from Penstock or nsqd.
+    """Consumes the messages of a topic's channel, from Penstock or nsqd.
 
-    Each is finished at the broker when its FlowFile is durable; several of a moment are one commit.
-    What comes again, because the broker was killed or the connection broke, is known again among
-    the last 50,000 messages; after a crash here, among those of the last commits. Beyond that, and
-    with several consumers on the channel, use DetectDuplicate on `message.id` if doubles matter.
+    Each message is finished at the broker when its FlowFile is durable; messages that arrive
+    together share one commit. A message that is delivered again, because the broker was killed or
+    the connection broke, is recognized among the last 50,000 messages; after a crash here, among
+    those of the last commits. Beyond that, and with several consumers on the channel, use
+    DetectDuplicate on `message.id` if duplicates matter.
     """
 
     input = InputRequirement.FORBIDDEN
     triggers_serially = True
     tags = ("topic", "consume", "nsq", "source")
-    state = "Marks of the messages taken last, to know them again."
+    state = "Marks of recent messages, to recognize duplicates."
     writes_attributes: ClassVar[Mapping[str, str]] = {
         "topic.name": "The topic.",
         "topic.channel": "The channel.",
-        "message.id": "Its id; with one FlowFile for each message.",
-        "message.attempts": "How often it was delivered; with one FlowFile for each message.",
-        "message.timestamp.ns": "When it was published; of several, the first.",
-        "message.count": "How many messages are in the content.",
+        "message.id": "Id of the message; if each message has its own FlowFile.",
+        "message.attempts": "Number of deliveries; if each message has its own FlowFile.",
+        "message.timestamp.ns": "Time of publication; of several messages, that of the first.",
+        "message.count": "Number of messages in the content.",
     }
 
     success = Relationship("Messages.")
 
-    topic = Property(STR, required=True, about="The topic; made when there is none.")
-    channel = Property(STR, required=True, about="The channel; made when there is none.")
+    topic = Property(STR, required=True, about="The topic; created if it does not exist.")
+    channel = Property(STR, required=True, about="The channel; created if it does not exist.")
     addresses = Property(
         list_of(STR),
-        about="TCP addresses of brokers; without them and `lookup`, the service's own broker.",
+        about="TCP addresses of brokers; without them and `lookup`, the broker of this service.",
     )
     lookup = Property(
-        list_of(STR), default="", about="HTTP addresses of lookup services that know the brokers."
+        list_of(STR), default="", about="HTTP addresses of lookup services that list brokers."
     )
-    auth_secret = Property(STR, default="", sensitive=True, about="Sent if a broker asks for one.")
+    auth_secret = Property(
+        STR,
+        default="",
+        sensitive=True,
+        about="Secret that is sent if a broker requires authentication.",
+    )
     content = Property(
         choice("message", "lines"),
         default="message",
-        about="One FlowFile for each message, or one for many, each message a line.",
+        about="One FlowFile for each message, or one for many, with one message per line.",
     )
     batch_size = Property(
-        INT, default=1_000, about="Messages of one trigger.", validator=_check_count
+        INT, default=1_000, about="Maximum number of messages per trigger.", validator=_check_count
     )
     max_in_flight = Property(
-        INT, default=2_000, about="Messages that may be here unfinished.", validator=_check_count
+        INT,
+        default=2_000,
+        about="Maximum number of unfinished messages in this processor.",
+        validator=_check_count,
     )
 
     _loop: LoopThread
     _intake: Intake
-    _recent: dict[str, None]  # marks of messages, the oldest first
+    _recent: dict[str, None]  # marks of messages, oldest first
 
     def check(self) -> Iterator[Problem]:
-        """Yield what does not go together."""
+        """Yield combinations of properties that are not allowed."""
         if self.addresses == () and not self.lookup:
-            yield Problem("addresses", "is empty, and so is lookup: give one of them")
+            yield Problem("addresses", "is empty, and so is lookup: set one of them")
 
     def on_scheduled(self, context: ProcessContext) -> None:
-        """Begin to consume; brokers need not be there yet.
+        """Start to consume; brokers need not be reachable yet.
 
         Raises:
-            InvalidRequest: A name or an address is none.
+            InvalidRequest: A name or an address is invalid.
             Unavailable: The service has not found its own broker yet.
         """
-        # Not on the loop, which would wait: the service asks its database.
+        # Not on the loop, which would block while the service queries its database.
         addresses = self._addresses()
         self._recent = dict.fromkeys(_marks(context.state.get()))
         name = f"{context.name} consumes"
@@ -131,21 +140,21 @@ class ConsumeTopic(Processor):
             raise
 
     def on_unscheduled(self, context: ProcessContext) -> None:  # noqa: ARG002 - of every processor
-        """Take no more; a processor that is terminated has no `on_stopped`."""
+        """Take no more messages; a terminated processor gets no `on_stopped`."""
         self._intake.begin_stop()
 
     def on_stopped(self, context: ProcessContext) -> None:  # noqa: ARG002 - of every processor
-        """Give back what was not taken, and disconnect."""
+        """Requeue the remaining messages, and disconnect."""
         try:
             self._loop.run(self._intake.stop(), _STOP_S)
         finally:
             self._loop.stop()
 
     def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:  # noqa: ARG002 - of every processor
-        """Take messages that came.
+        """Take messages that have arrived.
 
         Raises:
-            ProcessError: The broker refuses for good.
+            ProcessError: The broker refuses permanently.
         """
         if self._intake.failure is not None:
             raise ProcessError(f"the broker refuses: {self._intake.failure}")
@@ -219,7 +228,7 @@ class ConsumeTopic(Processor):
 
 
 def _mark(message: Message) -> str:
-    # Brokers number each for themselves, so the time is a part of it.
+    # Each broker numbers its messages independently, so the time is part of the mark.
     hashed = hashlib.blake2b(b"%b %d" % (message.id, message.timestamp_ns), digest_size=9)
     return base64.urlsafe_b64encode(hashed.digest()).decode("ascii")
 

@@ -1,10 +1,11 @@
-"""PutDatasource: records into a datasource, exactly once, by the topic that its supervisor reads.
+"""PutDatasource: writes records to a datasource, exactly once, through its supervisor's topic.
 
-Owns finding that topic. Does not own the publishing (`publishing`), nor what the supervisor's tasks
-make of a record.
+Owns finding that topic. Does not own the publishing (`publishing`), nor the processing of records
+by the supervisor's tasks.
 
-A topic and no batch task of its own: a task for each FlowFile would make a segment for each, under
-a lock that keeps others out, and would be queryable later than what streams in.
+It uses a topic instead of its own batch tasks. A task for each FlowFile would create a segment for
+each, under a lock that blocks other tasks, and its rows would be queryable later than streamed
+ones.
 """
 
 from __future__ import annotations
@@ -29,26 +30,31 @@ _KNOWN_MAX: Final = 1_000
 
 
 class PutDatasource(Publisher):
-    """Writes records, one JSON document a line, to a datasource; each counts once.
+    """Writes records, one JSON document per line, to a datasource, exactly once.
 
-    They go to the topic that the datasource's supervisor reads, so there must be one, which reads
-    JSON; ConvertRecord makes lines of other formats. Records that cannot be parsed go where that
-    supervisor sends them. FlowFiles wait in the queue while broker or overlord are away.
+    They go to the topic that the datasource's supervisor reads, so a supervisor must exist, and it
+    must read JSON. ConvertRecord converts other formats to JSON lines. The supervisor handles
+    records that cannot be parsed. FlowFiles wait in the queue while broker or overlord are
+    unavailable.
     """
 
     tags = ("datasource", "druid", "index", "records", "sink")
     writes_attributes: ClassVar[Mapping[str, str]] = {
-        POSITION: "How much of a large FlowFile was published when it failed, in bytes.",
+        POSITION: "Number of bytes of a large FlowFile that were published before it failed.",
         **WRITES_REASON,
     }
 
-    datasource = ExpressionProperty(STR, about="The datasource, which is its supervisor's id.")
+    datasource = ExpressionProperty(
+        STR, about="Name of the datasource, which is also the id of its supervisor."
+    )
     overlord_url = Property(
         STR,
         default="",
-        about="HTTP address of the overlord or the router; without it, the service's own.",
+        about="HTTP address of the overlord or the router; without it, that of this service.",
     )
-    overlord_token = Property(STR, default="", sensitive=True, about="Token, if it asks for one.")
+    overlord_token = Property(
+        STR, default="", sensitive=True, about="Token, if the overlord requires one."
+    )
 
     _overlord: httpx.Client
     _overlord_url: str
@@ -56,14 +62,14 @@ class PutDatasource(Publisher):
 
     @property
     def by_lines(self) -> bool:
-        """Whether each line is a message: it is."""
+        """Whether each line is a message; always true."""
         return True
 
     def on_scheduled(self, context: ProcessContext) -> None:
-        """Make the connections.
+        """Create the connections.
 
         Raises:
-            InvalidRequest: An address is none.
+            InvalidRequest: An address is invalid.
         """
         super().on_scheduled(context)
         url, token = SERVICE.addresses().overlord_of(self.overlord_url, self.overlord_token)
@@ -74,7 +80,7 @@ class PutDatasource(Publisher):
                 base_url=url, headers=headers, timeout=self.timeout / 1000
             )
         except httpx.InvalidURL as error:
-            raise InvalidRequest(f"overlord_url is no URL: {error}") from None
+            raise InvalidRequest(f"overlord_url is not a valid URL: {error}") from None
         self._topics = {}
 
     def on_stopped(self, context: ProcessContext) -> None:
@@ -83,11 +89,11 @@ class PutDatasource(Publisher):
         self._overlord.close()
 
     def destination(self, flowfile: FlowFile, now_ms: int) -> tuple[str, str]:
-        """Return the topic of the datasource's supervisor, and no key.
+        """Return the topic of the datasource's supervisor, and an empty key.
 
         Raises:
-            InvalidRequest: There is no such supervisor, or it does not read JSON.
-            Unavailable: The overlord does not say.
+            InvalidRequest: The supervisor does not exist, or does not read JSON.
+            Unavailable: The overlord does not answer.
         """
         datasource = self.datasource.of(flowfile, now_ms=now_ms)
         known = self._topics.get(datasource)
@@ -99,13 +105,15 @@ class PutDatasource(Publisher):
 
     def _topic_of(self, datasource: str) -> str:
         if not datasource:
-            raise InvalidRequest(f"{self.datasource.text!r} gives no datasource: set the attribute")
+            raise InvalidRequest(
+                f"{self.datasource.text!r} is empty for this FlowFile: set the attribute"
+            )
         try:
             answer = self._overlord.get(_PATH + quote(datasource, safe=""))
         except httpx.TransportError as error:
             raise Unavailable(
                 f"the overlord at {self._overlord_url} does not answer ({type(error).__name__}): "
-                "check that it runs there"
+                "check that it is running"
             ) from None
         if answer.status_code == httpx.codes.NOT_FOUND:
             raise InvalidRequest(
@@ -124,19 +132,19 @@ def _topic_in(body: bytes, datasource: str) -> str:
     except orjson.JSONDecodeError:
         io = None
     if not isinstance(io, dict) or not isinstance(io.get("topic"), str):
-        text = f"the supervisor of {datasource!r} reads no topic: submit one that does"
+        text = f"the supervisor of {datasource!r} does not read a topic: submit one that does"
         raise InvalidRequest(text)
     form = io.get("inputFormat")
     kind = form.get("type", "json") if isinstance(form, dict) else "json"
     if kind != "json":
         raise InvalidRequest(
-            f"the supervisor of {datasource!r} reads {kind}, and what is written is JSON: change "
-            "its inputFormat"
+            f"the supervisor of {datasource!r} reads {kind}, but this processor writes JSON: "
+            "change its inputFormat"
         )
     return str(io["topic"])
 
 
 def _inside(document: object, name: str) -> object:
-    """Return a part of a spec, which stands under `spec` or at the top."""
+    """Return a part of a spec, which is under `spec` or at the top level."""
     spec = document.get("spec", document) if isinstance(document, dict) else None
     return spec.get(name) if isinstance(spec, dict) else None

@@ -1,10 +1,10 @@
-"""Messages of a channel on their way to triggers: a consumer on the thread of a loop.
+"""Intake of messages for triggers: a consumer on the thread of a loop.
 
-Owns the messages that came until they are taken, and gives them back when nobody takes them for
-long, so that they do not run into the broker's timeout here. Does not own FlowFiles (`consuming`).
+Owns the messages that have arrived until they are taken. It requeues messages that wait here too
+long, so that they do not time out at the broker. Does not own FlowFiles (`consuming`).
 
-Invariant: a message that was given to `take` is finished or given back by whoever took it; all
-others are given back here.
+Invariant: the caller of `take` finishes or requeues the messages that it got; all others are
+requeued here.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ HOLD_S: Final = 15.0
 
 
 class _Arrived:
-    """Messages that came together; one of a kind, so that it can be found in the line."""
+    """Messages that arrived together; compared by identity, to find them in the queue."""
 
     def __init__(self, messages: Sequence[Message]) -> None:
         self.messages = messages
 
 
 class Intake:
-    """Keeps a consumer's messages for triggers. Methods without `async` are for any thread.
+    """Keeps a consumer's messages for triggers. Methods without `async` are thread-safe.
 
     Args:
-        loop: Where the consumer lives.
-        consumer: Makes it; called on the loop.
-        max_in_flight: Of the consumer.
-        batch: Messages that come together, at most.
-        arrived: Called when there is something to take.
+        loop: Event loop of the consumer.
+        consumer: Creates the consumer; called on the loop.
+        max_in_flight: Maximum number of messages in flight.
+        batch: Maximum number of messages that are returned together.
+        arrived: Called when messages can be taken.
     """
 
     def __init__(
@@ -57,28 +57,29 @@ class Intake:
         self._arrived = arrived
         self._consumer: Consumer | None = None
         self._pump: asyncio.Task[None] | None = None
-        # Both ends of a deque may be used by several threads; who popped messages has them.
+        # Both ends of a deque may be used by several threads; the thread that popped messages owns
+        # them.
         self._waiting: deque[_Arrived] = deque()
         self._stopping: asyncio.Task[None] | None = None
         self._paused = False
         self.failure: InvalidRequest | None = None
 
     async def start(self) -> None:
-        """Begin to consume.
+        """Start to consume.
 
         Raises:
-            InvalidRequest: A name or an address is none.
+            InvalidRequest: A name or an address is invalid.
         """
         consumer = self._consumer = self._make()
         consumer.start()
         self._pump = keep_running("consumer", lambda: self._take_all(consumer), may_return=True)
 
     def begin_stop(self) -> None:
-        """Give back what nobody took, and disconnect when the rest is answered."""
+        """Requeue messages that were not taken, and disconnect when the others are answered."""
         self._loop.post(self._begin_stop)
 
     async def stop(self) -> None:
-        """Do so, and wait for it."""
+        """Stop, and wait until that is done."""
         await asyncio.shield(self._begin_stop())
 
     def _begin_stop(self) -> asyncio.Task[None]:
@@ -95,7 +96,7 @@ class Intake:
             await asyncio.wait([self._pump])
 
     def take(self) -> Sequence[Message]:
-        """Take messages that came together; none: there are none."""
+        """Take messages that arrived together; empty if there are none."""
         if self._paused:
             self._paused = False
             self._loop.post(lambda: self._ask_for(self._max_in_flight))
@@ -105,11 +106,11 @@ class Intake:
             return ()
 
     def finish(self, messages: Sequence[Message]) -> None:
-        """Tell the broker that messages are done with."""
+        """Finish messages at the broker."""
         self._loop.post(lambda: finish_all(messages))
 
     def give_back(self, messages: Sequence[Message]) -> None:
-        """Have messages come again."""
+        """Requeue messages at the broker."""
         self._loop.post(lambda: self._requeue(messages))
 
     async def _take_all(self, consumer: Consumer) -> None:
@@ -131,7 +132,7 @@ class Intake:
         try:
             self._waiting.remove(arrived)
         except ValueError:
-            return  # somebody took them
+            return  # they were taken
         self._paused = True
         self._ask_for(0)
         self._requeue(arrived.messages)

@@ -1,15 +1,15 @@
-"""What a publisher is about to publish, written down before it does: pure.
+"""Intents of a publisher: batches that it records before it publishes them. Does no I/O.
 
 Owns the batches, their sequence numbers and their text in the state. Does not own the publishing
 (`publishing`).
 
-    written down (durable) → published with its sequence number → FlowFiles committed, forgotten
+    recorded (durable) → published with its sequence number → FlowFiles committed, intent removed
 
-After a crash in between the same batch is published with the same number, which the broker takes
-once. So each message is there once, whatever was killed.
+After a crash in between, the same batch is published with the same number, and the broker accepts a
+number once. So each message is published once, whichever process was killed.
 
-Invariant: a number is never used for two batches. A publisher whose state is lost has another name,
-so that its numbers may begin anew.
+Invariant: a number is never used for two batches. A publisher whose state was lost gets another
+name, so that its numbers may restart.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _OPEN: Final = "open"
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """Messages that are published in one go, to one topic.
+    """Batch of messages for one topic.
 
     Attributes:
-        sequence: Its number.
-        topic: Where to.
-        key: Messages of one key go to one stream partition; empty: any.
-        uuids: The FlowFiles whose messages these are, in order.
-        start: Of one FlowFile that goes in parts: the first byte.
-        end: The byte after the last; as `start`: not decided yet; -1: it does not go in parts.
+        sequence: Sequence number.
+        topic: The topic.
+        key: Messages with the same key go to the same stream partition; empty: any.
+        uuids: FlowFiles of the messages, in order.
+        start: First byte, for one FlowFile that is published in parts.
+        end: Byte after the last; equal to `start`: not decided yet; -1: not published in parts.
     """
 
     sequence: int
@@ -48,7 +48,7 @@ class Batch(msgspec.Struct, frozen=True):
 
     @property
     def goes_in_parts(self) -> bool:
-        """Say whether it is a part of one FlowFile."""
+        """Return whether it is a part of one FlowFile."""
         return self.end >= 0
 
     def part(self, start: int, end: int) -> Batch:
@@ -61,12 +61,12 @@ _decoder: Final = msgspec.json.Decoder(tuple[Batch, ...])
 
 @dataclass(frozen=True, slots=True)
 class Intents:
-    """What is written down.
+    """Recorded intents.
 
     Attributes:
-        producer: The publisher's name at the broker.
-        sequence: The last number that was used.
-        batches: What may have been published, and whose FlowFiles are not committed.
+        producer: Name of the publisher at the broker.
+        sequence: Last number used.
+        batches: Batches that may have been published, and whose FlowFiles are not committed.
     """
 
     producer: str
@@ -74,7 +74,7 @@ class Intents:
     batches: tuple[Batch, ...] = ()
 
     def open(self, batches: Sequence[Batch]) -> Intents:
-        """Return it with batches to publish, which get the next numbers."""
+        """Return a copy with batches to publish, which get the next numbers."""
         numbered = tuple(
             msgspec.structs.replace(batch, sequence=number)
             for number, batch in enumerate(batches, self.sequence + 1)
@@ -82,11 +82,11 @@ class Intents:
         return replace(self, sequence=self.sequence + len(numbered), batches=numbered)
 
     def closed(self) -> Intents:
-        """Return it with nothing to publish."""
+        """Return a copy without batches."""
         return replace(self, batches=())
 
     def state(self) -> dict[str, str]:
-        """Return it as text."""
+        """Return the intents as state."""
         return {
             _PRODUCER: self.producer,
             _SEQUENCE: str(self.sequence),
@@ -95,14 +95,14 @@ class Intents:
 
 
 def read_intents(state: Mapping[str, str], new_name: str) -> Intents:
-    """Return what a state has.
+    """Return the intents of a state.
 
     Args:
-        state: As `Intents.state` gave it, or empty.
-        new_name: The publisher's name, if it has none.
+        state: Result of `Intents.state`, or empty.
+        new_name: Name of the publisher, if the state has none.
 
     Raises:
-        CorruptData: It is nothing of the kind.
+        CorruptData: The state is invalid.
     """
     if _PRODUCER not in state:
         return Intents(new_name)

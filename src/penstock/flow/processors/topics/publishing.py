@@ -1,10 +1,10 @@
-"""PublishTopic: FlowFiles to messages, each there once.
+"""PublishTopic: publishes FlowFiles as messages, exactly once.
 
-Owns how FlowFiles are cut into batches and what is done when the broker refuses. Does not own the
-numbers that make a repeated publish harmless (`intents`).
+Owns dividing FlowFiles into batches and the handling of refusals by the broker. Does not own the
+sequence numbers that make a repeated publish harmless (`intents`).
 
-Invariants: a FlowFile goes to success when all its messages are durable at the broker; where it is
-not known whether a batch arrived, the same one is published again, before any other.
+Invariants: a FlowFile goes to success when all its messages are durable at the broker. If it is
+unknown whether a batch arrived, the same batch is published again before any other.
 """
 
 from __future__ import annotations
@@ -46,40 +46,44 @@ _BODY_MAX: Final = 64 << 20
 
 def _check_batch(count: int) -> None:
     if not 0 < count <= _BATCH_MAX:
-        raise InvalidRequest(f"{count:,} FlowFiles at once: write 1 to {_BATCH_MAX:,}")
+        raise InvalidRequest(f"{count:,} FlowFiles at once: use 1 to {_BATCH_MAX:,}")
 
 
 def _check_body(size: int) -> None:
     if not 0 < size <= _BODY_MAX:
-        raise InvalidRequest(f"{size:,} bytes in one batch: write 1 B to 64 MB")
+        raise InvalidRequest(f"{size:,} bytes in one batch: use 1 B to 64 MB")
 
 
 class Publisher(Processor):
-    """The base of what publishes to a topic, exactly once."""
+    """Base class of processors that publish to a topic, exactly once."""
 
     input = InputRequirement.REQUIRED
     triggers_serially = True
-    state = "The publisher's name and number at the broker, and the batches under way."
+    state = "Name and sequence number of the publisher at the broker, and unfinished batches."
     writes_attributes: ClassVar[Mapping[str, str]] = {
-        POSITION: "How much of a large FlowFile was published when it failed, in bytes.",
+        POSITION: "Number of bytes of a large FlowFile that were published before it failed.",
         **WRITES_REASON,
     }
 
     success = Relationship("All their messages are durable at the broker.")
-    failure = Relationship("The broker refuses them for good, or they are no messages.")
+    failure = Relationship(
+        "The broker refuses the messages permanently, or the content is not a valid message."
+    )
 
     broker_url = Property(
-        STR, default="", about="HTTP address of the broker; without it, the service's own."
+        STR, default="", about="HTTP address of the broker; without it, that of this service."
     )
-    broker_token = Property(STR, default="", sensitive=True, about="Token, if it asks for one.")
-    timeout = Property(PERIOD, default="30 sec", about="For each answer of the broker.")
+    broker_token = Property(
+        STR, default="", sensitive=True, about="Token, if the broker requires one."
+    )
+    timeout = Property(PERIOD, default="30 sec", about="Timeout for each answer of the broker.")
     batch_size = Property(
-        INT, default=1_000, about="FlowFiles of one trigger.", validator=_check_batch
+        INT, default=1_000, about="Maximum number of FlowFiles per trigger.", validator=_check_batch
     )
     batch_bytes = Property(
         SIZE,
         default="4 MB",
-        about="Bytes in one batch; the broker's --max-body-size must allow it.",
+        about="Maximum size of one batch; the broker's --max-body-size must be at least as large.",
         validator=_check_body,
     )
 
@@ -91,21 +95,21 @@ class Publisher(Processor):
         """Return topic and key.
 
         Raises:
-            ProcessError: An expression does not work out for this FlowFile.
-            InvalidRequest: There is none for this FlowFile.
-            Unavailable: It is not known now.
+            ProcessError: An expression fails for this FlowFile.
+            InvalidRequest: This FlowFile has no valid destination.
+            Unavailable: The destination is not known now.
         """
 
     @property
     @abstractmethod
     def by_lines(self) -> bool:
-        """Whether each line is a message; else the content is one."""
+        """Whether each line is a message; otherwise the whole content is one message."""
 
     def on_scheduled(self, context: ProcessContext) -> None:  # noqa: ARG002
-        """Look at the broker's address; it need not be there yet.
+        """Check the broker's address; the broker need not be reachable yet.
 
         Raises:
-            InvalidRequest: It is none.
+            InvalidRequest: The address is invalid.
         """
         url, token = SERVICE.addresses().broker(self.broker_url, self.broker_token)
         self._broker = BrokerClient(url, token=token or None, timeout_s=self.timeout / 1000)
@@ -116,7 +120,7 @@ class Publisher(Processor):
         self._broker.close()
 
     def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:
-        """Publish what was begun, or else the next FlowFiles."""
+        """Publish recorded batches, or else the next FlowFiles."""
         intents = read_intents(context.state.get(), secrets.token_hex(_PRODUCER_BYTES))
         if intents.batches:
             flowfiles = _begun(intents, session)
@@ -126,7 +130,7 @@ class Publisher(Processor):
                 intents = intents.open(self._batches(flowfiles, context, session))
             except Unavailable as error:
                 session.rollback()
-                context.log.warning("not published, which is tried again: %s", error)
+                context.log.warning("not published, will be retried: %s", error)
                 context.yield_()
                 return
             if intents.batches:
@@ -140,18 +144,21 @@ class Publisher(Processor):
         try:
             self._publish_all(intents, flowfiles, context, session)
         except Unavailable as error:
-            # Whether the batch arrived is not known: it stays written down and goes first.
+            # It is unknown whether the batch arrived: it stays recorded and is published first.
             session.rollback()
-            context.log.warning("not published, which is tried again: %s", error)
+            context.log.warning("not published, will be retried: %s", error)
             context.yield_()
 
     def _wait_for_missing(self, intents: Intents, context: ProcessContext) -> None:
-        # They may be penalized; when that must be over, somebody took them out of the queue.
+        # They may be penalized. After the longest penalty they must have been removed from the
+        # queue.
         now_ms = context.clock.now_ms()
         if self._missing_since_ms is None:
             self._missing_since_ms = now_ms
         if now_ms - self._missing_since_ms > context.identity.penalty_ms:
-            context.log.warning("FlowFiles that were being published are gone: others follow")
+            context.log.warning(
+                "FlowFiles of a recorded batch no longer exist: the next ones are published"
+            )
             context.state.set(intents.closed().state(), durable=True)
             self._missing_since_ms = None
         else:
@@ -164,7 +171,7 @@ class Publisher(Processor):
         groups: dict[tuple[str, str], list[str]] = {}
         for flowfile in flowfiles:
             if not flowfile.size:
-                why = "there is no content, so no message"
+                why = "the content is empty, so there is no message"
                 fail(context, session, flowfile, self.failure, why)
                 continue
             try:
@@ -174,7 +181,7 @@ class Publisher(Processor):
                 continue
             groups.setdefault(group, []).append(flowfile.attributes[UUID])
         batches = [Batch(0, topic, key, tuple(uuids)) for (topic, key), uuids in groups.items()]
-        # One that is larger than a batch was selected alone.
+        # A FlowFile larger than a batch was selected alone.
         is_large = self.by_lines and any(f.size > self.batch_bytes for f in flowfiles)
         return [batch.part(0, 0) for batch in batches] if is_large else batches
 
@@ -206,7 +213,9 @@ class Publisher(Processor):
     ) -> None:
         limit = max(flowfile.size for flowfile in found)
         if limit > _BODY_MAX:
-            raise InvalidRequest(f"{limit:,} bytes are too large a message: at most {_BODY_MAX:,}")
+            raise InvalidRequest(
+                f"a message of {limit:,} bytes is too large: use at most {_BODY_MAX:,}"
+            )
         contents = [session.read_all(flowfile, limit) for flowfile in found]
         if not self.by_lines:
             self._broker.publish(
@@ -227,11 +236,14 @@ class Publisher(Processor):
         context: ProcessContext,
         session: ProcessSession,
     ) -> None:
-        """Publish a large FlowFile part by part; each is written down before it goes."""
+        """Publish a large FlowFile part by part; each part is recorded before it is published."""
         try:
             while batch.start < flowfile.size:
                 if not context.is_scheduled:
-                    raise Unavailable("the processor stops; the rest follows when it runs again")
+                    raise Unavailable(
+                        "the processor is stopping; the remaining parts are "
+                        "published when it runs again"
+                    )
                 lines = self._part(batch, flowfile, session)
                 if batch.end == batch.start:
                     intents = intents.open([batch.part(batch.start, batch.start + len(lines))])
@@ -239,7 +251,7 @@ class Publisher(Processor):
                     [batch] = intents.batches
                 self._publish_lines(intents, batch, lines)
                 batch = batch.part(batch.end, batch.end)
-        except (InvalidRequest, NotFound, Conflict):  # narrow: these route it
+        except (InvalidRequest, NotFound, Conflict):  # narrow: these are routed
             session.put_attributes(flowfile, {POSITION: str(batch.start)})
             raise
 
@@ -261,7 +273,7 @@ class Publisher(Processor):
 
     def _publish_lines(self, intents: Intents, batch: Batch, lines: bytes) -> None:
         if not lines.strip(b"\r\n"):
-            return  # nothing but line ends: no message
+            return  # only line breaks: no message
         self._broker.publish_encoded(
             batch.topic,
             lines,
@@ -275,21 +287,21 @@ class Publisher(Processor):
 class PublishTopic(Publisher):
     """Publishes the content of FlowFiles to a topic: one message each, or one for each line.
 
-    Each message is in the topic once, whatever is killed: batches are numbered, and the broker
-    takes a number once. While the broker cannot be reached FlowFiles stay in the queue. FlowFiles
-    larger than a batch are published line by line in parts, which are read one at a time.
+    Each message is published once, whichever process is killed: batches are numbered, and the
+    broker accepts a number once. While the broker is unavailable, FlowFiles stay in the queue.
+    FlowFiles larger than a batch are published line by line in parts, which are read one at a time.
     """
 
     tags = ("topic", "publish", "nsq", "sink")
 
-    topic = ExpressionProperty(STR, about="The topic; made when there is none.")
+    topic = ExpressionProperty(STR, about="The topic; created if it does not exist.")
     key = ExpressionProperty(
-        STR, default="", about="Messages of one key stay in order, in one stream partition."
+        STR, default="", about="Messages with the same key stay in order, in one stream partition."
     )
     message = Property(
         choice("flowfile", "line"),
         default="flowfile",
-        about="What is a message; empty lines are none.",
+        about="Unit of a message; empty lines are skipped.",
     )
 
     @property
@@ -301,12 +313,14 @@ class PublishTopic(Publisher):
         """Return topic and key.
 
         Raises:
-            ProcessError: An expression does not work out.
-            InvalidRequest: There is no topic.
+            ProcessError: An expression fails for this FlowFile.
+            InvalidRequest: The topic is empty.
         """
         topic = self.topic.of(flowfile, now_ms=now_ms)
         if not topic:
-            raise InvalidRequest(f"{self.topic.text!r} gives no topic: set the attribute")
+            raise InvalidRequest(
+                f"{self.topic.text!r} is empty for this FlowFile: set the attribute"
+            )
         return topic, self.key.of(flowfile, now_ms=now_ms)
 
 
@@ -320,7 +334,7 @@ def _begun(intents: Intents, session: ProcessSession) -> list[FlowFile]:
 
 
 class _Selection:
-    """Accepts FlowFiles up to a number and a size; one that is larger than that alone."""
+    """Accepts FlowFiles up to a number and a size; a larger FlowFile is accepted alone."""
 
     def __init__(self, count: int, size_bytes: int) -> None:
         self._count = count
@@ -337,6 +351,6 @@ class _Selection:
 
 
 def _producer(intents: Intents, batch: Batch) -> tuple[str, int]:
-    # Without a key the name decides the stream partition: several names use several of them.
+    # Without a key the name determines the stream partition: several names use several partitions.
     number = "" if batch.key else f".{batch.sequence % _SPREAD}"
     return f"{intents.producer}{number}", batch.sequence

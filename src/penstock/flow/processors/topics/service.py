@@ -1,7 +1,7 @@
-"""Where the broker and the overlord of this service are, for processors that name none.
+"""Addresses of this service's broker and overlord, for processors without an own address.
 
-Owns the addresses. Whoever starts the service says them, before a processor is scheduled;
-processors are made from a flow's file and have no other way to be told.
+Owns the addresses. The start of the service sets them before a processor is scheduled. Processors
+are created from a flow's file, so they cannot receive the addresses as arguments.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ServiceAddresses:
-    """Addresses of one Penstock.
+    """Addresses of one Penstock installation.
 
     Attributes:
         broker_http: Returns the URL of the broker, or raises `Unavailable` while none is found.
-        broker_tcp: Returns ``HOST:PORT`` where the broker speaks NSQ's protocol, in the same way.
+        broker_tcp: Returns ``HOST:PORT`` of the broker's NSQ protocol, in the same way.
         overlord: URL of the overlord, or of the router.
-        token: What they ask for; empty: nothing.
+        token: Token that they require; empty: none.
     """
 
     broker_http: Callable[[], str] = lambda: "http://127.0.0.1:4151"
@@ -27,9 +27,9 @@ class ServiceAddresses:
     token: str = ""
 
     def broker(self, url: str, token: str) -> tuple[str, str]:
-        """Return URL and token of a broker, given what a processor says.
+        """Return URL and token of a broker, given the properties of a processor.
 
-        The token of this service goes to its own broker only.
+        The token of this service is sent only to its own broker.
         """
         return (url, token) if url else (self.broker_http(), token or self.token)
 
@@ -39,17 +39,17 @@ class ServiceAddresses:
 
 
 class Service:
-    """The addresses of the service; set once, read from any thread."""
+    """Addresses of the service; set once, read from any thread."""
 
     def __init__(self) -> None:
         self._addresses = ServiceAddresses()
 
     def set(self, addresses: ServiceAddresses) -> None:
-        """Say where everything is."""
+        """Set the addresses."""
         self._addresses = addresses
 
     def addresses(self) -> ServiceAddresses:
-        """Return where everything is: at the default ports, if nobody said."""
+        """Return the addresses; the default ports if none were set."""
         return self._addresses
 
 

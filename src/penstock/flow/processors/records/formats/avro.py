@@ -1,7 +1,7 @@
-"""Records as Avro object container files.
+"""Avro object container files.
 
-Owns the translation of schemas. The encoding is fastavro's, an optional package: Avro has records
-one after the other, so here, and only here, is a loop over records.
+Owns the translation of schemas. The package fastavro, which is optional, does the encoding. Avro
+stores one record after the other, so this is the only module with a loop over records.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from penstock.flow.processors.records.formats.model import (
     translated,
 )
 
-_DOING: Final = "the content is no Avro file of records"
+_DOING: Final = "the content is not an Avro file of records"
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _PRIMITIVE: Final = {
     "null": pa.null(), "boolean": pa.bool_(), "int": pa.int32(), "long": pa.int64(),
@@ -50,7 +50,7 @@ _AVRO_NAMES: Final[Sequence[tuple[Callable[[pa.DataType], bool], str]]] = (
     (pa.types.is_fixed_size_binary, "bytes"),
 )  # fmt: skip
 _MAX_DEPTH: Final = 50
-# What fastavro raises at bytes that are no Avro: whatever its decoding runs into.
+# Exceptions that fastavro raises for bytes that are not Avro: any error of its decoder.
 _BROKEN: Final = (
     ValueError, EOFError, TypeError, LookupError, OverflowError, MemoryError, AttributeError,
     struct.error, zlib.error, RecursionError, OSError, SystemError,
@@ -61,8 +61,8 @@ def read_avro(source: Source, options: ReadingOptions) -> Records:
     """Read records.
 
     Raises:
-        BadRecords: The content is no Avro, has types for which there are no columns, or does not
-            fit the schema; or fastavro is not installed.
+        BadRecords: The content is not Avro, has types that columns do not support, or does not fit
+            the schema; or fastavro is not installed.
     """
     with source.open() as stream:
         found, _ = _opened(stream)
@@ -70,7 +70,9 @@ def read_avro(source: Source, options: ReadingOptions) -> Records:
     if wanted is not None and options.refuse_others:
         for name in found.names:
             if name not in wanted.names:
-                raise BadRecords(f"the schema has no column {name!r}: add it, or allow others")
+                raise BadRecords(
+                    f"the schema has no column {name!r}: add it, or allow other fields"
+                )
 
     def batches() -> Iterator[pa.RecordBatch]:
         with source.open() as stream:
@@ -93,14 +95,14 @@ def read_avro(source: Source, options: ReadingOptions) -> Records:
 
 
 class AvroWriter:
-    """Writes an object container file.
+    """Writer of an object container file.
 
     Args:
-        out: Where to.
-        schema: Of the records.
+        out: Output for the bytes.
+        schema: Schema of the records.
 
     Raises:
-        BadRecords: Avro has nothing for a type or a name; or fastavro is not installed.
+        BadRecords: Avro does not support a type or a name; or fastavro is not installed.
     """
 
     def __init__(self, out: Output, schema: pa.Schema) -> None:
@@ -135,17 +137,17 @@ class AvroWriter:
 
 def _fastavro() -> ModuleType:
     try:
-        # Imported here: it is optional.
+        # Imported here, because it is optional.
         import fastavro  # noqa: PLC0415
     except ImportError:
         raise BadRecords(
-            "Avro needs the package fastavro: install it by pip install 'penstock-io[avro]'"
+            "Avro needs the package fastavro: pip install 'penstock-io[avro]'"
         ) from None
     return fastavro
 
 
 def _opened(stream: BinaryIO) -> tuple[pa.Schema, Iterator[list[Mapping[str, object]]]]:
-    """Return the columns of a file, and its records in lists."""
+    """Return the schema of a file, and its records in lists."""
     fastavro = _fastavro()
     broken = (*_BROKEN, fastavro.schema.SchemaParseException, fastavro.schema.UnknownType)
     try:
@@ -157,21 +159,24 @@ def _opened(stream: BinaryIO) -> tuple[pa.Schema, Iterator[list[Mapping[str, obj
     except broken as error:
         raise _refusal(_DOING, error) from None
     if not (isinstance(plain, dict) and plain.get("type") == "record"):
-        raise BadRecords("the Avro file holds values that are no records: there are no columns")
+        raise BadRecords(
+            "the Avro file contains values that are not records, so there are no "
+            "columns: write records"
+        )
     type_ = _arrow_type(plain, "record", 0)
     blocks = bounded_blocks(stream, reader, "the Avro content")
     return pa.schema(list(type_)), gathered_records(blocks, BATCH_ROWS)
 
 
 def _refusal(doing: str, error: Exception) -> BadRecords:
-    """Return the error for what fastavro raised."""
+    """Return the error for an exception of fastavro."""
     if is_out_of_memory(error):
-        return no_memory_left("or the content is damaged and announces a value of any length")
+        return no_memory_left("or the content is damaged and contains a wrong length")
     return BadRecords(f"{doing}: {_text(error)}")
 
 
 def _without_uuids(schema: object) -> object:
-    """Return a schema whose UUIDs are text, which is what columns have for them."""
+    """Return a schema with UUIDs as text, because columns have no UUID type."""
     if isinstance(schema, list):
         return [_without_uuids(part) for part in schema]
     if isinstance(schema, dict):
@@ -183,20 +188,21 @@ def _without_uuids(schema: object) -> object:
 
 
 def _arrow_type(schema: object, place: str, depth: int) -> pa.DataType:
-    """Return the type of columns for a schema."""
+    """Return the column type of an Avro schema."""
     if depth > _MAX_DEPTH:
-        raise BadRecords(f"Avro field {place!r}: types nest deeper than {_MAX_DEPTH}")
+        raise BadRecords(f"Avro field {place!r}: types nest deeper than {_MAX_DEPTH} levels")
     if isinstance(schema, list):
         others = [part for part in schema if part != "null"]
         if len(others) != 1:
             raise BadRecords(
-                f"Avro field {place!r} may be of several types, which no column can: convert it"
+                f"Avro field {place!r} is a union of several types, which a column cannot be: "
+                "convert it"
             )
         return _arrow_type(others[0], place, depth + 1)
     if isinstance(schema, dict):
         return _arrow_composed(schema, place, depth)
     if schema not in _PRIMITIVE:
-        raise BadRecords(f"Avro field {place!r} is of the named type {schema!r}: write it out")
+        raise BadRecords(f"Avro field {place!r} has the named type {schema!r}: write the type out")
     return _PRIMITIVE[str(schema)]
 
 
@@ -206,7 +212,9 @@ def _arrow_composed(schema: Mapping[str, object], place: str, depth: int) -> pa.
         digits, scale = schema.get("precision", 0), schema.get("scale", 0)
         if isinstance(digits, int) and isinstance(scale, int) and 0 < digits <= 76:
             return pa.decimal128(digits, scale) if digits <= 38 else pa.decimal256(digits, scale)
-        raise BadRecords(f"Avro field {place!r}: a decimal of {digits} digits has no column")
+        raise BadRecords(
+            f"Avro field {place!r}: a decimal of {digits} digits is too long for a column"
+        )
     if logical in _LOGICAL:
         return _LOGICAL[str(logical)]
     if kind == "record":
@@ -237,7 +245,8 @@ def _avro_record(fields: Sequence[pa.Field], path: str) -> dict[str, object]:
     for field in fields:
         if not _NAME.fullmatch(field.name):
             raise BadRecords(
-                f"{field.name!r} is no name that Avro takes: letters, digits and _ only; rename it"
+                f"{field.name!r} is not a valid Avro name: use only letters, digits and _; "
+                "rename it"
             )
     return {
         "type": "record",

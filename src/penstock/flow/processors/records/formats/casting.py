@@ -1,8 +1,8 @@
-"""Columns of text as columns of other types.
+"""Casts columns of text to other types.
 
-Owns what text a date, a time, or a number may be. Does not own where the text comes from.
+Owns the accepted text of a date, a time, or a number. Does not own the source of the text.
 
-A time without a zone is one of UTC; a date is ``2026-01-31``; binary is the text's UTF-8.
+A time without a zone is in UTC. A date is ``2026-01-31``. Binary is the UTF-8 of the text.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ZONED: Final = r"(?:[Zz]|[+-]\d{2}:?\d{2})$"
 
 
 def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return a batch with the columns of a schema, by name; those it has not are null.
+    """Return a batch with the columns of a schema, by name; missing columns are null.
 
     Raises:
         BadRecords: A value does not fit; the message names the column.
@@ -32,7 +32,9 @@ def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         else:
             column = as_type(batch.column(at), field)
         if not field.nullable and column.null_count:
-            raise BadRecords(f"column {field.name!r}: a value is missing that must be there")
+            raise BadRecords(
+                f"column {field.name!r}: a value is missing, but the column is not null"
+            )
         columns.append(column)
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
@@ -54,16 +56,16 @@ def as_type(column: pa.Array, field: pa.Field) -> pa.Array:
         if is_out_of_memory(error):
             raise no_memory_left() from None
         text = " ".join(str(error).split())[:300]
-        raise BadRecords(f"column {field.name!r} is to be {wanted}: {text}") from None
+        raise BadRecords(f"column {field.name!r} must be {wanted}: {text}") from None
 
 
 def is_text(type_: pa.DataType) -> bool:
-    """Say whether values of a type are text."""
+    """Return whether values of a type are text."""
     return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_))
 
 
 def _times(column: pa.Array, wanted: pa.DataType) -> pa.Array:
     zoned = pc.match_substring_regex(column, _ZONED)
-    # Arrow takes either all with a zone or all without one.
+    # Arrow requires a zone in all values or in none.
     with_zone = pc.if_else(zoned, column, pc.binary_join_element_wise(column, "Z", ""))
     return pc.cast(pc.cast(with_zone, pa.timestamp(wanted.unit, "UTC")), wanted)

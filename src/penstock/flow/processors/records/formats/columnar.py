@@ -1,6 +1,7 @@
-"""Records as Parquet and as Arrow's own format: columns already.
+"""Parquet and Arrow files, which are already in columns.
 
-Owns the opening of both and the projection to a schema. The formats are Arrow's.
+Owns opening both formats and the projection to a schema. Does not own the formats, which are
+Arrow's.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ from penstock.flow.processors.records.formats.model import (
 
 _ARROW_FILE: Final = b"ARROW1\0\0"
 _ROW_GROUP_BYTES: Final = 32 << 20
-_NO_PARQUET: Final = "the content is no Parquet file that can be read"
-_NO_ARROW: Final = "the content is no Arrow file or stream that can be read"
+_NO_PARQUET: Final = "the content is not a readable Parquet file"
+_NO_ARROW: Final = "the content is not a readable Arrow file or stream"
 
 
 def read_parquet(source: Source, options: ReadingOptions) -> Records:
     """Read records.
 
     Raises:
-        BadRecords: The content is no Parquet file, or does not fit the schema.
+        BadRecords: The content is not a Parquet file, or does not fit the schema.
     """
     with source.open() as stream, translated(_NO_PARQUET):
         found = pq.ParquetFile(pa.PythonFile(stream, mode="r")).schema_arrow
@@ -50,7 +51,7 @@ def read_parquet(source: Source, options: ReadingOptions) -> Records:
 
 
 def _batches(stream: BinaryIO, size: int) -> Iterator[pa.RecordBatch]:
-    """Yield the rows, as many at once as are bounded in bytes, too."""
+    """Yield the rows in batches, whose size in bytes is also limited."""
     stored = pa.PythonFile(stream, mode="r")
     file = pq.ParquetFile(stored, pre_buffer=False)
     shown = "the Parquet content"
@@ -64,7 +65,7 @@ def read_arrow(source: Source, options: ReadingOptions) -> Records:
     """Read records of a file or a stream.
 
     Raises:
-        BadRecords: The content is neither, or does not fit the schema.
+        BadRecords: The content is neither of these, or does not fit the schema.
     """
     with source.open() as stream, translated(_NO_ARROW):
         is_file = stream.read(len(_ARROW_FILE)) == _ARROW_FILE
@@ -88,7 +89,7 @@ def read_arrow(source: Source, options: ReadingOptions) -> Records:
                 reader = open_(pa.PythonFile(stream, mode="r"))
             for batch in _guarded(made(reader), _NO_ARROW):
                 with translated(_NO_ARROW):
-                    # Bytes from outside: offsets that point anywhere would be read.
+                    # The bytes are untrusted: invalid offsets would read arbitrary memory.
                     batch.validate(full=True)
                 yield batch
 
@@ -96,11 +97,11 @@ def read_arrow(source: Source, options: ReadingOptions) -> Records:
 
 
 class ParquetWriter:
-    """Writes Parquet, compressed.
+    """Writer of compressed Parquet.
 
     Args:
-        out: Where to.
-        schema: Of the records.
+        out: Output for the bytes.
+        schema: Schema of the records.
     """
 
     def __init__(self, out: Output, schema: pa.Schema) -> None:
@@ -112,10 +113,10 @@ class ParquetWriter:
         self._waiting_bytes = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Write a batch, once there is enough for a row group.
+        """Write a batch, once there are enough rows for a row group.
 
         Raises:
-            BadRecords: Parquet has nothing for the type of a column.
+            BadRecords: Parquet does not support the type of a column.
         """
         self._waiting.append(batch)
         self._waiting_bytes += batch.nbytes
@@ -123,7 +124,7 @@ class ParquetWriter:
             self._write()
 
     def close(self) -> None:
-        """Write what waits, and the footer."""
+        """Write the remaining rows, and the footer."""
         self._write()
         with translated("the records cannot be written as Parquet"):
             self._writer.close()
@@ -136,11 +137,11 @@ class ParquetWriter:
 
 
 class ArrowWriter:
-    """Writes a stream in Arrow's format.
+    """Writer of a stream in Arrow's format.
 
     Args:
-        out: Where to.
-        schema: Of the records.
+        out: Output for the bytes.
+        schema: Schema of the records.
     """
 
     def __init__(self, out: Output, schema: pa.Schema) -> None:
@@ -153,7 +154,7 @@ class ArrowWriter:
             self._writer.write_batch(batch)
 
     def close(self) -> None:
-        """Write the mark of the end."""
+        """Write the end of stream marker."""
         with translated("the records cannot be written in Arrow's format"):
             self._writer.close()
 
@@ -178,9 +179,9 @@ def _projected(
         names = found.names
     for name, count in Counter(names).items():
         if count > 1:
-            raise BadRecords(f"column {name!r} is there twice: names are to differ")
+            raise BadRecords(f"duplicate column name {name!r}: names must be unique")
     if wanted is None:
         return Records(found, batches)
     if options.refuse_others and (others := [n for n in names if n not in wanted.names]):
-        raise BadRecords(f"the schema has no column {others[0]!r}: add it, or allow others")
+        raise BadRecords(f"the schema has no column {others[0]!r}: add it, or allow other fields")
     return Records(wanted, (fitted(batch, wanted) for batch in batches))

@@ -1,10 +1,10 @@
-"""Records as CSV.
+"""CSV records.
 
-Owns names, types and nested columns of CSV; the parsing and the quoting are Arrow's.
+Owns names, types and nested columns of CSV. Arrow does the parsing and the quoting.
 
-Without a schema a column has the narrowest type that loses nothing of any value: whole numbers,
-numbers, booleans, else text; so ``007`` stays text. For that the content is read twice. A field
-that is empty and not in quotes is null.
+Without a schema, a column has the narrowest type that preserves every value: integers, numbers,
+booleans, else text; so ``007`` stays text. For that the content is read twice. A field that is
+empty and not quoted is null.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from penstock.flow.processors.records.formats.model import (
     translated,
 )
 
-_DOING: Final = "the content is no CSV of records"
+_DOING: Final = "the content is not CSV"
 COLUMNS_MAX: Final = 100_000
-"""Content may have as many columns."""
-# From the narrowest; what fits none is text. So many digits as the type keeps.
+"""Maximum number of columns."""
+# From the narrowest; the fallback is text. The number of digits is that which the type preserves.
 _NARROW: Final = (
     (r"^-?(?:0|[1-9]\d{0,17})$", pa.int64()),
     (r"^-?(?:0|[1-9]\d{0,14})(?:\.\d{1,15})?(?:[eE][+-]?\d{1,2})?$", pa.float64()),
@@ -50,7 +50,7 @@ def read_csv(source: Source, options: ReadingOptions) -> Records:
     """Read records.
 
     Raises:
-        BadRecords: The content is no CSV, or does not fit the schema.
+        BadRecords: The content is not CSV, or does not fit the schema.
     """
     names = csv_names(source, options)
     schema = options.schema
@@ -59,7 +59,7 @@ def read_csv(source: Source, options: ReadingOptions) -> Records:
     if schema is None:
         schema = _inferred(source, options, names)
     if options.refuse_others and (others := [n for n in names if n not in schema.names]):
-        raise BadRecords(f"the schema has no column {others[0]!r}: add it, or allow others")
+        raise BadRecords(f"the schema has no column {others[0]!r}: add it, or allow other fields")
 
     def batches() -> Iterator[pa.RecordBatch]:
         for batch in csv_texts(source, options, names):
@@ -69,12 +69,12 @@ def read_csv(source: Source, options: ReadingOptions) -> Records:
 
 
 class CsvWriter:
-    """Writes CSV; columns that are nested are JSON text.
+    """Writer of CSV; nested columns are written as JSON text.
 
     Args:
-        out: Where to.
-        schema: Of the records.
-        options: How.
+        out: Output for the bytes.
+        schema: Schema of the records.
+        options: Options for writing.
     """
 
     def __init__(self, out: Output, schema: pa.Schema, options: WritingOptions) -> None:
@@ -101,7 +101,7 @@ class CsvWriter:
         """Write a batch.
 
         Raises:
-            BadRecords: CSV has nothing for the type of a column.
+            BadRecords: CSV does not support the type of a column.
         """
         with translated("the records cannot be written as CSV"):
             columns = list(batch.columns)
@@ -110,13 +110,13 @@ class CsvWriter:
             self._writer.write(pa.RecordBatch.from_arrays(columns, schema=self._schema))
 
     def close(self) -> None:
-        """Write the header, if there was no record."""
+        """Write the header if there were no records."""
         with translated("the records cannot be written as CSV"):
             self._writer.close()
 
 
 def _text_of(type_: pa.DataType) -> Callable[[pa.Array], pa.Array] | None:
-    """Return what makes text of a column for which CSV has no values."""
+    """Return the function that converts a column to text if CSV does not support its type."""
     if pa.types.is_nested(type_):
         return _as_json
     return base64_text if is_binary(type_) else None
@@ -130,19 +130,19 @@ def csv_names(source: Source, options: ReadingOptions) -> list[str]:
     """Return the names of the columns.
 
     Raises:
-        BadRecords: The content is no CSV.
+        BadRecords: The content is not CSV.
     """
     if not source.size:
-        raise BadRecords("the content is empty: CSV has a header, or a record")
+        raise BadRecords("the content is empty: CSV needs a header or a record")
     if not options.csv_header and options.schema is not None:
         return list(options.schema.names)
     with source.open() as stream:
-        # Each column takes a kilobyte here, whatever it has.
+        # Each column takes a kilobyte in the parser, even if it is empty.
         if stream.read(CHUNK_BYTES).partition(b"\n")[0].count(options.csv_separator.encode()) >= (
             COLUMNS_MAX
         ):
             raise BadRecords(
-                f"the first line has more than {COLUMNS_MAX:,} columns: is the separator right?"
+                f"the first line has more than {COLUMNS_MAX:,} columns: check the separator"
             )
     with source.open() as stream, translated(_DOING):
         reader = pcsv.open_csv(
@@ -152,14 +152,14 @@ def csv_names(source: Source, options: ReadingOptions) -> list[str]:
                 use_threads=False,
                 autogenerate_column_names=not options.csv_header,
             ),
-            # Only the names are wanted; rows are judged when they are read.
+            # Only the names are needed here; rows are checked when they are read.
             parse_options=_parsing(options, lambda _row: "skip"),
         )
         names: list[str] = reader.schema.names
         reader.close()
     for name, count in Counter(names).items():
         if count > 1:
-            raise BadRecords(f"column {name!r} is there twice: names are to differ")
+            raise BadRecords(f"duplicate column name {name!r}: names must be unique")
     return names
 
 
@@ -173,12 +173,12 @@ def csv_texts(
 
     Args:
         source: The content.
-        options: How it is read.
-        names: Of the columns.
-        on_odd_row: Told a row of another number of fields, says `skip` or `error`.
+        options: Options for reading.
+        names: Names of the columns.
+        on_odd_row: Called with a row that has another number of fields; returns `skip` or `error`.
 
     Raises:
-        BadRecords: The content is no CSV.
+        BadRecords: The content is not CSV.
     """
     with source.open() as stream:
         with translated(_DOING):

@@ -1,6 +1,6 @@
-"""Which formats there are, and how each is opened for reading and for writing.
+"""Table of formats, with their readers and writers.
 
-Owns the table. The formats are the modules beside this one.
+Owns the table. Does not own the formats, which are the other modules of this package.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from penstock.flow.processors.records.formats.model import (
 
 
 class Format(enum.Enum):
-    """A format of records."""
+    """Format of records."""
 
     JSON_LINES = "json-lines"
     JSON = "json"
@@ -61,9 +61,9 @@ MIME_TYPES: Final[Mapping[Format, str]] = {
 }
 
 CELLS_MAX: Final = 2 << 20
-"""A batch has as many values at most, rows times columns, unless it has one row."""
+"""Maximum number of values, rows times columns, of a batch with more than one row."""
 BATCH_BYTES_MAX: Final = 32 << 20
-"""A batch takes about as many bytes at most, unless it has one row."""
+"""Approximate maximum size in bytes of a batch with more than one row."""
 
 _READERS: Final[Mapping[Format, Callable[[Source, ReadingOptions], Records]]] = {
     Format.JSON_LINES: read_json_lines,
@@ -79,16 +79,16 @@ def read_records(format_: Format, source: Source, options: ReadingOptions) -> Re
     """Open content as records.
 
     Raises:
-        BadRecords: The content is not of the format, or does not fit the schema.
+        BadRecords: The content does not have the format, or does not fit the schema.
     """
     records = _READERS[format_](source, options)
     return Records(records.schema, _bounded(records.batches, options.record_max_bytes))
 
 
 def _bounded(batches: Iterator[pa.RecordBatch], bytes_max: int) -> Iterator[pa.RecordBatch]:
-    """Yield the records in batches of a bounded size; raises at one that is too long."""
+    """Yield the records in batches of a limited size; raise if a record is too long."""
     for batch in batches:
-        # Of most batches nothing more has to be known.
+        # For most batches this check is sufficient.
         if (
             batch.nbytes <= min(bytes_max, BATCH_BYTES_MAX)
             and batch.num_rows * batch.num_columns <= CELLS_MAX
@@ -115,7 +115,7 @@ def _of_bounded_length(
 
 
 def _of_bounded_size(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Cut batches of very many columns or bytes: as text, a value can take many times its bytes."""
+    """Split batches with very many columns or bytes: as text, a value may be many times larger."""
     for batch in batches:
         rows = min(
             CELLS_MAX // max(1, batch.num_columns),
@@ -142,7 +142,7 @@ def record_writer(
     """Open a writer of records; close it when all are written.
 
     Raises:
-        BadRecords: The format has nothing for a type of the schema.
+        BadRecords: The format does not support a type of the schema.
     """
     if format_ is Format.JSON_LINES:
         return JsonLinesWriter(out)

@@ -1,10 +1,10 @@
-"""A JSON list of objects, or objects after each other, as JSON lines.
+"""Converts a JSON list of objects, or a sequence of objects, to JSON lines.
 
-Owns the finding of where one record ends, over pieces of any size and for whole pieces at once.
-Whether what lies between is JSON, the parser of the lines says.
+Owns finding the end of each record, across pieces of any size and for whole pieces at once. The
+parser of the lines checks the JSON between these ends.
 
-Invariants: the bytes of a record are not changed but for line breaks outside of text, which are
-made blanks; as many bytes leave as come in; no record is longer in memory than it is.
+Invariants: the bytes of a record are not changed, except that line breaks outside of text become
+spaces. The output has as many bytes as the input. No record needs more memory than its size.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def read_json(source: Source, options: ReadingOptions) -> Records:
     """Read records.
 
     Raises:
-        BadRecords: The content is no list of objects, or its values fit no common type.
+        BadRecords: The content is not a list of objects, or its values have no common type.
     """
     return read_chunks(lambda: list_chunks(source, options.record_max_bytes), options)
 
@@ -63,13 +63,13 @@ def list_chunks(source: Source, record_max_bytes: int) -> Iterator[bytes]:
     """Yield the records of a list as chunks of lines.
 
     Raises:
-        BadRecords: The content is no list, or a record is too long.
+        BadRecords: The content is not a list, or a record is too long.
     """
     return chunks(_lines(source.open), record_max_bytes)
 
 
 class ListLines:
-    """Makes lines of a list, piece by piece."""
+    """Converts a list to lines, piece by piece."""
 
     def __init__(self) -> None:
         self._is_list: bool | None = None
@@ -84,7 +84,7 @@ class ListLines:
         """Return the next piece with each record on a line.
 
         Raises:
-            BadRecords: It cannot be a list of records.
+            BadRecords: The content is not a list of records.
         """
         data = self._held + data
         if self._is_list is None:
@@ -95,29 +95,29 @@ class ListLines:
             if first[0] not in b"[{":
                 raise BadRecords("the content is neither a JSON list nor an object")
             self._is_list = first[0] == b"["
-        # A backslash at the end belongs to what comes next, if it is not escaped itself.
+        # A trailing backslash escapes the next byte, unless it is escaped itself.
         run = len(data) - len(data.rstrip(b"\\"))
         self._held = data[len(data) - run % 2 :]
         data = data[: len(data) - run % 2]
         return self._lines(data) if data else b""
 
     def finish(self) -> None:
-        """Learn that this was all.
+        """Handle the end of the content.
 
         Raises:
             BadRecords: The list is not closed.
         """
         if self._is_list is None:
-            raise BadRecords("the content is empty: it is no JSON")
+            raise BadRecords("the content is empty, which is not valid JSON")
         if self._depth or self._in_text or self._held:
-            raise BadRecords("the content ends within a JSON value: it is cut")
+            raise BadRecords("the content ends within a JSON value: it is incomplete")
 
     def _lines(self, data: bytes) -> bytes:
         if self._ended:
             _check_end(data)
         plain = _ESCAPED.sub(b"__", data) if b"\\" in data else data
         every = np.frombuffer(plain, dtype=np.uint8)
-        # All that follows is on the few bytes that may matter.
+        # Everything below works only on the few bytes that may matter.
         places = np.flatnonzero((_OF_LISTS if self._is_list else _OF_OBJECTS)[every])
         if not len(places):
             return data
@@ -127,7 +127,9 @@ class ListLines:
         steps = np.where(outside, _STEP[marks], 0)
         depth = self._depth + np.cumsum(steps, dtype=np.int32)
         if int(depth.min()) < 0:
-            raise BadRecords("the content closes a bracket that was not opened: it is no JSON")
+            raise BadRecords(
+                "the content closes a bracket that was not opened, so it is not valid JSON"
+            )
         out = np.frombuffer(data, dtype=np.uint8).copy()
         out[places[outside & _BREAK[marks]]] = _SPACE
         if self._is_list:
@@ -148,7 +150,7 @@ class ListLines:
         return out.tobytes()
 
     def _count_records(self, inner: _Flags, ends: _Flags) -> None:
-        """Refuse commas with no object between them, some of which lines would hide."""
+        """Refuse commas without an object between them, some of which the lines would not show."""
         seen = self._in_record + np.cumsum(inner, dtype=np.int64)
         at_ends = seen[ends]
         self._in_record = int(seen[-1])
@@ -157,14 +159,14 @@ class ListLines:
         # A list may be empty.
         is_only_one = self._ended and not self._separators and len(at_ends) == 1
         if not is_only_one and (np.diff(at_ends, prepend=0) == 0).any():
-            raise BadRecords("between two commas of the JSON list there is no object")
+            raise BadRecords("an object is missing between two commas of the JSON list")
         self._separators += len(at_ends)
         self._in_record -= int(at_ends[-1])
 
 
 def _check_end(rest: bytes) -> None:
     if rest.strip():
-        raise BadRecords("something follows behind the end of the JSON list")
+        raise BadRecords("there is more content after the end of the JSON list")
 
 
 def _lines(open_: Callable[[], BinaryIO]) -> Iterator[bytes]:

@@ -1,11 +1,11 @@
-"""Records as JSON, one a line: reading.
+"""JSON lines: reading.
 
-Owns the cutting of content into chunks of whole lines, and what the types are without a schema. The
-parsing is Arrow's, a chunk at a time. Lists of objects come here as lines, too (`jsonarray`).
+Owns dividing content into chunks of whole lines, and the types without a schema. Arrow parses one
+chunk at a time. Lists of objects are converted to lines first (`jsonarray`).
 
-Without a schema content that is longer than one chunk is read twice: only then is it known which
-fields there are and what fits all their values. Text stays text, also where it looks like a date; a
-whole number beyond 64 bits is a double, unless a schema has it as decimal, of text.
+Without a schema, content longer than one chunk is read twice: the fields and their types are only
+known at the end. Text stays text, even if it looks like a date. An integer of more than 64 bits
+becomes a double, unless a schema declares it as a decimal, written as text.
 """
 
 from __future__ import annotations
@@ -32,15 +32,18 @@ from penstock.flow.processors.records.formats.model import (
 
 _BOM: Final = b"\xef\xbb\xbf"
 _NEWLINE: Final = ord("\n")
-_DOING: Final = "the content is no JSON of records"
+_DOING: Final = "the content is not valid JSON records"
 FIELDS_MAX: Final = 10_000
-"""Without a schema, content may have as many fields."""
+"""Maximum number of fields in content without a schema."""
 DEPTH_MAX: Final = 500
-"""A record may have as many levels of arrays and objects. Arrow's parser calls itself for each
-level: 100,000 levels exhaust its stack and end the process."""
+"""Maximum nesting of arrays and objects in a record.
+
+Arrow's parser recurses for each level: 100,000 levels exhaust its stack and end the process.
+"""
 _PIECE_BYTES: Final = 64 << 10
 _NO_SIGNS: Final = bytes(set(range(256)) - set(b'"[]{}'))
-# Values of all fields that are made at once: a record of two bytes is a row of all of them.
+# Values of all fields that are created at once: a record of two bytes becomes a row with all
+# fields.
 _CELLS_MAX: Final = 16 << 20
 
 
@@ -48,13 +51,13 @@ def read_json_lines(source: Source, options: ReadingOptions) -> Records:
     """Read records.
 
     Raises:
-        BadRecords: The content is no JSON, or its values fit no common type.
+        BadRecords: The content is not JSON, or its values have no common type.
     """
     return read_chunks(lambda: chunks(pieces(source.open), options.record_max_bytes), options)
 
 
 def read_chunks(open_: Callable[[], Iterator[bytes]], options: ReadingOptions) -> Records:
-    """Read records from chunks of whole lines, which may be asked for twice.
+    """Read records from chunks of whole lines; the chunks may be requested twice.
 
     Raises:
         BadRecords: As `read_json_lines`.
@@ -66,11 +69,11 @@ def read_chunks(open_: Callable[[], Iterator[bytes]], options: ReadingOptions) -
     tables: list[pa.Table | None] = []
     for chunk in open_():
         table = _parsed_alike(chunk, known)
-        # Only the records of the only chunk are kept.
+        # Only the records of a single chunk are kept.
         tables = [table] if not tables else [None]
         known = None if table is None else table.schema
         schema = _unified(schema, _found_in(chunk, table))
-        del table  # before the next ones are read: their memory is used again
+        del table  # before the next chunk is read: its memory is reused
     settled = pa.schema([pa.field(field.name, _settled(field.type)) for field in schema])
     [only] = tables or [_parse(b"")]
     if only is not None and settled == only.schema:
@@ -79,15 +82,15 @@ def read_chunks(open_: Callable[[], Iterator[bytes]], options: ReadingOptions) -
 
 
 def _parsed_alike(chunk: bytes, known: pa.Schema | None) -> pa.Table | None:
-    """Return the records of a chunk if all are alike; None: their fields have to be inferred.
+    """Return the records of a chunk if all have the same fields; None: fields must be inferred.
 
-    Arrow makes each field that it finds as long as there are records, and both may be many: it may
-    look for fields in small pieces alone.
+    For each field that it finds, Arrow allocates a column as long as the number of records, and
+    both may be large. Therefore it infers fields only from small pieces.
 
     Args:
         chunk: The records.
-        known: The fields of the chunk before, which this one has in most cases; or those of its
-            first records are taken.
+        known: Fields of the previous chunk, which usually match; None: those of the first records
+            are used.
     """
     if len(chunk) <= _PIECE_BYTES:
         return _parse(chunk)
@@ -98,8 +101,8 @@ def _parsed_alike(chunk: bytes, known: pa.Schema | None) -> pa.Table | None:
 
 
 def _parsed_as(chunk: bytes, known: pa.Schema) -> pa.Table | None:
-    """Return the records of a chunk if they have these fields and no others."""
-    # A record takes two bytes at least.
+    """Return the records of a chunk if they have exactly these fields; else None."""
+    # A record takes at least two bytes.
     if len(chunk) // 2 * (len(known) + 1) > _CELLS_MAX and (
         _ends_of(chunk) * (len(known) + 1) > _CELLS_MAX
     ):
@@ -111,14 +114,14 @@ def _parsed_as(chunk: bytes, known: pa.Schema) -> pa.Table | None:
 
 
 def _found_in(chunk: bytes, table: pa.Table | None) -> pa.Schema:
-    """Return what fits all values of a chunk.
+    """Return the schema that fits all values of a chunk.
 
     Args:
         chunk: The records.
-        table: What `_parsed_alike` returned of them.
+        table: Result of `_parsed_alike`.
 
     Raises:
-        BadRecords: There is none; or there are too many fields.
+        BadRecords: There is no such schema; or there are too many fields.
     """
     if table is not None:
         return table.schema
@@ -131,26 +134,26 @@ def _found_in(chunk: bytes, table: pa.Table | None) -> pa.Schema:
 
 
 def _unified(known: pa.Schema, more: pa.Schema) -> pa.Schema:
-    with translated("fields have values of types that do not fit together"):
+    with translated("the values of a field have incompatible types"):
         untimed = pa.schema([pa.field(field.name, _untimed(field.type)) for field in more])
         schema = pa.unify_schemas([known, untimed], promote_options="permissive")
     if len(schema) > FIELDS_MAX:
         raise BadRecords(
-            f"the records have more than {FIELDS_MAX:,} different fields: give a schema with those"
-            " that are needed"
+            f"the records have more than {FIELDS_MAX:,} different fields: specify a schema with "
+            "the fields that you need"
         )
     return schema
 
 
 def _check_fields(line: bytes) -> None:
-    """Refuse a long record of very many fields, those of its objects too."""
+    """Refuse a long record with very many fields, including those of nested objects."""
     if line.count(b":") <= FIELDS_MAX:
         return
     try:
         with translated(_DOING):
             left: list[object] = [orjson.loads(line)]
     except orjson.JSONDecodeError:
-        return  # Arrow's reader has the words for it.
+        return  # Arrow's reader reports the error
     count = 0
     while left:
         value = left.pop()
@@ -161,20 +164,20 @@ def _check_fields(line: bytes) -> None:
             left += value
     if count > FIELDS_MAX:
         raise BadRecords(
-            f"a record has {count:,} fields, more than {FIELDS_MAX:,}: give a schema with those"
-            " that are needed"
+            f"a record has {count:,} fields, more than {FIELDS_MAX:,}: specify a schema with the "
+            "fields that you need"
         )
 
 
 def _check_depth(chunk: bytes) -> None:
-    """Refuse records that nest too deeply; only lines of more than twice `DEPTH_MAX` bytes can."""
+    """Refuse records that nest too deeply; only lines longer than twice `DEPTH_MAX` bytes can."""
     whole = len(chunk) // DEPTH_MAX * DEPTH_MAX
     ends = np.frombuffer(chunk, np.uint8, whole) == _NEWLINE
     if len(chunk) <= 2 * DEPTH_MAX or ends.reshape(-1, DEPTH_MAX).any(axis=1).all():
-        return  # a line that is as long would be all of such a part
+        return  # such a part would be inside a long line
     start = 0
     while start < len(chunk):
-        # The last end of a line within reach: lines before it are too short.
+        # The last line end in reach: the lines before it are too short.
         end = chunk.rfind(b"\n", start, start + 2 * DEPTH_MAX)
         if end < 0:
             end = chunk.find(b"\n", start + 2 * DEPTH_MAX)
@@ -182,14 +185,14 @@ def _check_depth(chunk: bytes) -> None:
             line = chunk[start:end]
             if line.count(b"[") + line.count(b"{") > DEPTH_MAX and _depth(line) > DEPTH_MAX:
                 raise BadRecords(
-                    f"a record has more than {DEPTH_MAX} levels of arrays and objects: write what"
-                    " is deeper as text"
+                    f"a record has more than {DEPTH_MAX} levels of arrays and objects: write the "
+                    "deeper levels as text"
                 )
         start = end + 1
 
 
 def _depth(line: bytes) -> int:
-    """Return how many levels of arrays and objects are open at once at most."""
+    """Return the maximum number of arrays and objects that are open at once."""
     if b"\\" in line:
         line = line.replace(b"\\\\", b"").replace(b'\\"', b"")
     signs = np.frombuffer(line.translate(None, _NO_SIGNS), np.uint8)
@@ -201,7 +204,7 @@ def _depth(line: bytes) -> int:
 
 
 def _lines_of(chunk: bytes, size: int) -> Iterator[bytes]:
-    """Yield whole lines of a chunk, in pieces of at most a size unless one line is longer."""
+    """Yield whole lines of a chunk, in pieces up to a size; a longer line is a piece of its own."""
     start = 0
     while start < len(chunk):
         end = len(chunk)
@@ -216,17 +219,17 @@ def _lines_of(chunk: bytes, size: int) -> Iterator[bytes]:
 
 
 def pieces(open_: Callable[[], BinaryIO], size: int = CHUNK_BYTES) -> Iterator[bytes]:
-    """Yield the bytes of a stream, and close it in the end."""
+    """Yield the bytes of a stream, and close it at the end."""
     with open_() as stream:
         while piece := stream.read(size):
             yield piece
 
 
 def chunks(pieces: Iterator[bytes], record_max_bytes: int) -> Iterator[bytes]:
-    """Yield pieces of bytes as chunks that end with a line; blank chunks are left out.
+    """Yield pieces of bytes as chunks that end with a line; blank chunks are skipped.
 
     Raises:
-        BadRecords: A line is too long, or is no UTF-8.
+        BadRecords: A line is too long, or is not valid UTF-8.
     """
     first = next(pieces, b"").removeprefix(_BOM)
     kept: list[bytes] = []
@@ -254,12 +257,12 @@ def _checked(chunk: bytes) -> Iterator[bytes]:
     if chunk.isspace() or not chunk:
         return
     with translated(_DOING):
-        chunk.decode("utf-8")  # Arrow takes any bytes
+        chunk.decode("utf-8")  # Arrow does not check this
     yield chunk
 
 
 def _ends_of(chunk: bytes) -> int:
-    """Return the number of lines, a little faster than `bytes.count` does."""
+    """Return the number of lines, a little faster than `bytes.count`."""
     return int(np.count_nonzero(np.frombuffer(chunk, np.uint8) == _NEWLINE))
 
 
@@ -270,13 +273,13 @@ def _by_schema(
     refuse_others: bool,
     is_checked: bool = False,
 ) -> Records:
-    """Return the records by their schema; `is_checked` tells that none nests too deeply."""
+    """Return the records by their schema; `is_checked`: the nesting depth was already checked."""
     parse = line_parser(schema, refuse_others=refuse_others, is_checked=is_checked)
     records_max = _CELLS_MAX // (len(schema) + 1)
 
     def batches() -> Iterator[pa.RecordBatch]:
         for chunk in open_():
-            # A record takes two bytes at least.
+            # A record takes at least two bytes.
             if len(chunk) < 2 * records_max or _ends_of(chunk) < records_max:
                 yield parse(chunk)
                 continue
@@ -290,11 +293,11 @@ def _by_schema(
 def line_parser(
     schema: pa.Schema, *, refuse_others: bool, is_checked: bool = False
 ) -> Callable[[bytes], pa.RecordBatch]:
-    """Return what parses whole lines as records of a schema.
+    """Return a function that parses whole lines as records of a schema.
 
     Raises:
-        BadRecords: JSON cannot be of such a type; when it is called: a record is no JSON, or does
-            not fit.
+        BadRecords: JSON does not support a type. The returned function raises it if a record is
+            invalid or does not fit.
     """
     readable = pa.schema(
         [pa.field(field.name, _readable(field.type, field.name)) for field in schema]
@@ -335,7 +338,7 @@ def _parse(
 
 
 def _untimed(type_: pa.DataType) -> pa.DataType:
-    """Return the type without times: texts that look like times need not all do."""
+    """Return the type with text instead of times, because not all texts may be times."""
     if pa.types.is_timestamp(type_):
         return pa.string()
     if pa.types.is_list(type_):
@@ -346,7 +349,7 @@ def _untimed(type_: pa.DataType) -> pa.DataType:
 
 
 def _settled(type_: pa.DataType) -> pa.DataType:
-    """Return the type for what was found: nothing is only null."""
+    """Return the type for inferred values: a column with only nulls has the null type."""
     if pa.types.is_null(type_):
         return pa.string()
     if pa.types.is_list(type_):
@@ -357,9 +360,9 @@ def _settled(type_: pa.DataType) -> pa.DataType:
 
 
 def _readable(type_: pa.DataType, name: str) -> pa.DataType:
-    """Return the type that Arrow's reader is asked for; `fitted` makes the other of it."""
+    """Return the type that Arrow's reader is given; `fitted` converts it to the final type."""
     if pa.types.is_map(type_):
-        raise BadRecords(f"field {name!r}: JSON cannot be read as a map; use a struct")
+        raise BadRecords(f"field {name!r}: a map cannot be read from JSON; use a struct")
     if pa.types.is_temporal(type_) or pa.types.is_binary(type_):
         return pa.string()
     if pa.types.is_list(type_):

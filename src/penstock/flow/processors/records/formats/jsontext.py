@@ -1,10 +1,10 @@
-"""Columns as JSON text, and the writing of records as JSON lines or as a list.
+"""Converts columns to JSON text, and writes records as JSON lines or as a list.
 
-Owns what each type is in JSON. Works on whole columns: no loop over records, but for the few values
-that hold control characters and for types that are rare.
+Owns the JSON form of each type. Works on whole columns, without a loop over records, except for the
+few values with control characters and for rare types.
 
-A number that JSON has none for (NaN, infinity) is null; a time is ISO 8601, a date ``2026-01-31``;
-binary is base64; a decimal is a number.
+A number that JSON does not support (NaN, infinity) becomes null. A time is ISO 8601, a date
+``2026-01-31``, binary is base64, and a decimal is a number.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def json_text(column: pa.Array) -> pa.Array:
     """Return the JSON of each value as text, without nulls.
 
     Raises:
-        BadRecords: JSON has nothing for this type.
+        BadRecords: JSON does not support this type.
     """
     return pc.fill_null(_values(column), "null")
 
@@ -36,7 +36,7 @@ def json_objects(batch: pa.RecordBatch) -> pa.Array:
     """Return each record as a JSON object.
 
     Raises:
-        BadRecords: JSON has nothing for the type of a column.
+        BadRecords: JSON does not support the type of a column.
     """
     if not batch.num_columns:
         return pa.array(["{}"] * batch.num_rows, pa.string())
@@ -44,22 +44,22 @@ def json_objects(batch: pa.RecordBatch) -> pa.Array:
 
 
 def is_binary(type_: pa.DataType) -> bool:
-    """Say whether values of a type are bytes that need not be text."""
+    """Return whether values of a type are bytes that may not be text."""
     t = pa.types
     return bool(t.is_binary(type_) or t.is_large_binary(type_) or t.is_fixed_size_binary(type_))
 
 
 def base64_text(column: pa.Array) -> pa.Array:
-    """Return bytes as text."""
+    """Return bytes as base64 text."""
     values = [None if v is None else base64.b64encode(v).decode() for v in column.to_pylist()]
     return pa.array(values, pa.string())
 
 
 class JsonLinesWriter:
-    """Writes one object a line.
+    """Writer of one object per line.
 
     Args:
-        out: Where to.
+        out: Output for the bytes.
     """
 
     def __init__(self, out: Output) -> None:
@@ -69,19 +69,19 @@ class JsonLinesWriter:
         """Write a batch.
 
         Raises:
-            BadRecords: JSON has nothing for the type of a column.
+            BadRecords: JSON does not support the type of a column.
         """
         _write_joined(self._out, batch, "\n", "\n")
 
     def close(self) -> None:
-        """Do nothing: lines need no end."""
+        """Do nothing: lines have no end marker."""
 
 
 class JsonListWriter:
-    """Writes all objects as one list.
+    """Writer of all objects as one list.
 
     Args:
-        out: Where to.
+        out: Output for the bytes.
     """
 
     def __init__(self, out: Output) -> None:
@@ -92,7 +92,7 @@ class JsonListWriter:
         """Write a batch.
 
         Raises:
-            BadRecords: JSON has nothing for the type of a column.
+            BadRecords: JSON does not support the type of a column.
         """
         if batch.num_rows:
             self._out.write(self._before)
@@ -124,7 +124,7 @@ def _objects(names: list[str], columns: list[pa.Array]) -> pa.Array:
 
 
 def _values(column: pa.Array) -> pa.Array:
-    """Return the JSON of each value; null where the value is."""
+    """Return the JSON of each value; null values stay null."""
     type_ = column.type
     types = pa.types
     if is_text(type_) or types.is_string_view(type_):
@@ -133,7 +133,7 @@ def _values(column: pa.Array) -> pa.Array:
         return pc.cast(column, pa.string())
     if types.is_floating(type_):
         finite = pc.if_else(pc.is_finite(column), column, pa.scalar(None, type_))
-        # With its point, so that it is read as the same type again.
+        # With a decimal point, so that it is read as the same type again.
         text = pc.cast(finite, pa.string())
         return pc.replace_substring_regex(text, r"^(-?\d+)$", r"\1.0")
     if types.is_timestamp(type_):
@@ -170,7 +170,7 @@ def _in_quotes(text: pa.Array) -> pa.Array:
 
 def _times(column: pa.Array) -> pa.Array:
     zone = "" if column.type.tz is None else "Z"
-    # Text of a time is that of UTC.
+    # The text of a time is in UTC.
     naive = pc.cast(column, pa.timestamp(column.type.unit))
     text = pc.replace_substring(pc.cast(naive, pa.string()), " ", "T")
     return pc.binary_join_element_wise('"', text, f'{zone}"', "")
@@ -188,7 +188,7 @@ def _of_struct(column: pa.StructArray) -> pa.Array:
 def _of_list(column: pa.Array) -> pa.Array:
     if pa.types.is_fixed_size_list(column.type) or pa.types.is_large_list(column.type):
         column = pc.cast(column, pa.list_(column.type.value_type))
-    # `flatten` leaves out what null lists may hide; the lengths are those of the lists that are.
+    # `flatten` skips values hidden under null lists; the lengths are those of the visible lists.
     lengths = pc.fill_null(pc.list_value_length(column), 0)
     ends = pc.cumulative_sum(lengths)
     offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cast(ends, pa.int32())])

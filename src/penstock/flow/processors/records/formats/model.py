@@ -1,9 +1,9 @@
-"""What all formats have: where bytes come from, how records are read and written, what goes wrong.
+"""Common interfaces of all formats: source, options, records, writers and errors.
 
-Owns the interfaces and the one place where Arrow's errors become ours. Does not own any format.
+Owns the interfaces and the translation of Arrow's errors. Does not own any format.
 
-Invariant: records move as batches of columns; a batch is bounded in bytes, whatever the content's
-size, but for a single record that is as large as `record_max_bytes` allows.
+Invariant: records are processed as batches of columns. The size of a batch in bytes is limited,
+whatever the size of the content, except for a single record up to `record_max_bytes`.
 """
 
 from __future__ import annotations
@@ -27,35 +27,35 @@ BATCH_ROWS: Final = 8_192
 
 
 class BadRecords(ProcessError):
-    """The content is not of the format, or does not fit the schema."""
+    """The content does not have the format, or does not fit the schema."""
 
 
 def record_too_long(bytes_max: int) -> BadRecords:
-    """Return the error of a record that is longer than it may be."""
+    """Return the error for a record that exceeds the maximum size."""
     return BadRecords(
         f"a record is longer than {bytes_max:,} bytes: raise max_record, or check the format"
     )
 
 
 def no_memory_left(otherwise: str = "") -> BadRecords:
-    """Return the error of a process that runs out of memory while it handles records.
+    """Return the error for a process that runs out of memory while it handles records.
 
     Args:
-        otherwise: Another cause that is possible, such as `or the content is damaged`.
+        otherwise: Another possible cause, such as `or the content is damaged`.
     """
     return BadRecords(
-        f"the process ran out of its {memory_text()} while a processor handled these records"
-        f"{otherwise and f', {otherwise}'}. Other processors may have used the memory, so the"
-        " content may be whole: free memory or split the content, then send the FlowFile through"
-        " the processor again"
+        f"the process ran out of its {memory_text()} while a processor handled these "
+        f"records{otherwise and f', {otherwise}'}. Other processors may have used the memory, so "
+        "the content may be intact: free memory or split the content, then send the FlowFile "
+        "through the processor again"
     )
 
 
 class Output(Protocol):
-    """Where bytes are written to."""
+    """Destination of bytes."""
 
     def write(self, data: Buffer, /) -> int:
-        """Append all of some bytes; return how many."""
+        """Append all the bytes; return their number."""
         ...
 
 
@@ -64,8 +64,8 @@ class Source:
     """Content that may be read more than once.
 
     Attributes:
-        open: Returns a new stream, from the beginning.
-        size: Its length in bytes.
+        open: Returns a new stream at the beginning.
+        size: Length in bytes.
     """
 
     open: Callable[[], BinaryIO]
@@ -74,15 +74,15 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class ReadingOptions:
-    """How records are read.
+    """Options for reading records.
 
     Attributes:
-        schema: Names and types; None: as the content has them, or as they look like.
-        csv_separator: Between the fields of a line.
-        csv_header: Whether the first line has the names.
+        schema: Names and types; None: those of the content, or inferred ones.
+        csv_separator: Separator between the fields of a line.
+        csv_header: Whether the first line contains the names.
         infer_types: Whether CSV without a schema has numbers and booleans, or only text.
-        refuse_others: Whether fields that the schema does not name are an error, not left out.
-        record_max_bytes: A longer record is an error.
+        refuse_others: Whether fields that are missing in the schema are an error, or are dropped.
+        record_max_bytes: Maximum size of a record; a longer one is an error.
     """
 
     schema: pa.Schema | None = None
@@ -93,17 +93,17 @@ class ReadingOptions:
     record_max_bytes: int = RECORD_MAX_BYTES
 
     def without_schema(self) -> ReadingOptions:
-        """Return the same for records of any fields."""
+        """Return the same options without a schema."""
         return replace(self, schema=None, refuse_others=False)
 
 
 @dataclass(frozen=True, slots=True)
 class WritingOptions:
-    """How records are written.
+    """Options for writing records.
 
     Attributes:
-        csv_separator: Between the fields of a line.
-        csv_header: Whether the names are the first line.
+        csv_separator: Separator between the fields of a line.
+        csv_header: Whether the first line contains the names.
     """
 
     csv_separator: str = ","
@@ -115,8 +115,8 @@ class Records:
     """Records of one content.
 
     Attributes:
-        schema: Of all batches.
-        batches: To be gone through once; raises `BadRecords` where the content is broken.
+        schema: Schema of all batches.
+        batches: Iterator that may be used once; raises `BadRecords` where the content is invalid.
     """
 
     schema: pa.Schema
@@ -124,37 +124,37 @@ class Records:
 
 
 class RecordWriter(Protocol):
-    """Writes batches of one schema to a stream."""
+    """Writer of batches with one schema to a stream."""
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Write a batch.
 
         Raises:
-            BadRecords: The format has no place for such values.
+            BadRecords: The format does not support a value.
         """
         ...
 
     def close(self) -> None:
-        """Write what belongs to the end; the stream stays open."""
+        """Write the end of the content; the stream stays open."""
         ...
 
 
 def common_schema(schemas: Sequence[pa.Schema]) -> pa.Schema:
-    """Return the fields of all, each with a type that fits all; any may be missing.
+    """Return all fields, each with a common type; any field may be null.
 
     Raises:
-        BadRecords: A field has types that do not fit together.
+        BadRecords: A field has incompatible types.
     """
-    with translated("they have fields of types that do not fit together"):
+    with translated("their fields have incompatible types"):
         common = pa.unify_schemas(list(schemas), promote_options="permissive")
     return pa.schema([field.with_nullable(nullable=True) for field in common])
 
 
 class Sink:
-    """What Arrow's writers write to: they close what they are given, and the content is ours.
+    """Output for Arrow's writers, which close their output, although the content must stay open.
 
     Args:
-        out: Where to.
+        out: The actual output.
     """
 
     def __init__(self, out: Output) -> None:
@@ -162,32 +162,32 @@ class Sink:
         self.closed = False
 
     def write(self, data: Buffer, /) -> int:
-        """Pass on."""
+        """Write to the actual output."""
         return self._out.write(data)
 
     def flush(self) -> None:
         """Do nothing."""
 
     def close(self) -> None:
-        """Remember; the stream stays open."""
+        """Record the close; the actual output stays open."""
         self.closed = True
 
 
 @contextlib.contextmanager
 def translated(doing: str) -> Iterator[None]:
-    """Have what Arrow raises leave the block as `BadRecords`; errors of ours pass.
+    """Context that converts Arrow's exceptions to `BadRecords`; Penstock errors are passed on.
 
     Raises:
-        BadRecords: What Arrow said, after what was being done; or that memory ran out.
+        BadRecords: Arrow's message after a description of the operation; or a lack of memory.
     """
     try:
         yield
     except (MemoryError, SystemError) as error:
-        # Before the others: Arrow's error of this kind is one of those, too.
+        # Checked first: Arrow's exception for this is also one of the others.
         if not is_out_of_memory(error):
             raise
         raise no_memory_left() from None
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        # A message may hold the value at fault, however long.
+        # The message may contain the invalid value, of any length.
         text = " ".join(str(error).split())[:500] or type(error).__name__
         raise BadRecords(f"{doing}: {text}") from None

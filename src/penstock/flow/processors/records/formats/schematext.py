@@ -1,10 +1,10 @@
-"""A schema as users write it: ``id long not null, name string, tags array<string>``.
+"""Schema in the notation of users: ``id long not null, name string, tags array<string>``.
 
-Owns the notation, which is that of Spark's DDL, so that one text serves both. Does not own the
+Owns the notation, which is that of Spark's DDL, so that one text works for both. Does not own the
 types, which are Arrow's.
 
     schema   field ("," field)*
-    field    name type ("not null")?                names of unusual characters in backticks
+    field    name type ("not null")?                unusual names in backticks
     type     string, boolean, byte, short, int, long, float, double, date, timestamp, binary,
              decimal(p, s), array<type>, map<type, type>, struct<name: type, …>
 """
@@ -37,19 +37,19 @@ def parse_schema(text: str) -> pa.Schema:
     """Parse a schema.
 
     Raises:
-        InvalidRequest: It is none; the message says at which character.
+        InvalidRequest: The text is invalid; the message names the position.
     """
     reader = _Reader(text)
     fields = reader.fields("", "")
     names = [field.name for field in fields]
     for name in names:
         if names.count(name) > 1:
-            raise InvalidRequest(f"schema: field {name!r} is there twice: leave one out")
+            raise InvalidRequest(f"schema: duplicate field {name!r}: remove one")
     return pa.schema(fields)
 
 
 class _Reader:
-    """Reads one text, from left to right."""
+    """Parser of one text, from left to right."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -65,7 +65,7 @@ class _Reader:
             type_ = self._type()
             required = self._take(_NOT_NULL) is not None
             if required and colon:
-                raise self._wrong("only a field of the record itself can be not null")
+                raise self._wrong("only a top-level field can be not null")
             found.append(pa.field(name, type_, nullable=not required))
             if self._skip(","):
                 continue
@@ -76,7 +76,7 @@ class _Reader:
     def _type(self) -> pa.DataType:
         self._depth += 1
         if self._depth > _MAX_DEPTH:
-            raise self._wrong(f"types nest deeper than {_MAX_DEPTH}; simplify")
+            raise self._wrong(f"types nest deeper than {_MAX_DEPTH} levels; simplify")
         start = self._at
         match = self._take(_WORD)
         word = "" if match is None else match[1].lower()
@@ -119,14 +119,16 @@ class _Reader:
             self._expect(")")
         if not (1 <= digits <= _MAX_DIGITS and scale <= digits):
             raise self._wrong(
-                f"a decimal has 1 to {_MAX_DIGITS} digits, and no more behind the point"
+                f"a decimal has 1 to {_MAX_DIGITS} digits, and its scale must not be larger"
             )
         return pa.decimal128(digits, scale)
 
     def _name(self) -> str:
         match = self._take(_NAME)
         if match is None:
-            raise self._wrong("the name of a field is expected, in backticks if it is unusual")
+            raise self._wrong(
+                "the name of a field is expected, in backticks if it has special characters"
+            )
         return match[2] or match[1].replace("``", "`")
 
     def _number(self) -> int:
