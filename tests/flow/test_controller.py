@@ -280,7 +280,7 @@ def test_bulletins_and_the_log_name_the_component(
     assert said
     ids = {one.name: one.id for one in controller.status().components}
     assert said[0].component == ids["Mark"]
-    assert said[0].message == "raised ValueError: it broke; it is left alone for 1000 ms"
+    assert said[0].message == "raised ValueError: it broke; it yields for 1000 ms"
     logged = [text for text in caplog.messages if "it broke" in text]
     assert logged[0].startswith(f"Mark ({ids['Mark']}) raised ValueError")
     connection = controller.status().connections[0]
@@ -325,7 +325,7 @@ def test_a_start_that_fails_leaves_nothing_behind(world: World) -> None:
     world.open().close()
     (Path(world.folder) / "flow.json").write_bytes(b"{")
     before = set(threading.enumerate())
-    with pytest.raises(CorruptData, match="restore it"):
+    with pytest.raises(CorruptData, match="restore the file"):
         world.open()
     assert set(threading.enumerate()) <= before
     (Path(world.folder) / "flow.json").unlink()

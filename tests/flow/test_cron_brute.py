@@ -200,7 +200,7 @@ def test_every_expression_can_be_described(
         (
             "0 0 0 1,L-2W * ? 2026-2030",
             (
-                "at 00:00:00, on day 1 and the weekday nearest to 2 days before the last one "
+                "at 00:00:00, on day 1 and the weekday nearest to 2 days before the last day "
                 "of the month, in 2026 to 2030"
             ),
         ),

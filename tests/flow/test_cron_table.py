@@ -446,7 +446,7 @@ def test_an_error_says_what_is_allowed() -> None:
     with pytest.raises(CronError) as caught:
         CronExpression.parse("0 60 * * * ?")
     assert str(caught.value) == (
-        "60 is no minute: it takes 0 to 59, with , - * /\n    0 60 * * * ?\n      ^^"
+        "60 is not a valid minute: it takes 0 to 59, with , - * /\n    0 60 * * * ?\n      ^^"
     )
 
 

@@ -112,7 +112,7 @@ def test_a_mistake_is_found_at_its_character(text: str, character: int) -> None:
 
 
 def test_a_constant_that_will_not_do_is_found_at_once() -> None:
-    with pytest.raises(InvalidRequest, match="whole number"):
+    with pytest.raises(InvalidRequest, match="integer"):
         parse_expression("five", INT.parse)
 
 

@@ -44,7 +44,7 @@ def test_an_expression_that_does_not_work_out_sets_nothing_and_fails() -> None:
         runner.enqueue(n="2")
         runner.run()
         [failed], [sent] = runner.sent("failure"), runner.sent("success")
-    assert "no number" in failed.attributes["error.reason"]
+    assert "not a number" in failed.attributes["error.reason"]
     assert "a" not in failed.attributes
     assert sent.attributes["b"] == "3"
 

@@ -168,7 +168,7 @@ def test_bad_names_and_counts_fail_with_the_reason(pair: Pair) -> None:
     pair.notify.enqueue(id="a", n="x")
     pair.notify.run()
     reasons = [sent.attributes["error.reason"] for sent in pair.notify.sent("failure")]
-    assert ["is empty" in reasons[0], "invalid: use 1" in reasons[1], "whole" in reasons[2]] == [
+    assert ["is empty" in reasons[0], "invalid: use 1" in reasons[1], "integer" in reasons[2]] == [
         True,
         True,
         True,

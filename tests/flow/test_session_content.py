@@ -182,7 +182,7 @@ def test_streams_that_read_are_closed_at_the_end(world: World) -> None:
 
 def test_reading_all_is_bounded(world: World) -> None:
     session, flowfile = taken(world, b"12345")
-    with pytest.raises(InvalidRequest, match="5 bytes of content, more than the 4"):
+    with pytest.raises(InvalidRequest, match="5 bytes of content, more than the limit of 4"):
         session.read_all(flowfile, max_bytes=4)
     assert sent(world, session, flowfile) == [b"12345"]
 
@@ -244,7 +244,7 @@ def test_a_full_disk_that_takes_earlier_appends_with_it_rolls_back_at_the_commit
         failing(fs, session.append(flowfile), b"x" * 1_000_000)
     assert session.read_all(flowfile) == b"old"
     session.transfer(flowfile, "success")
-    with pytest.raises(Unavailable, match="what was appended"):
+    with pytest.raises(Unavailable, match="the bytes appended"):
         session.commit()
     assert world.contents("a") == [b"old"]
     world.check()

@@ -170,7 +170,7 @@ def test_damage_is_named_and_the_rest_is_imported(show: Show, data: Path, nifi: 
     assert code == 1
     assert "7 FlowFiles imported into Make.success → Log, 1 lost to damage" in out
     assert "the file ends within" in err
-    assert "neither SWAP nor a version" in err
+    assert "neither with SWAP nor with a version" in err
     assert len(queued(data)) == 7
 
 

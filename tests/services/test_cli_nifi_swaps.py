@@ -71,7 +71,7 @@ def test_damage_is_named_and_the_rest_is_read(
         (0, None),
     ]
     assert "the file ends within" in err
-    assert "neither SWAP nor a version" in err
+    assert "neither with SWAP nor with a version" in err
 
 
 def test_what_is_not_there(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

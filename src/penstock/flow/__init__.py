@@ -1,1 +1,1 @@
-"""Flows: FlowFiles, their queues that swap to disk, sessions, scheduling and processors."""
+"""Flows: FlowFiles, queues that swap to disk, sessions, scheduling and processors."""

@@ -1,9 +1,9 @@
-"""What goes wrong while FlowFiles are processed, named by what happens next.
+"""Errors while FlowFiles are processed, and their consequences.
 
-ProcessError        the processor expected it: rolled back, FlowFiles penalized, no yield
-SessionMisuse       the processor is written wrongly: rolled back, penalized, it is yielded
-ContentMissing      the content of a FlowFile is gone: rolled back, that FlowFile is taken out
-Terminated          the thread was given up: let go of everything, nothing works any more
+ProcessError        expected by the processor: rollback, FlowFiles penalized, no yield
+SessionMisuse       mistake in the processor: rollback, FlowFiles penalized, processor yields
+ContentMissing      content of a FlowFile is missing: rollback, the FlowFile is removed
+Terminated          thread was abandoned: release all resources, every further call fails
 """
 
 from __future__ import annotations
@@ -12,19 +12,22 @@ from penstock.core.errors import Closed, NotFound, PenstockError
 
 
 class ProcessError(PenstockError):
-    """This could not be processed now, which the processor knows to happen.
+    """Expected failure of a processor.
 
-    Raised out of a trigger, the session is rolled back, its FlowFiles are penalized, and others are
-    processed at once.
+    If a trigger raises it, the session is rolled back, its FlowFiles are penalized, and other
+    FlowFiles are processed at once.
     """
 
 
 class SessionMisuse(PenstockError):
-    """A process session was used against its rules; it was rolled back. Mend the processor."""
+    """A processor violated the rules of its process session, which was rolled back.
+
+    Fix the processor.
+    """
 
 
 class ContentMissing(NotFound):
-    """The content of a FlowFile is not there; at the rollback the FlowFile is taken out."""
+    """The content of a FlowFile is missing; the rollback removes the FlowFile from the flow."""
 
 
 class Terminated(Closed):

@@ -1,10 +1,10 @@
-"""The FlowFile: what moves through a flow, attributes and a claim on content.
+"""FlowFile: attributes and a claim on content that move through a flow.
 
-Owns the value and the names that every FlowFile has. Does not own where one is (a queue, a swap
+Owns the value and the names that every FlowFile has. Does not own its location (a queue, a swap
 file, a process session) nor its bytes.
 
-Invariants: immutable, so that threads share it and a change makes a new one with the same id; the
-id is unique for the life of a repository; attributes are text, and `uuid` never changes.
+Invariants: immutable, so that threads share it and a change creates a new version with the same id.
+The id is unique in the repository for all time. Attributes are text, and `uuid` never changes.
 """
 
 from __future__ import annotations
@@ -24,22 +24,23 @@ MIME_TYPE: Final = "mime.type"
 
 
 class FlowFile(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """One FlowFile. Fields and their meaning are NiFi's.
+    """One FlowFile. The fields and their meaning are NiFi's.
 
-    A struct that the garbage collector does not walk: there are many, and they hold no cycles.
+    A struct that the garbage collector does not track, because there are many, and they contain no
+    cycles.
 
     Attributes:
-        id: Number of the record, of the repository's sequence.
+        id: Number from the repository's sequence.
         attributes: Text by name; never changed in place.
         size: Length of the content in bytes.
-        claim: Where the content is; None if there is none.
-        content_offset: Where this FlowFile's content begins in the claim, in bytes.
-        entry_ms: When it entered this system, epoch milliseconds; its age counts from here.
-        lineage_start_ms: When its oldest ancestor entered.
-        lineage_index: Orders those of one millisecond.
-        queued_ms: When it was last put into a queue.
-        queue_index: Orders those of one millisecond.
-        penalty_until_ms: Not handed out before then; 0: not penalized.
+        claim: Claim that holds the content; None if there is none.
+        content_offset: Start of this FlowFile's content in the claim, in bytes.
+        entry_ms: Time of entry into this system, epoch milliseconds; its age counts from here.
+        lineage_start_ms: Time of entry of its oldest ancestor.
+        lineage_index: Order of FlowFiles with the same `lineage_start_ms`.
+        queued_ms: Time of its last entry into a queue.
+        queue_index: Order of FlowFiles with the same `queued_ms`.
+        penalty_until_ms: It cannot be taken before this time; 0: not penalized.
     """
 
     id: int
@@ -55,5 +56,5 @@ class FlowFile(msgspec.Struct, frozen=True, gc=False, array_like=True):
     penalty_until_ms: int = 0
 
     def is_penalized(self, now_ms: int) -> bool:
-        """Say whether it must not be handed out yet."""
+        """Return whether it is penalized at this time."""
         return self.penalty_until_ms > now_ms

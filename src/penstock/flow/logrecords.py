@@ -1,6 +1,6 @@
-"""How the log of a flow says which component a message is about.
+"""Field of log records that names the component of a message.
 
-Owns the name of the field of a log record, which whoever logs gives and bulletins read.
+Owns the name of the field, which log calls set and bulletins read.
 """
 
 from __future__ import annotations
@@ -11,5 +11,5 @@ COMPONENT: Final = "component"  # its id
 
 
 def of_component(component_id: str) -> dict[str, object]:
-    """Return what a call of a logger is given as `extra`."""
+    """Return the argument `extra` for a call of a logger."""
     return {COMPONENT: component_id}

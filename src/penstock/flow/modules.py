@@ -114,7 +114,7 @@ class FlowModules:
         self.check(path, what)
         for folder in self._folders:
             if str(folder) not in sys.path:
-                # Last, so that no file in it replaces a module of somebody else.
+                # At the end, so that no file in it replaces another module.
                 sys.path.append(str(folder))
         return load(path, what)
 
@@ -137,13 +137,13 @@ class FlowModules:
 
 
 class ServiceModules:
-    """The list of the service, for processors, which are made from a flow's file; none at first."""
+    """List of modules of the service, for processors created from a flow's file; empty at first."""
 
     def __init__(self) -> None:
         self._modules = FlowModules()
 
     def set(self, modules: FlowModules) -> None:
-        """Replace the list; the service does so before it opens a flow."""
+        """Replace the list; the service does this before it opens a flow."""
         self._modules = modules
 
     def get(self) -> FlowModules:
@@ -155,7 +155,9 @@ SERVICE_MODULES = ServiceModules()
 
 
 def load(path: str, what: str) -> object:
-    """Import a module that was allowed and return what a path names in it; None: nothing.
+    """Import an allowed module and return the object that a path names.
+
+    None: the module does not have the name.
 
     Raises:
         InvalidRequest: It is not an import path, or the module cannot be imported.
@@ -171,7 +173,7 @@ def load(path: str, what: str) -> object:
         if isinstance(error, ModuleNotFoundError) and module.startswith(error.name or "\0"):
             raise NotFound(f"{what} {path}: module {error.name} does not exist") from error
         raise InvalidRequest(f"{what} {path}: {error}: fix the module's imports") from error
-    except (Exception, SystemExit) as error:  # a user's module may raise anything at all
+    except (Exception, SystemExit) as error:  # a user's module may raise any exception
         raise InvalidRequest(
             f"{what} {path}: the module cannot be imported ({type(error).__name__}: {error}): "
             "fix it"
@@ -192,7 +194,7 @@ def _find(module: str, folder: Path | None = None) -> ModuleSpec | None:
 
     Args:
         module: Its dotted name.
-        folder: Where its first package is; None: wherever an import would find it.
+        folder: Folder of its first package; None: any folder in which an import would find it.
     """
     search: Sequence[str] | None = None if folder is None else [str(folder)]
     names = module.split(".")
@@ -259,5 +261,5 @@ def _names_in(spec: ModuleSpec, where: str) -> frozenset[str] | None:
             names.add(node.id)
         elif isinstance(node, ast.alias):
             names.add((node.asname or node.name).partition(".")[0])
-    # A star import or `__getattr__` gives a module names that its source does not show.
+    # A star import or `__getattr__` adds names that the source does not show.
     return None if names & {"*", "__getattr__"} else frozenset(names)

@@ -1,10 +1,10 @@
-"""Prioritizers that users write: found by import path, and kept from breaking a queue.
+"""Prioritizers that users write: found by import path, and guarded to protect queues.
 
-Owns the finding, and what becomes of a key that is none. Does not own the order (`prioritizers`),
-nor the list of modules that flows may name (`modules`).
+Owns finding them, and the handling of invalid keys. Does not own the order (`prioritizers`), nor
+the list of modules that flows may name (`modules`).
 
-Invariants: whatever a user's prioritizer returns or raises, keys compare with each other and always
-in the same way; what has no right key comes last, and that is logged once.
+Invariants: whatever a user's prioritizer returns or raises, keys can be compared with each other,
+always with the same result. A FlowFile without a valid key comes last, which is logged once.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ _WRONG_KEY: Final = (_WRONG,)
 
 @runtime_checkable
 class HasKey(Protocol):
-    """What a user's prioritizer needs: a class without arguments that has this method."""
+    """User's prioritizer: a class whose constructor takes no arguments, with this method."""
 
     def key(self, flowfile: FlowFile) -> object:
-        """Return a number, a text, bytes, None or a tuple of such; less comes first."""
+        """Return a number, a text, bytes, None or a tuple of these; the lowest comes first."""
         ...
 
 
 class OwnPrioritizer:
-    """A user's prioritizer, guarded.
+    """User's prioritizer with a guard.
 
     Args:
-        path: Where it was found; it names the order in swap files.
-        own: The user's.
+        path: Its import path, which is the name of the order in swap files.
+        own: The user's object.
     """
 
     def __init__(self, path: str, own: HasKey) -> None:
@@ -48,14 +48,14 @@ class OwnPrioritizer:
         self._complained = False
 
     def key(self, flowfile: FlowFile) -> tuple[object, ...]:
-        """Return a key that compares with every other."""
+        """Return a key that can be compared with every other."""
         try:
             return _comparable(self._own.key(flowfile))
-        except Exception as error:  # noqa: BLE001 - a user's code must not break the queue
+        except Exception as error:  # noqa: BLE001 - user code must not break the queue
             if not self._complained:
                 self._complained = True
                 _logger.warning(
-                    "prioritizer %s gives no key for FlowFile %d, which comes last: %s: %s",
+                    "prioritizer %s returns no valid key for FlowFile %d, which comes last: %s: %s",
                     self.name,
                     flowfile.id,
                     type(error).__name__,
@@ -69,10 +69,10 @@ def prioritizer_of(text: str, modules: FlowModules) -> Prioritizer:
 
     Args:
         text: `PriorityAttributePrioritizer`, or `package.module:Class`.
-        modules: The modules that flows may name.
+        modules: Modules that flows may name.
 
     Raises:
-        InvalidRequest: There is none, a flow may not name it, or it is not a prioritizer.
+        InvalidRequest: It does not exist, a flow may not name it, or it is not a prioritizer.
     """
     if ":" not in text:
         return prioritizer_named(text)
@@ -95,10 +95,10 @@ def prioritizer_of(text: str, modules: FlowModules) -> Prioritizer:
 
 
 def check_prioritizer(text: str, modules: FlowModules) -> None:
-    """Check that a flow may use a prioritizer. Imports nothing.
+    """Check that a flow may use a prioritizer, without importing anything.
 
     Raises:
-        InvalidRequest: As `prioritizer_of`, as far as that can be seen without the class.
+        InvalidRequest: The errors of `prioritizer_of` that can be detected without the class.
     """
     if ":" not in text:
         prioritizer_named(text)
@@ -112,7 +112,7 @@ def check_prioritizer(text: str, modules: FlowModules) -> None:
 def _comparable(value: object) -> tuple[object, ...]:
     if isinstance(value, bool | int | float):
         if isinstance(value, float) and math.isnan(value):
-            raise ValueError("a key that is no number (NaN) compares with nothing")
+            raise ValueError("the key is NaN, which cannot be compared")
         return (_NUMBER, value)
     if isinstance(value, str):
         return (_TEXT, value)
@@ -122,4 +122,6 @@ def _comparable(value: object) -> tuple[object, ...]:
         return (_SEVERAL, tuple(_comparable(part) for part in value))
     if value is None:
         return (_NONE,)
-    raise TypeError(f"a key is a number, text, bytes, None or a tuple, not {type(value).__name__}")
+    raise TypeError(
+        f"a key must be a number, text, bytes, None or a tuple, not {type(value).__name__}"
+    )

@@ -1,8 +1,8 @@
-"""Prioritizers: in which order a queue hands out its FlowFiles.
+"""Prioritizers: the order of a queue's FlowFiles.
 
-Owns the protocol, the four standard ones, and the order that a list of them makes. Does not own
-the queue. Invariant: a prioritizer is a pure function of the FlowFile, so that a swap file that was
-sorted by it once stays sorted by it; what makes two of a kind different is in its name.
+Owns the protocol, the four standard ones, and the order that a list of them defines. Does not own
+the queue. Invariant: a prioritizer is a pure function of the FlowFile, so that a swap file that it
+sorted stays sorted. Two prioritizers with different keys have different names.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _INT64_MAX: Final = (1 << 63) - 1
 
 
 class Key(Protocol):
-    """Something that compares with its like."""
+    """Value that can be compared with others of its kind."""
 
     def __lt__(self, other: Any, /) -> bool:
-        """Say whether this one comes first."""
+        """Return whether this one comes first."""
         ...
 
 
 class Prioritizer(Protocol):
-    """What comes first; a user's own needs these two.
+    """Prioritizer; one of a user needs these two members.
 
     Attributes:
-        name: Its name with its arguments; two of the same name give the same keys.
+        name: Its name with its arguments; two with the same name return the same keys.
     """
 
     @property
@@ -43,81 +43,81 @@ class Prioritizer(Protocol):
         ...
 
     def key(self, flowfile: FlowFile) -> Key:
-        """Return what compares less for what comes first."""
+        """Return the key; the lowest key comes first."""
         ...
 
 
 @runtime_checkable
 class BatchPrioritizer(Protocol):
-    """A prioritizer that makes many keys at once, for speed."""
+    """Prioritizer that computes many keys at once, for speed."""
 
     def keys(self, flowfiles: Sequence[FlowFile]) -> Sequence[tuple[object, ...]]:
-        """Return the keys of many, the same as one by one: tuples of the same length."""
+        """Return the keys of many FlowFiles, as `key` would: tuples of equal length."""
         ...
 
 
 class FirstInFirstOut:
-    """The one that was put into a queue last comes last."""
+    """FlowFiles in the order in which they entered the queue."""
 
     name = "FirstInFirstOutPrioritizer"
 
     def key(self, flowfile: FlowFile) -> Key:
-        """Return when it was queued."""
+        """Return the time of entry into the queue."""
         return (flowfile.queued_ms, flowfile.queue_index)
 
     def keys(self, flowfiles: Sequence[FlowFile]) -> Sequence[tuple[object, ...]]:
-        """Return the keys of many."""
+        """Return the keys of many FlowFiles."""
         return [(one.queued_ms, one.queue_index) for one in flowfiles]
 
 
 class OldestFlowFileFirst:
-    """The one whose oldest ancestor entered the system first."""
+    """The FlowFile whose oldest ancestor entered the system first."""
 
     name = "OldestFlowFileFirstPrioritizer"
 
     def key(self, flowfile: FlowFile) -> Key:
-        """Return when its lineage began."""
+        """Return the start of its lineage."""
         return (flowfile.lineage_start_ms, flowfile.lineage_index)
 
     def keys(self, flowfiles: Sequence[FlowFile]) -> Sequence[tuple[object, ...]]:
-        """Return the keys of many."""
+        """Return the keys of many FlowFiles."""
         return [(one.lineage_start_ms, one.lineage_index) for one in flowfiles]
 
 
 class NewestFlowFileFirst:
-    """The exact reverse of the oldest first."""
+    """The exact reverse of `OldestFlowFileFirst`."""
 
     name = "NewestFlowFileFirstPrioritizer"
 
     def key(self, flowfile: FlowFile) -> Key:
-        """Return when its lineage began, negated."""
+        """Return the negated start of its lineage."""
         return (-flowfile.lineage_start_ms, -flowfile.lineage_index)
 
     def keys(self, flowfiles: Sequence[FlowFile]) -> Sequence[tuple[object, ...]]:
-        """Return the keys of many."""
+        """Return the keys of many FlowFiles."""
         return [(-one.lineage_start_ms, -one.lineage_index) for one in flowfiles]
 
 
 class PriorityAttribute:
-    """By the attribute `priority`: whole numbers, smaller first, then other text, then none."""
+    """By the attribute `priority`: integers ascending, then other text, then none."""
 
     name = "PriorityAttributePrioritizer"
 
     def key(self, flowfile: FlowFile) -> Key:
-        """Return what the attribute says."""
+        """Return the key for the attribute's value."""
         return _priority(flowfile.attributes.get(PRIORITY))
 
     def keys(self, flowfiles: Sequence[FlowFile]) -> Sequence[tuple[object, ...]]:
-        """Return the keys of many."""
+        """Return the keys of many FlowFiles."""
         return [_priority(one.attributes.get(PRIORITY)) for one in flowfiles]
 
 
-# Few texts come again and again, and equal keys that are one object compare at once.
+# Few texts are used again and again, and equal keys that are one object compare fast.
 @lru_cache(maxsize=4_096)
 def _priority(text: str | None) -> tuple[int, int, str]:
     if text is None:
         return (2, 0, "")
-    # NiFi trims what Java does: everything up to and with the space.
+    # NiFi trims the same characters as Java: all up to and including the space.
     trimmed = text.strip("".join(map(chr, range(33))))
     if _INTEGER.fullmatch(trimmed):
         number = int(trimmed)
@@ -136,25 +136,25 @@ def prioritizer_named(name: str) -> Prioritizer:
     """Return a standard prioritizer by NiFi's name, with or without its package.
 
     Raises:
-        InvalidRequest: There is none of this name.
+        InvalidRequest: No standard prioritizer has this name.
     """
     short = name.rpartition(".")[2]
     if short not in STANDARD:
         raise InvalidRequest(
-            f"there is no prioritizer {name!r}; use one of {', '.join(STANDARD)}, or a class of "
-            "your own by its import path, package.module:Class"
+            f"unknown prioritizer {name!r}; use one of {', '.join(STANDARD)}, or your own class "
+            "by its import path, package.module:Class"
         )
     return STANDARD[short]()
 
 
 class SortOrder:
-    """The order of a list of prioritizers; then by place of the content, so that reads are in line.
+    """Order of a list of prioritizers, then of the content, so that reads are sequential.
 
     Args:
-        prioritizers: The first that tells two FlowFiles apart decides.
+        prioritizers: Each orders FlowFiles that are equal for the previous ones.
 
     Attributes:
-        text: What the order is, for swap files: files of the same text are sorted alike.
+        text: Description of the order in swap files: files with the same text have the same order.
     """
 
     def __init__(self, prioritizers: Sequence[Prioritizer] = ()) -> None:
@@ -162,8 +162,9 @@ class SortOrder:
         self.text = ", ".join([*(one.name for one in self.prioritizers), "content"])
 
     def keys(self, flowfiles: Sequence[FlowFile]) -> list[Key]:
-        """Return the keys of FlowFiles; no two are equal, as no two ids are."""
-        # Flat: comparing claims costs several times what their fields do. None comes first.
+        """Return the keys of FlowFiles; all keys are different, because ids are."""
+        # Flat tuples: comparing claims costs several times as much as comparing their fields. None
+        # comes first.
         places = [
             (*_NOWHERE, one.content_offset, one.id)
             if (claim := one.claim) is None
@@ -187,5 +188,5 @@ class SortOrder:
 
 
 def penalty_keys(flowfiles: Sequence[FlowFile]) -> list[Key]:
-    """Return the keys by which penalized FlowFiles stand: the end of their penalty."""
+    """Return the keys of penalized FlowFiles: the end of their penalty."""
     return [(one.penalty_until_ms, one.id) for one in flowfiles]

@@ -1,9 +1,9 @@
-"""Where a processor sends FlowFiles, by name, and what is tried again on the way.
+"""Relationships of a processor, and retries before a transfer.
 
-Owns the two declarations: a relationship, and how often a FlowFile that goes to one is tried
-again first. Does not own connections (`graph`), nor the trying (`session`).
+Owns the two declarations: a relationship, and the retries of a FlowFile before it is transferred.
+Does not own connections (`graph`), nor carrying out retries (`session`).
 
-Invariant: immutable; a relationship that is a class attribute takes its name from the attribute.
+Invariant: immutable; a relationship that is a class attribute has the name of the attribute.
 """
 
 from __future__ import annotations
@@ -13,17 +13,19 @@ from dataclasses import dataclass
 from typing import Final
 
 MAX_BACKOFF_MS: Final = 600_000
-RETRY_COUNT_PREFIX: Final = "retryCount."  # with the processor's id: the attribute that counts
+RETRY_COUNT_PREFIX: Final = (
+    "retryCount."  # with the processor's id: attribute with the number of retries
+)
 
 
 class Relationship:
-    """A named way out of a processor.
+    """Named output of a processor.
 
-    As a class attribute it needs no name: ``success = Relationship("Greeted.")``.
+    A class attribute needs no name: ``success = Relationship("Greeted.")``.
 
     Args:
-        about: What is sent there, for the documentation.
-        name: Its name, if it is not that of the attribute.
+        about: FlowFiles that are transferred there, for the documentation.
+        name: Its name, if it differs from that of the attribute.
     """
 
     __slots__ = ("_name", "about")
@@ -52,20 +54,20 @@ class Relationship:
 
 
 class Backoff(enum.Enum):
-    """What waits between two tries."""
+    """Whether the FlowFile or the processor waits between two retries."""
 
-    PENALIZE = "penalize"  # the FlowFile: others are processed meanwhile
+    PENALIZE = "penalize"  # the FlowFile; others are processed meanwhile
     YIELD = "yield"  # the processor
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How often a FlowFile is given back to its queue before it really goes to a relationship.
+    """Retries of a FlowFile, given back to its queue, before it is transferred.
 
     Attributes:
-        count: Tries after the first.
-        backoff: What waits.
-        max_backoff_ms: The wait doubles with each try up to this.
+        count: Maximum number of retries.
+        backoff: Whether the FlowFile or the processor waits.
+        max_backoff_ms: The delay doubles with each retry up to this.
     """
 
     count: int
@@ -73,6 +75,6 @@ class Retry:
     max_backoff_ms: int = MAX_BACKOFF_MS
 
     def delay_ms(self, tried: int, base_ms: int) -> int:
-        """Return how long to wait after `tried` retries; `base_ms` after none."""
-        # Past 40 doublings of a millisecond there is no maximum that it is not over.
+        """Return the delay after `tried` retries; `base_ms` after none."""
+        # After 40 doublings, even one millisecond exceeds every maximum.
         return min(self.max_backoff_ms, base_ms << min(tried, 40))

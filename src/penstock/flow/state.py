@@ -1,11 +1,10 @@
-"""What a processor remembers from one trigger to the next, and over restarts: a map of text.
+"""State of a processor, kept between triggers and over restarts: a map of text.
 
 Owns the map of one processor, those that several processors share by a name, and their bytes in the
-journal. Does not own the journal (`repository`), nor what a session changes until it commits
-(`session`).
+journal. Does not own the journal (`repository`), nor uncommitted changes of a session (`session`).
 
-Invariants: what `get` returns is what was committed last; a map is changed whole or not at all,
-and is never changed in place.
+Invariants: `get` returns the last committed map. A map is replaced as a whole or not at all, and is
+never changed in place.
 """
 
 from __future__ import annotations
@@ -27,28 +26,30 @@ _decoder: Final = msgspec.json.Decoder(dict[str, str])
 
 
 class StateStore(Protocol):
-    """Where states are durable: the FlowFile repository."""
+    """Storage of states: the FlowFile repository."""
 
     def state(self, key: str) -> bytes | None:
-        """Return what was committed last under a key."""
+        """Return the value that was committed last under a key."""
         ...
 
     def commit(self, changes: Changes, *, durable: bool = False) -> None:
-        """Make changes, whole or not at all."""
+        """Commit changes, completely or not at all."""
         ...
 
 
 class StateManager:
-    """The state of one processor; from any of its threads.
+    """State of one processor; may be used from any of its threads.
 
-    What is changed here is changed at once. What belongs to FlowFiles, such as where a source went
-    on reading, is better changed with `session.state`: then both are committed or neither.
+    Changes made here take effect at once. State that belongs to FlowFiles, such as the read
+    position of a source, should be changed with `session.state`: then both are committed or
+    neither.
 
-    Its mutex keeps the map and the journal in step: two threads of a processor may both replace it.
+    The mutex keeps the map and the journal consistent: two threads of a processor may both replace
+    it.
 
     Args:
-        key: Names it in the journal: the processor's id.
-        store: Where it is durable.
+        key: Key in the journal: the processor's id.
+        store: Storage of the state.
     """
 
     def __init__(self, key: str, store: StateStore) -> None:
@@ -60,25 +61,26 @@ class StateManager:
     def shared(self, name: str) -> StateManager:
         """Return the state that all processors of this service share under a name.
 
-        It is changed at once, not with FlowFiles; change it by `replace`, as others do the same.
+        It changes at once, not with FlowFiles. Use `replace`, because other processors change it
+        too.
         """
         return _shared.state(name, self._store)
 
     def get(self) -> Mapping[str, str]:
-        """Return the map; it does not change when the state does.
+        """Return the map; later changes of the state do not change it.
 
         Raises:
-            CorruptData: The journal has something else under this key.
+            CorruptData: The journal contains another value under this key.
         """
         with self._mutex:
             return self._current()
 
     def set(self, state: Mapping[str, str], *, durable: bool = False) -> None:
-        """Put a map in the place of the one there is.
+        """Replace the whole map.
 
         Raises:
-            InvalidRequest: It is no map of text, or too large.
-            Unavailable: It could not be written; the state is as before.
+            InvalidRequest: The state is not a map of text, or is too large.
+            Unavailable: It could not be written; the state is unchanged.
         """
         data = encode_state(state)
         with self._mutex:
@@ -87,11 +89,11 @@ class StateManager:
     def replace(
         self, expected: Mapping[str, str], state: Mapping[str, str], *, durable: bool = False
     ) -> bool:
-        """Put a map in the place of an expected one; False, and no change, if it is another.
+        """Replace an expected map; return False, without a change, if the map differs from it.
 
         Raises:
-            InvalidRequest: It is no map of text, or too large.
-            Unavailable: It could not be written; the state is as before.
+            InvalidRequest: The state is not a map of text, or is too large.
+            Unavailable: It could not be written; the state is unchanged.
         """
         data = encode_state(state)
         with self._mutex:
@@ -101,17 +103,17 @@ class StateManager:
             return True
 
     def clear(self) -> None:
-        """Forget all.
+        """Delete all entries.
 
         Raises:
-            Unavailable: It could not be written; the state is as before.
+            Unavailable: It could not be written; the state is unchanged.
         """
         with self._mutex:
             self._store.commit(Changes(states={self.key: None}))
             self._known = MappingProxyType({})
 
     def committed(self, state: Mapping[str, str]) -> None:
-        """Learn what a session committed."""
+        """Take over the state that a session committed."""
         with self._mutex:
             self._known = MappingProxyType(dict(state))
 
@@ -126,9 +128,9 @@ class StateManager:
 
 
 class _SharedStates:
-    """The shared states by store and name, so that all have the same mutex and know the same.
+    """Shared states by store and name, so that all users share one mutex and one map.
 
-    Its mutex is held around a look into the table: threads of several processors come here.
+    The mutex protects a look-up in the table, which threads of several processors make.
     """
 
     def __init__(self) -> None:
@@ -142,7 +144,7 @@ class _SharedStates:
             of_store = self._known.setdefault(store, weakref.WeakValueDictionary())
             state = of_store.get(name)
             if state is None:
-                # No processor's id begins so.
+                # No processor's id starts with this.
                 state = of_store[name] = StateManager(f"shared:{name}", store)
             return state
 
@@ -154,16 +156,16 @@ def encode_state(state: Mapping[str, str]) -> bytes:
     """Return a state's bytes.
 
     Raises:
-        InvalidRequest: It is no map of text, or too large.
+        InvalidRequest: The state is not a map of text, or is too large.
     """
     for name, value in state.items():
         if not (_is_text(name) and _is_text(value)):
-            raise InvalidRequest(f"state {name!r} is {value!r}: names and values are text")
+            raise InvalidRequest(f"state {name!r} is {value!r}: names and values must be text")
     data = msgspec.json.encode(dict(state))
     if len(data) > MAX_STATE_BYTES:
         raise InvalidRequest(
-            f"a state of {len(data):,} bytes is too large: at most {MAX_STATE_BYTES:,}; keep what "
-            "grows in content or in attributes"
+            f"the state has {len(data):,} bytes, more than the maximum of {MAX_STATE_BYTES:,}: "
+            "store growing data in content or in attributes"
         )
     return data
 
@@ -173,10 +175,10 @@ def _is_text(value: object) -> bool:
 
 
 def decode_state(key: str, data: bytes | None) -> dict[str, str]:
-    """Return the state of bytes; none: the empty one.
+    """Return the state for its bytes; empty without bytes.
 
     Raises:
-        CorruptData: They are none of a state.
+        CorruptData: The bytes are not a state.
     """
     if data is None:
         return {}

@@ -1,19 +1,19 @@
-"""Folders that flows must not change: code that Penstock runs, and what Penstock keeps.
+"""Folders that flows must not change: code that Penstock runs, and Penstock's own data.
 
-Owns the list of these folders and the check of a path against it. Processors that write, move or
-delete files ask before they do.
+Owns the list of these folders and the check of a path against it. Processors call it before they
+write, move or delete files.
 
 A flow that could write a module could run any code at the next start. So the guard protects the
 folders and packages of `--flow-modules`, every folder that Python imports from or keeps bytecode
 in, Penstock's own package, and the folders and files that the service adds, such as its data
 folder.
 
-Invariant: a path is judged by where it leads, after symbolic links and ``..``; folders are compared
-by their identity as well, so that a second name for a folder (a bind mount, another case) does not
-help.
+Invariant: a path is checked after symbolic links and ``..`` are resolved. Folders are also compared
+by their identity, so that a second name for a folder (a bind mount, another case) does not bypass
+the check.
 """
 
-# The guard asks the operating system about paths; it opens and changes nothing.
+# The guard queries the operating system about paths; it opens and changes nothing.
 # ruff: noqa: PTH100, PTH117, PTH118, PTH120
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ _CODE: Final = "Penstock runs code from there"
 
 
 class WriteGuard:
-    """The paths that flows must not change; set when the service starts, read from any thread."""
+    """Paths that flows must not change; set when the service starts, read from any thread."""
 
     def __init__(self) -> None:
         self._kept: tuple[Path, ...] = ()
         self._programs: tuple[Path, ...] = ()
 
     def set(self, kept: Iterable[Path], programs: Iterable[Path] = ()) -> None:
-        """Replace what the service adds.
+        """Replace the paths that the service adds.
 
         Args:
             kept: Folders and files of the service itself, such as its data folder.
-            programs: Folders and files that decide which programs it runs.
+            programs: Folders and files that determine which programs it runs.
         """
         self._kept, self._programs = tuple(kept), tuple(programs)
 
     def check(self, path: str) -> str:
-        """Return where a file would really be written, moved or deleted.
+        """Return the actual path that a write, move or deletion would affect.
 
         Args:
-            path: Of a file or folder, which need not exist.
+            path: Path of a file or folder, which need not exist.
 
         Returns:
             The path with symbolic links of its folder resolved.
@@ -64,7 +64,7 @@ class WriteGuard:
         """
         folder, name = os.path.split(os.path.abspath(path))
         real = os.path.join(os.path.realpath(folder), name)
-        # A link itself is replaced and not followed; as a folder it would be followed.
+        # A link itself is replaced and not followed; as a folder it is followed.
         for place in {real, os.path.realpath(real)}:
             around = frozenset(_identities(place))
             for protected, why in self._protected():
@@ -81,7 +81,7 @@ class WriteGuard:
         for place in self._programs:
             yield str(place), "it decides which programs Penstock runs"
         for place in SERVICE_MODULES.get().places():
-            yield str(place), "flows run code of it (--flow-modules)"
+            yield str(place), "flows run code from it (--flow-modules)"
         yield os.path.dirname(penstock.__file__), _CODE
         folders = (site.getusersitepackages(), sys.prefix, sys.base_prefix, sys.pycache_prefix)
         for entry in (*sys.path, *folders):
@@ -89,7 +89,7 @@ class WriteGuard:
                 yield entry, _CODE
 
 
-# Prefixes of a Python of the system; its modules are below, in folders of `sys.path`.
+# Prefixes of a Python of the operating system; its modules are in subfolders listed in `sys.path`.
 _TOO_WIDE: Final = frozenset({"/", "/usr", "/usr/local"})
 
 WRITE_GUARD = WriteGuard()
@@ -100,7 +100,7 @@ def _is_below(place: str, protected: str) -> bool:
 
 
 def _identities(place: str) -> Iterator[_Identity]:
-    """Yield the identity of a path and of every folder around it, as far as they exist."""
+    """Yield the identity of a path and of each of its parent folders that exists."""
     while True:
         if (found := _identity(place)) is not None:
             yield found

@@ -298,7 +298,7 @@ class FlowController:
         self._wait_named(ran, target)
 
     def terminate(self, target: str) -> None:
-        """Abandon the threads of a processor that was told to stop and does not.
+        """Abandon the threads of a processor that does not stop after a request.
 
         Raises:
             NotFound: The flow does not have this processor.

@@ -228,7 +228,7 @@ class Schedule(FlowModel):
 
 
 class BackoffMechanism(StrEnum):
-    """What waits between two retries: the FlowFile or the processor."""
+    """Whether the FlowFile or the processor waits between two retries."""
 
     PENALIZE_FLOWFILE = "penalize"
     YIELD_PROCESSOR = "yield"

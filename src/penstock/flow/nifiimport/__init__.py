@@ -1,1 +1,1 @@
-"""Bringing NiFi's swapped FlowFiles along: from its files into a connection, once."""
+"""Import of NiFi's swapped FlowFiles: from its files into a connection, once."""

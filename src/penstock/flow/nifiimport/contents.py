@@ -1,11 +1,11 @@
-"""NiFi's content repository, read: the bytes that FlowFiles of its swap files refer to.
+"""Reader of NiFi's content repository: the bytes to which FlowFiles of its swap files refer.
 
-    <folder of the container>/<section>/<id>     any claims, one behind the other
+    <folder of the container>/<section>/<id>     any number of claims, one after the other
 
-Owns where these files are, and copying out of them. Does not own which FlowFiles refer to them.
+Owns the paths of these files, and copying from them. Does not own the FlowFiles that refer to them.
 
-Invariants: nothing is read outside the folders that were named, whatever a swap file says; content
-is copied whole or not at all.
+Invariants: nothing is read outside the given folders, whatever a swap file contains. Content is
+copied completely or not at all.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _CHUNK_BYTES: Final = 1 << 20
 
 
 class UnreadableContent(NotFound):
-    """The content of a FlowFile is not there, or not all of it.
+    """The content of a FlowFile is missing or incomplete.
 
     Attributes:
         path: The file.
-        reason: What is wrong with it.
+        reason: Reason of the error.
     """
 
     def __init__(self, path: str, reason: str) -> None:
@@ -43,14 +43,14 @@ class UnreadableContent(NotFound):
 
 
 class NifiContent:
-    """The content repository of a NiFi. For one thread; a context that closes its file.
+    """Content repository of a NiFi. Not thread-safe; a context manager that closes its file.
 
-    The file that was read last stays open: ask in the order of the files.
+    The file that was read last stays open: read in the order of the files.
 
     Args:
         fs: The file system.
-        folders: Where each container is, by its name.
-        others: Where a container is that has no folder of its own; None: nowhere.
+        folders: Folder of each container, by its name.
+        others: Folder of containers that are not in `folders`; None: there is none.
     """
 
     def __init__(
@@ -68,17 +68,19 @@ class NifiContent:
         self.close()
 
     def copy(self, flowfile: FlowFile, target: ContentRepository) -> ContentClaim:
-        """Copy the content of a FlowFile, of at least a byte; return the claim on it.
+        """Copy the content of a FlowFile, of at least one byte; return its claim.
 
-        The caller commits that, or releases it.
+        The caller commits or releases the claim.
 
         Raises:
-            UnreadableContent: It is not there, or not all of it; nothing was written.
-            Unavailable: It cannot be written.
+            UnreadableContent: The content is missing or incomplete; nothing was written.
+            Unavailable: The content cannot be written.
         """
         claim, size = flowfile.claim, flowfile.size
         if claim is None:
-            raise UnreadableContent("no file", "the swap file does not say where the content is")
+            raise UnreadableContent(
+                "no file", "the swap file does not contain the location of the content"
+            )
         path = self._path(claim.resource)
         start = claim.offset + flowfile.content_offset
         self._check(path, start, size)
@@ -86,11 +88,11 @@ class NifiContent:
             for done in range(0, size, _CHUNK_BYTES):
                 writer.write(self._read(path, min(_CHUNK_BYTES, size - done), start + done))
             copied = writer.finish()
-        assert copied is not None, "it has a byte"
+        assert copied is not None, "has at least one byte"
         return copied
 
     def close(self) -> None:
-        """Let go of the file. Twice is fine."""
+        """Close the file. A second call does nothing."""
         if self._open is not None:
             self._open[1].close()
             self._open = None
@@ -100,22 +102,22 @@ class NifiContent:
         shown = f"{resource.container}/{resource.section}/{resource.id}"
         if folder is None:
             raise UnreadableContent(
-                shown, f"name the folder of container {resource.container!r}, too"
+                shown, f"unknown container {resource.container!r}: specify its folder, too"
             )
         if not (_PLAIN_NAME.fullmatch(resource.section) and _PLAIN_NAME.fullmatch(resource.id)):
-            raise UnreadableContent(ascii(shown), "is no file of a content repository")
+            raise UnreadableContent(ascii(shown), "is not a file of a content repository")
         return f"{folder}/{resource.section}/{resource.id}"
 
     def _check(self, path: str, start: int, size: int) -> None:
         if start < 0 or size < 1:
-            raise UnreadableContent(path, f"{size} bytes from byte {start} cannot be")
+            raise UnreadableContent(path, f"invalid range: {size} bytes from byte {start}")
         with _reading(path):
             there = self._file(path).size()
         if start + size > there:
             raise UnreadableContent(path, "is too short")
 
     def _read(self, path: str, length: int, position: int) -> bytes:
-        """Return so many bytes; a read may stop short of what is there."""
+        """Return `length` bytes; a single read may return fewer."""
         parts: list[bytes] = []
         while length:
             with _reading(path):
@@ -138,7 +140,7 @@ class NifiContent:
 
 @contextmanager
 def _reading(path: str) -> Iterator[None]:
-    """Tell trouble with NiFi's file from trouble with ours."""
+    """Distinguish errors of NiFi's file from those of Penstock's."""
     try:
         yield
     except NotFound:

@@ -1,17 +1,17 @@
-"""From NiFi's swap files into a connection of a flow that does not run.
+"""Import of NiFi's swap files into a connection of a stopped flow.
 
-Owns the order of steps and what becomes of a FlowFile. Does not own reading NiFi's files
-(`swap.nifi`, `contents`), which rows are done (`record`), nor where FlowFiles are durable.
+Owns the order of steps and the processing of a FlowFile. Does not own reading NiFi's files
+(`swap.nifi`, `contents`), the record of imported rows (`record`), nor the durability of FlowFiles.
 
 Invariants:
 
-- A FlowFile is imported once, in however many files of its queue it stands, however often they are
-  given and whatever ends the import: that it is done stands in the commit that puts it.
-- A commit is durable before the next one begins. One that fails leaves nothing behind.
-- FlowFiles come in the order in which NiFi would have handed them out, by any prioritizers and
-  across files: dates and indexes are NiFi's, content is new and keeps its order, and new ids are
-  in the order of NiFi's record ids, by which NiFi decides where nothing else does.
-- Few are in memory, however many there are: they go on to our swap files.
+- A FlowFile is imported once, however many files of its queue contain it, however often they are
+  given and however the import ends: the commit that puts it also records it.
+- A commit is durable before the next one begins. A failed commit leaves nothing behind.
+- FlowFiles keep the order in which NiFi would have processed them, for any prioritizers and across
+  files. Dates and indexes are NiFi's. Content is new and keeps its order. New ids are in the order
+  of NiFi's record ids, by which NiFi decides if nothing else differs.
+- Only a few are in memory at once: they are written to Penstock's swap files.
 """
 
 from __future__ import annotations
@@ -49,13 +49,14 @@ _Place = tuple[ResourceClaim, int, int]
 
 @dataclass(frozen=True, slots=True)
 class ImportOptions:
-    """How an import goes.
+    """Options of an import.
 
     Args:
-        without_content: FlowFiles whose content cannot be had come with none.
-        batch_flowfiles: FlowFiles of one commit.
-        batch_text: Characters in the attributes of one commit; a larger FlowFile has its own.
-        swap_flowfiles: As many are put into one swap file of ours.
+        without_content: Whether FlowFiles with unreadable content are imported without content.
+        batch_flowfiles: Maximum number of FlowFiles per commit.
+        batch_text: Maximum number of characters in the attributes of one commit; a larger FlowFile
+            has its own commit.
+        swap_flowfiles: Number of FlowFiles per swap file of Penstock.
     """
 
     without_content: bool = False
@@ -66,16 +67,18 @@ class ImportOptions:
     def __post_init__(self) -> None:
         for name in ("batch_flowfiles", "batch_text", "swap_flowfiles"):
             if getattr(self, name) < 1:
-                raise InvalidRequest(f"is {getattr(self, name)}: must be at least 1", place=name)
+                raise InvalidRequest(
+                    f"is {getattr(self, name)}, but must be at least 1", place=name
+                )
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where FlowFiles go.
+    """Destination of FlowFiles.
 
     Attributes:
         queue: Id of the connection.
-        prioritizers: Its order, so that swap files are written in it.
+        prioritizers: Its order, in which swap files are written.
     """
 
     queue: str
@@ -84,13 +87,13 @@ class Target:
 
 @dataclass(slots=True)
 class FileReport:
-    """What became of one file.
+    """Result for one file.
 
     Attributes:
-        imported: FlowFiles that are in the connection now, and were not before.
-        imported_before: FlowFiles that an earlier import had taken.
-        content_bytes: Content that was copied.
-        left_out: FlowFiles whose content cannot be had, by its file and what is wrong with it.
+        imported: FlowFiles that this import put into the connection.
+        imported_before: FlowFiles that an earlier import put there.
+        content_bytes: Bytes of copied content.
+        left_out: FlowFiles with unreadable content, by its file and the reason.
     """
 
     imported: int = 0
@@ -101,15 +104,15 @@ class FileReport:
 
 @dataclass(slots=True)
 class _Taking:
-    """One file while it is imported.
+    """File that is being imported.
 
     Attributes:
-        rows: Its FlowFiles, the first to go last.
-        marks: By what each is known among those of its queue.
-        queue: Which FlowFiles of its queue are done.
-        record: Which of them are done.
-        report: What became of them.
-        claims: Content that was copied, by where NiFi has it.
+        rows: Its FlowFiles; the last one is imported first.
+        marks: Mark that identifies each among those of its queue.
+        queue: FlowFiles of its queue that are imported.
+        record: Rows of the file that are imported.
+        report: Result so far.
+        claims: Claims of copied content, by the location in NiFi.
     """
 
     rows: Sequence[FlowFile]
@@ -125,8 +128,8 @@ class _NewIds:
 
     Args:
         ids: Their record ids.
-        marks: By what each is known; one that comes twice gets one id.
-        first: The first new id.
+        marks: Mark that identifies each; FlowFiles with equal marks get one id.
+        first: First new id.
     """
 
     def __init__(self, ids: Sequence[int], marks: Sequence[int], first: int) -> None:
@@ -141,20 +144,20 @@ class _NewIds:
         return place < len(self._marks) and int(self._marks[place]) == mark
 
     def of(self, mark: int) -> int:
-        """Return the new id of one."""
+        """Return the new id for a mark."""
         return self._first + int(self._ranks[np.searchsorted(self._marks, mark)])
 
 
 class NifiImport:
-    """Imports files into one connection. For one thread.
+    """Import of files into one connection. Not thread-safe.
 
     Args:
-        target: Where to.
-        repository: The flow's; nobody else commits meanwhile.
-        content: What goes with it.
+        target: Destination.
+        repository: Repository of the flow; no other thread may commit meanwhile.
+        content: Content repository of the flow.
         source: NiFi's content; None: there is none.
-        new_uuid: Gives text that was never given before.
-        options: How.
+        new_uuid: Returns a unique text.
+        options: Options of the import.
     """
 
     def __init__(
@@ -178,9 +181,10 @@ class NifiImport:
         self._ids = _NewIds((), (), 0)
 
     def expect(self, files: Iterable[NifiSwapFile]) -> None:
-        """Give out new ids for all FlowFiles of several files, in the order of NiFi's record ids.
+        """Assign new ids to all FlowFiles of several files, in the order of NiFi's record ids.
 
-        Without it, `take` gives them out for each file alone. The files are read to their end.
+        Without this call, `take` assigns them separately for each file. The files are read
+        completely.
         """
         ids, marks = array("q"), array("q")
         for file in files:
@@ -190,14 +194,14 @@ class NifiImport:
         self._ids = _NewIds(ids, marks, self._repository.next_ids(len(ids)))
 
     def take(self, name: str, file: NifiSwapFile) -> FileReport:
-        """Import what an earlier import of the same file has not; nothing of it may be read yet.
+        """Import the rows of a file that no earlier import has imported; the file must be unread.
 
         Args:
-            name: Of the file, for the record.
-            file: The file; afterwards it says what of it was damaged.
+            name: Name of the file, for the record.
+            file: The file; afterwards it contains the position of any damage.
 
         Raises:
-            Unavailable: Full disk or I/O error; what was imported stays, take the file again.
+            Unavailable: Full disk or I/O error; imported FlowFiles stay. Import the file again.
             CorruptData: The record of an earlier import cannot be read.
         """
         rows = list(chain.from_iterable(file.batches(_READ_FLOWFILES)))
@@ -210,7 +214,7 @@ class NifiImport:
             queue = QueueRecord(self._repository, file.summary.queue)
             self._queues[file.summary.queue] = queue
         marks = [mark_of(one) for one in rows]
-        # Of one that stands in a file twice, the first counts.
+        # If a FlowFile is in a file twice, the first one is used.
         new = {mark: row for row, mark in reversed(list(enumerate(marks)))}
         left = [
             row
@@ -244,7 +248,7 @@ class NifiImport:
             yield batch
 
     def _import(self, taking: _Taking, batch: Sequence[int]) -> None:
-        """Make one commit of a batch of rows."""
+        """Commit a batch of rows."""
         written: list[ContentClaim] = []
         try:
             claims = self._copy(taking, batch, written)
@@ -280,10 +284,10 @@ class NifiImport:
     def _copy(
         self, taking: _Taking, batch: Sequence[int], written: list[ContentClaim]
     ) -> dict[int, ContentClaim | None]:
-        """Copy the content of rows, in the order of NiFi's files; what many share, once.
+        """Copy the content of rows, in the order of NiFi's files; shared content is copied once.
 
         Returns:
-            The claim of each row; rows whose content cannot be had are not in it.
+            Claim of each row; rows with unreadable content are omitted.
         """
         found: dict[int, ContentClaim | None] = {}
         for row in sorted(batch, key=lambda row: _place(taking.rows[row])):
@@ -306,7 +310,7 @@ class NifiImport:
 
     def _copy_one(self, flowfile: FlowFile) -> ContentClaim:
         if self._source is None:
-            raise UnreadableContent("no folder", "name NiFi's content repository")
+            raise UnreadableContent("no folder", "specify NiFi's content repository")
         return self._source.copy(flowfile, self._content)
 
     def _moved(self, flowfile: FlowFile, number: int, claim: ContentClaim | None) -> FlowFile:
@@ -323,7 +327,7 @@ class NifiImport:
             flowfile.lineage_start_ms,
             flowfile.lineage_index,
             flowfile.queued_ms,
-            # A damaged one must not leave too little for the repository to count on from.
+            # A damaged value must leave enough indexes for the repository.
             min(max(flowfile.queue_index, 0), _QUEUE_INDEX_MAX),
         )
 
@@ -335,7 +339,7 @@ class NifiImport:
 
 
 def _place(flowfile: FlowFile) -> _Place:
-    """Return where NiFi has the content: file, position, length."""
+    """Return the location of the content in NiFi: file, position, length."""
     claim = flowfile.claim
     if claim is None:
         return _NOWHERE, 0, flowfile.size

@@ -1,14 +1,14 @@
-"""What of a NiFi swap file was imported: kept in the journal, with the FlowFiles themselves.
+"""Record of the imported rows of a NiFi swap file, in the journal, with the FlowFiles themselves.
 
-Owns how a file is known again and which of its rows are done. Does not own the import.
+Owns how a file is recognized, and which of its rows are imported. Does not own the import.
 
 Invariants:
 
-- A row is done when the commit that put its FlowFile says so; one cannot be without the other.
-- A FlowFile is known again in every file of its queue, by NiFi's record id and its uuid: nodes of a
-  cluster give the same record ids to other FlowFiles.
-- A file is known again by what it says of itself and by its first FlowFile: its name, where it
-  lies, and whether the copy is whole make no difference.
+- A row is imported if and only if the commit that put its FlowFile records it.
+- A FlowFile is recognized in every file of its queue by NiFi's record id and its uuid, because
+  nodes of a cluster use the same record ids for different FlowFiles.
+- A file is recognized by its summary and its first FlowFile. Its name, its folder, and whether the
+  copy is complete do not matter.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ KEY: Final = "nifi-import"
 
 class _Record(msgspec.Struct, array_like=True):
     rows: bytes  # a bit for each row, the first in the highest bit
-    file: str  # for people
+    file: str  # for display
     connection: str
-    flowfiles: bytes = b""  # marks of the FlowFiles that are done, 8 bytes each
+    flowfiles: bytes = b""  # marks of the imported FlowFiles, 8 bytes each
 
 
 class _Files(msgspec.Struct, array_like=True):
@@ -47,10 +47,10 @@ class _Files(msgspec.Struct, array_like=True):
 
 
 class States(Protocol):
-    """Where it is kept: the FlowFile repository."""
+    """Storage of the record: the FlowFile repository."""
 
     def state(self, key: str) -> bytes | None:
-        """Return what was committed last under a key."""
+        """Return the value that was committed last under a key."""
         ...
 
 
@@ -58,9 +58,9 @@ def key_of(summary: NifiSwapSummary, first: FlowFile) -> str:
     """Return the key of a file's record.
 
     Args:
-        summary: What the file says of itself.
-        first: Its first FlowFile; of two files that say the same of themselves, as old formats
-            make them, it is another.
+        summary: Summary in the file.
+        first: Its first FlowFile, which differs between files with equal summaries, as old formats
+            create them.
     """
     told = (
         summary.queue,
@@ -78,20 +78,20 @@ def key_of(summary: NifiSwapSummary, first: FlowFile) -> str:
 
 
 def mark_of(flowfile: FlowFile) -> int:
-    """Return what a FlowFile is known by among those of its queue."""
+    """Return the mark that identifies a FlowFile among those of its queue."""
     told = f"{flowfile.id} {flowfile.attributes.get(UUID, '')}".encode()
     return int.from_bytes(hashlib.blake2b(told, digest_size=8).digest(), "big", signed=True)
 
 
 class QueueRecord:
-    """Which FlowFiles of one of NiFi's queues are done, over all of its files.
+    """FlowFiles of one NiFi queue that are imported, over all of its files.
 
     Args:
-        states: Where it is kept.
+        states: Storage of the record.
         queue: Id of NiFi's queue.
 
     Attributes:
-        key: Of the list of files.
+        key: Key of the list of files.
     """
 
     def __init__(self, states: States, queue: str) -> None:
@@ -106,13 +106,13 @@ class QueueRecord:
                 self.done.update(np.frombuffer(marks, np.int64).tolist())
 
     def with_file(self, key: str) -> dict[str, bytes]:
-        """Return what the commit keeps so that a file's record is found; nothing if it is."""
+        """Return the states to commit so that a file's record is found; empty if it already is."""
         if key in self._keys:
             return {}
         return {self.key: msgspec.msgpack.encode(_Files([*self._keys, key]))}
 
     def add(self, key: str, marks: Sequence[int]) -> None:
-        """Note that FlowFiles of a file are done."""
+        """Record FlowFiles of a file as imported."""
         if key not in self._keys:
             self._keys.append(key)
         self.done.update(marks)
@@ -126,17 +126,17 @@ def _decoded(key: str, kept: bytes, kind: type[T]) -> T:
 
 
 class ImportRecord:
-    """Which rows of a file are done.
+    """Imported rows of a file.
 
     Args:
-        key: Of the record.
-        file: Name of the file, for people.
-        connection: Where its FlowFiles go, for people.
-        done: By row.
-        marks: Of the FlowFiles that are done.
+        key: Key of the record.
+        file: Name of the file, for display.
+        connection: Connection of its FlowFiles, for display.
+        done: Whether each row is imported.
+        marks: Marks of the imported FlowFiles.
 
     Attributes:
-        key: Of the record.
+        key: Key of the record.
     """
 
     def __init__(
@@ -155,10 +155,10 @@ class ImportRecord:
 
     @classmethod
     def load(cls, states: States, key: str, file: str, connection: str, count: int) -> Self:
-        """Return what is known of a file with so many rows.
+        """Return the record of a file with `count` rows.
 
         Raises:
-            CorruptData: The journal has something else under this key.
+            CorruptData: The journal contains another value under this key.
         """
         done = np.zeros(count, np.bool_)
         marks: list[int] = []
@@ -167,18 +167,18 @@ class ImportRecord:
             record = _decoded(key, kept, _Record)
             marks = np.frombuffer(record.flowfiles, np.int64).tolist()
             known = np.unpackbits(np.frombuffer(record.rows, np.uint8)).astype(np.bool_)
-            # A copy of the file that was cut may have been imported before, or the whole one.
+            # An incomplete copy of the file may have been imported before, or the complete one.
             done = np.zeros(max(count, len(known)), np.bool_)
             done[: len(known)] = known
         return cls(key, file, connection, done, marks)
 
     def left(self, count: int) -> list[int]:
-        """Return which of the first so many rows are not done, the last first."""
+        """Return which of the first `count` rows are not imported, the last first."""
         rows: list[int] = np.flatnonzero(~self._done[:count])[::-1].tolist()
         return rows
 
     def with_rows(self, rows: Sequence[int], marks: Sequence[int]) -> bytes:
-        """Return the record's bytes with some more rows done; `add` them when it is committed."""
+        """Return the record's bytes with additional rows; call `add` once they are committed."""
         done = self._done.copy()
         done[rows] = True
         packed = np.packbits(done).tobytes()
@@ -186,6 +186,6 @@ class ImportRecord:
         return msgspec.msgpack.encode(_Record(packed, self._file, self._connection, told))
 
     def add(self, rows: Sequence[int], marks: Sequence[int]) -> None:
-        """Note that rows are done."""
+        """Record rows as imported."""
         self._done[rows] = True
         self._marks += marks

@@ -1,8 +1,8 @@
-"""A flow's folder while its service does not run: the flow, and where FlowFiles are durable.
+"""Folder of a flow whose service is stopped: the flow and its FlowFile repository.
 
-Owns opening it and closing it. Does not own what the folder holds (`controller`, `repository`).
+Owns opening and closing it. Does not own its content (`controller`, `repository`).
 
-Invariant: while it is open the service cannot open it, and nothing of the flow runs.
+Invariant: while it is open, the service cannot open it, and no part of the flow runs.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
 
 
 class StoppedFlow:
-    """The folder of a flow that does not run; a context that closes it.
+    """Folder of a stopped flow; a context manager that closes it.
 
     Args:
         folder: The folder.
         fs: The file system.
-        clock: Tells the time.
+        clock: The current time.
 
     Attributes:
-        content: The content of its FlowFiles.
-        repository: Where they are durable.
-        events: What opening found that somebody has to know.
+        content: Content of its FlowFiles.
+        repository: Its FlowFile repository.
+        events: Events of recovery that an operator needs to know.
 
     Raises:
         NotFound: No flow was applied there.
-        Conflict: Its service runs.
-        CorruptData: What was durable is damaged.
+        Conflict: The service of the flow is running.
+        CorruptData: Durable data is damaged.
         Unavailable: I/O error.
     """
 
@@ -51,8 +51,8 @@ class StoppedFlow:
         self._index = FlowIndex.of(AppliedFlow.load(fs, f"{folder}/flow.json").flow)
         if not self._index.connections:
             raise NotFound(
-                f"{folder} holds no flow with a connection: apply one with penstock flow apply, or "
-                "name another folder with --data-dir"
+                f"{folder} has no flow with a connection: apply one with penstock flow apply, or "
+                "specify another folder with --data-dir"
             )
         with ExitStack() as resources:
             self.content = ContentRepository.open(f"{folder}/content", fs=fs, clock=clock)
@@ -74,16 +74,16 @@ class StoppedFlow:
         """Return a connection by its name or id.
 
         Raises:
-            NotFound: There is none.
+            NotFound: The flow does not have this connection.
         """
         return self._index.find_connection(name)
 
 
 def target_of(placed: PlacedConnection) -> Target:
-    """Return a connection as a target."""
+    """Return a connection as a destination."""
     try:
         order = [prioritizer_named(name) for name in placed.connection.prioritizers]
     except InvalidRequest:
-        # A user's own class: the queue brings what is swapped into its order when it starts.
+        # For a user's own prioritizer: the queue sorts swapped FlowFiles when it starts.
         order = []
     return Target(placed.id, order)

@@ -62,7 +62,7 @@ class ProcessorFacts:
         reads_attributes: Attributes that it reads, with their use.
         writes_attributes: Attributes that it sets, with their values.
         input: Whether it may have incoming connections.
-        state: What it keeps in its state; empty if it keeps nothing.
+        state: Description of its persistent state; empty if it has none.
         triggers_when_empty: It is triggered even if its input queues are empty.
         triggers_serially: It is never triggered on two threads at once.
         triggers_when_any_open: It is triggered while at least one relationship has room.

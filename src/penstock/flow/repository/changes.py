@@ -67,7 +67,7 @@ class RecoveryEvent:
     Attributes:
         kind: `commits-cut`, `journal-torn`, `journal-damaged`, `swap-file-missing`,
             `swap-file-unknown` or `content-orphaned`.
-        message: What was found, where, and what was done about it.
+        message: Problem, its place, and how it was handled.
         count: Number of commits, bytes, FlowFiles or files.
     """
 

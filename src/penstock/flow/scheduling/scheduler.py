@@ -237,7 +237,7 @@ class Scheduler:
         return self._executor.submit(take, "statistics")
 
     def close(self) -> Future[None]:
-        """Begin no more runs, and fail waiting futures; work on threads continues to its end.
+        """Stop beginning runs, and fail waiting futures; work on threads continues to its end.
 
         To end components in an orderly way, stop them first.
         """

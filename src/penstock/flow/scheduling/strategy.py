@@ -120,7 +120,7 @@ def next_firing_ms(schedule: Schedule, now_ms: int, served_ms: int | None) -> in
         served_ms: Time up to which firing times are handled; None: none was handled yet.
 
     Returns:
-        None if the expression has no more times.
+        None if the expression has no further times.
     """
     assert schedule.cron is not None
     if served_ms is None:

@@ -1,1 +1,1 @@
-"""Swap files: FlowFiles of a queue on disk, our own columnar ones and NiFi's."""
+"""Swap files: FlowFiles of a queue on disk, in Penstock's columnar format and in NiFi's formats."""

@@ -1,16 +1,16 @@
-"""The columns of a page: FlowFiles as integers by column, and their attributes by name.
+"""Columns of a page: FlowFiles as integers by column, and their attributes by name.
 
-Owns the bytes of a page before it is compressed, both ways, and choosing where pages end. Does not
-own checksums, compression and files (`swapfile`).
+Owns encoding and decoding the uncompressed bytes of a page, and the size of pages. Does not own
+checksums, compression and files (`swapfile`).
 
     page      length of the integers (u32, little endian), integers, texts
     integers  for each column its first value and its smallest step (two int64), then the steps
-              above that one, as planes of bytes: what is constant or counts up packs to nothing
+              above that one, as planes of bytes: constant or consecutive values take no space
     texts     msgpack: the resource claims; the shapes (which names a FlowFile's attributes have, in
               order); for each shape, for each of its names, the list of values
 
-Invariants: what a page claims is checked against the bytes that are there before anything is made
-of its size; a page needs no other page and no head.
+Invariants: sizes in a page are checked against the existing bytes before anything is allocated. A
+page can be read without other pages and without the head.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _SHAPE: Final = _PLACES["shape"]
 _FIELDS: Final = FlowFile.__struct_fields__
 _NO_RESOURCE: Final = -1
 _COLUMN_HEAD_BYTES: Final = 16
-# Stands for no claim while columns are made; no store can have such a name.
+# Placeholder for a missing claim while columns are built; no store can have such a name.
 _ABSENT_CLAIM: Final = ContentClaim(ResourceClaim("", "\0", "\0"), 0, 0)
 
 
@@ -62,18 +62,18 @@ _decode_values: Final = msgspec.msgpack.Decoder(list[str]).decode
 
 
 class EncodedPage(NamedTuple):
-    """A page, and what the head says of it.
+    """Page with its entry for the head.
 
     Attributes:
-        raw: Its bytes, not compressed yet.
-        rows: How many it holds.
-        characters: Sum of the lengths of their attributes' values.
-        size_bytes: Sum of their content's sizes.
-        max_id: The greatest id.
-        min_queued_ms: The earliest date of entry into a queue.
-        total_queued_ms: Sum of these dates.
-        min_entry_ms: The earliest date of entry into the system.
-        resource_claims: How many rows refer to each resource claim.
+        raw: Its uncompressed bytes.
+        rows: Number of rows.
+        characters: Sum of the lengths of all attribute values.
+        size_bytes: Sum of the content sizes.
+        max_id: Highest id.
+        min_queued_ms: Earliest time of entry into a queue.
+        total_queued_ms: Sum of these times.
+        min_entry_ms: Earliest time of entry into the system.
+        resource_claims: Number of rows that refer to each resource claim.
     """
 
     raw: bytes
@@ -88,12 +88,12 @@ class EncodedPage(NamedTuple):
 
 
 def encode_pages(flowfiles: Sequence[FlowFile]) -> Iterator[EncodedPage]:
-    """Yield pages of so many rows, or of fewer where their attributes are large.
+    """Yield pages of `PAGE_ROWS` rows, or fewer if their attributes are large.
 
     Raises:
-        InvalidRequest: An attribute is no text, or a number does not fit into 64 bits.
+        InvalidRequest: An attribute is not text, or a number does not fit into 64 bits.
     """
-    # Page by page through all columns: the next page's FlowFiles push these out of the cache.
+    # Build all columns page by page: FlowFiles of the next page would evict these from the cache.
     for start in range(0, len(flowfiles), PAGE_ROWS):
         yield from _encode_some(flowfiles[start : start + PAGE_ROWS])
 
@@ -119,8 +119,8 @@ def _encode_some(flowfiles: Sequence[FlowFile]) -> Iterator[EncodedPage]:
         texts = pack((resources, shapes, columns))
     except (TypeError, OverflowError, UnicodeEncodeError) as error:
         raise InvalidRequest(
-            f"a FlowFile cannot be swapped: {error}; attributes must be text that UTF-8 can hold, "
-            "and numbers of 64 bits"
+            f"a FlowFile cannot be swapped: {error}; attributes must be text that UTF-8 can "
+            "encode, and numbers must fit into 64 bits"
         ) from error
     packed = _pack(integers)
     codes = integers[_RESOURCE]
@@ -141,10 +141,10 @@ def _encode_some(flowfiles: Sequence[FlowFile]) -> Iterator[EncodedPage]:
 def _integers(
     flowfiles: Sequence[FlowFile], shapes: list[tuple[str, ...]], names: list[tuple[str, ...]]
 ) -> tuple[Integers, list[ResourceClaim]]:
-    """Return all integers by column, and the resource claims that one of the columns counts."""
+    """Return all integers by column, and the resource claims that one column numbers."""
     claims = [one.claim or _ABSENT_CLAIM for one in flowfiles]
     resource_of_each, *places = zip(*map(astuple, claims), strict=True)
-    # FlowFiles by field; a transposition in C is several times faster than a loop by field.
+    # FlowFiles by field: a transposition in C is several times faster than a loop by field.
     fields = dict(zip(_FIELDS, zip(*map(astuple, flowfiles), strict=True), strict=True))
     codes = {resource: code for code, resource in enumerate(dict.fromkeys(resource_of_each))}
     if codes.pop(_ABSENT_CLAIM.resource, None) is not None:
@@ -181,8 +181,8 @@ def _values_by_shape(
 
 
 def _pack(integers: Integers) -> bytes:
-    """Return integers by column as first values, smallest steps and planes of what is above."""
-    steps = np.diff(integers, axis=1)  # wraps at 64 bits, and adding up wraps back
+    """Return integers by column as first values, smallest steps and planes of the differences."""
+    steps = np.diff(integers, axis=1)  # wraps at 64 bits; the cumulative sum wraps back
     smallest = steps.min(axis=1) if steps.size else np.zeros(len(integers), np.int64)
     above = np.ascontiguousarray(steps - smallest[:, None]).view(np.uint8)
     planes = above.reshape(len(integers), -1, 8).transpose(0, 2, 1)
@@ -191,17 +191,17 @@ def _pack(integers: Integers) -> bytes:
 
 
 class Page:
-    """One page, unpacked; columns are made when they are asked for.
+    """One uncompressed page; columns are decoded on demand.
 
     Args:
         file: Path of the file, for messages.
-        position: Of the page in it, for messages.
+        position: Position of the page in the file, for messages.
         start: Number of its first row.
-        count: Its rows.
-        raw: Its bytes, checked and decompressed.
+        count: Number of rows.
+        raw: Its bytes, verified and decompressed.
 
     Raises:
-        CorruptData: It is not what was written, though its checksum holds.
+        CorruptData: The content is invalid, although its checksum is correct.
     """
 
     __slots__ = ("_file", "_heads", "_planes", "_position", "_texts", "count", "start")
@@ -214,9 +214,9 @@ class Page:
         length = int.from_bytes(raw[:4], "little")
         columns = len(INTEGER_COLUMNS)
         if count < 1 or length != columns * (_COLUMN_HEAD_BYTES + 8 * (count - 1)):
-            raise self._corrupt(f"{length} bytes of integers are not {count} rows")
+            raise self._corrupt(f"{length} bytes of integers do not match {count} rows")
         if len(raw) < 4 + length:
-            raise self._corrupt("its integers are cut off")
+            raise self._corrupt("its integers are incomplete")
         heads = np.frombuffer(raw, np.int64, 2 * columns, 4)
         self._heads = heads.reshape(columns, 2)
         planes = np.frombuffer(raw, np.uint8, length - heads.nbytes, 4 + heads.nbytes)
@@ -227,10 +227,10 @@ class Page:
             raise self._corrupt(f"its texts cannot be read: {error}") from error
         shapes = self._texts.shapes
         if [len(shape) for shape in shapes] != [len(one) for one in self._texts.columns]:
-            raise self._corrupt("names and columns of its attributes differ in number")
+            raise self._corrupt("its attributes have different numbers of names and columns")
 
     def integers(self, *names: str) -> Integers:
-        """Return columns of integers, one line for each name (see `INTEGER_COLUMNS`)."""
+        """Return columns of integers, one array row for each name (see `INTEGER_COLUMNS`)."""
         places = [_PLACES[name] for name in names]
         found = np.empty((len(places), self.count), np.int64)
         found[:, 0] = self._heads[places, 0]
@@ -242,7 +242,7 @@ class Page:
         return found
 
     def attribute(self, name: str) -> list[str | None]:
-        """Return the values of one attribute by row; None where a FlowFile has none."""
+        """Return the values of one attribute by row; None for FlowFiles without it."""
         texts = self._texts
         codes = self._shape_codes()
         if len(texts.shapes) == 1:
@@ -264,17 +264,17 @@ class Page:
         return self._attributes(self._shape_codes(), None)
 
     def resources(self, rows: Sequence[int] | Integers) -> Iterator[tuple[ResourceClaim, int]]:
-        """Yield the resource claims of some rows (counted within the page), and how often."""
+        """Yield the resource claims of some rows (numbered within the page), and their counts."""
         codes = self._resource_codes(self.integers("resource")[0])[rows]
         known, counts = np.unique(codes[codes >= 0], return_counts=True)
         for code, count in zip(known.tolist(), counts.tolist(), strict=True):
             yield self._texts.resources[code], count
 
     def flowfiles(self, rows: Integers | None = None) -> list[FlowFile]:
-        """Return the FlowFiles of all rows, or of some (counted within the page), in their order.
+        """Return the FlowFiles of all rows, or of some (numbered within the page), in their order.
 
         Raises:
-            CorruptData: It is not what was written, though its checksum holds.
+            CorruptData: The content is invalid, although its checksum is correct.
         """
         integers = self.integers(*INTEGER_COLUMNS)
         shapes = self._shape_codes(integers[_SHAPE])
@@ -300,7 +300,7 @@ class Page:
 
     def _claims(self, codes: Integers, lists: dict[str, list[int]]) -> list[ContentClaim | None]:
         codes = self._resource_codes(codes)
-        # -1 finds the last entry, which stands for none; its claims are thrown away.
+        # -1 selects the last entry, the placeholder for no claim; its claims are discarded.
         resources = [*self._texts.resources, _ABSENT_CLAIM.resource]
         claims: list[ContentClaim | None] = list(
             map(
@@ -325,7 +325,7 @@ class Page:
         return every if rows is None else [every[row] for row in rows.tolist()]
 
     def _of_shape(self, code: int, count: int, rows: list[int] | None) -> list[dict[str, str]]:
-        """Return the attributes of all FlowFiles of a shape, or of some counted among them."""
+        """Return the attributes of all FlowFiles of a shape, or of some, numbered among them."""
         names = self._texts.shapes[code]
         if not names:
             return [{} for _ in (range(count) if rows is None else rows)]
@@ -340,7 +340,7 @@ class Page:
         except msgspec.DecodeError as error:
             raise self._corrupt(f"values of an attribute cannot be read: {error}") from error
         if len(values) != count:
-            raise self._corrupt(f"{len(values)} values of an attribute are not {count}")
+            raise self._corrupt(f"{len(values)} values of an attribute instead of {count}")
         return values
 
     def _shape_codes(self, codes: Integers | None = None) -> Integers:
@@ -351,7 +351,7 @@ class Page:
 
     def _resource_codes(self, codes: Integers) -> Integers:
         if len(codes) and (codes.min() < -1 or codes.max() >= len(self._texts.resources)):
-            raise self._corrupt("a content claim names no resource claim")
+            raise self._corrupt("a content claim does not name a resource claim")
         return codes
 
     def _corrupt(self, reason: str) -> CorruptData:

@@ -1,25 +1,25 @@
-"""Our own swap files: FlowFiles of one queue, sorted, in columnar pages that verify one by one.
+"""Penstock's swap files: sorted FlowFiles of one queue, in columnar pages with own checksums.
 
-Owns the container: its parts, writing it durably, finding and checking what is in it. Does not own
-the columns in a page (`columnar`), NiFi's files (`nifi`), nor which files are valid (`repository`).
-The parts are NiFi's: magic, name of the serializer, what describes the contents, contents.
+Owns the container: its parts, durable writing, finding and verifying pages. Does not own the
+columns in a page (`columnar`), NiFi's files (`nifi`), nor which files are valid (`repository`). The
+parts are the same as NiFi's: magic, name of the serializer, description of the content, content.
 
     file   "SWAP"; length of the name (u16, big endian), "Penstock Columnar Swap"
-           length of the head (u32), crc32c (u32) of all before it and of the head
+           length of the head (u32), crc32c (u32) of all bytes before it and of the head
            head: msgpack of the format number, the summary, and each page's length and rows
            pages
     page   magic 9D 'PS' 01; crc32c (u32) of all that follows of the page; length of the page,
            number of its first row, rows, length before compression (u32 each); codec (u32); data
 
-Numbers are little endian but for the name's length, which is as NiFi's.
+Numbers are little endian, except the name's length, which is as in NiFi.
 
 Invariants:
 
-- Damage costs the pages it lies in, and none else: a page is found by the head, and without a head
-  by its magic, and says itself which rows it holds.
-- A file is there in full or, by its name, not at all.
-- Nothing is allocated by what a file claims before the bytes are there: heads and pages are no
-  longer than the file, and compressed pages no longer than `_UNPACKED_BYTES_MAX` when unpacked.
+- Damage affects only the pages that contain it. A page is found by the head or, if the head is
+  damaged, by its magic. It contains its row numbers.
+- A file with its final name is complete.
+- Sizes in a file are checked before memory is allocated: heads and pages are no longer than the
+  file, and decompressed pages no longer than `_UNPACKED_BYTES_MAX`.
 """
 
 from __future__ import annotations
@@ -63,19 +63,19 @@ _CODEC: Final = pa.Codec("zstd", compression_level=1)
 
 
 class SwapSummary(msgspec.Struct, frozen=True, array_like=True):
-    """What is known of a swap file without reading its rows.
+    """Summary of a swap file, available without reading its rows.
 
     Attributes:
         queue: Id of the queue.
-        count: FlowFiles in it.
-        size_bytes: Sum of their content's sizes.
-        max_id: The greatest id, -1 if there is none.
-        order: By what the rows are sorted: names and arguments of the prioritizers.
-        min_queued_ms: The earliest date of entry into a queue, epoch ms; 0 if there is none.
-        total_queued_ms: Sum of these dates.
-        min_entry_ms: The earliest date of entry into this system, epoch ms; 0 if there is none.
-        resource_claims: How many rows refer to each resource claim.
-        attribute_characters: Sum of the lengths of all values of attributes.
+        count: Number of FlowFiles.
+        size_bytes: Sum of their content sizes.
+        max_id: Highest id; -1 if there is none.
+        order: Order of the rows: names and arguments of the prioritizers.
+        min_queued_ms: Earliest time of entry into a queue, epoch ms; 0 if there is none.
+        total_queued_ms: Sum of these times.
+        min_entry_ms: Earliest time of entry into this system, epoch ms; 0 if there is none.
+        resource_claims: Number of rows that refer to each resource claim.
+        attribute_characters: Sum of the lengths of all attribute values.
     """
 
     queue: str
@@ -98,7 +98,7 @@ class _Head(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Place(NamedTuple):
-    """Where a page is, and the rows it holds."""
+    """Position of a page, and its rows."""
 
     position: int
     length: int
@@ -108,12 +108,12 @@ class _Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """FlowFiles that were read, with the numbers of their rows.
+    """FlowFiles that were read, with their row numbers.
 
     Attributes:
-        numbers: Row numbers, as many as FlowFiles.
-        flowfiles: In the order asked for.
-        lost: Row numbers that were asked for and lie in damaged pages.
+        numbers: Row numbers, one for each FlowFile.
+        flowfiles: The FlowFiles, in the requested order.
+        lost: Requested row numbers that are in damaged pages.
     """
 
     numbers: npt.NDArray[np.int64]
@@ -124,22 +124,22 @@ class Rows:
 def write_swap_file(
     fs: FileSystem, path: str, queue: str, order: str, flowfiles: Sequence[FlowFile]
 ) -> SwapSummary:
-    """Write a swap file durably: temp file, fsync, rename, fsync of the folder.
+    """Write a swap file durably: temporary file, fsync, rename, fsync of the folder.
 
     Args:
         fs: The file system.
-        path: Where it is to be.
+        path: Path of the file.
         queue: Id of the queue.
-        order: By what they are sorted.
-        flowfiles: At least one, sorted.
+        order: Order of the FlowFiles.
+        flowfiles: At least one FlowFile, sorted.
 
     Raises:
-        InvalidRequest: A FlowFile holds what cannot be written; nothing is there.
-        Unavailable: Disk full or I/O error. There is no file of this name, unless the very last
-            step failed, the fsync of the folder.
+        InvalidRequest: A FlowFile cannot be encoded; no file was written.
+        Unavailable: Disk full or I/O error. The file does not exist, unless only the last step
+            failed, the fsync of the folder.
     """
     if not flowfiles:
-        raise InvalidRequest(f"{path}: a swap file of no FlowFiles; write none")
+        raise InvalidRequest(f"{path}: a swap file needs at least one FlowFile")
     pages = list(encode_pages(flowfiles))
     summary = _summary(pages, queue, order)
     fs.write_atomically(path, _encode(pages, summary))
@@ -147,10 +147,10 @@ def write_swap_file(
 
 
 def read_summary(fs: FileSystem, path: str) -> SwapSummary:
-    """Return a swap file's summary, reading its head alone if that is not damaged.
+    """Return a swap file's summary; reads only its head if that is not damaged.
 
     Raises:
-        CorruptData: The head is damaged; the pages may still be good.
+        CorruptData: The head is damaged; the pages may be valid.
         NotFound, InvalidRequest, Unavailable: As `SwapReader.open`.
     """
     file = fs.open_read(path)
@@ -159,16 +159,16 @@ def read_summary(fs: FileSystem, path: str) -> SwapSummary:
     finally:
         file.close()
     if head is None:
-        raise CorruptData(path, 0, "the head of the swap file does not verify")
+        raise CorruptData(path, 0, "the checksum of the swap file's head is wrong")
     return head.summary
 
 
 class SwapReader:
-    """Reads a swap file by rows and by columns, page by page. One thread at a time.
+    """Reads a swap file by rows and by columns, page by page. Not thread-safe.
 
     Attributes:
-        summary: What the head says; None if the head is damaged and its pages were searched for.
-        count: Rows in it, damaged ones included as far as known.
+        summary: Summary from the head; None if the head is damaged, so that pages were searched.
+        count: Number of rows, including damaged ones as far as known.
     """
 
     def __init__(
@@ -184,12 +184,12 @@ class SwapReader:
 
     @classmethod
     def open(cls, fs: FileSystem, path: str) -> Self:
-        """Open a file and check its head.
+        """Open a file and verify its head.
 
         Raises:
-            NotFound: It is not there.
+            NotFound: The file does not exist.
             InvalidRequest: It is a swap file of another serializer or of a newer format.
-            CorruptData: Neither head nor any page verifies.
+            CorruptData: Neither the head nor any page is valid.
             Unavailable: It cannot be read now.
         """
         file = fs.open_read(path)
@@ -207,7 +207,9 @@ class SwapReader:
         found = list(_find_pages(file.pread(file.size(), 0)))
         if not found:
             _refuse_foreign(file, path)
-            raise CorruptData(path, 0, "neither the head nor any page of it verifies")
+            raise CorruptData(
+                path, 0, "neither its head nor any of its pages has a correct checksum"
+            )
         return cls(file, path, None, found)
 
     def read(self, start: int, end: int) -> Rows:
@@ -215,7 +217,7 @@ class SwapReader:
         return self.take(np.arange(start, min(end, self.count)))
 
     def take(self, rows: npt.NDArray[np.int64]) -> Rows:
-        """Return rows by their numbers, in the order given; each page is unpacked once."""
+        """Return rows by their numbers, in the given order; each page is decompressed once."""
         pages = np.searchsorted(self._starts, rows, side="right") - 1
         is_lost = self._ends[pages] <= rows
         is_lost |= pages < 0
@@ -238,14 +240,14 @@ class SwapReader:
         return Rows(rows[~is_lost], [one for one in found if one is not None], rows[is_lost])
 
     def pages(self) -> Iterator[Page]:
-        """Yield the pages that verify, in the order of their rows; columns are made on demand."""
+        """Yield the valid pages, in the order of their rows; columns are decoded on demand."""
         for number in range(len(self._places)):
             with suppress(CorruptData):
                 page = self._page(number)
                 yield page
 
     def close(self) -> None:
-        """Close the file. Closing twice is fine."""
+        """Close the file. A second call does nothing."""
         self._file.close()
 
     def _page(self, number: int) -> Page:
@@ -253,7 +255,9 @@ class SwapReader:
         raw = self._file.pread(place.length, place.position)
         if _verified(raw, place) is None:
             raise CorruptData(
-                self._path, place.position, f"the page of rows from {place.start} does not verify"
+                self._path,
+                place.position,
+                f"the checksum of the page of rows from {place.start} is wrong",
             )
         _, _, _, start, count, unpacked_bytes, codec = _PAGE_HEAD.unpack_from(raw)
         data = raw[_PAGE_HEAD.size :]
@@ -263,7 +267,9 @@ class SwapReader:
             except OSError as error:
                 raise CorruptData(self._path, place.position, f"a page: {error}") from error
         elif codec != _PLAIN:
-            raise CorruptData(self._path, place.position, "a page is of no known compression")
+            raise CorruptData(
+                self._path, place.position, "the page has an unknown compression codec"
+            )
         return Page(self._path, place.position, start, count, data)
 
 
@@ -317,10 +323,10 @@ def _framed(raw: bytes, start: int, count: int) -> bytes:
 
 
 def _read_head(file: ReadFile, path: str) -> tuple[_Head | None, int]:
-    """Return the head and where the pages begin; None if it does not verify.
+    """Return the head and the position of the first page; the head is None if it is damaged.
 
     Raises:
-        InvalidRequest: It verifies, but is of a newer format.
+        InvalidRequest: It is valid, but has a newer format.
     """
     before = file.pread(_HEAD_AT, 0)
     if len(before) < _HEAD_AT or not before.startswith(_PREFIX):
@@ -335,8 +341,8 @@ def _read_head(file: ReadFile, path: str) -> tuple[_Head | None, int]:
         number = msgspec.msgpack.decode(msgspec.msgpack.decode(raw, type=list[msgspec.Raw])[0])
         if isinstance(number, int) and number > FORMAT_NUMBER:
             raise InvalidRequest(
-                f"{path}: has format number {number}, this Penstock reads up to {FORMAT_NUMBER}: "
-                "use the newer Penstock that wrote it"
+                f"{path}: has format number {number}, but this Penstock reads up to "
+                f"{FORMAT_NUMBER}: use the newer Penstock that wrote it"
             )
         head = msgspec.msgpack.decode(raw, type=_Head)
     except (msgspec.DecodeError, IndexError):
@@ -361,7 +367,7 @@ def _places(head: _Head, position: int) -> list[_Place]:
 
 
 def _verified(raw: bytes, expected: _Place | None) -> _Place | None:
-    """Return the place of a page by its own words, if all of it is what was written."""
+    """Return the position and rows in a page's own header if the page is valid."""
     if len(raw) < _PAGE_HEAD.size:
         return None
     magic, crc, length, start, count, _, _ = _PAGE_HEAD.unpack_from(raw)
@@ -377,11 +383,12 @@ def _verified(raw: bytes, expected: _Place | None) -> _Place | None:
 
 
 def _find_pages(raw: bytes) -> Iterator[_Place]:
-    """Yield the pages that verify in a file without a head, with rows that go up."""
+    """Yield the valid pages of a file without a head, with ascending rows."""
     position = raw.find(_PAGE_MAGIC)
     next_row = 0
     while position >= 0:
-        # The head first: copying the rest for each magic would be quadratic in a hostile file.
+        # Check the header first: copying the remaining bytes for each magic would be quadratic in a
+        # hostile file.
         length = int.from_bytes(raw[position + 8 : position + 12], "little")
         found = _verified(raw[position : position + length], None)
         if found is not None and found.start >= next_row:
@@ -392,7 +399,7 @@ def _find_pages(raw: bytes) -> Iterator[_Place]:
 
 
 def _refuse_foreign(file: ReadFile, path: str) -> None:
-    """Raise if the file says that something else wrote it."""
+    """Raise if the file was written by another program."""
     before = file.pread(4 + 2 + 64, 0)
     if not before.startswith(MAGIC):
         return
@@ -400,6 +407,6 @@ def _refuse_foreign(file: ReadFile, path: str) -> None:
     name = before[6 : 6 + length]
     if len(name) == length > 0 and name != _NAME and name.isascii():
         raise InvalidRequest(
-            f"{path}: is a swap file of the serializer {name.decode('ascii')!r}, not of "
-            f"{SERIALIZER!r}; import NiFi's with `penstock import nifi-swap`"
+            f"{path}: was written by the serializer {name.decode('ascii')!r}, not by "
+            f"{SERIALIZER!r}; import NiFi's swap files with `penstock import nifi-swap`"
         )

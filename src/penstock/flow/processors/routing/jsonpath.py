@@ -62,7 +62,7 @@ class Destination(enum.Enum):
 
 
 class Missing(enum.Enum):
-    """What happens to the attribute of a path without a result."""
+    """Handling of the attribute for a path without a result."""
 
     SKIP = "skip"
     EMPTY = "empty"

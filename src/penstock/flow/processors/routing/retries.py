@@ -29,7 +29,7 @@ _BY_SUFFIX: Final = ".by"
 
 
 class Reuse(enum.Enum):
-    """What happens to a FlowFile that another RetryFlowFile counted with the same attribute."""
+    """Handling of a FlowFile that another RetryFlowFile counted with the same attribute."""
 
     FAIL = "fail"
     RESET = "reset"

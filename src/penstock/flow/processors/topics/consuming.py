@@ -140,7 +140,7 @@ class ConsumeTopic(Processor):
             raise
 
     def on_unscheduled(self, context: ProcessContext) -> None:  # noqa: ARG002 - of every processor
-        """Take no more messages; a terminated processor gets no `on_stopped`."""
+        """Stop taking messages; a terminated processor gets no `on_stopped`."""
         self._intake.begin_stop()
 
     def on_stopped(self, context: ProcessContext) -> None:  # noqa: ARG002 - of every processor

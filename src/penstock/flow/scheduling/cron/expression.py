@@ -119,7 +119,7 @@ class CronExpression:
     def _in_second_coming(self, start_s: int, from_s: int, wall_s: int | None) -> int | None:
         """Return the first time in the second occurrence of a repeated hour.
 
-        Used when the first occurrence has no more times. None: there is none, or the hour is not
+        Used when the first occurrence has no further times. None: there is none, or the hour is not
         repeated.
         """
         first_s, second_s = self._clock.instants(start_s)

@@ -1,1 +1,1 @@
-"""NiFi's own swap files: read in every format there was, and written in the current one."""
+"""NiFi's swap files: reads all formats, and writes the current one."""

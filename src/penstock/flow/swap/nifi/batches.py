@@ -1,7 +1,7 @@
-"""Reads the FlowFiles of one of NiFi's swap files in batches, up to where it is damaged.
+"""Reads the FlowFiles of a NiFi swap file in batches, up to the first damage.
 
-Owns what both layouts do alike: what stands before damage is read, and how many are missing behind
-it is known. Does not own the layouts (`reading`, `legacy`).
+Owns the common part of both layouts: FlowFiles before the damage are read, and the number of
+missing ones is known. Does not own the layouts (`reading`, `legacy`).
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from penstock.flow.swap.nifi.primitives import ByteReader, Cut
 
 
 class FlowFileReading:
-    """The part of `summary.NifiSwapFile` that both layouts share.
+    """Part of `summary.NifiSwapFile` that both layouts share.
 
     Attributes:
-        damage: Where the file is damaged; known when `batches` has come to its end.
+        damage: Position of the damage; known when `batches` has ended.
         read_count: FlowFiles read so far.
-        absent: Fields of FlowFiles that the file does not hold; they were filled in.
+        absent: Fields of FlowFiles that the file does not contain; they were filled in.
     """
 
     _read_one: Callable[[ByteReader], FlowFile]
@@ -33,11 +33,11 @@ class FlowFileReading:
 
     @property
     def missing_count(self) -> int:
-        """Return how many FlowFiles the file should hold and does not, when all was read."""
+        """Return the number of FlowFiles that are missing in the file, after all were read."""
         return max(0, self._count - self.read_count)
 
     def batches(self, size: int) -> Iterator[list[FlowFile]]:
-        """Read the FlowFiles, in the order of the file: NiFi writes the first to go last."""
+        """Read the FlowFiles, in the order of the file: NiFi writes the first of the queue last."""
         reader, read = self._reader, self._read_one
         batch: list[FlowFile] = []
         for _ in range(self._count):
@@ -59,11 +59,11 @@ class FlowFileReading:
             yield batch
 
     def _expect(self, count: int, position: int) -> None:
-        """Learn how many FlowFiles follow, by the number at a position.
+        """Record the number of following FlowFiles, read at a position.
 
         Raises:
-            CorruptData: It is negative.
+            CorruptData: The number is negative.
         """
         if count < 0:
-            raise self._reader.corrupt(f"a count of {count} FlowFiles", position)
+            raise self._reader.corrupt(f"invalid count of {count} FlowFiles", position)
         self._count = count

@@ -1,11 +1,11 @@
-"""NiFi's swap files up to 1.0: no magic, and ten versions of one layout.
+"""NiFi's swap files up to NiFi 1.0: no magic, and ten versions of one layout.
 
     int version   UTF connection   int count   long total bytes   [v>7: long greatest id]
     FlowFiles
 
-Owns this layout. Does not own what came after it (`reading`).
+Owns this layout. Does not own the later one (`reading`).
 
-Invariant: what stands before damage is read, and how many are missing behind it is known.
+Invariant: FlowFiles before the damage are read, and the number of missing ones is known.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from penstock.storage.content.claims import ContentClaim, ResourceClaim
 VERSION_MAX: Final = 10
 
 _CREATE: Final = 1
-# Fields that not every version has, and the first version that has them.
+# Fields that are not in every version, and the first version with them.
 _SINCE: Final = {"lineage_start_ms": 2, "queued_ms": 6, "lineage_index": 9, "queue_index": 9}
 
 
 class LegacySwapFile(FlowFileReading):
-    """A file of this kind; see `summary.NifiSwapFile`.
+    """File with this layout; see `summary.NifiSwapFile`.
 
     Args:
-        name: The file, for errors.
+        name: Name of the file, for errors.
         data: Its bytes.
-        now_ms: When FlowFiles count as queued that do not say it (versions before 6).
+        now_ms: Time of entry into the queue for FlowFiles without one (versions before 6).
 
     Raises:
-        CorruptData: It is no such file, or is damaged before its FlowFiles begin.
+        CorruptData: It is not such a file, or is damaged before its FlowFiles begin.
     """
 
     def __init__(self, name: str, data: bytes, now_ms: int) -> None:
@@ -44,7 +44,9 @@ class LegacySwapFile(FlowFileReading):
         try:
             self._version = reader.int32()
             if not 1 <= self._version <= VERSION_MAX:
-                raise reader.corrupt("no swap file: neither SWAP nor a version from 1 to 10", 0)
+                raise reader.corrupt(
+                    "not a swap file: starts neither with SWAP nor with a version from 1 to 10", 0
+                )
             connection = reader.utf()
             at = reader.position
             count, size_bytes = reader.int32(), reader.int64()
@@ -64,7 +66,7 @@ class LegacySwapFile(FlowFileReading):
             if not reader.data[at : at + 1]:
                 raise Cut(at)
             if reader.data[at] != _CREATE:
-                raise reader.corrupt(f"action {reader.data[at]}, not {_CREATE}")
+                raise reader.corrupt(f"unknown action {reader.data[at]}, expected {_CREATE}")
             reader.skip(1)
         number, entry_ms = reader.int64(), reader.int64()
         lineage_ms, lineage_index = entry_ms, 0

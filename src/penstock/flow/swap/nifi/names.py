@@ -1,4 +1,4 @@
-"""What the name of one of NiFi's swap files says.
+"""Names of NiFi's swap files.
 
     <milliseconds>-<queue uuid>-<random uuid>[.<stream partition>].swap[.part]
 
@@ -17,12 +17,12 @@ _OWNED_PIECES: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class SwapName:
-    """The parts of a name.
+    """Parts of a name.
 
     Attributes:
         written_ms: When it was written, epoch milliseconds.
-        queue: Id of the queue that it belongs to; None in names of NiFi before 1.0.
-        unfinished: It was being written: NiFi deletes such a file when it starts.
+        queue: Id of its queue; None in names of NiFi before 1.0.
+        unfinished: Whether the write was not finished: NiFi deletes such a file when it starts.
     """
 
     written_ms: int
@@ -31,7 +31,7 @@ class SwapName:
 
     @classmethod
     def parse(cls, name: str) -> SwapName | None:
-        """Read a file's name, without its folder; None: NiFi would ignore the file."""
+        """Parse a file name without its folder; return None if NiFi would ignore the file."""
         found = _NAME.fullmatch(name)
         if found is None:
             return None
@@ -41,6 +41,6 @@ class SwapName:
 
 
 def reading_order(path: str) -> tuple[bool, int, str]:
-    """Return what sorts paths as NiFi recovers the files: by time, those without one last."""
+    """Return the sort key for NiFi's order of recovery: by time, files without a time last."""
     name = SwapName.parse(path.rpartition("/")[2])
     return (name is None, name.written_ms if name else 0, path)

@@ -1,4 +1,4 @@
-"""Opens one of NiFi's swap files, whatever wrote it."""
+"""Opens NiFi swap files of any version."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from penstock.flow.swap.nifi.summary import NifiSwapFile
 
 
 def open_nifi_swap(name: str, data: bytes, *, now_ms: int) -> NifiSwapFile:
-    """Read what stands before the FlowFiles.
+    """Read a file up to its FlowFiles.
 
     Args:
-        name: The file, for errors.
+        name: Name of the file, for errors.
         data: Its bytes.
-        now_ms: When FlowFiles count as queued that do not say it.
+        now_ms: Time of entry into the queue for FlowFiles without one.
 
     Raises:
-        CorruptData: It is no swap file of NiFi's, or is damaged before its FlowFiles begin.
+        CorruptData: It is not a NiFi swap file, or is damaged before its FlowFiles begin.
     """
     if len(data) < len(MAGIC):
-        raise CorruptData(name, len(data), "no swap file: it has less than 4 bytes")
+        raise CorruptData(name, len(data), "not a swap file: it has less than 4 bytes")
     if data.startswith(MAGIC):
         return SchemaSwapFile(name, data)
     return LegacySwapFile(name, data, now_ms)

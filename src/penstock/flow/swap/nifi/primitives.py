@@ -1,13 +1,13 @@
-"""The encodings that NiFi's swap files are made of, all big endian.
+"""Encodings of values in NiFi's swap files, all big endian.
 
-    UTF    uint16 length in bytes, then Java's modified UTF-8: NUL is two bytes, what is outside the
-           basic plane two surrogates of three bytes each
+    UTF    uint16 length in bytes, then Java's modified UTF-8: NUL is two bytes, a character outside
+           the basic plane is two surrogates of three bytes each
     LUTF   int32 length in bytes, then UTF-8
 
-Owns the place in the bytes. Does not own what they mean (`schema`, `reading`, `legacy`).
+Owns the position in the bytes. Does not own their meaning (`schema`, `reading`, `legacy`).
 
-Invariant: nothing is read beyond the end, nor made room for that is not there: a length is compared
-with what is left before it is believed.
+Invariant: nothing is read beyond the end, and nothing is allocated for missing bytes: a length is
+compared with the remaining bytes before it is used.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ class Cut(Exception):
     """The bytes end before the value does.
 
     Args:
-        position: Where the value begins that is not all there.
+        position: Start of the incomplete value.
     """
 
     def __init__(self, position: int) -> None:
-        super().__init__(f"the file ends within what begins at byte {position}")
+        super().__init__(f"the file ends within the value that begins at byte {position}")
         self.position = position
 
 
 class ByteReader:
-    """A place in the bytes of one file, which moves on as they are read.
+    """Reader with a position in the bytes of one file.
 
     Args:
-        name: The file, for errors.
+        name: Name of the file, for errors.
         data: Its bytes.
 
     Attributes:
-        position: What is read next.
+        position: Position of the next read.
     """
 
     __slots__ = ("data", "name", "position", "size")
@@ -56,14 +56,14 @@ class ByteReader:
         self.position = 0
 
     def corrupt(self, reason: str, position: int | None = None) -> CorruptData:
-        """Return the error for what does not hold, here or elsewhere."""
+        """Return the error for invalid data at the current or another position."""
         return CorruptData(self.name, self.position if position is None else position, reason)
 
     def unpack(self, layout: struct.Struct) -> tuple[int, ...]:
         """Read numbers of fixed size.
 
         Raises:
-            Cut: They are not all there.
+            Cut: The bytes are incomplete.
         """
         start, end = self.position, self.position + layout.size
         if end > self.size:
@@ -72,10 +72,10 @@ class ByteReader:
         return layout.unpack_from(self.data, start)
 
     def boolean(self) -> bool:
-        """Read one byte: zero or not.
+        """Read one byte; return whether it is not zero.
 
         Raises:
-            Cut: It is not there.
+            Cut: The byte is missing.
         """
         if self.position >= self.size:
             raise Cut(self.position)
@@ -86,7 +86,7 @@ class ByteReader:
         """Read four bytes.
 
         Raises:
-            Cut: They are not all there.
+            Cut: The bytes are incomplete.
         """
         return self.unpack(_INT)[0]
 
@@ -94,24 +94,24 @@ class ByteReader:
         """Read eight bytes.
 
         Raises:
-            Cut: They are not all there.
+            Cut: The bytes are incomplete.
         """
         return self.unpack(_LONG)[0]
 
     def count(self, least_bytes: int) -> int:
-        """Read how many things follow.
+        """Read a count of items.
 
         Args:
-            least_bytes: Length of the smallest such thing, at least 1.
+            least_bytes: Length of the smallest item, at least 1.
 
         Raises:
             CorruptData: The number is negative.
-            Cut: There is not room for so many; the place is that of the number.
+            Cut: The items do not fit into the bytes; the position is that of the number.
         """
         start = self.position
         count = self.int32()
         if count < 0:
-            raise self.corrupt(f"a count of {count}", start)
+            raise self.corrupt(f"invalid count of {count}", start)
         if count * least_bytes > self.size - self.position:
             raise Cut(start)
         return count
@@ -121,23 +121,23 @@ class ByteReader:
 
         Raises:
             CorruptData: It is not modified UTF-8.
-            Cut: It is not all there.
+            Cut: The bytes are incomplete.
         """
         start = self.position
         (length,) = self.unpack(_SHORT)
         return self._modified(start, length)
 
     def lutf(self) -> str:
-        """Read a LUTF; what is not UTF-8 becomes U+FFFD, as in Java.
+        """Read a LUTF; invalid UTF-8 becomes U+FFFD, as in Java.
 
         Raises:
             CorruptData: The length is negative.
-            Cut: It is not all there.
+            Cut: The bytes are incomplete.
         """
         start = self.position
         length = self.int32()
         if length < 0:
-            raise self.corrupt(f"a text of {length} bytes", start)
+            raise self.corrupt(f"invalid text length of {length} bytes", start)
         return self._take(start, length).decode("utf-8", "replace")
 
     def lstr(self) -> str:
@@ -145,7 +145,7 @@ class ByteReader:
 
         Raises:
             CorruptData: The length is negative.
-            Cut: It is not all there.
+            Cut: The bytes are incomplete.
         """
         start = self.position
         (length,) = self.unpack(_SHORT)
@@ -154,11 +154,11 @@ class ByteReader:
         return self._take(start, length).decode("utf-8", "replace")
 
     def skip(self, length: int) -> None:
-        """Pass over bytes.
+        """Skip bytes.
 
         Raises:
             CorruptData: The length is negative.
-            Cut: They are not all there.
+            Cut: The bytes are incomplete.
         """
         if length < 0:
             raise self.corrupt(f"{length} bytes")
@@ -175,19 +175,19 @@ class ByteReader:
     def _modified(self, start: int, length: int) -> str:
         found = self._take(start, length)
         try:
-            return found.decode("utf-8")  # the same, but for NUL and for surrogates
+            return found.decode("utf-8")  # differs only for NUL and surrogates
         except UnicodeDecodeError:
             pass
         try:
             text = found.replace(b"\xc0\x80", b"\0").decode("utf-8", "surrogatepass")
         except UnicodeDecodeError as error:
             raise self.corrupt("text that is not modified UTF-8", start) from error
-        # A surrogate without its other half is no text anywhere but in Java.
+        # Only Java accepts an unpaired surrogate in text.
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def encode_utf(text: str) -> bytes:
-    """Write a UTF; what does not fit into 65,535 bytes is cut off at a character, as in NiFi."""
+    """Write a UTF; text of more than 65,535 bytes is cut at a character, as in NiFi."""
     body = _modified_utf8(text)
     if len(body) > UTF_BYTES_MAX:
         end = UTF_BYTES_MAX

@@ -1,11 +1,11 @@
-"""NiFi's swap files since 1.1: a schema, a summary and FlowFiles that follow it.
+"""NiFi's swap files since NiFi 1.1: a schema, a summary, and FlowFiles in this schema.
 
     "SWAP"   UTF name of the serializer   schema   01   summary   int count, FlowFiles
 
-Owns which fields a swap file has, in three versions. Does not own older files (`legacy`).
+Owns the fields of a swap file, in three versions. Does not own older files (`legacy`).
 
-Invariant: what stands before damage is read, and how many are missing behind it is known. The
-format has no checksum: a byte that was changed within a value cannot be noticed.
+Invariant: FlowFiles before the damage are read, and the number of missing ones is known. The format
+has no checksum: a changed byte within a value cannot be detected.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ _NUMBERS: Final = (
 
 
 class SchemaSwapFile(FlowFileReading):
-    """A file of this kind; see `summary.NifiSwapFile`.
+    """File with this layout; see `summary.NifiSwapFile`.
 
     Args:
-        name: The file, for errors.
+        name: Name of the file, for errors.
         data: Its bytes.
 
     Raises:
-        CorruptData: It is no such file, or is damaged before its FlowFiles begin.
+        CorruptData: It is not such a file, or is damaged before its FlowFiles begin.
     """
 
     def __init__(self, name: str, data: bytes) -> None:
@@ -65,7 +65,7 @@ class SchemaSwapFile(FlowFileReading):
     def _read_front(self, reader: ByteReader) -> None:
         reader.skip(len(MAGIC))
         if not reader.data.startswith(MAGIC):
-            raise reader.corrupt("no swap file: it does not begin with SWAP", 0)
+            raise reader.corrupt("not a swap file: it does not begin with SWAP", 0)
         start = reader.position
         name = reader.utf()
         if name != SERIALIZER:
@@ -98,7 +98,9 @@ class SchemaSwapFile(FlowFileReading):
             self.summary = _summary(summary_field, summary)
             self._read_one = _flowfile_reader(flowfiles)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise reader.corrupt(f"the schema is not of a swap file: {error}", start) from error
+            raise reader.corrupt(
+                f"the schema is not that of a swap file: {error}", start
+            ) from error
         self.format = f"schema V{_version(summary_field, flowfiles)}"
         at = reader.position
         self._expect(reader.int32(), at)
@@ -138,16 +140,16 @@ def _resource(values: Sequence[object]) -> ResourceClaim:
 
 
 def _flowfile_reader(field: Field) -> Callable[[ByteReader], FlowFile]:
-    """Return what reads one FlowFile.
+    """Return a function that reads one FlowFile.
 
     Raises:
         KeyError: A field is missing.
-        TypeError: One is of another type.
+        TypeError: A field has another type.
     """
     names = [part.name for part in field.fields]
     for name in _NUMBERS:
         if field.fields[names.index(name) if name in names else _missing(name)].type != "LONG":
-            raise TypeError(f"{name!r} is no LONG")
+            raise TypeError(f"{name!r} is not a LONG")
     at_id, at_size, at_entry, at_start, at_index, at_queued, at_queue_index = map(
         names.index, _NUMBERS
     )
@@ -157,7 +159,7 @@ def _flowfile_reader(field: Field) -> Callable[[ByteReader], FlowFile]:
     )
     _check_claim(field.fields[at_claim])
     if not _is_text_map(field.fields[at_attributes]):
-        raise TypeError("'Attributes' is no map of texts")
+        raise TypeError("'Attributes' is not a map of texts")
     read = cast("Callable[[ByteReader], list[int]]", record_reader(field.fields))
     claims: dict[tuple[object, ...], ContentClaim] = {}
 

@@ -1,10 +1,10 @@
-"""The schema that a NiFi swap file carries, and readers made out of it.
+"""Schema of a NiFi swap file, and readers that follow it.
 
-Owns how a schema is written and what its types mean. Does not own which fields a swap file has
+Owns the encoding of a schema and the meaning of its types. Does not own the fields of a swap file
 (`reading`).
 
-A reader follows the schema in the file, so that a field that is not known is passed over right.
-Fields of a fixed size that follow one another are read with one call.
+A reader follows the schema in the file, so that unknown fields are skipped correctly. Consecutive
+fields of a fixed size are read with one call.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FIXED: Final = {"INT": "i", "LONG": "q", "BOOLEAN": "?"}
 
 
 class Repetition(Enum):
-    """How often a field's value stands in a record."""
+    """Number of values of a field in a record."""
 
     EXACTLY_ONE = "EXACTLY_ONE"
     ZERO_OR_ONE = "ZERO_OR_ONE"
@@ -36,7 +36,7 @@ class Repetition(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of a schema."""
+    """Field of a schema."""
 
     name: str
     type: str
@@ -44,7 +44,7 @@ class Field:
     fields: tuple[Field, ...] = ()
 
     def find(self, name: str) -> Field | None:
-        """Return a field in this one."""
+        """Return a subfield."""
         return next((field for field in self.fields if field.name == name), None)
 
 
@@ -52,8 +52,8 @@ def read_schema(reader: ByteReader) -> tuple[Field, ...]:
     """Read a schema: its root fields.
 
     Raises:
-        CorruptData: It is none.
-        Cut: It is not all there.
+        CorruptData: The schema is invalid.
+        Cut: The bytes are incomplete.
     """
     return _read_fields(reader, 0)
 
@@ -75,10 +75,10 @@ def write_schema(fields: Sequence[Field]) -> bytes:
 
 
 def value_reader(field: Field) -> Read:
-    """Return what reads one field's value, whatever its repetition.
+    """Return a function that reads one field's value, regardless of its repetition.
 
-    The value is an int, bool, text, bytes or None; a list for what is repeated; a dict for a map; a
-    list of the values of the subfields, in their order, for what is put together.
+    The value is an int, bool, text, bytes or None; a list for a repeated field; a dict for a map; a
+    list of the values of the subfields, in their order, for a record.
     """
     read = _plain_reader(field)
     if field.repetition is Repetition.EXACTLY_ONE:
@@ -90,11 +90,13 @@ def value_reader(field: Field) -> Read:
 
 def _read_fields(reader: ByteReader, depth: int) -> tuple[Field, ...]:
     if depth > _DEPTH_MAX:
-        raise reader.corrupt(f"a schema of more than {_DEPTH_MAX} levels")
+        raise reader.corrupt(f"the schema has more than {_DEPTH_MAX} levels")
     start = reader.position
     count = reader.count(_SMALLEST_FIELD_BYTES)
     if count > _FIELDS_MAX:
-        raise reader.corrupt(f"a schema of {count} fields; {_FIELDS_MAX} are believed", start)
+        raise reader.corrupt(
+            f"the schema has {count} fields, more than the limit of {_FIELDS_MAX}", start
+        )
     return tuple(_read_field(reader, depth) for _ in range(count))
 
 
@@ -113,7 +115,7 @@ def _read_field(reader: ByteReader, depth: int) -> Field:
         elif kind == "SubFieldList":
             fields = _read_fields(reader, depth + 1)
         else:
-            raise reader.corrupt(f"a property of the unknown kind {kind!r} in the schema", start)
+            raise reader.corrupt(f"the schema has a property of the unknown kind {kind!r}", start)
     try:
         field = Field(
             texts["Field Name"],
@@ -122,7 +124,7 @@ def _read_field(reader: ByteReader, depth: int) -> Field:
             fields,
         )
     except (KeyError, ValueError) as error:
-        raise reader.corrupt(f"a field of the schema without a right {error}", start) from error
+        raise reader.corrupt(f"a field of the schema has no valid {error}", start) from error
     _check(reader, field, start)
     return field
 
@@ -130,7 +132,7 @@ def _read_field(reader: ByteReader, depth: int) -> Field:
 def _check(reader: ByteReader, field: Field, start: int) -> None:
     known = {"STRING", "LONG_STRING", "BYTE_ARRAY", "MAP", "COMPLEX", "UNION", *_FIXED}
     if field.type not in known:
-        raise reader.corrupt(f"field {field.name!r} is of the unknown type {field.type!r}", start)
+        raise reader.corrupt(f"field {field.name!r} has the unknown type {field.type!r}", start)
     if field.type == "MAP" and len(field.fields) != 2:
         raise reader.corrupt(f"map {field.name!r} has {len(field.fields)} subfields, not 2", start)
 
@@ -153,7 +155,7 @@ def _plain_reader(field: Field) -> Read:
 
 
 def record_reader(fields: Sequence[Field]) -> Callable[[ByteReader], list[Value]]:
-    """Return what reads the values of fields, one behind the other."""
+    """Return a function that reads the values of consecutive fields."""
     steps: list[Callable[[ByteReader, list[Value]], None]] = []
     fixed = ""
     for field in fields:
@@ -216,7 +218,7 @@ def _union_reader(field: Field) -> Read:
         start = reader.position
         name = reader.utf()
         if name not in readers:
-            raise reader.corrupt(f"{field.name!r} holds the unknown {name!r}", start)
+            raise reader.corrupt(f"{field.name!r} contains the unknown field {name!r}", start)
         return readers[name](reader)
 
     return read

@@ -1,4 +1,7 @@
-"""What is known of one of NiFi's swap files, of whatever format. Owns the two values alone."""
+"""Summary of a NiFi swap file of any format.
+
+Owns the two values.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +16,17 @@ from penstock.storage.content.claims import ResourceClaim
 
 @dataclass(frozen=True, slots=True)
 class NifiSwapSummary:
-    """What a file says of itself, which is not checked against what it holds.
+    """Summary in the file, which is not checked against its content.
 
     Attributes:
         queue: Id of the connection.
-        count: FlowFiles in it.
-        size_bytes: Of their contents together.
-        max_id: The greatest id; -1 if there is none, None if the format does not say.
-        min_queued_ms: When the first was queued; None if the format does not say.
-        total_queued_ms: Sum of these times; None if the format does not say.
-        resource_claims: How many of them refer to each file of content; empty in formats before
-            1.1.
+        count: Number of FlowFiles.
+        size_bytes: Sum of their content sizes.
+        max_id: Highest id; -1 if there is none, None if the format does not contain it.
+        min_queued_ms: When the first was queued; None if the format does not contain it.
+        total_queued_ms: Sum of these times; None if the format does not contain it.
+        resource_claims: Number of FlowFiles that refer to each content file; empty in formats
+            before 1.1.
     """
 
     queue: str
@@ -36,14 +39,14 @@ class NifiSwapSummary:
 
 
 class NifiSwapFile(Protocol):
-    """A file that is read.
+    """Open NiFi swap file.
 
     Attributes:
-        format: Which one it is, such as `schema V3` or `legacy 9`.
-        summary: What it says of itself.
-        damage: Where it is damaged; known when `batches` has come to its end.
+        format: Its format, such as `schema V3` or `legacy 9`.
+        summary: Its summary.
+        damage: Position of the damage; known when `batches` has ended.
         read_count: FlowFiles read so far.
-        absent: Fields of FlowFiles that the file does not hold; they were filled in.
+        absent: Fields of FlowFiles that the file does not contain; they were filled in.
     """
 
     absent: frozenset[str]
@@ -54,9 +57,9 @@ class NifiSwapFile(Protocol):
 
     @property
     def missing_count(self) -> int:
-        """Return how many FlowFiles the file should hold and does not, when all was read."""
+        """Return the number of FlowFiles that are missing in the file, after all were read."""
         ...
 
     def batches(self, size: int) -> Iterator[list[FlowFile]]:
-        """Read the FlowFiles, in the order of the file: NiFi writes the first to go last."""
+        """Read the FlowFiles, in the order of the file: NiFi writes the first of the queue last."""
         ...
