@@ -80,7 +80,7 @@ class FlowModules:
         """Check that a flow may name an import path, and that it exists. Imports nothing.
 
         Args:
-            path: Such as ``package.module:Class``.
+            path: Import path, such as ``package.module:Class``.
             what: Kind of the object, for messages, such as ``processor``.
 
         Raises:
@@ -105,7 +105,7 @@ class FlowModules:
             raise NotFound(f"{what} {path}: module {module} has no {names}: correct the path")
 
     def load(self, path: str, what: str) -> object:
-        """Import a module and return what a path names in it.
+        """Import a module and return the object that a path names.
 
         Raises:
             InvalidRequest: As `check`; or the module cannot be imported.

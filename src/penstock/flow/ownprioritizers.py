@@ -86,7 +86,7 @@ def prioritizer_of(text: str, modules: FlowModules) -> Prioritizer:
         own = found()
     except (Exception, SystemExit) as error:  # a user's class may raise anything at all
         raise InvalidRequest(
-            f"prioritizer {text} cannot be made ({type(error).__name__}: {error}): its class takes "
+            f"prioritizer {text} cannot be created ({type(error).__name__}: {error}): its class takes "
             "no arguments"
         ) from error
     if not isinstance(own, HasKey):

@@ -5,8 +5,8 @@ not own either part (`memory`, `runs`), nor sizes, penalties, and when to swap o
 
 Invariants:
 
-- When a FlowFile leaves a swap file, `SwapHome.loaded` is called under the queue's mutex, so that no
-  thread can remove the FlowFile before the swap store knows where it is.
+- When a FlowFile leaves a swap file, `SwapHome.loaded` is called under the queue's mutex, so that
+  no thread can remove the FlowFile before the swap store knows where it is.
 - FlowFiles that are being written or swept block the merge when they are at its head: they are
   next, and cannot be taken yet.
 - `put` and `reorder` change all or nothing, whatever they raise.

@@ -23,9 +23,9 @@ class Sequences:
     """The sequences of a repository.
 
     Attributes:
-        next_id: Above all ids of commits.
-        next_queue_index: Above all queue indexes of commits.
-        next_file: Above the numbers of all swap files.
+        next_id: Next id, above all ids that commits used.
+        next_queue_index: Next queue index, above all that commits used.
+        next_file: Next file number, above those of all swap files.
     """
 
     next_id: int = 0

@@ -22,7 +22,7 @@ from penstock.flow.processors.records.formats.formats import Format
 class ConvertRecord(RecordProcessor):
     """Writes the records of a FlowFile in another format, or with another schema.
 
-    Batches of columns go through memory, never the whole content.
+    Only batches of columns are in memory, never the whole content.
     """
 
     input = InputRequirement.REQUIRED

@@ -124,7 +124,7 @@ class Windows:
 
     def _lose(self, run: Run, rows: RowNumbers) -> None:
         if len(rows):
-            self._lose_for(run, rows, "pages do not verify")
+            self._lose_for(run, rows, "pages have wrong checksums")
 
     def _lose_rest(self, run: Run, reason: str) -> None:
         self._lose_for(run, run.remaining().nonzero()[0], reason)
