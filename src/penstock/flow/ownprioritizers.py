@@ -86,8 +86,8 @@ def prioritizer_of(text: str, modules: FlowModules) -> Prioritizer:
         own = found()
     except (Exception, SystemExit) as error:  # a user's class may raise anything at all
         raise InvalidRequest(
-            f"prioritizer {text} cannot be created ({type(error).__name__}: {error}): its class takes "
-            "no arguments"
+            f"prioritizer {text} cannot be created ({type(error).__name__}: {error}): its class "
+            "must take no arguments"
         ) from error
     if not isinstance(own, HasKey):
         raise InvalidRequest(f"{text} is not a prioritizer: give its class a method key(flowfile)")

@@ -408,7 +408,8 @@ def _checked(attributes: Mapping[str, str]) -> Mapping[str, str]:
     for name, value in attributes.items():
         if not (name and _is_text(name) and _is_text(value)):
             raise InvalidRequest(
-                f"attribute {name!r} is {value!r}: names and values must be text; convert it with str()"
+                f"attribute {name!r} is {value!r}: names and values must be text; convert it with "
+                "str()"
             )
         try:
             f"{name}{value}".encode()

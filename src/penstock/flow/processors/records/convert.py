@@ -38,7 +38,7 @@ class ConvertRecord(RecordProcessor):
     refuse_others = Property(
         bool,
         default=False,
-        about="Whether fields that are missing in the schema are an error, or are dropped.",
+        about="Whether fields that are missing in the schema are an error; else they are dropped.",
     )
 
     success = Relationship("Converted.")

@@ -66,8 +66,8 @@ class ConsumeTopic(Processor):
     writes_attributes: ClassVar[Mapping[str, str]] = {
         "topic.name": "The topic.",
         "topic.channel": "The channel.",
-        "message.id": "Id of the message; if each message has its own FlowFile.",
-        "message.attempts": "Number of deliveries; if each message has its own FlowFile.",
+        "message.id": "Id of the message, if each message has its own FlowFile.",
+        "message.attempts": "Number of deliveries, if each message has its own FlowFile.",
         "message.timestamp.ns": "Time of publication; of several messages, that of the first.",
         "message.count": "Number of messages in the content.",
     }

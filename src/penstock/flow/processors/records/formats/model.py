@@ -81,7 +81,8 @@ class ReadingOptions:
         csv_separator: Separator between the fields of a line.
         csv_header: Whether the first line contains the names.
         infer_types: Whether CSV without a schema has numbers and booleans, or only text.
-        refuse_others: Whether fields that are missing in the schema are an error, or are dropped.
+        refuse_others: Whether fields that are missing in the schema are an error; else they are
+            dropped.
         record_max_bytes: Maximum size of a record; a longer one is an error.
     """
 
