@@ -74,11 +74,11 @@ def test_a_value_becomes_the_content() -> None:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"", "no JSON"),
-        (b"{", "no JSON"),
-        (b"\xff\xfe", "no JSON"),
+        (b"", "not valid JSON"),
+        (b"{", "not valid JSON"),
+        (b"\xff\xfe", "not valid JSON"),
         (b'"text"', "single JSON value"),
-        (b"[" * 5_000 + b"]" * 5_000, "no JSON"),
+        (b"[" * 5_000 + b"]" * 5_000, "not valid JSON"),
         (b"[" * 1_000 + b"]" * 1_000, "path 'deep'"),
         (b'["' + b"x" * 3_000 + b'"]', "max_size"),
     ],

@@ -79,9 +79,9 @@ def test_records_go_to_the_topic_that_the_supervisor_reads(
     [
         ("missing", "has no supervisor"),
         ("csv", "reads csv"),
-        ("odd", "reads no topic"),
-        ("none", "reads no topic"),
-        ("", "gives no datasource"),
+        ("odd", "does not read a topic"),
+        ("none", "does not read a topic"),
+        ("", "is empty for this FlowFile"),
     ],
 )
 def test_what_no_supervisor_reads_fails(

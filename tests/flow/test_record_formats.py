@@ -103,7 +103,7 @@ def test_content_is_read_as_records(format_: Format, data: bytes, rows: Rows) ->
     ("format_", "data", "reason"),
     [
         (LINES, b"[1]\n", "changed from object to array"),
-        (LINES, b'{"a":', "no JSON"),
+        (LINES, b'{"a":', "not valid JSON"),
         (LINES, b'{"a":"\xff"}', "utf-8"),
         (LINES, b'{"a":1}\n{"a":"x"}', "not valid JSON records|incompatible"),
         (LIST, b"", "empty"),
@@ -500,5 +500,5 @@ def test_memory_that_runs_out_is_not_the_contents_fault(
     monkeypatch.setattr(jsonlines.pj, "read_json", fails)
     monkeypatch.setattr(columnar, "_batches", lambda *_: iter(fails, None))
     monkeypatch.setattr(avro_format, "gathered_records", lambda *_: iter(fails, None))
-    with pytest.raises(BadRecords, match=r"^the process ran out of its memory.*may be whole"):
+    with pytest.raises(BadRecords, match=r"^the process ran out of its memory.*may be intact"):
         read(format_, data)

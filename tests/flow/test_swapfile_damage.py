@@ -262,7 +262,7 @@ def test_a_flowfile_that_cannot_be_written_is_refused_and_leaves_nothing() -> No
     ):
         with pytest.raises(InvalidRequest, match="cannot be swapped"):
             write_swap_file(fs, PATH, "q", "o", [bad])
-    with pytest.raises(InvalidRequest, match="no FlowFiles"):
+    with pytest.raises(InvalidRequest, match="at least one FlowFile"):
         write_swap_file(fs, PATH, "q", "o", [])
     assert fs.listdir("/swap") == []
 

@@ -298,7 +298,7 @@ def _meant(placed: PlacedGroup, connection: Connection) -> Connection:
 
 
 def find(placed: PlacedGroup, name: str) -> PlacedComponent | None:
-    """Return the component that ``Name``, or ``Group/Port``, names within a group; None: none.
+    """Return the component that ``Name``, or ``Group/Port``, names in a group; None: unknown.
 
     This does not check whether it may be an end of a connection.
     """

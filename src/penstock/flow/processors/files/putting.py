@@ -140,7 +140,7 @@ class PutFile(Processor):
             else:
                 self._write_there(target, flowfile, temporary, session)
         except ContentMissing:
-            raise  # not about a file: the session removes the FlowFile
+            raise  # the session removes the FlowFile
         except Unavailable as error:
             session.penalize(flowfile)
             fail(context, session, flowfile, self.failure, error)

@@ -106,7 +106,7 @@ class PutDatasource(Publisher):
     def _topic_of(self, datasource: str) -> str:
         if not datasource:
             raise InvalidRequest(
-                f"{self.datasource.text!r} is empty for this FlowFile: set the attribute"
+                f"datasource {self.datasource.text!r} is empty for this FlowFile: set the attribute"
             )
         try:
             answer = self._overlord.get(_PATH + quote(datasource, safe=""))

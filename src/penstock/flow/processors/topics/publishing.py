@@ -319,7 +319,7 @@ class PublishTopic(Publisher):
         topic = self.topic.of(flowfile, now_ms=now_ms)
         if not topic:
             raise InvalidRequest(
-                f"{self.topic.text!r} is empty for this FlowFile: set the attribute"
+                f"topic {self.topic.text!r} is empty for this FlowFile: set the attribute"
             )
         return topic, self.key.of(flowfile, now_ms=now_ms)
 

@@ -166,7 +166,7 @@ class Runs:
         return self._ranked[0][0][0] if self._ranked else None
 
     def ranked(self) -> list[Run]:
-        """Return the cursors whose head is known; only the first is in its place."""
+        """Return the cursors whose head is known; the first one in order comes first."""
         return [run for _, run in self._ranked]
 
     def first(self) -> Run:

@@ -66,7 +66,7 @@ class LegacySwapFile(FlowFileReading):
             if not reader.data[at : at + 1]:
                 raise Cut(at)
             if reader.data[at] != _CREATE:
-                raise reader.corrupt(f"unknown action {reader.data[at]}, expected {_CREATE}")
+                raise reader.corrupt(f"unexpected action {reader.data[at]}: expected {_CREATE}")
             reader.skip(1)
         number, entry_ms = reader.int64(), reader.int64()
         lineage_ms, lineage_index = entry_ms, 0
