@@ -85,7 +85,7 @@ class TriggerRun:
         self.run.begin()
         try:
             outcome = self._schedulable.trigger(self.run)
-        except BaseException as caught:  # noqa: BLE001 - documented boundary: passed to the scheduler
+        except BaseException as caught:  # noqa: BLE001 - documented boundary
             error = caught
         took_ns = round((self._clock.monotonic_s() - started_s) * 1e9)
         self._ended(self, RunEnd(outcome, error, took_ns))
