@@ -1,7 +1,7 @@
-"""What a task may ask of the overlord: each action's JSON form and the form of its answer.
+"""Task actions: requests of a task to the overlord, their JSON forms and the forms of the answers.
 
-Every action may be repeated after a lost answer: its effect is the same as of one. Owns the wire
-form only; `penstock.indexing.overlord.actionhandler` does them.
+Every action may be repeated after a lost answer: repeating it has no further effect. Defines the
+wire form only; `penstock.indexing.overlord.actionhandler` performs the actions.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def action_from_json(value: object) -> AnyAction:
     """Read an action.
 
     Raises:
-        InvalidRequest: It is of no known kind, or not of the kind's form.
+        InvalidRequest: Its type is unknown, or its form does not match the type.
     """
     if not isinstance(value, dict):
         raise InvalidRequest("an action must be a JSON object with a type", place="action")
@@ -121,7 +121,7 @@ def action_from_json(value: object) -> AnyAction:
     reader = _READERS.get(str(kind))
     if reader is None:
         known = ", ".join(sorted(_READERS))
-        raise InvalidRequest(f"{kind!r} is no action: there are {known}", place="action.type")
+        raise InvalidRequest(f"unknown action {kind!r}: use one of {known}", place="action.type")
     try:
         return reader(value)
     except PenstockError:

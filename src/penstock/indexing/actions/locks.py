@@ -1,4 +1,4 @@
-"""Actions on locks: a task asks for time, lists what it holds, lets go."""
+"""Actions on locks: acquire, list and release locks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.indexing.filejson import whole_number
 
 @dataclass(frozen=True, slots=True)
 class TaskLockView:
-    """A lock that a task holds, as it hears of it; a revoked one is of no use any more."""
+    """A task's lock as reported to the task; a revoked one is no longer valid."""
 
     interval: Interval
     type: str
@@ -49,7 +49,7 @@ class TaskLockView:
 
 @dataclass(frozen=True, slots=True)
 class LockedSegment:
-    """Which segment a lock is on."""
+    """A segment to lock."""
 
     interval: Interval
     version: str
@@ -75,14 +75,14 @@ class LockedSegment:
 
 @dataclass(frozen=True, slots=True)
 class LockAnswer:
-    """All that was asked for is locked, or nothing new is; `refused` says who is in the way."""
+    """All requested locks, or no new ones; `refused` describes the conflicting locks."""
 
     locks: tuple[TaskLockView, ...]
     refused: tuple[str, ...] = ()
 
     @property
     def granted(self) -> bool:
-        """Whether the task holds what it asked for."""
+        """Whether the task holds all requested locks."""
         return not self.refused
 
     def to_json(self) -> dict[str, object]:
@@ -100,13 +100,13 @@ class LockAnswer:
 class LockTryAcquire:
     """Lock intervals or segments now, all of them or none.
 
-    Which type a lock on an interval has follows from the task's context.
+    The task's context determines the type of a lock on an interval.
 
     Attributes:
-        intervals: Aligned to time chunks and condensed.
-        appends: Whether the task adds to what is there, and replaces nothing.
-        segments: What is locked one by one.
-        exclusive: Locks on intervals are EXCLUSIVE, as those on segments are.
+        intervals: Intervals to lock, aligned to time chunks and condensed.
+        appends: Whether the task only adds to existing segments and replaces nothing.
+        segments: Segments to lock individually.
+        exclusive: Whether locks on intervals are EXCLUSIVE, as those on segments are.
     """
 
     intervals: tuple[Interval, ...]
@@ -142,7 +142,7 @@ class LockTryAcquire:
 
 @dataclass(frozen=True, slots=True)
 class LockList:
-    """The locks that the task holds, revoked ones too."""
+    """List the locks that the task holds, including revoked ones."""
 
     def to_json(self) -> dict[str, object]:
         """Return the JSON form."""
@@ -160,7 +160,7 @@ class LockList:
 
 @dataclass(frozen=True, slots=True)
 class LockRelease:
-    """Let go of the lock on exactly this interval; one that is not held is fine."""
+    """Release the lock on exactly this interval; does nothing if the task does not hold it."""
 
     interval: Interval
 
@@ -174,4 +174,4 @@ class LockRelease:
         return cls(Interval.parse(str(value["interval"])))
 
     def parse_result(self, value: object) -> None:
-        """Read the answer, which says nothing."""
+        """Read the answer, which has no value."""

@@ -1,7 +1,7 @@
-"""Actions that ask for places: a version and a partition number of a time chunk each.
+"""Actions that allocate segment ids: a version and a partition number in a time chunk each.
 
-A file may go into a segment of a larger time chunk than its own, but not into several: a task asks
-first how the rows of its time chunks have to be divided.
+A file may go into a segment of a larger time chunk than its own, but not into several, so a task
+first asks how to divide the rows of its time chunks.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from penstock.indexing.filejson import whole_number
 
 @dataclass(frozen=True, slots=True)
 class SegmentPlace:
-    """A version and a partition number of a time chunk, kept for one part of a sequence.
+    """A pending segment: version and partition number in a time chunk, for one part of a sequence.
 
-    `minor_version` is 0 but for a segment that rewrites others of its version.
+    `minor_version` is 0 except for a segment that rewrites others of its version.
     """
 
     interval: Interval
@@ -30,10 +30,10 @@ class SegmentPlace:
 
 @dataclass(frozen=True, slots=True)
 class SegmentDivision:
-    """Of each time chunk the times whose rows must not share a segment.
+    """Divide time chunks into intervals whose rows must not share a segment.
 
-    That is the time chunk itself, unless segments of finer chunks, or of some that cross its ends,
-    are visible in it. The answer holds until somebody publishes there.
+    A time chunk is not divided unless segments of finer chunks, or of chunks that cross its ends,
+    are visible in it. The answer is valid until another task publishes there.
     """
 
     intervals: tuple[Interval, ...]
@@ -43,7 +43,7 @@ class SegmentDivision:
         return {"type": "segmentDivision", "intervals": [str(one) for one in self.intervals]}
 
     def parse_result(self, value: object) -> tuple[tuple[Interval, ...], ...]:
-        """Read the answer: for each interval one or more, in order, which are all of it."""
+        """Read the answer: for each interval its parts, in order, without gaps."""
         return tuple(intervals(item["times"]) for item in objects(value))
 
     @classmethod
@@ -54,17 +54,17 @@ class SegmentDivision:
 
 @dataclass(frozen=True, slots=True)
 class SegmentAllocate:
-    """Places for the parts of a sequence: for part n of a chunk, ask for the chunk n + 1 times.
+    """Allocate segment ids for a sequence: for n parts of a time chunk, repeat the chunk n times.
 
-    A place has the time chunk of the segments that are visible at the interval, which may be
-    larger. An interval that has to be divided is refused with Conflict. The same question gets the
-    same answer while nobody publishes there, so a publish that was cut goes on under the same ids.
+    The time chunk of an id is that of the segments visible at the interval, which may be larger. An
+    interval that must be divided is refused with Conflict. A repeated request gets the same ids
+    until another task publishes there, so an interrupted publish continues with the same ids.
 
     Attributes:
-        sequence_name: Whose places they are.
-        intervals: One for each.
-        by_segment: Each place is locked by itself; else its time chunk is, as the context says.
-        rewrites: They are for segments that rewrite others of their version, locked by themselves.
+        sequence_name: The sequence that the ids belong to.
+        intervals: Intervals, one for each id.
+        by_segment: Whether each segment is locked, not its time chunk as the context specifies.
+        rewrites: Whether the segments rewrite others of their version and are locked individually.
     """
 
     sequence_name: str
@@ -85,7 +85,7 @@ class SegmentAllocate:
         }
 
     def parse_result(self, value: object) -> tuple[SegmentPlace, ...]:
-        """Read the answer: one place for each interval."""
+        """Read the answer: one pending segment for each interval."""
         return tuple(
             SegmentPlace(
                 Interval.parse(str(item["interval"])),
@@ -109,7 +109,7 @@ class SegmentAllocate:
 
 
 def place_to_json(place: SegmentPlace) -> dict[str, object]:
-    """Return a place's JSON form."""
+    """Return a pending segment's JSON form."""
     return {
         "interval": str(place.interval),
         "version": place.version,

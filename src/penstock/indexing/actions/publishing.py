@@ -1,4 +1,4 @@
-"""The action that publishes: segments, and the offsets they stand for, both or neither."""
+"""The publish action: segments and the offsets that they contain, in one transaction."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ _TYPE_OF: Final = {kind: name for name, kind in PUBLISH_TYPES.items()}
 
 @dataclass(frozen=True, slots=True)
 class PublishSegments:
-    """Publish a sequence: its segments and the offsets they stand for, both or neither.
+    """Publish a sequence: its segments and the offsets that they contain, both or neither.
 
     Attributes:
-        sequence_name: What is published; a batch task gives its id. A second publish of it is told
-            that the first went through.
-        segments: What becomes visible.
-        start: Offsets at which a stream's sequence begins; None for a batch task, with `end`.
-        end: Offsets behind it.
-        counts: Rows to add up.
-        topic_id: Which topic the offsets are of, if that is known.
+        sequence_name: The sequence to publish; a batch task's id. The answer to a second publish
+            is that it is already published.
+        segments: The segments that become visible.
+        start: Start offsets of a stream's sequence; None for a batch task, as `end`.
+        end: Exclusive end offsets of the sequence.
+        counts: Row counts to add to the datasource's.
+        topic_id: The id of the topic, if known.
         kind: `insert` under exclusive or shared locks, `append` under APPEND locks, `replace` under
             a REPLACE lock.
-        basis: The segments that the task listed, and read, where it replaces them; it is refused if
-            somebody has taken some out of view since, or brought others back.
+        basis: The segments that the task listed and read, if it replaces them. The publish is
+            refused if any of them were hidden, or others shown again, since then.
         overwritten: The ids of segments that some of `segments` rewrite under their version.
     """
 
@@ -105,7 +105,7 @@ class PublishSegments:
 
 
 def outcome_to_json(outcome: PublishOutcome) -> dict[str, object]:
-    """Return a publish outcome's JSON form, with Druid's names where it has them."""
+    """Return a publish outcome's JSON form, with Druid's names where Druid has them."""
     return {
         "success": outcome.ok,
         "retryable": outcome.retryable,

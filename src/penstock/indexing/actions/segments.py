@@ -1,4 +1,4 @@
-"""Actions on segments that are published: which there are, and taking them away."""
+"""Actions on published segments: list, hide and delete them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from penstock.storage.metadata import SegmentRow
 
 @dataclass(frozen=True, slots=True)
 class DatasourceList:
-    """Which datasources have used segments, or announced files."""
+    """List the datasources that have used segments or announced files."""
 
     def to_json(self) -> dict[str, object]:
         """Return the JSON form."""
         return {"type": "datasourceList"}
 
     def parse_result(self, value: object) -> tuple[str, ...]:
-        """Read the answer: their names, in order."""
+        """Read the answer: their names, sorted."""
         return tuple(strings(value))
 
     @classmethod
@@ -36,7 +36,7 @@ class DatasourceList:
 
 @dataclass(frozen=True, slots=True)
 class RetrieveSegmentsById:
-    """Which of these segments are published."""
+    """Return those of these segments that are published."""
 
     ids: tuple[str, ...]
 
@@ -56,13 +56,13 @@ class RetrieveSegmentsById:
 
 @dataclass(frozen=True, slots=True)
 class SegmentListUsed:
-    """The used segments that overlap any of the intervals, hidden ones too.
+    """List the used segments that overlap any of the intervals, including hidden ones.
 
     Attributes:
-        datasource: Any: a task may read what it does not write.
-        intervals: Where.
-        replacing: The task will replace them: segments that were appended under its REPLACE lock
-            are left out, since its publish carries them over as they are.
+        datasource: Any datasource: a task may read others than it writes.
+        intervals: The intervals.
+        replacing: Whether the task will replace the segments. Then segments that were appended
+            under its REPLACE lock are left out, since its publish keeps them unchanged.
     """
 
     datasource: str
@@ -92,13 +92,13 @@ class SegmentListUsed:
 
 @dataclass(frozen=True, slots=True)
 class SegmentListUnused:
-    """Unused segments of the task's datasource that lie within an interval, the oldest first.
+    """List unused segments of the task's datasource that lie within an interval, oldest first.
 
     Attributes:
-        interval: Where.
-        versions: Only of these; None: of all.
-        limit: No more than so many.
-        changed_before_ms: Only those that have been unused since before this time.
+        interval: The interval.
+        versions: Only segments of these versions; None: all.
+        limit: Maximum number of segments.
+        changed_before_ms: Only segments that have been unused since before this time.
     """
 
     interval: Interval
@@ -137,7 +137,7 @@ class SegmentListUnused:
 
 @dataclass(frozen=True, slots=True)
 class MarkSegmentsAsUnused:
-    """Hide all used segments that lie within an interval."""
+    """Mark all used segments that lie within an interval unused."""
 
     interval: Interval
 
@@ -151,15 +151,15 @@ class MarkSegmentsAsUnused:
         return cls(Interval.parse(str(value["interval"])))
 
     def parse_result(self, value: object) -> int:
-        """Read the answer: how many were marked."""
+        """Read the answer: the number of marked segments."""
         return whole_number(value)
 
 
 @dataclass(frozen=True, slots=True)
 class MarkSegmentsToUpgrade:
-    """Have the publish of the replacing task list segments again under its version.
+    """Have the task's publish keep segments by adding them again under its version.
 
-    Each must be used, and lie within a REPLACE lock of the task.
+    Each must be used and lie within a REPLACE lock of the task.
     """
 
     ids: tuple[str, ...]
@@ -174,15 +174,16 @@ class MarkSegmentsToUpgrade:
         return cls(tuple(strings(value["segments"])))
 
     def parse_result(self, value: object) -> int:
-        """Read the answer: how many they are."""
+        """Read the answer: the number of these segments."""
         return whole_number(value)
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentNuke:
-    """Delete the rows of unused segments; used ones stay.
+    """Delete the rows of unused segments; used ones are kept.
 
-    Rows go first: a row never names a file that is gone. A file whose deletion is cut is an orphan.
+    Rows are deleted before files, so no row names a deleted file. A file whose deletion is
+    interrupted becomes an orphan.
     """
 
     ids: tuple[str, ...]
@@ -197,5 +198,5 @@ class SegmentNuke:
         return cls(tuple(strings(value["segments"])))
 
     def parse_result(self, value: object) -> tuple[SegmentRow, ...]:
-        """Read the answer: those of the rows whose file no other row names: it may be deleted."""
+        """Read the answer: the deleted rows whose files no other row names and may be deleted."""
         return tuple(segment_from_json(item) for item in objects(value))

@@ -1,4 +1,4 @@
-"""Actions of streaming tasks: what they show unpublished, where they are, what is full."""
+"""Actions of streaming tasks: announce unpublished files, addresses and full sequences."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _PORT_MAX: Final = 65_535
 
 @dataclass(frozen=True, slots=True)
 class AnnounceFiles:
-    """All files of a sequence that are persisted and may be queried, in place of those before.
+    """Announce all persisted, queryable files of a sequence, replacing earlier announcements.
 
-    They hold the events from `start` to `end` of the topic with this id; an empty one is any.
+    They hold the events from `start` to `end` of the topic with this id; an empty id is any topic.
     """
 
     sequence_name: str
@@ -40,21 +40,21 @@ class AnnounceFiles:
         }
 
     def parse_result(self, value: object) -> bool:
-        """Read the answer: false when the sequence is published already."""
+        """Read the answer: false if the sequence is already published."""
         return value is True
 
     @classmethod
     def from_json(cls, value: Mapping[str, object]) -> AnnounceFiles:
         """Read the JSON form."""
         files = tuple(data_file_from_json(item) for item in objects(value["files"]))
-        # Peons of an earlier release name no offsets.
+        # Peons of an earlier release do not send offsets.
         start, end = range_from_json(value.get("startMetadata", {}), value.get("endMetadata", {}))
         return cls(str(value["sequenceName"]), files, start, end, str(value.get("topicId", "")))
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateLocation:
-    """Where the task's peon answers."""
+    """Report the address of the task's peon."""
 
     host: str
     port: int
@@ -64,7 +64,7 @@ class UpdateLocation:
         return {"type": "updateLocation", "host": self.host, "port": self.port}
 
     def parse_result(self, value: object) -> None:
-        """Read the answer, which says nothing."""
+        """Read the answer, which has no value."""
 
     @classmethod
     def from_json(cls, value: Mapping[str, object]) -> UpdateLocation:
@@ -77,7 +77,7 @@ class UpdateLocation:
 
 @dataclass(frozen=True, slots=True)
 class CheckPointDataSourceMetadata:
-    """The task's open sequence, which began at `start`, is full: agree on its end."""
+    """Report that the open sequence, which started at `start`, is full, to agree on its end."""
 
     start: Offsets
 
@@ -87,7 +87,7 @@ class CheckPointDataSourceMetadata:
         return {"type": "checkPointDataSourceMetadata", "checkpointMetadata": start}
 
     def parse_result(self, value: object) -> bool:
-        """Read the answer: true when the overlord will see to it."""
+        """Read the answer: true if the overlord accepts the request."""
         return value is True
 
     @classmethod

@@ -1,4 +1,4 @@
-"""JSON forms that several actions have in common: segments, and lists."""
+"""JSON forms that several actions share: segments and lists."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def objects(value: object) -> list[dict[str, object]]:
 
 
 def strings(value: object) -> list[str]:
-    """Return a list of texts, or raise TypeError."""
+    """Return a list of strings, or raise TypeError."""
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise TypeError("not a list of texts")
     return value

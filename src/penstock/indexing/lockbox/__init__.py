@@ -1,1 +1,1 @@
-"""Task locks: who may write which time of a datasource, and under which version."""
+"""Task locks: which tasks may write which intervals of a datasource, and under which version."""

@@ -1,4 +1,4 @@
-"""Which time chunk a new segment goes into. Pure."""
+"""Selects the time chunk of a new segment. Pure."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from penstock.core.intervals import NAMED_GRANULARITIES, Interval, condensed
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-# Without weeks: they lie across the ends of months and years, so that a week would hinder the next
-# month's chunks.
+# Without weeks: a week crosses the ends of months and years, so it would block the next month's
+# time chunk.
 _FINER: Final = tuple(one for one in NAMED_GRANULARITIES if one.name != "WEEK")
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class ChunkPart:
-    """Rows of these times go into a segment of this time chunk, which may be larger."""
+    """Rows of `times` go into a segment of the time chunk `chunk`, which may be larger."""
 
     times: Interval
     chunk: Interval
@@ -27,17 +27,17 @@ class ChunkPart:
 def chunk_parts(
     wanted: Interval, visible: Iterable[Interval], pending: Iterable[Interval] = ()
 ) -> list[ChunkPart]:
-    """Return how the rows of a time chunk are shared out to time chunks, in order of time.
+    """Return how the rows of a time chunk are divided into time chunks, in order of time.
 
-    Next to segments that are there, a new one has their time chunk: another one of a newer version
-    would hide them, and one of an older version would be hidden. Where nothing is visible, places
-    that others have not published yet count in the same way, as they will be seen. What is left is
-    the wanted chunk itself or, if only a part of it is left, the largest chunks that fit there.
+    Where segments exist, a new one gets their time chunk: a segment of another time chunk would
+    hide them if its version is newer, and be hidden if it is older. Where none is visible, pending
+    segments of other tasks count in the same way, because they will become visible. The rest gets
+    the wanted chunk itself or, if only a part of it is free, the largest chunks that fit there.
 
     Args:
-        wanted: The time chunk that the rows were made for.
-        visible: Chunks of segments that overlap it, the newest version first.
-        pending: Chunks of places that overlap it, the newest version first.
+        wanted: The time chunk for which the rows were written.
+        visible: Time chunks of segments that overlap it, newest version first.
+        pending: Time chunks of pending segments that overlap it, newest version first.
     """
     free = _Free(wanted)
     shown = list(visible)
@@ -54,14 +54,14 @@ def chunk_parts(
 
 
 class _Free:
-    """What of an interval nothing has taken yet: disjoint gaps, in order."""
+    """The free parts of an interval: disjoint gaps, in order."""
 
     def __init__(self, interval: Interval) -> None:
         self.gaps = [interval]
         self.parts: list[ChunkPart] = []
 
     def take(self, chunk: Interval) -> None:
-        """Give a chunk all of the gaps that lies in it."""
+        """Assign the parts of the gaps that lie in a chunk to the chunk."""
         first = bisect_right(self.gaps, chunk.start_ms, key=lambda gap: gap.end_ms)
         last = bisect_left(self.gaps, chunk.end_ms, key=lambda gap: gap.start_ms)
         left = []
@@ -73,7 +73,7 @@ class _Free:
 
 
 def _fitting(gap: Interval) -> Iterator[Interval]:
-    """Yield the largest chunks that fill a gap, in order; what is finer than a second as it is."""
+    """Yield the largest chunks that fill a gap, in order; remainders below a second unchanged."""
     at = gap.start_ms
     while at < gap.end_ms:
         buckets = (granularity.bucket(at) for granularity in _FINER)

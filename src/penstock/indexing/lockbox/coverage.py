@@ -1,6 +1,6 @@
-"""Whether a task's locks cover what it is about to publish, and which appends a replace covers.
+"""Checks that a task's locks cover a publish, and finds the REPLACE locks that cover an append.
 
-Owns the questions of a critical section; it changes nothing.
+Read-only checks of a critical section.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 class CoveringLocks:
-    """The locks that a critical section sees: they stay as they are while it runs.
+    """The locks in a critical section, which do not change while it runs.
 
     Args:
-        task_id: Whose section it is.
-        holdings: Who holds what in its datasource.
+        task_id: The task of the section.
+        holdings: The locks of its datasource.
     """
 
     def __init__(self, task_id: str, holdings: Holdings) -> None:
@@ -33,25 +33,25 @@ class CoveringLocks:
 
     @property
     def own(self) -> tuple[TaskLock, ...]:
-        """All locks that the task holds and that are not revoked."""
+        """All locks of the task that are not revoked."""
         held = self._holdings.of_task(self._task_id)
         return tuple(posse.lock for posse in held if not posse.lock.revoked)
 
     def require(self, type: LockType) -> None:  # noqa: A002 - the word of Druid's JSON
-        """Insist that all locks of the task are of one type, as an append must.
+        """Require all locks of the task to be of one type, as an append does.
 
         Raises:
-            Conflict: It holds one of another type.
+            Conflict: The task holds a lock of another type.
         """
         for lock in self.own:
             if lock.type is not type:
                 raise Conflict(
-                    f"task {self._task_id!r} holds an {lock}, but what it commits needs {type}"
-                    " locks alone: ask for locks of one type"
+                    f"task {self._task_id!r} holds an {lock}, but its commit requires all locks to"
+                    f" be of type {type}: acquire locks of one type"
                 )
 
     def replacing(self, segments: Sequence[SegmentLike]) -> list[HeldLock | None]:
-        """Return, for each segment, who holds a REPLACE lock that contains it, None if nobody."""
+        """Return, for each segment, the holder of a REPLACE lock that contains it, or None."""
         known: dict[Interval, HeldLock | None] = {}
         for segment in segments:
             if segment.interval not in known:
@@ -73,15 +73,15 @@ def require_covered(
     segments: Sequence[SegmentLike] = (),
     intervals: Sequence[Interval] = (),
 ) -> None:
-    """Insist that locks of a task, none of them revoked, contain segments and intervals.
+    """Require locks of a task that are not revoked to contain segments and intervals.
 
-    A lock covers segments of its version and older ones, which it hides; an APPEND lock those of
-    any version, because it adds to what is there. A lock on a segment covers that segment alone,
-    and no interval.
+    A lock covers segments of its version and of older ones, which it hides. An APPEND lock covers
+    segments of any version, because it adds to existing segments. A lock on a segment covers only
+    that segment, and no interval.
 
     Raises:
-        LockRevoked: A lock would cover it, but was revoked.
-        Conflict: No lock covers it.
+        LockRevoked: The covering lock was revoked.
+        Conflict: No lock covers a segment or an interval.
     """
     held: dict[Interval, _Held] = {}
     for interval in (*intervals, *(segment.interval for segment in segments)):
@@ -99,7 +99,7 @@ def require_covered(
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A task's locks that contain a time: of time chunks; of its segments by partition number."""
+    """A task's locks that contain a time: on time chunks, and on segments by partition number."""
 
     of_times: list[TaskLock]
     of_segments: dict[int | None, list[TaskLock]]
@@ -112,7 +112,7 @@ def _held(holdings: Holdings, task_id: str, interval: Interval) -> _Held:
         if lock.granularity is LockGranularity.TIME_CHUNK:
             if lock.interval.covers(interval):
                 found.of_times.append(lock)
-        elif lock.interval == interval:  # A number means a segment only with its interval.
+        elif lock.interval == interval:  # A partition number is unique only within its interval.
             found.of_segments.setdefault(lock.partition_number, []).append(lock)
     return found
 
@@ -134,7 +134,7 @@ def _require_segment(
 
 
 def _fits(lock: TaskLock, segment: SegmentLike) -> bool:
-    """Tell whether a lock on the segment, or around it, covers its version."""
+    """Return whether a lock on a segment, or on its time chunk, covers the segment's version."""
     if lock.granularity is LockGranularity.TIME_CHUNK and lock.type is LockType.APPEND:
         return True
     return lock.version >= segment.version
@@ -143,7 +143,7 @@ def _fits(lock: TaskLock, segment: SegmentLike) -> bool:
 def _refuse_revoked(task_id: str, what: str, revoked: list[TaskLock]) -> None:
     if revoked:
         raise LockRevoked(
-            f"{what} of task {task_id!r} was covered by the {revoked[0]}, which somebody with a"
+            f"{what} of task {task_id!r} was covered by the {revoked[0]}, which a task with a"
             " higher priority took: abandon the task"
         )
 

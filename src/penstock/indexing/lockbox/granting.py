@@ -1,9 +1,9 @@
-"""What a request for a lock gets, and what others lose by it.
+"""Decides the outcome of lock requests, and which locks other tasks lose.
 
-Decides by the tables of `rules` over who holds what. It takes no commands and stores nothing.
-Invariants: two locks that do not go together are never held at once by two groups, or by one at
-different intervals; a request that is not granted changes nothing; the locks of a task that no
-worker has are in no running task's way.
+Applies the tables of `rules` to the held locks. Executes no commands and stores nothing.
+Invariants: two groups never hold conflicting locks, nor does one group at different intervals; a
+request that is not granted changes nothing; the locks of a task that no worker has never block a
+running task.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ if TYPE_CHECKING:
     from penstock.indexing.lockbox.roster import Roster
 
 REFUSALS_MAX: Final = 8
-"""Locks that a refusal names; it counts the others."""
+"""Maximum number of locks that a refusal names; it counts the others."""
 
 
 class Granting:
-    """The locks of one datasource as they change. One thread at a time.
+    """The locks of one datasource and their changes. One thread at a time.
 
     Args:
         datasource: The datasource.
-        roster: Who may ask, and who waits for a worker.
+        roster: The active tasks, and which of them wait for a worker.
         version_floor: Versions that are chosen here are greater than this one.
 
     Attributes:
-        holdings: Who holds what.
-        freed: Tasks that gave back or lost a lock since `begin`, so that something may be granted
-            now that was refused before.
-        yielded: Tasks that no worker has and that lost all of their locks since then.
+        holdings: The held locks.
+        freed: Tasks that released or lost a lock since `begin`, so that requests that were refused
+            before may be granted now.
+        yielded: Tasks that no worker has and that lost all of their locks since `begin`.
     """
 
     def __init__(self, datasource: str, roster: Roster, version_floor: str) -> None:
@@ -58,7 +58,7 @@ class Granting:
         self.yielded: list[str] = []
 
     def begin(self) -> None:
-        """Count anew who frees something and who yields."""
+        """Clear `freed` and `yielded`."""
         self.freed.clear()
         self.yielded.clear()
 
@@ -81,7 +81,7 @@ class Granting:
         return outcomes
 
     def refusal_of_new(self, request: LockRequest) -> Refused | None:
-        """Return what a segment that has no number yet would be refused for; it changes nothing."""
+        """Return why a new segment without a number would be refused, or None; changes nothing."""
         found = [
             posse for posse in self.holdings.concerning(request) if concerns(posse.lock, request)
         ]
@@ -93,15 +93,15 @@ class Granting:
         return _refused(request, firm)
 
     def adopt(self, task: LockTask, lock: TaskLock) -> str:
-        """Take over a stored lock of an active task as it is; return what forbids it, or ""."""
-        # Later locks must have greater versions than all that were ever given.
+        """Take over a stored lock of an active task unchanged; return a conflict, or ""."""
+        # Versions of later locks must be greater than all earlier ones.
         self.version_floor = raised_floor(self.version_floor, lock.version)
         if (lock.group, lock.datasource, lock.priority) != (
             task.group,
             task.datasource,
             task.priority,
         ):
-            return f"it is not of group {task.group!r}, {task.datasource}, {task.priority}"
+            return f"it does not have group {task.group!r}, {task.datasource}, {task.priority}"
         found = list(self.holdings.concerning(lock))
         same = next((posse for posse in found if posse.lock == lock), None)
         if same is not None and lock.type is LockType.REPLACE:
@@ -114,19 +114,20 @@ class Granting:
         return ""
 
     def release(self, task_id: str, interval: Interval) -> None:
-        """Let a task give back what it holds of exactly this interval."""
+        """Release a task's locks on exactly this interval."""
         for posse in self.holdings.held_over(task_id, interval):
             if posse.lock.interval == interval:
                 self._leave(posse, task_id)
 
     def leave_all(self, task_id: str) -> None:
-        """Take all that it holds from a task."""
+        """Release all locks of a task."""
         for posse in self.holdings.of_task(task_id):
             self._leave(posse, task_id)
 
     def _leave(self, posse: Posse, task_id: str) -> None:
         self.holdings.leave(posse, task_id)
-        # Also while others of its group hold the lock: who waited for this task waits for them now.
+        # Also if others of its group hold the lock: requests that waited for this task now wait
+        # for them.
         self.freed.append(task_id)
         if not posse.tasks:
             self.version_floor = raised_floor(self.version_floor, posse.lock.version)
@@ -156,8 +157,8 @@ class Granting:
     def _in_the_way(
         self, request: LockRequest, found: list[Posse], mine: Posse | None
     ) -> tuple[list[Posse], list[Posse]]:
-        """Return the posses that do not go together with a request: who yields, and the others."""
-        # A revoked lock stands in nobody's way.
+        """Return the posses that conflict with a request: those that yield, and the others."""
+        # A revoked lock conflicts with nothing.
         hindering = [
             posse
             for posse in found
@@ -173,13 +174,13 @@ class Granting:
         return yielding, [posse for posse in hindering if posse not in yielding]
 
     def _reuse(self, posse: Posse, request: LockRequest) -> Outcome | None:
-        """Go on with a lock of the request's group; None: it has to give way to the request."""
+        """Use a lock that the request's group holds; None: the lock must yield to the request."""
         if posse.lock.revoked:
             return Revoked(posse.lock)
         if request.task_id in posse.tasks:
             return Granted(posse.lock, fresh=False)
         if posse.lock.type is LockType.REPLACE:
-            # What an append leaves for its replacer must have one addressee.
+            # Segments that an append leaves for a replacing task must belong to exactly one task.
             return None if self._yields(posse, request) else _refused(request, [posse])
         if posse.lock.priority != request.priority:
             raise Conflict(
@@ -191,26 +192,26 @@ class Granting:
         return Granted(posse.lock, fresh=True)
 
     def _yields(self, posse: Posse, request: LockRequest) -> bool:
-        """Tell whether all who hold a lock wait for a worker and have to wait for the request, too.
+        """Return whether all holders of a lock wait for a worker and must yield to the request.
 
-        A running task holds the very slot that they may wait for: it could wait for ever. Of those
-        that wait, a lower priority yields to a higher one; there is nothing yet to be abandoned.
+        Otherwise a running task could wait forever, because the holders may wait for its slot.
+        Among tasks that wait, a lower priority yields to a higher one; they have no work to lose.
         """
         return self._roster.all_wait(posse.tasks) and (
             not self._roster.waits(request.task_id) or posse.lock.priority < request.priority
         )
 
     def _revocable(self, posse: Posse, request: LockRequest) -> bool:
-        """Tell whether a request's priority takes a lock away.
+        """Return whether the request's priority revokes a lock.
 
-        Who had to give way does not come back for it before it has a worker, or the running task
-        would have got the lock in vain.
+        A task that had to yield a lock must not revoke it before it has a worker, or the running
+        task would lose it again at once.
         """
         took_turns = posse.was_yielded and self._roster.waits(request.task_id)
         return posse.lock.priority < request.priority and not took_turns
 
     def _yield(self, task_id: str) -> None:
-        """Take all locks from a task that waits: it has to ask for all of them together again."""
+        """Release all locks of a waiting task: it must request all of them together again."""
         self.leave_all(task_id)
         self.yielded.append(task_id)
         self.holdings.way_back.note(partial(self.yielded.remove, task_id))
@@ -237,17 +238,17 @@ class Granting:
         self.version_floor = raised_floor(self.version_floor, posse.lock.version)
 
     def _drop_superseded(self, new: Posse, task_id: str) -> None:
-        """Give back what a task needs no more: of two that fit, a later request had to choose."""
+        """Release locks that the new one makes redundant, so that later requests find one lock."""
         for posse in list(self.holdings.concerning(new.lock)):
             if task_id in posse.tasks and supersedes(new.lock, posse.lock):
                 self._leave(posse, task_id)
 
 
 def _best(posses: list[Posse], task_id: str) -> Posse | None:
-    """Return the posse that a request goes on with.
+    """Return the posse that a request uses.
 
-    One that the task is in comes first, so that it learns of a revocation; then one that is held;
-    then the largest, which the group's next requests fit into, too; then the earliest.
+    One with the task comes first, so that the task learns of a revocation; then one that is not
+    revoked; then the largest, which also fits the group's next requests; then the earliest.
     """
     if len(posses) < 2:
         return posses[0] if posses else None
@@ -261,12 +262,12 @@ def _best(posses: list[Posse], task_id: str) -> Posse | None:
 
 
 def _same_claim(lock: TaskLock, request: LockRequest) -> bool:
-    """Tell whether a group only changes the type or granularity of what it holds."""
+    """Return whether a group only changes the type or granularity of its own lock."""
     return lock.group == request.group and lock.interval == request.interval
 
 
 def _both(one: TaskLock, other: TaskLock) -> bool:
-    """Tell whether two stored locks whose intervals overlap can be held at once."""
+    """Return whether two stored locks whose intervals overlap can be held at once."""
     if one.revoked or (one.group == other.group and one.interval == other.interval):
         return True
     if one.granularity is other.granularity is LockGranularity.SEGMENT and (
@@ -277,7 +278,7 @@ def _both(one: TaskLock, other: TaskLock) -> bool:
 
 
 def _refused(request: LockRequest, posses: list[Posse]) -> Refused:
-    # Those that can never be taken away come first; of them, those held longest.
+    # Locks that can never be revoked first; of equal priority, those held longest.
     posses = sorted(posses, key=lambda p: (-p.lock.priority, p.lock.created_ms))
     return Refused(
         request,

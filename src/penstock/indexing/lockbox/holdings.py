@@ -1,7 +1,7 @@
-"""Who holds which locks of one datasource, with a way back.
+"""Table of the locks of one datasource and their holders, with an undo log.
 
-Owns the memory of a lockbox: locks by time and by task. It decides nothing. Invariants: a lock that
-nobody holds is not there; whatever is changed is told to the way back (`wayback`).
+Holds the locks by time and by task. Decides nothing. Invariants: a lock without holders is removed;
+every change is recorded in the undo log (`wayback`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 _FEW: Final = 32
-"""So many locks of a task are looked through sooner than all those of a time."""
+"""Up to this number, scanning the locks of a task is faster than querying an interval."""
 
 
 class Posse:
@@ -32,8 +32,8 @@ class Posse:
 
     Attributes:
         lock: The lock.
-        tasks: Who holds it.
-        was_yielded: Whether a task that waited for a worker had to give way to it.
+        tasks: The holders.
+        was_yielded: Whether a task that waited for a worker had to yield to it.
     """
 
     __slots__ = ("lock", "tasks", "was_yielded")
@@ -48,16 +48,16 @@ class Holdings:
     """The posses of one datasource.
 
     Attributes:
-        active: How many of them have a lock that was not revoked.
-        way_back: From what was changed; others may tell it what they changed beside.
+        active: Number of posses whose lock is not revoked.
+        way_back: Undo log of the changes; others may record related changes in it.
     """
 
     def __init__(self) -> None:
         self.active = 0
         self.way_back = WayBack()
-        # Those of time chunks.
+        # Locks on time chunks.
         self._by_type: dict[LockType, TimeIndex[Posse]] = {kind: TimeIndex() for kind in LockType}
-        # Those that any number of groups may hold for one time.
+        # Locks that any number of groups may hold for one time.
         self._by_group: dict[tuple[LockType, str], TimeIndex[Posse]] = {}
         self._of_segments: Shelves[Posse] = Shelves()
         self._by_task: dict[str, dict[Posse, None]] = {}
@@ -66,7 +66,7 @@ class Holdings:
         return bool(self._by_task)
 
     def overlapping(self, interval: Interval) -> Iterator[Posse]:
-        """Yield the posses whose lock overlaps the interval."""
+        """Yield the posses whose lock overlaps an interval."""
         used = [index for index in self._by_type.values() if index]
         of_times = chain.from_iterable(index.overlapping(interval) for index in used)
         return chain(of_times, self._of_segments.overlapping(interval))
@@ -76,10 +76,10 @@ class Holdings:
         return self._by_type[LockType.REPLACE].overlapping(interval)
 
     def concerning(self, asked: TaskLock | LockRequest) -> Iterator[Posse]:
-        """Yield the posses that matter to a lock: those that overlap it.
+        """Yield the posses whose lock overlaps a lock or request and may conflict with it.
 
-        Left out are locks that always go together with it, of which there may be thousands for one
-        time: those of other groups, and those of other segments.
+        Leaves out locks that never conflict with it, of which there may be thousands for one time:
+        those of other groups, and those of other segments.
         """
         for kind, index in self._by_type.items():
             if not index:
@@ -94,43 +94,43 @@ class Holdings:
             yield from self._of_segments.overlapping(asked.interval)
 
     def held_over(self, task_id: str, interval: Interval) -> list[Posse]:
-        """Return the posses that a task is in whose lock overlaps the interval."""
+        """Return the posses of a task whose lock overlaps an interval."""
         mine = self._by_task.get(task_id, {})
         if len(mine) <= _FEW:
             return [posse for posse in mine if posse.lock.interval.overlaps(interval)]
         return [posse for posse in self.overlapping(interval) if task_id in posse.tasks]
 
     def of_task(self, task_id: str) -> list[Posse]:
-        """Return the posses that a task is in, the oldest first."""
+        """Return the posses of a task, oldest first."""
         return list(self._by_task.get(task_id, ()))
 
     def every(self) -> Iterator[HeldLock]:
-        """Yield who holds what."""
+        """Yield each task's locks."""
         for task_id, posses in self._by_task.items():
             for posse in posses:
                 yield HeldLock(task_id, posse.lock)
 
     def posses(self) -> Iterator[Posse]:
-        """Yield every posse once."""
+        """Yield each posse once."""
         for task_id, posses in self._by_task.items():
             for posse in posses:
                 if next(iter(posse.tasks)) == task_id:
                     yield posse
 
     def join(self, posse: Posse, task_id: str, *, stored: bool = False) -> None:
-        """Let a task hold a posse's lock, a new posse's too; `stored` if its row is there."""
+        """Add a task to a posse, which may be new; `stored` if its row is stored."""
         self._put(posse, task_id)
         self.way_back.note(partial(self._take, posse, task_id))
         self.way_back.note_row(task_id, posse, posse.lock if stored else None, posse.lock)
 
     def leave(self, posse: Posse, task_id: str) -> None:
-        """Let a task hold a posse's lock no more."""
+        """Remove a task from a posse."""
         self._take(posse, task_id)
         self.way_back.note(partial(self._put, posse, task_id))
         self.way_back.note_row(task_id, posse, posse.lock, None)
 
     def revoke(self, posse: Posse) -> None:
-        """Take the lock away from all who hold it; they go on finding it, revoked."""
+        """Revoke a lock; its holders keep it, revoked."""
         before = posse.lock
         after = before.revoked_copy()
         self._relock(posse, after)

@@ -1,9 +1,9 @@
-"""The locks of one datasource: a state machine that takes batches of commands.
+"""The locks of one datasource: a state machine that executes batches of commands.
 
-Owns the batch, with the way back from it; who may ask is `roster`'s, what a request gets
-`granting`'s. It does no I/O and has no clock: the caller stores `Step.changes` and then calls
-`accept`, or `undo` if they could not be stored. Invariants: a command that fails changes nothing;
-only active tasks have locks, but for those whose end could not be stored, until the next batch.
+Executes batches and undoes them; `roster` tracks the active tasks, `granting` decides requests.
+Does no I/O and has no clock: the caller stores `Step.changes` and then calls `accept`, or `undo` if
+they could not be stored. Invariants: a command that fails changes nothing; only active tasks have
+locks, except for tasks whose end could not be stored, until the next batch.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ class Add:
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """A task is not active any more. The answer is a `Removal`."""
+    """A task is no longer active. The answer is a `Removal`."""
 
     task_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Acquire:
-    """A task asks for locks. The answer is a list of outcomes.
+    """A task requests locks. The answer is a list of outcomes.
 
     Attributes:
-        requests: What it asks for.
-        together: For all or none.
-        waits: Whether no worker has the task: what it gets yields, until `Place` says otherwise or
-            the task asks for itself.
+        requests: The requests.
+        together: Whether to grant all or none.
+        waits: Whether no worker has the task. Its locks then yield to others, until `Place` says
+            that a worker has it or the task itself requests locks.
     """
 
     requests: tuple[LockRequest, ...]
@@ -65,7 +65,7 @@ class Acquire:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A task is with a worker from now on; or, `waits`, with none any more."""
+    """A task is placed at a worker from now on, or, with `waits`, at none."""
 
     task_id: str
     waits: bool
@@ -73,7 +73,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """A task gives back what it holds of exactly this interval."""
+    """A task releases its locks on exactly this interval."""
 
     task_id: str
     interval: Interval
@@ -85,15 +85,15 @@ Answer: TypeAlias = "list[Outcome] | Removal | PenstockError | None"
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What came of a batch of commands.
+    """Result of a batch of commands.
 
     Attributes:
-        answers: One for each command; an error where the command was refused as a whole.
-        changes: What must be stored.
-        freed: Tasks that gave back or lost a lock, so that something may be granted now that was
-            refused before.
-        yielded: Tasks that no worker has and that lost all of their locks to others: they have to
-            ask again.
+        answers: One for each command; an error if the command was refused as a whole.
+        changes: The changes to store.
+        freed: Tasks that released or lost a lock, so that requests that were refused before may be
+            granted now.
+        yielded: Tasks that no worker has and that lost all of their locks to others: they must
+            request them again.
     """
 
     answers: tuple[Answer, ...]
@@ -103,11 +103,11 @@ class Step:
 
 
 class Lockbox:
-    """Who holds which locks of one datasource. One thread at a time.
+    """The locks of one datasource. One thread at a time.
 
     Args:
         datasource: The datasource.
-        version_floor: Versions that the box chooses are greater than this one.
+        version_floor: Versions that the lockbox chooses are greater than this one.
     """
 
     def __init__(self, datasource: str, *, version_floor: str = "") -> None:
@@ -119,24 +119,24 @@ class Lockbox:
 
     @property
     def version_floor(self) -> str:
-        """Versions that the box chooses are greater than this one."""
+        """Lower bound, exclusive, of the versions that the lockbox chooses."""
         return self._granting.version_floor
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing would be lost with the box."""
+        """Whether the lockbox has no state that must be kept."""
         return not (self._roster or self._holdings)
 
     @property
     def active_locks(self) -> int:
-        """How many locks are held and not revoked."""
+        """Number of locks that are held and not revoked."""
         return self._holdings.active
 
     def handle(self, commands: Sequence[Command], now_ms: int) -> Step:
-        """Do commands in order; `accept` or `undo` must follow.
+        """Execute commands in order; the caller must then call `accept` or `undo`.
 
         Args:
-            commands: What is asked.
+            commands: The commands.
             now_ms: The time, for versions.
         """
         assert not self._way_back, "the last step was neither accepted nor undone"
@@ -149,23 +149,23 @@ class Lockbox:
         return Step(answers, self._way_back.changes(), freed, yielded)
 
     def accept(self) -> None:
-        """Keep what the last `handle` did."""
+        """Keep the changes of the last `handle`."""
         self._way_back.settle()
 
     def undo(self) -> None:
-        """Be as before the last `handle`, but that tasks which became active are."""
+        """Undo the last `handle`, except that added tasks stay active."""
         self._way_back.back()
 
     def retire(self, task_id: str) -> None:
-        """Give a task nothing any more, though its removal could not be stored.
+        """Stop granting locks to a task whose removal could not be stored.
 
-        What it holds goes with the next `handle`.
+        The next `handle` releases its locks.
         """
         if self._roster.find(task_id) is not None:
             self._roster.keep_ended(self._dismiss(task_id))
 
     def adopt(self, task: LockTask, lock: TaskLock) -> str:
-        """Take over a stored lock of an active task as it is; return what forbids it, or ""."""
+        """Take over a stored lock of an active task unchanged; return a conflict, or ""."""
         return self._granting.adopt(task, lock)
 
     def covering(
@@ -174,18 +174,18 @@ class Lockbox:
         """Return the locks for a critical section of a task.
 
         Raises:
-            LockRevoked: A lock that covers it was revoked, or the task is not active.
-            Conflict: No lock covers it.
+            LockRevoked: A covering lock was revoked, or the task is not active.
+            Conflict: No lock covers a segment or an interval.
         """
         self._roster.require(task_id)
         require_covered(self._holdings, task_id, segments=segments, intervals=intervals)
         return CoveringLocks(task_id, self._holdings)
 
     def room_for(self, request: LockRequest, now_ms: int) -> Refused | str:
-        """Return the version of a new segment where there is none yet, or who is in its way.
+        """Return the version of a new segment where none exists, or the conflicting locks.
 
         Args:
-            request: For a lock on a segment that has no number yet.
+            request: A request for a lock on a segment without a number.
             now_ms: The time.
 
         Raises:
@@ -196,13 +196,13 @@ class Lockbox:
         return refused or next_version(request.type, now_ms, self.version_floor)
 
     def locks(self, task_id: str | None = None) -> list[HeldLock]:
-        """Return who holds what, or what one task holds."""
+        """Return all locks with their holders, or those of one task."""
         if task_id is None:
             return list(self._holdings.every())
         return [HeldLock(task_id, posse.lock) for posse in self._holdings.of_task(task_id)]
 
     def posse_locks(self) -> Iterator[TaskLock]:
-        """Yield every lock once, however many tasks hold it."""
+        """Yield each lock once, regardless of its number of holders."""
         return (posse.lock for posse in self._holdings.posses())
 
     def _answer(self, command: Command, now_ms: int) -> Answer:
@@ -216,7 +216,7 @@ class Lockbox:
                 case Release(task_id, interval):
                     self._granting.release(task_id, interval)
                 case Add(task):
-                    # Never taken back: it is no row, and nobody tells of the task again.
+                    # Never undone: a task is not a row, and it is not added again.
                     if self._roster.is_new(task):
                         self._roster.enter(task)
                 case Remove(task_id):

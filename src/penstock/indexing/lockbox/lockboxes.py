@@ -1,15 +1,15 @@
 """The locks of all datasources: one lockbox each, on a lane of its own.
 
-Owns the lanes' inboxes, the transactions, and who is answered when. What is granted is decided by
-`lockbox`. Invariants: a box is touched by its lane alone; what waits in a lane is taken together,
-in order, with one transaction; nobody is answered before it is stored; when it cannot be stored,
-memory is as it was before, but for which tasks are active.
+Owns the inboxes of the lanes, the transactions and the answers; `lockbox` decides what is granted.
+Invariants: only its lane uses a lockbox; all work that waits for a lane is done in order, with one
+transaction; an answer is given only after the change is stored; if it cannot be stored, memory is
+as before, except for which tasks are active.
 
-Whatever is raised, every future is answered, and the next request of the datasource is served. A
-command that says which tasks are active, or where they are, is never lost: if its round could not
-begin, the next round of the datasource does it first. If the undo of a batch fails, or memory ran
-out while a batch was computed, memory may differ from the store: the box then refuses all requests
-and `on_failure` is called, because only a new term can read the locks again.
+After any error, every future is answered, and the next request of the datasource is served. A
+command that reports which tasks are active, or where they are, is never lost: if its round could
+not start, the next round of the datasource executes it first. If the undo of a batch fails, or
+memory runs out while a batch is computed, memory may differ from the store. The lockbox then
+refuses all requests and calls `on_failure`, because only a new term can read the locks again.
 """
 
 from __future__ import annotations
@@ -56,25 +56,25 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 BATCH_COMMANDS_MAX: Final = 1_000
-"""Commands that share a transaction."""
+"""Maximum number of commands that share a transaction."""
 
 
 class LockLanes(Protocol):
-    """Threads for named lanes; work of a lane runs in order. `ThreadLanes` is one."""
+    """Threads for named lanes; the work of a lane runs in order. `ThreadLanes` is one."""
 
     def submit(self, lane: str, work: Callable[[], T]) -> Future[T]:
-        """Run work on the lane, after what was submitted there before."""
+        """Run work on a lane, after all work that was submitted to it before."""
         ...
 
 
 def lane_of(datasource: str) -> str:
-    """Return the lane of a datasource: what runs there runs between its lock operations."""
+    """Return the lane of a datasource, which runs other work between its lock operations."""
     return f"datasource {datasource}"
 
 
 @dataclass(slots=True)
 class _Asked:
-    """A command of one caller, who waits for the answer."""
+    """A command of a caller that waits for the answer."""
 
     command: Command
     future: Future[object]
@@ -82,40 +82,40 @@ class _Asked:
 
 @dataclass(slots=True)
 class _Call(Generic[T]):
-    """Work of one caller that needs the box as it stands."""
+    """Work of a caller on the current state of the lockbox."""
 
     run: Callable[[Lockbox], T]
     future: Future[T]
 
     def answer(self, box: Lockbox) -> None:
-        """Run it, and tell the caller what came of it."""
+        """Run the work and complete its future."""
         try:
             result = self.run(box)
-        except BaseException as error:  # noqa: BLE001 - whoever holds the future hears it
+        except BaseException as error:  # noqa: BLE001 - the future reports it
             self.future.set_exception(error)
         else:
             self.future.set_result(result)
 
 
 _LASTING: Final = (Add, Remove, Place)
-"""Commands that are done later if their round cannot begin: nobody may repeat them."""
+"""Commands that are executed later if their round cannot start: callers do not repeat them."""
 
 _Work: TypeAlias = "_Asked | _Call[object]"
 
 
 @dataclass(slots=True)
 class _Place:
-    """What a lane owns.
+    """State of a lane.
 
     Attributes:
         box: The locks.
         rows: Their rows in the store.
         inbox: Work for the next round.
-        owed: Commands of rounds that could not begin; they come before those in the inbox.
-        active_locks: As the last round left them.
+        owed: Commands of rounds that could not start; they come before those in the inbox.
+        active_locks: Number of active locks after the last round.
         broken: The error after which memory may differ from the store.
-        serve: Does a round, on the lane.
-        begun: Told of a round that has ended, or could not begin.
+        serve: Runs a round, on the lane.
+        begun: Called for a round that has ended or could not start.
     """
 
     box: Lockbox
@@ -130,27 +130,27 @@ class _Place:
 
 @dataclass(slots=True)
 class _News:
-    """What a round has to tell: see `Step`."""
+    """Notifications of a round: see `Step`."""
 
     freed: frozenset[str] = frozenset()
     yielded: tuple[str, ...] = ()
 
 
 class Lockboxes:
-    """All task locks of one term of leadership. Any thread may call; futures answer on the lanes.
+    """All task locks of one term of leadership. Any thread may call; futures complete on lanes.
 
-    Every call is refused with `Unavailable` before `sync`. The mutex guards the inboxes, and what
-    lanes leave for readers (refusals, counts); it is held around a few lines.
+    Before `sync`, every call raises `Unavailable`. The mutex guards the inboxes, and the refusals
+    and counts that lanes publish to readers. It is held for a few statements only.
 
     Args:
-        store: Where locks are kept.
+        store: The store of the locks.
         lanes: Threads; not closed here.
-        clock: Whose time becomes versions.
-        on_released: Told of a datasource where something may be granted that was refused before,
-            and whose locks were in its way, on its lane, after it is stored; also when tasks ended
-            and that could not be stored yet. It must neither block nor raise.
-        on_yielded: Told, before that and in the same way, of tasks that no worker has and whose
-            locks somebody else has by now: they have to ask again.
+        clock: Time for versions.
+        on_released: Called on the lane of a datasource when requests that were refused before may
+            be granted, with the tasks that blocked them, after the change is stored; also after
+            tasks ended whose removal could not be stored. Must neither block nor raise.
+        on_yielded: Called before that, in the same way, with tasks that no worker has and that lost
+            their locks to others: they must request them again.
         on_failure: Called with the error, on any thread, when the locks of a datasource in memory
             may differ from the stored ones, or when one of the other two raised: the term must end.
     """
@@ -174,8 +174,8 @@ class Lockboxes:
         self._mutex = threading.Lock()
         self._places: dict[str, _Place] = {}
         self._refusals: dict[str, tuple[Refused, ...]] = {}
-        # Of datasources without a box: what was used before, so that no version is given twice, and
-        # none that older segments would hide.
+        # Versions used before by datasources without a lockbox, so that no version is given twice,
+        # and none that would be hidden by older segments.
         self._version_floors: dict[str, str] = {}
         self._synced = False
         self._closed = False
@@ -183,23 +183,23 @@ class Lockboxes:
     def sync(
         self, active: Iterable[LockTask], stored: Iterable[HeldLock] | None = None
     ) -> list[str]:
-        """Begin with the locks of the earlier term; blocks for reads and one transaction.
+        """Start with the locks of the earlier term; blocks for reads and one transaction.
 
         Args:
-            active: Every task that is active.
-            stored: The stored locks; None has them read.
+            active: All active tasks.
+            stored: The stored locks; None: read them.
 
         Returns:
-            The tasks that must be failed: their group lost a lock. They are not active any more;
-            `remove` tells of each what else must be deleted.
+            The tasks that must fail because their group lost a lock. They are no longer active;
+            the answer of `remove` lists what else to delete for each.
 
         Raises:
-            Unavailable: The store does not answer: try again.
-            Conflict: It was done before.
+            Unavailable: The store does not answer: retry.
+            Conflict: It was called before.
         """
         if self._synced:
-            raise Conflict("the lockboxes have their locks already: make new ones for a new term")
-        # The clock of who led before may have been ahead of this one.
+            raise Conflict("the locks were read before: create new lockboxes for a new term")
+        # The clock of an earlier leader may have been ahead of this one.
         newest = self._store.newest_versions()
         floors = {datasource: floor_of(version) for datasource, version in newest.items()}
         restored = restore(active, self._store.every() if stored is None else stored, floors)
@@ -214,7 +214,7 @@ class Lockboxes:
         return restored.failed
 
     def close(self) -> None:
-        """Refuse further calls with `Closed`; what waits is refused, too."""
+        """Refuse further calls and all waiting work with `Closed`."""
         with self._mutex:
             self._closed = True
             waiting = [work for place in self._places.values() for work in place.inbox]
@@ -225,49 +225,49 @@ class Lockboxes:
                 work.future.set_exception(_closed())
 
     def add(self, task: LockTask) -> Future[None]:
-        """Let a task ask for locks from now on.
+        """Allow a task to request locks from now on.
 
         Raises (in the future):
             Conflict: Another task has this id.
-            Unavailable: Something else could not be stored; the task may ask all the same.
+            Unavailable: Another change could not be stored; the task may request locks anyway.
         """
         return cast("Future[None]", self._ask(task.datasource, Add(task)))
 
     def remove(self, task: LockTask) -> Future[Removal]:
-        """Release all of a task that ended; it gets no locks any more, even if this fails.
+        """Release all locks of an ended task, which gets none from now on, even if this fails.
 
-        What could not be stored is done with the next work of the datasource; ask again for the
-        answer, which is kept.
+        A removal that could not be stored is repeated with the next work of the datasource. Its
+        answer is kept; call again to get it.
 
         Raises (in the future):
-            Unavailable: It could not be stored.
+            Unavailable: The removal could not be stored.
         """
         return cast("Future[Removal]", self._ask(task.datasource, Remove(task.id)))
 
     def acquire(
         self, requests: Sequence[LockRequest], *, together: bool = False, waits: bool = False
     ) -> Future[list[Outcome]]:
-        """Ask for locks of one task, in order; each is granted by itself.
+        """Request locks of one task, in order; each is granted independently.
 
         Args:
-            requests: What the task asks for.
-            together: All or nothing: if one is not granted, none is, nobody's lock is revoked,
-                and each answer is that one's.
-            waits: No worker has the task yet. Its locks yield to running tasks, and to those of a
-                higher priority that wait, until `place` says that a worker has it.
+            requests: The requests.
+            together: All or nothing: if one is not granted, none is, no lock is revoked, and each
+                outcome is that request's.
+            waits: No worker has the task yet. Its locks yield to running tasks, and to waiting ones
+                of a higher priority, until `place` reports that a worker has it.
 
         Raises:
-            InvalidRequest: The requests are of several datasources.
+            InvalidRequest: The requests are for several datasources.
 
         Raises (in the future):
-            LockRevoked: The task is not active any more.
-            InvalidRequest: The requests contradict themselves or the task.
-            Unavailable: It could not be stored; nothing was changed.
+            LockRevoked: The task is no longer active.
+            InvalidRequest: The requests contradict each other or the task.
+            Unavailable: The change could not be stored; nothing was changed.
         """
         datasources = {request.datasource for request in requests}
         if len(datasources) > 1:
             raise InvalidRequest(
-                f"locks of {', '.join(sorted(datasources))} are asked for at once: a task has one"
+                f"one call requests locks of {', '.join(sorted(datasources))}: a task has one"
                 " datasource"
             )
         if not requests:
@@ -278,13 +278,13 @@ class Lockboxes:
         return cast("Future[list[Outcome]]", self._ask(datasources.pop(), command))
 
     def room_for(self, requests: Sequence[LockRequest]) -> Future[list[Refused | str]]:
-        """Look what new segments would meet, before they have numbers to be locked by.
+        """Check what new segments would conflict with, before they have numbers to lock.
 
         Args:
-            requests: For locks on segments of one datasource, without numbers.
+            requests: Requests for locks on segments of one datasource, without numbers.
 
         Returns:
-            Of each the version that it gets where there is none yet, or who is in its way.
+            For each request the version of the segment where none exists, or the refusal.
 
         Raises (in the future):
             LockRevoked: The task is not active.
@@ -295,14 +295,14 @@ class Lockboxes:
         )
 
     def place(self, task: LockTask, *, waits: bool) -> Future[None]:
-        """Say that a task goes to a worker, or, `waits`, that no worker has it after all."""
+        """Report that a task goes to a worker, or, with `waits`, that no worker has it."""
         return cast("Future[None]", self._ask(task.datasource, Place(task.id, waits)))
 
     def release(self, task: LockTask, interval: Interval) -> Future[None]:
-        """Release what a task holds of exactly this interval; nothing there is fine.
+        """Release a task's locks on exactly this interval; does nothing if there are none.
 
         Raises (in the future):
-            Unavailable: It could not be stored; the task still holds it.
+            Unavailable: The release could not be stored; the task still holds the locks.
         """
         return cast("Future[None]", self._ask(task.datasource, Release(task.id, interval)))
 
@@ -318,39 +318,39 @@ class Lockboxes:
 
         Args:
             task: The task.
-            action: What to do, on the lane; it may block for a transaction, but must not wait for
+            action: The action, on the lane. It may block for a transaction, but must not wait for
                 a future of these lockboxes.
-            segments: What it is about to publish.
-            intervals: Times that it is about to change.
+            segments: Segments that the action publishes.
+            intervals: Intervals that the action changes.
 
         Raises (in the future):
-            LockRevoked: A lock that covers it was revoked, or the task is not active.
-            Conflict: No lock covers it.
+            LockRevoked: A covering lock was revoked, or the task is not active.
+            Conflict: No lock covers a segment or an interval.
         """
         return self._call(
             task.datasource, lambda box: action(box.covering(task.id, segments, intervals))
         )
 
     def why(self, task_id: str) -> tuple[Refused, ...]:
-        """Return what a task was refused at its last try, empty if it waits for nothing."""
+        """Return the refusals of a task's last requests, empty if it waits for no lock."""
         with self._mutex:
             return self._refusals.get(task_id, ())
 
     def locks(self, datasource: str) -> Future[list[HeldLock]]:
-        """Return who holds what of a datasource."""
+        """Return the locks of a datasource with their holders."""
         return self._call(datasource, lambda box: box.locks())
 
     def locks_of(self, task: LockTask) -> Future[list[HeldLock]]:
-        """Return what a task holds."""
+        """Return the locks of a task."""
         return self._call(task.datasource, lambda box: box.locks(task.id))
 
     def locked_intervals(
         self, policies: Sequence[LockPolicy]
     ) -> Future[Mapping[str, list[Interval]]]:
-        """Return the times of each datasource that are locked for who asks, disjoint, in order.
+        """Return the intervals of each datasource that a policy cannot lock, disjoint, in order.
 
-        KILL locks hinder nobody; neither do those that who asks would take away, or take its own
-        beside. One policy for each datasource.
+        Ignores KILL locks, locks that the policy's priority would revoke, and locks that do not
+        conflict with its own. One policy for each datasource.
         """
         return _all_of(
             {
@@ -361,7 +361,7 @@ class Lockboxes:
 
     @property
     def active_locks(self) -> int:
-        """How many locks are held and not revoked; one that several tasks share counts once."""
+        """Number of locks that are held and not revoked; one that tasks share counts once."""
         with self._mutex:
             return sum(place.active_locks for place in self._places.values())
 
@@ -395,7 +395,7 @@ class Lockboxes:
             self._begin(datasource, place)
 
     def _begin(self, datasource: str, place: _Place) -> None:
-        """Have the lane do a round; if it cannot, refuse what waits for the round."""
+        """Submit a round to the lane; if that fails, refuse the work that waits for it."""
         try:
             round_ = self._lanes.submit(lane_of(datasource), place.serve)
         except BaseException as error:
@@ -404,18 +404,18 @@ class Lockboxes:
             else:
                 self._not_begun(datasource, place, error)
                 if isinstance(error, PenstockError):
-                    return  # The futures raise it.
+                    return  # The futures raise the error.
             raise
         else:
             round_.add_done_callback(place.begun)
 
     def _begun(self, datasource: str, place: _Place, round_: Future[None]) -> None:
         error = _closed() if round_.cancelled() else round_.exception()
-        if error is not None:  # A round that has begun raises nothing.
+        if error is not None:  # A round that has started raises nothing.
             self._not_begun(datasource, place, error)
 
     def _placed(self, box: Lockbox) -> _Place:
-        """Return the place of a box, with the calls of its rounds: they are made once."""
+        """Return the state of a lane, with the callbacks of its rounds, which are created once."""
         place = _Place(box, StoredLocks(self._store), active_locks=box.active_locks)
         place.serve = partial(self._serve, box.datasource, place)
         place.begun = partial(self._begun, box.datasource, place)
@@ -429,7 +429,7 @@ class Lockboxes:
     def _refuse(
         self, place: _Place, works: Sequence[_Work], error: BaseException
     ) -> frozenset[str]:
-        """Refuse what is not answered yet; return the tasks whose removal is done later."""
+        """Refuse unanswered work; return the tasks whose removal is executed later."""
         left = [work for work in works if not work.future.done()]
         lasting = [
             _Asked(work.command, Future())
@@ -440,7 +440,7 @@ class Lockboxes:
             place.owed += lasting
         if not isinstance(error, PenstockError):
             error = Unavailable(
-                f"the locks of {place.box.datasource} could not be asked for: try again ({error!r})"
+                f"the locks of {place.box.datasource} could not be requested: try again ({error!r})"
             )
         for work in left:
             if work.future.running() or work.future.set_running_or_notify_cancel():
@@ -450,7 +450,7 @@ class Lockboxes:
     # --- lanes
 
     def _serve(self, datasource: str, place: _Place) -> None:
-        """Do what waits for a datasource, and forget the box if it is empty then."""
+        """Run a round of a datasource, and delete the lockbox if it is empty afterwards."""
         with self._mutex:
             works, place.inbox = place.inbox, []
             if place.owed:
@@ -459,13 +459,13 @@ class Lockboxes:
         news = _News()
         try:
             self._do_all(place, works, news)
-        except BaseException as error:  # noqa: BLE001 - those who wait must hear of bugs, too
+        except BaseException as error:  # noqa: BLE001 - waiting callers must get bugs, too
             news.freed |= self._refuse(place, works, error)
         with self._mutex:
             place.active_locks = place.box.active_locks
             is_idle = place.box.is_empty and not (place.inbox or place.owed or place.broken)
             if is_idle and not place.rows.in_doubt:
-                if place.box.version_floor:  # Anybody may ask about any name.
+                if place.box.version_floor:  # Without one there is nothing to keep.
                     self._version_floors[datasource] = place.box.version_floor
                 if self._places.get(datasource) is place:
                     del self._places[datasource]
@@ -473,7 +473,7 @@ class Lockboxes:
             self._tell(datasource, news)
 
     def _do_all(self, place: _Place, works: Sequence[_Work], news: _News) -> None:
-        """Do the work of one round, in order."""
+        """Execute the work of one round, in order."""
         batch: list[_Asked] = []
         for work in works:
             if not work.future.set_running_or_notify_cancel():
@@ -491,7 +491,7 @@ class Lockboxes:
         self._do(place, batch, news)
 
     def _do(self, place: _Place, batch: Sequence[_Asked], news: _News) -> None:
-        """Do commands with one transaction and answer them; note who frees something by it."""
+        """Execute commands in one transaction and answer them; collect the notifications."""
         if not batch:
             return
         if place.broken is not None:
@@ -503,17 +503,17 @@ class Lockboxes:
             step = place.box.handle(commands, now_ms)
             is_handled = True
             place.rows.apply(step.changes)
-        except BaseException as error:  # noqa: BLE001 - those who wait must hear of bugs, too
+        except BaseException as error:  # noqa: BLE001 - waiting callers must get bugs, too
             if not is_handled and (
                 isinstance(error, MemoryError) or not isinstance(error, Exception)
             ):
-                # It may have struck between a change and the note of how to undo it.
+                # It may have been raised between a change and the record of how to undo it.
                 self._broke(place, error)
             ended = self._undo(place, commands)
             for asked in batch:
                 asked.future.set_exception(_unstored(place.box, error))
-            # Who waits for what they held may ask again: that takes it from them, once it can be
-            # stored.
+            # Tasks that wait for locks of ended tasks may try again: the next batch releases these
+            # locks, once it can be stored.
             news.freed |= ended
             return
         place.box.accept()
@@ -529,7 +529,7 @@ class Lockboxes:
                 asked.future.set_result(answer)
 
     def _undo(self, place: _Place, commands: Sequence[Command]) -> frozenset[str]:
-        """Undo a batch, except that tasks which ended have ended; return these."""
+        """Undo a batch, except that ended tasks stay ended; return these."""
         ended = frozenset(c.task_id for c in commands if isinstance(c, Remove))
         try:
             place.box.undo()
@@ -554,19 +554,20 @@ class Lockboxes:
                 self._on_yielded(news.yielded)
             if news.freed:
                 self._on_released(datasource, news.freed)
-        except BaseException as error:  # noqa: BLE001 - the owner ends the term for it
+        except BaseException as error:  # noqa: BLE001 - the owner ends the term because of it
+            # Otherwise tasks that wait for these locks would wait forever.
             # Tasks that wait for these locks would wait for ever.
             self._on_failure(error)
 
     def _publish(self, commands: Sequence[Command], answers: Sequence[Answer]) -> None:
-        """Leave what tasks were refused where `why` finds it."""
+        """Publish the refusals of tasks for `why`."""
         with self._mutex:
             for command, answer in zip(commands, answers, strict=True):
                 if isinstance(command, Remove):
                     self._refusals.pop(command.task_id, None)
                 elif isinstance(command, Acquire) and isinstance(answer, list):
                     task_id = command.requests[0].task_id
-                    # Once each: those asked for together all have the same answer.
+                    # Once each: requests made together all have the same outcome.
                     refused = dict.fromkeys(a for a in answer if isinstance(a, Refused))
                     if refused:
                         self._refusals[task_id] = tuple(refused)
@@ -575,13 +576,13 @@ class Lockboxes:
 
 
 def _closed() -> Closed:
-    return Closed("the lockboxes are closed: the overlord does not lead any more")
+    return Closed("the lockboxes are closed: the overlord no longer leads")
 
 
 def _must_be_read_again(place: _Place) -> Unavailable:
     return Unavailable(
         f"the locks of {place.box.datasource} must be read again after an error"
-        f" ({place.broken!r}): ask the overlord again when it has started anew"
+        f" ({place.broken!r}): retry after the overlord has restarted"
     )
 
 
@@ -606,11 +607,11 @@ def _locked(policy: LockPolicy, box: Lockbox) -> list[Interval]:
 
 
 def _all_of(parts: Mapping[str, Future[T]]) -> Future[Mapping[str, T]]:
-    """Return a future that has the results of all, or the first error."""
+    """Return a future with the results of all parts, or the first error."""
     whole: Future[Mapping[str, T]] = Future()
     whole.set_running_or_notify_cancel()
     left = len(parts)
-    mutex = threading.Lock()  # parts answer on several lanes; held for the count alone
+    mutex = threading.Lock()  # Parts complete on several lanes; held for the count only.
 
     def done(_part: Future[T]) -> None:
         nonlocal left

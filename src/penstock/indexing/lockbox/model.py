@@ -1,8 +1,8 @@
-"""What task locks are made of: types, requests, locks and answers.
+"""Values of task locks: types, requests, locks and outcomes.
 
-Owns the values alone, with the checks that need nothing but the value; `rules` says which of them
-go together, `lockbox` who holds them. Invariants: everything here is immutable; no interval is
-empty; a lock on single segments is EXCLUSIVE.
+Values only, with the checks that need nothing else; `rules` defines which locks conflict, and
+`lockbox` tracks the holders. Invariants: everything here is immutable; no interval is empty; a lock
+on single segments is EXCLUSIVE.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from penstock.core.intervals import Interval
 
 APPEND_VERSION: Final = "1970-01-01T00:00:00.000Z"
-"""Version of APPEND locks: older than any other, so an append never hides what is there."""
+"""Version of APPEND locks: older than any other, so an append never hides existing segments."""
 
 
 TASKS_NAMED_MAX: Final = 8
-"""Tasks that the text of a refusal names for each lock."""
+"""Maximum number of tasks that the text of a refusal names for each lock."""
 
 
 class LockType(StrEnum):
-    """What else may be held for the same time; the table is in `docs/locks.md`."""
+    """Type of a lock, which determines what conflicts with it; the table is in `docs/locks.md`."""
 
     EXCLUSIVE = "EXCLUSIVE"
     SHARED = "SHARED"
@@ -36,7 +36,7 @@ class LockType(StrEnum):
 
 
 class LockGranularity(StrEnum):
-    """Whether a lock is on a time with all that lies in it, or on one segment."""
+    """Whether a lock is on an interval with all its segments, or on one segment."""
 
     TIME_CHUNK = "timeChunk"
     SEGMENT = "segment"
@@ -44,16 +44,17 @@ class LockGranularity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LockTask:
-    """A task, as far as locks go.
+    """The properties of a task that matter for locks.
 
     Attributes:
         id: The task's id.
-        group: Tasks of one group share their locks, and their fate.
+        group: Its task group. Tasks of one group share their locks, and fail together if one is
+            lost.
         datasource: The one datasource that it may lock.
-        priority: Higher ones take locks from lower ones.
-        allocator_id: Whose pending segments it makes, shared by replicas; empty if it makes none.
-        embedded_killer: Whether it is the overlord's own deletion of unused segments: KILL locks
-            are for it alone.
+        priority: A higher priority revokes locks of a lower one.
+        allocator_id: Owner of its pending segments, shared by replicas; empty if it allocates none.
+        embedded_killer: Whether it is the overlord's own deletion of unused segments, which alone
+            may have KILL locks.
     """
 
     id: str
@@ -88,24 +89,24 @@ class LockTask:
 
 @dataclass(frozen=True, slots=True)
 class LockRequest:
-    """One lock that a task asks for.
+    """A task's request for one lock.
 
     Attributes:
         task_id: The task.
         group: Its group.
         datasource: The datasource.
-        interval: The time.
+        interval: The interval.
         type: The lock's type.
         granularity: Time chunk, or one segment.
         priority: The task's priority.
-        version: The version that the lock is to have; None lets the lockbox choose. A segment's
-            own for a lock on it.
-        partition_number: Which segment; None for time chunks, and for a segment that has no number
-            yet, which can be compared with locks but not locked.
+        version: The version of the lock; None lets the lockbox choose. A lock on a segment has the
+            segment's version.
+        partition_number: The segment's partition number; None for time chunks, and for a segment
+            without a number yet, which can be compared with locks but not locked.
 
     Raises:
-        InvalidRequest: An empty interval, a type that segments cannot be locked with, or a segment
-            number for a time chunk.
+        InvalidRequest: The interval is empty, segments cannot have a lock of this type, or a time
+            chunk has a partition number.
     """
 
     task_id: str
@@ -121,20 +122,20 @@ class LockRequest:
     def __post_init__(self) -> None:
         if self.interval.is_empty:
             raise InvalidRequest(
-                f"task {self.task_id!r} asks for a lock on the empty interval {self.interval}:"
+                f"task {self.task_id!r} requests a lock on the empty interval {self.interval}:"
                 " give it an end after its start",
                 place="interval",
             )
         if self.granularity is LockGranularity.TIME_CHUNK:
             if self.partition_number is not None:
                 raise InvalidRequest(
-                    "a time chunk lock has no partition number: leave it out, or ask for"
+                    "a lock on a time chunk has no partition number: leave it out, or use"
                     " granularity segment",
                     place="partitionId",
                 )
         elif self.type is not LockType.EXCLUSIVE:
             raise InvalidRequest(
-                f"a segment cannot be locked {self.type}: use EXCLUSIVE, or granularity timeChunk",
+                f"a segment lock cannot be {self.type}: use EXCLUSIVE, or granularity timeChunk",
                 place="type",
             )
 
@@ -145,15 +146,15 @@ class TaskLock:
 
     Attributes:
         granularity: Time chunk, or one segment.
-        type: What else may be held beside it.
-        group: Whose it is.
-        datasource: Of what.
-        interval: The time.
-        version: What segments written under it have, unless it is APPEND.
-        priority: That of its tasks.
-        revoked: Whether somebody with a higher priority took it away; its tasks still find it.
-        partition_number: Which segment; None for time chunks.
-        created_ms: Since when it is held.
+        type: Determines what conflicts with it.
+        group: The group that holds it.
+        datasource: The locked datasource.
+        interval: The locked interval.
+        version: The version of segments written under it, unless it is APPEND.
+        priority: The priority of its tasks.
+        revoked: Whether a task with a higher priority took it; its holders keep it, revoked.
+        partition_number: The segment's partition number; None for time chunks.
+        created_ms: When it was granted.
     """
 
     granularity: LockGranularity
@@ -184,7 +185,7 @@ class TaskLock:
 
 @dataclass(frozen=True, slots=True)
 class HeldLock:
-    """That a task holds a lock: one stored row."""
+    """A lock and one task that holds it: one stored row."""
 
     task_id: str
     lock: TaskLock
@@ -192,9 +193,10 @@ class HeldLock:
 
 @dataclass(frozen=True, slots=True)
 class LockChanges:
-    """What must be stored, in one transaction, for memory and store to say the same.
+    """Changes to store in one transaction, so that the store matches memory.
 
-    A row is found by its task and by all of the lock that never changes, as `store.row_key` has it.
+    A row is identified by its task and the immutable properties of the lock, as in
+    `store.row_key`.
     """
 
     added: tuple[HeldLock, ...] = ()
@@ -207,7 +209,7 @@ class LockChanges:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A lock that stands in the way, and all tasks that hold it: it goes with the last of them."""
+    """A conflicting lock and all tasks that hold it: it ends with the last of them."""
 
     task_ids: tuple[str, ...]
     group: str
@@ -218,7 +220,7 @@ class Refusal:
     partition_number: int | None = None
 
     def text(self) -> str:
-        """Return it as a sentence part: who holds what since when."""
+        """Return a description of the lock, its holders and its start time."""
         tasks = ", ".join(self.task_ids[:TASKS_NAMED_MAX])
         if len(self.task_ids) > TASKS_NAMED_MAX:
             tasks += f" and {len(self.task_ids) - TASKS_NAMED_MAX} more"
@@ -233,7 +235,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """The lock is held; `fresh` if the task did not hold it before."""
+    """The lock is granted; `fresh` if the task did not hold it before."""
 
     lock: TaskLock
     fresh: bool
@@ -241,19 +243,19 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """The task or its group held it, and somebody took it away: abandon the work."""
+    """The task or its group held the lock, and another task revoked it: abandon the work."""
 
     lock: TaskLock
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Others hold what does not go with it: wait until they release it.
+    """Other groups hold conflicting locks: wait until they release them.
 
     Attributes:
-        request: What was asked for.
-        refusals: Some of the locks in the way, those that weigh most first.
-        more: How many further ones there are.
+        request: The request.
+        refusals: Some of the conflicting locks, highest priority first.
+        more: Number of further ones.
     """
 
     request: LockRequest
@@ -261,7 +263,7 @@ class Refused:
     more: int = 0
 
     def text(self) -> str:
-        """Return what the task waits for, as a sentence."""
+        """Return a description of what the task waits for."""
         asked = self.request
         held = "; ".join(refusal.text() for refusal in self.refusals)
         more = f"; and {self.more} more" if self.more else ""
@@ -281,13 +283,13 @@ Outcome: TypeAlias = Granted | Revoked | Refused
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What must be deleted elsewhere because a task ended.
+    """Data to delete elsewhere because a task ended.
 
     Attributes:
         task_id: The task.
-        had_replace_lock: Whether its rows of upgrade segments must go.
-        last_of_allocator: The allocator id whose pending segments must go, because no active task
-            has it any more; None otherwise.
+        had_replace_lock: Whether to delete its rows of upgrade segments.
+        last_of_allocator: The allocator id whose pending segments to delete, because no active task
+            has it any longer; None otherwise.
     """
 
     task_id: str
@@ -297,12 +299,12 @@ class Removal:
 
 @dataclass(frozen=True, slots=True)
 class LockPolicy:
-    """Who asks which times are locked for it.
+    """Properties of a future lock request that determine which locks conflict with it.
 
     Attributes:
         datasource: The datasource.
-        priority: Locks of a lower priority do not count: it could take them away.
-        concurrent: Whether it would take REPLACE locks, which APPEND locks do not hinder.
+        priority: Locks of a lower priority are ignored, because the request would revoke them.
+        concurrent: Whether the request is for REPLACE locks, which do not conflict with APPEND.
     """
 
     datasource: str
@@ -311,16 +313,16 @@ class LockPolicy:
 
 
 class SegmentLike(Protocol):
-    """What the coverage check must know of a segment; a `SegmentRow` is one."""
+    """The properties of a segment that the coverage check needs; a `SegmentRow` is one."""
 
     @property
     def id(self) -> object:
-        """Its name."""
+        """Its id."""
         ...
 
     @property
     def interval(self) -> Interval:
-        """Its time."""
+        """Its interval."""
         ...
 
     @property
@@ -330,5 +332,5 @@ class SegmentLike(Protocol):
 
     @property
     def partition_number(self) -> int:
-        """Its number."""
+        """Its partition number."""
         ...

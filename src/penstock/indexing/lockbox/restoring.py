@@ -1,8 +1,8 @@
-"""The locks of a new term: stored ones taken over, as far as they go together.
+"""Restores the locks of a new term from the stored ones, as far as they do not conflict.
 
-Owns what becomes of each stored lock and of its task. Invariant: what is stored once `changes` is
-applied is what the boxes remember. A lock that cannot be taken over costs its task group, never the
-start of the term.
+Decides what happens to each stored lock and to its task. Invariant: after `changes` is applied, the
+store matches the lockboxes. A lock that cannot be restored fails its task group, never the start of
+the term.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Restored:
     """The state at the start of a term.
 
     Attributes:
-        boxes: By datasource.
-        failed: Tasks that must be failed, because their group lost a lock.
-        changes: Rows to forget.
+        boxes: Lockboxes by datasource.
+        failed: Tasks that must fail because their group lost a lock.
+        changes: Rows to delete.
     """
 
     boxes: dict[str, Lockbox]
@@ -43,12 +43,12 @@ def restore(
     stored: Iterable[HeldLock],
     version_floors: Mapping[str, str] = MappingProxyType({}),
 ) -> Restored:
-    """Take over stored locks of active tasks, the oldest versions first.
+    """Take over stored locks of active tasks, oldest versions first.
 
     Args:
-        active: Every active task.
-        stored: Every stored lock.
-        version_floors: By datasource, what the versions of new locks must be greater than.
+        active: All active tasks.
+        stored: All stored locks.
+        version_floors: Exclusive lower bounds of the versions of new locks, by datasource.
     """
     tasks = {task.id: task for task in active}
     boxes: dict[str, Lockbox] = {}

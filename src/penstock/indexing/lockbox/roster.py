@@ -1,8 +1,8 @@
-"""Which tasks of one datasource may have locks.
+"""The active tasks of one datasource, which may request locks.
 
-Owns the active tasks, which of them share allocations, which wait for a worker, and those whose end
-could not be stored; what they hold is `holdings`'. Invariant: a task that has ended never comes
-back under its id while anything of it is left.
+Tracks the active tasks, which of them share allocations, which wait for a worker, and ended tasks
+whose removal could not be stored; `holdings` has their locks. Invariant: a task that has ended
+never becomes active again under its id while any of its state is left.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 
 class Roster:
-    """The tasks. One thread at a time.
+    """The active tasks. One thread at a time.
 
     Args:
-        datasource: Theirs.
+        datasource: The datasource of the tasks.
     """
 
     def __init__(self, datasource: str) -> None:
         self._datasource = datasource
         self._tasks: dict[str, LockTask] = {}
         self._allocators: dict[str, dict[str, None]] = {}
-        # Tasks whose removal could not be stored, and what it will have meant.
+        # Tasks whose removal could not be stored, with the answer of the removal.
         self._ended: dict[str, Removal] = {}
-        # Tasks that no worker has. Never taken back: that a transaction failed does not change it.
+        # Tasks that no worker has. Never undone: a failed transaction does not change it.
         self._waiting: set[str] = set()
 
     def __bool__(self) -> bool:
@@ -39,7 +39,7 @@ class Roster:
 
     @property
     def ended(self) -> Sequence[str]:
-        """The tasks that ended, which nobody could store."""
+        """The ended tasks whose removal could not be stored."""
         return tuple(self._ended)
 
     def find(self, task_id: str) -> LockTask | None:
@@ -50,7 +50,7 @@ class Roster:
         """Return an active task.
 
         Raises:
-            LockRevoked: It is not active.
+            LockRevoked: The task is not active.
         """
         task = self._tasks.get(task_id)
         if task is None:
@@ -61,31 +61,31 @@ class Roster:
         return task
 
     def is_new(self, task: LockTask) -> bool:
-        """Tell whether a task is to be added; false if it is there.
+        """Return whether a task must be added; false if it is active already.
 
         Raises:
-            InvalidRequest: It is of another datasource.
+            InvalidRequest: The task belongs to another datasource.
             Conflict: Another task has, or had, its id.
         """
         if task.datasource != self._datasource:
             raise InvalidRequest(
-                f"task {task.id!r} is of datasource {task.datasource!r}, not {self._datasource!r}"
+                f"task {task.id!r} writes datasource {task.datasource!r}, not {self._datasource!r}"
             )
         if task.id in self._ended:
             raise Conflict(f"task {task.id!r} has ended: use another id")
         known = self._tasks.get(task.id)
         if known is not None and known != task:
-            raise Conflict(f"another task {task.id!r} is active: use another id")
+            raise Conflict(f"a different task {task.id!r} is active: use another id")
         return known is None
 
     def enter(self, task: LockTask) -> None:
-        """Make a task active."""
+        """Add an active task."""
         self._tasks[task.id] = task
         if task.allocator_id:
             self._allocators.setdefault(task.allocator_id, {})[task.id] = None
 
     def leave(self, task_id: str) -> str | None:
-        """Make an active task one no more; return its allocator id if it was the last of it."""
+        """Remove an active task; return its allocator id if no other active task shares it."""
         task = self._tasks.pop(task_id)
         self._waiting.discard(task_id)
         sharers = self._allocators.get(task.allocator_id)
@@ -98,60 +98,60 @@ class Roster:
         return task.allocator_id
 
     def keep_ended(self, removal: Removal) -> None:
-        """Remember the end of a task that could not be stored."""
+        """Record the end of a task whose removal could not be stored."""
         self._ended[removal.task_id] = removal
 
     def take_ended(self, task_id: str) -> Removal | None:
-        """Forget such an end, and return what it meant; None if there is none."""
+        """Delete such a record and return it; None if there is none."""
         return self._ended.pop(task_id, None)
 
     def place(self, task_id: str, *, waits: bool) -> None:
-        """Note whether an active task waits for a worker; another is left alone."""
+        """Set whether an active task waits for a worker; other tasks are ignored."""
         if not waits:
             self._waiting.discard(task_id)
         elif task_id in self._tasks:
             self._waiting.add(task_id)
 
     def waits(self, task_id: str) -> bool:
-        """Tell whether no worker has a task."""
+        """Return whether no worker has a task."""
         return task_id in self._waiting
 
     def all_wait(self, task_ids: Iterable[str]) -> bool:
-        """Tell whether no worker has any of these tasks."""
+        """Return whether no worker has any of these tasks."""
         return self._waiting.issuperset(task_ids)
 
     def check(self, request: LockRequest, first: LockRequest) -> None:
-        """Refuse a request that is not one of its task.
+        """Refuse a request that does not match its task.
 
         Args:
-            request: Any of those that are made at once.
-            first: The first of them.
+            request: One of the requests of a call.
+            first: The first request of the call.
 
         Raises:
             LockRevoked: The task is not active.
-            InvalidRequest: The request contradicts the task, or is for what it may not have.
+            InvalidRequest: The request contradicts the task, or the task may not have the lock.
         """
         task = self.require(request.task_id)
         if request.task_id != first.task_id:
             raise InvalidRequest(
-                f"locks of tasks {first.task_id!r} and {request.task_id!r} are asked for at once:"
-                " ask for each task's by themselves"
+                f"one call requests locks of tasks {first.task_id!r} and {request.task_id!r}:"
+                " request each task's locks in a call of its own"
             )
         asked = (request.group, request.datasource, request.priority)
         if asked != (task.group, self._datasource, task.priority):
             raise InvalidRequest(
-                f"task {task.id!r} is of group {task.group!r}, datasource {self._datasource!r} and"
-                f" priority {task.priority}, but asks as one of {asked}: ask as what it is"
+                f"task {task.id!r} has group {task.group!r}, datasource {self._datasource!r} and"
+                f" priority {task.priority}, but its request has {asked}: use the task's values"
             )
         if request.type is LockType.KILL and not task.embedded_killer:
             raise InvalidRequest(
-                f"task {task.id!r} asks for a KILL lock, which is for the overlord's own deletion"
-                " of unused segments alone: use EXCLUSIVE"
+                f"task {task.id!r} requests a KILL lock, which is only for the overlord's own"
+                " deletion of unused segments: use EXCLUSIVE"
             )
         if request.granularity is LockGranularity.SEGMENT and (
             request.partition_number is None or request.version is None
         ):
             raise InvalidRequest(
-                f"task {task.id!r} asks for a lock on a segment without its version and partition"
+                f"task {task.id!r} requests a lock on a segment without its version and partition"
                 " number: allocate the segment first"
             )

@@ -1,6 +1,6 @@
-"""Which locks go together: the tables of conflict, reuse and coexistence.
+"""Rules of locks: conflict, reuse and coexistence.
 
-Pure questions about one lock and one request, or two locks; who holds what is the lockbox's.
+Pure predicates over one lock and one request, or two locks; the lockbox tracks the holders.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ if TYPE_CHECKING:
     from penstock.indexing.lockbox.model import LockRequest, TaskLock
 
 SOCIABLE: Final = frozenset({LockType.SHARED, LockType.APPEND})
-"""Types whose locks go together with each other of the same type, however they overlap."""
+"""Types whose locks never conflict with others of the same type, however they overlap."""
 
 
 def concerns(lock: TaskLock, request: LockRequest) -> bool:
-    """Tell whether a lock has a say in a request of its datasource, revoked or not."""
+    """Return whether a lock of the same datasource, revoked or not, matters for a request."""
     if not lock.interval.overlaps(request.interval):
         return False
     if LockGranularity.TIME_CHUNK in (lock.granularity, request.granularity):
         return True
     if request.partition_number is None:
-        return False  # A segment that has no number yet is none of those that are locked.
+        return False  # A segment without a number yet is not among the locked segments.
     return lock.interval != request.interval or lock.partition_number == request.partition_number
 
 
 def reusable(lock: TaskLock, request: LockRequest) -> bool:
-    """Tell whether who asks has this lock already, by its group.
+    """Return whether the requesting group already has this lock.
 
-    A lock on a segment is for one version; but that it was revoked is told whatever that is.
+    A lock on a segment is for one version, but a revoked one is reported for any version.
     """
     return (
         lock.type is request.type
@@ -49,11 +49,11 @@ def _is_of_another_version(lock: TaskLock, other: TaskLock | LockRequest) -> boo
 
 
 def coexist(type_a: LockType, interval_a: Interval, type_b: LockType, interval_b: Interval) -> bool:
-    """Tell whether two locks whose intervals overlap may both be held; the order does not matter.
+    """Return whether two locks whose intervals overlap may both be held; symmetric.
 
-    An append must lie inside of the replace beside it: the replace takes its segments along, and
-    could not take half of one. There is never more than one REPLACE for a time, as they exclude
-    each other.
+    An append must lie within the replace beside it: the replace carries its segments over, and
+    cannot carry over a part of one. There is at most one REPLACE lock for a time, because these
+    exclude each other.
     """
     if LockType.KILL in (type_a, type_b):
         return type_a is not type_b
@@ -65,11 +65,11 @@ def coexist(type_a: LockType, interval_a: Interval, type_b: LockType, interval_b
 
 
 def supersedes(lock: TaskLock, other: TaskLock) -> bool:
-    """Tell whether a lock makes another one of the same task needless.
+    """Return whether a lock makes another one of the same task redundant.
 
-    An APPEND lock does so with a smaller one, and one on a segment with that on the same number of
-    another version, as whose part the task publishes nothing any more. A revoked one is never
-    needless: its task must learn of it.
+    This holds for an APPEND lock and a smaller one inside it, and for two locks on a segment with
+    the same number but different versions, because the task publishes nothing more in the other
+    version. A revoked lock is never redundant, because its task must learn of the revocation.
     """
     if lock.group != other.group or lock.granularity is not other.granularity or other.revoked:
         return False

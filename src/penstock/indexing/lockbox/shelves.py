@@ -1,7 +1,7 @@
-"""Locks on single segments, found by time chunk and partition number.
+"""Index of the locks on single segments by time chunk and partition number.
 
-Thousands of segments of one chunk may be locked, and a request for one of them has to do with that
-one alone: to look at all of them each time would take the square of that.
+Thousands of segments of one time chunk may be locked, and a request for one of them concerns only
+that one. Scanning all of them for each request would take quadratic time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Locked(Protocol):
-    """What holds a lock."""
+    """An object with a lock."""
 
     lock: TaskLock
 
@@ -29,21 +29,21 @@ P = TypeVar("P", bound=Locked)
 
 @dataclass(slots=True, eq=False)
 class _Shelf(Generic[P]):
-    """What is locked of one time chunk, by partition number."""
+    """The locked segments of one time chunk, by partition number."""
 
     interval: Interval
     numbers: dict[int | None, dict[P, None]] = field(default_factory=dict)
 
 
 class Shelves(Generic[P]):
-    """Hashable holders of locks on segments, each at the interval of its lock."""
+    """Hashable holders of locks on segments, indexed by the interval of the lock."""
 
     def __init__(self) -> None:
         self._at: dict[Interval, _Shelf[P]] = {}
         self._by_time: TimeIndex[_Shelf[P]] = TimeIndex()
 
     def add(self, interval: Interval, item: P) -> None:
-        """Put a holder at its interval."""
+        """Add a holder at its interval."""
         shelf = self._at.get(interval)
         if shelf is None:
             shelf = self._at[interval] = _Shelf(interval)
@@ -51,7 +51,7 @@ class Shelves(Generic[P]):
         shelf.numbers.setdefault(item.lock.partition_number, {})[item] = None
 
     def remove(self, interval: Interval, item: P) -> None:
-        """Take a holder away that is there."""
+        """Remove an existing holder."""
         shelf, number = self._at[interval], item.lock.partition_number
         del shelf.numbers[number][item]
         if not shelf.numbers[number]:
@@ -61,17 +61,17 @@ class Shelves(Generic[P]):
             self._by_time.remove(interval, shelf)
 
     def overlapping(self, interval: Interval) -> Iterator[P]:
-        """Yield those whose time chunk overlaps the interval."""
+        """Yield the holders whose time chunk overlaps an interval."""
         for shelf in self._by_time.overlapping(interval):
             for holders in shelf.numbers.values():
                 yield from holders
 
     def concerning(self, interval: Interval, number: int | None) -> Iterator[P]:
-        """Yield those that matter to a segment: of its own time chunk the one of its number.
+        """Yield the holders that matter to a segment: in its own time chunk, those of its number.
 
         Args:
             interval: Its time chunk.
-            number: Its partition number; None: it has none yet, so none of them is its.
+            number: Its partition number; None if it has none yet, so that no holder matters.
         """
         if number is None:
             return

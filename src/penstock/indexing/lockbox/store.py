@@ -1,8 +1,7 @@
-"""Where locks are kept across restarts: what the lockboxes ask of it, and the metadata store's.
+"""Storage of locks across restarts: the protocol for the lockboxes, and the metadata store's.
 
-Owns the way from locks to rows, and what is done about a transaction of which nobody knows whether
-it went through. Invariant: after a transaction that succeeded, the rows of a datasource are what
-its lockbox remembers.
+Converts locks to rows, and resolves transactions whose outcome is unknown. Invariant: after a
+successful transaction, the rows of a datasource match its lockbox.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 RowKey: TypeAlias = (
-    "tuple[str, str, LockGranularity, LockType, Interval, str, int | None]"  # as `row_key` has them
+    "tuple[str, str, LockGranularity, LockType, Interval, str, int | None]"  # See `row_key`.
 )
 
 
@@ -40,11 +39,10 @@ class LockStore(Protocol):
     def apply(self, changes: LockChanges) -> None:
         """Remove, replace and add rows in one transaction: all of them or none.
 
-        To do it again does no harm: a row that is added twice is there once, one that is gone may
-        be removed.
+        Idempotent: adding a stored row or removing an absent one is allowed.
 
         Raises:
-            Unavailable: It did not go through, or nobody knows whether it did.
+            Unavailable: The transaction failed, or its outcome is unknown.
             Fenced: Another leader has taken over.
         """
         ...
@@ -58,7 +56,7 @@ class LockStore(Protocol):
         ...
 
     def newest_versions(self) -> Mapping[str, str]:
-        """Return the greatest version of each datasource that any lock may have given.
+        """Return the greatest version in each datasource that may come from a lock.
 
         Raises:
             Unavailable: The store does not answer.
@@ -75,7 +73,7 @@ class LockTable(Protocol):
         replaced: Sequence[LockRow] = (),
         removed: Sequence[LockRow] = (),
     ) -> None:
-        """Make changes in one transaction."""
+        """Apply changes in one transaction."""
         ...
 
     def every(self) -> dict[str, list[LockRow]]:
@@ -83,31 +81,31 @@ class LockTable(Protocol):
         ...
 
     def newest_versions(self) -> Mapping[str, str]:
-        """Return the greatest version of segments, places and locks of each datasource."""
+        """Return the greatest version of segments, pending segments and locks by datasource."""
         ...
 
 
 class AlertingLockStore:
-    """A store that says when locks cannot be stored: once, until one can be again.
+    """A lock store that alerts when locks cannot be stored: once, until one can be again.
 
-    What is not stored is not granted, so tasks wait or fail meanwhile.
+    A lock that is not stored is not granted, so tasks wait or fail meanwhile.
 
     Args:
         store: The store.
-        events: Where it is said.
+        events: Receives the alerts.
     """
 
     def __init__(self, store: LockStore, events: Events) -> None:
         self._store = store
         self._events = events
-        self._failed = False  # one word; two lanes that fail at once may both say it
+        self._failed = False  # Two lanes that fail at the same time may both alert.
 
     def apply(self, changes: LockChanges) -> None:
         """Remove, replace and add rows. Raises as `LockStore.apply`."""
         try:
             self._store.apply(changes)
         except Fenced:
-            raise  # The next leader stores them.
+            raise  # The next leader stores its locks.
         except Unavailable as error:  # narrow: alerts
             if not self._failed:
                 self._failed = True
@@ -131,7 +129,7 @@ class MetadataLockStore:
         self._table = table
 
     def apply(self, changes: LockChanges) -> None:
-        """Make changes in one transaction. Raises as `LockStore`."""
+        """Apply changes in one transaction. Raises as `LockStore`."""
         self._table.apply(
             [_to_row(held) for held in changes.added],
             [_to_row(held) for held in changes.replaced],
@@ -139,10 +137,10 @@ class MetadataLockStore:
         )
 
     def every(self) -> Sequence[HeldLock]:
-        """Return all rows that can be read.
+        """Return all valid rows.
 
-        A row that cannot is left out, with a warning: what its task publishes is then refused,
-        because no lock covers it; one bad row must not keep a leader from leading.
+        Invalid rows are left out, with a warning, because one bad row must not keep a leader from
+        leading. The publish of the row's task is then refused, because no lock covers it.
         """
         found = []
         for rows in self._table.every().values():
@@ -154,29 +152,29 @@ class MetadataLockStore:
         return found
 
     def newest_versions(self) -> Mapping[str, str]:
-        """Return the greatest versions that were used. Raises as `LockStore`."""
+        """Return the greatest used versions. Raises as `LockStore`."""
         return self._table.newest_versions()
 
 
 class StoredLocks:
-    """The rows of one datasource, which its lane writes.
+    """The rows of one datasource, written by its lane.
 
-    A transaction that failed may have gone through all the same, when a connection broke while it
-    committed. What it touched is set right by the next one.
+    A transaction that failed may have succeeded in the store, if a connection broke during the
+    commit. The next transaction repairs the rows that it touched.
     """
 
     def __init__(self, store: LockStore) -> None:
         self._store = store
-        # What the store may have wrong: how the row ought to be, None for one that ought not be.
+        # Rows that may be wrong in the store, each with whether it should exist.
         self._doubts: dict[RowKey, tuple[HeldLock, bool]] = {}
 
     @property
     def in_doubt(self) -> bool:
-        """Whether some rows may be other than they should."""
+        """Whether some rows may be wrong."""
         return bool(self._doubts)
 
     def apply(self, changes: LockChanges) -> None:
-        """Store changes, and set right what is in doubt. Raises as `LockStore.apply`."""
+        """Store changes and repair rows in doubt. Raises as `LockStore.apply`."""
         if not changes and not self._doubts:
             return
         try:
@@ -201,13 +199,13 @@ class StoredLocks:
         for row in changes.removed:
             self._doubts.setdefault(row_key(row), (row, True))
         for row in changes.replaced:
-            # Being revoked is all that ever changes in a lock.
+            # Only `revoked` ever changes in a lock.
             before = HeldLock(row.task_id, replace(row.lock, revoked=False))
             self._doubts.setdefault(row_key(row), (before, True))
 
 
 def row_key(row: HeldLock) -> RowKey:
-    """Return what names a row: all that never changes in it."""
+    """Return the key of a row: its immutable properties."""
     lock = row.lock
     return (
         row.task_id,
@@ -238,7 +236,7 @@ def _to_row(held: HeldLock) -> LockRow:
 
 
 def _from_row(row: LockRow) -> HeldLock:
-    """Return the row's lock; ValueError if it has a word that no lock has."""
+    """Return the row's lock; raise ValueError for an unknown type or granularity."""
     lock = TaskLock(
         granularity=LockGranularity(row.granularity),
         type=LockType(row.type),

@@ -1,7 +1,7 @@
-"""The versions that locks are given: the time, but never one that was given for older work.
+"""Versions of locks: the current time, but never a version that was used for older work.
 
-Segments are hidden by a greater version alone. So a lock that comes after another one of the same
-time must have a greater version, also within one millisecond, and when the clock was set back.
+Only a greater version hides segments. So a lock that follows another one of the same time must have
+a greater version, even within one millisecond, and after the clock was set back.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from penstock.core.intervals import format_time, parse_time
 from penstock.indexing.lockbox.model import APPEND_VERSION, LockType
 
 _LENGTH: Final = len(APPEND_VERSION)
-# No version follows this one that is greater.
+# No version is greater than this one.
 _LAST: Final = "9999-12-31T23:59:59.999Z"
 
 
@@ -24,7 +24,7 @@ def next_version(lock_type: LockType, now_ms: int, floor: str) -> str:
     Args:
         lock_type: The lock's type.
         now_ms: The time.
-        floor: The greatest version of locks that were given back or revoked, "" if there is none.
+        floor: The greatest version of locks that were released or revoked, "" if there is none.
     """
     if lock_type is LockType.APPEND:
         return APPEND_VERSION
@@ -35,17 +35,17 @@ def next_version(lock_type: LockType, now_ms: int, floor: str) -> str:
 def raised_floor(floor: str, version: str) -> str:
     """Return the floor after a lock with this version has ended.
 
-    Versions that somebody chose need not be times; those say nothing of order in time.
+    Versions that users chose need not be times; such versions are ignored.
     """
     return version if version > floor and floor_of(version) else floor
 
 
 @lru_cache(maxsize=16)
 def floor_of(version: str) -> str:
-    """Return the floor above what was published under a version; "" if it says nothing of time.
+    """Return the floor above a published version; "" if the version has no place in time.
 
-    Nor does a time after which there is none, or one that is not written as ours are: no greater
-    version could be told from it.
+    That is the case for the last time, and for a version that is not written in our format: no
+    greater version could be derived from them.
     """
     if len(version) != _LENGTH or version >= _LAST:
         return ""
@@ -58,5 +58,5 @@ def floor_of(version: str) -> str:
 
 @lru_cache(maxsize=16)
 def _time_version(now_ms: int) -> str:
-    """Return the version of an instant, which the many locks of a batch share."""
+    """Return the version of an instant; cached, because many locks of a batch share it."""
     return format_time(now_ms)

@@ -1,7 +1,7 @@
-"""The way back from what was done to the locks of one datasource, and which rows it would store.
+"""Undo log of one datasource's lock changes, which also derives the rows to store.
 
-Owns what was changed since the last `settle`. Invariants: all of it can be taken back, to any mark
-in between; it says itself which rows must be stored for it.
+Records the changes since the last `settle`. Invariants: all of them can be undone, back to any mark
+in between; the rows to store are derived from the log.
 """
 
 from __future__ import annotations
@@ -17,49 +17,49 @@ if TYPE_CHECKING:
 
 
 class Mark(NamedTuple):
-    """A place to go back to, until `settle`."""
+    """A position to roll back to, until `settle`."""
 
     undo: int
     rows: int
 
 
 class WayBack:
-    """The changes, in their order."""
+    """The recorded changes, in order."""
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], object]] = []
-        # The row of a task and what it holds, as it was and as it is.
+        # A task, the posse that it holds, and the row before and after the change.
         self._rows: list[tuple[str, Hashable, TaskLock | None, TaskLock | None]] = []
 
     def __bool__(self) -> bool:
         return bool(self._undo)
 
     def note(self, undo: Callable[[], object]) -> None:
-        """Remember how something is taken back."""
+        """Record how to undo a change."""
         self._undo.append(undo)
 
     def note_row(
         self, task_id: str, holds: Hashable, before: TaskLock | None, after: TaskLock | None
     ) -> None:
-        """Remember what became of the row of a task and of what it holds; None: there is none."""
+        """Record the change of a row of a task and its holding; None: the row does not exist."""
         self._rows.append((task_id, holds, before, after))
 
     def mark(self) -> Mark:
-        """Return the place that is reached."""
+        """Return the current position."""
         return Mark(len(self._undo), len(self._rows))
 
     def back_to(self, mark: Mark) -> None:
-        """Take back what came after a mark."""
+        """Undo the changes after a mark."""
         while len(self._undo) > mark.undo:
             self._undo.pop()()
         del self._rows[mark.rows :]
 
     def back(self) -> None:
-        """Take everything back."""
+        """Undo all changes."""
         self.back_to(Mark(0, 0))
 
     def changes(self) -> LockChanges:
-        """Return what became of each row since `settle`, however often it changed."""
+        """Return the net change of each row since `settle`."""
         if not self._rows:
             return LockChanges()
         net: dict[tuple[str, Hashable], tuple[TaskLock | None, TaskLock | None]] = {}
@@ -78,6 +78,6 @@ class WayBack:
         return LockChanges(tuple(added), tuple(replaced), tuple(removed))
 
     def settle(self) -> None:
-        """Keep what was changed: there is no way back any more."""
+        """Keep the changes: they can no longer be undone."""
         self._undo.clear()
         self._rows.clear()
