@@ -138,7 +138,7 @@ class _StandInLog:
         if self.cluster.silent:
             return Records()
         if not self.topic.begin(self.partition) <= self.at <= self.topic.end(self.partition):
-            raise OffsetsGoneError(f"does not hold offset {self.at} any more")
+            raise OffsetsGoneError(f"no longer holds offset {self.at}")
         log = self.topic.logs[self.partition]
         offsets = [o for o in sorted(log) if o >= self.at][: min(most, self.cluster.most)]
         if offsets:

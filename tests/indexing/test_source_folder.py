@@ -301,8 +301,8 @@ def test_a_file_that_is_deleted_before_it_was_read_is_told_once(reading):
     write(folder, "c.log", [1])
     until(sim, lambda: 1 in announced(sim), seconds=200)
     (told,) = complaints(sim)
-    assert "b.log is gone" in told
-    assert "behind offset 0, though up to 3 was there" in told
+    assert "b.log was deleted" in told
+    assert "after offset 0 was read, though it held offsets up to 3" in told
 
 
 def ids_of_tasks(sim):

@@ -143,7 +143,7 @@ def test_a_topic_made_anew_is_an_error_with_its_mend(make):
     until(sim, lambda: status(sim)["detailedState"] == "UNHEALTHY_SUPERVISOR")
     assert status(sim)["healthy"] is False
     assert status(sim)["state"] == "UNHEALTHY_SUPERVISOR"
-    assert "goes on at 5, but only 0 to 2 is there" in errors(sim)
+    assert "continues at 5, but holds only 0 to 2" in errors(sim)
     assert "Reset the supervisor's offsets" in errors(sim)
     tasks = len(sim.metadata.tasks.list())
     sim.run(60)
@@ -162,7 +162,7 @@ def test_a_cursor_that_cannot_be_set_hides_nothing(make):
     recreate(sim, 2, 2)
     sim.kill_overlord()
     sim.run(20)
-    assert "goes on at 5, but only 0 to 2 is there" in errors(sim)
+    assert "continues at 5, but holds only 0 to 2" in errors(sim)
 
 
 def test_a_topic_that_is_deleted_costs_one_task_and_no_more(make):
@@ -187,7 +187,7 @@ def test_a_gap_whose_messages_are_gone_is_an_error_with_its_mend(make):
     sim.broker.earliest["flights", 0] = 2
     ask(sim, sim.overlord.shutdown_task(lost))
     sim.run(30)
-    assert "partition 0 goes on at 0, but only 2 to 5 is there" in errors(sim)
+    assert "partition 0 continues at 0, but holds only 2 to 5" in errors(sim)
     assert status(sim)["detailedState"] == "UNHEALTHY_SUPERVISOR"
     assert len(sim.metadata.tasks.list()) == 2
 
@@ -233,7 +233,7 @@ def test_going_on_by_itself_starts_each_group_once(make):
     until(sim, lambda: len(sim.visible()) == 8)
     sim.run(10)
     assert len(sim.overlord.active_tasks()) == 2
-    assert "going on at" in errors(sim)
+    assert "continuing at" in errors(sim)
 
 
 def test_a_look_that_is_older_than_what_was_read_is_not_believed(make):

@@ -126,7 +126,9 @@ def test_offsets_that_are_gone_are_named_with_a_mend(
     source = supplier(cluster)
     seen = source.available()
     ranges = source.ranges({0: COUNT}, {0: COUNT + 5}, seen)
-    with pytest.raises(EngineFailure, match=rf"offset {COUNT} any more.*resetOffsetAutomatically"):
+    with pytest.raises(
+        EngineFailure, match=rf"no longer holds offset {COUNT}.*resetOffsetAutomatically"
+    ):
         engine.persist(request(tmp_path, ranges, rollup=False))
 
 

@@ -1,4 +1,4 @@
-"""Where streams come from: topics of Penstock's own, Kafka, a folder of growing files."""
+"""Sources of streams: topics of Penstock's broker, Kafka topics, folders of growing files."""
 
 from penstock.indexing.source.folder import FolderSupplier
 from penstock.indexing.source.opening import KafkaClients, open_source

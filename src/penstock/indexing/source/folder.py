@@ -1,13 +1,13 @@
 """A folder of growing files as a `RecordSupplier`: each file is a stream partition of lines.
 
-A line is there when its newline is. A file is known by its inode and its first line, so it keeps
-its stream partition when it is renamed (rotated), and another file in its place is another stream
-partition. Copies (``copytruncate``) count as files of their own: leave their names out of the
-pattern. Offsets are numbers of lines; where they lie in the file is found by reading it once from
-its start, and kept in memory.
+A line counts once its newline is written. A file is identified by its inode and its first line, so
+it keeps its stream partition when it is renamed (rotated), and another file under its name is
+another stream partition. Copies (``copytruncate``) count as new files: exclude their names from the
+pattern. Offsets are line numbers; their positions in a file are found by reading it once from its
+start, and kept in memory.
 
-Nothing holds files back. Of one that is deleted when all of it was read, who reads on is told that
-nothing more is there; one that is deleted before is lost, and its task and its supervisor say so.
+Files cannot be held back. For a file that is deleted after all of it was read, the supplier reports
+the end of its lines. A file that is deleted earlier is lost; its task and supervisor report it.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ _NEWLINE: Final = 10
 _POLL_S: Final = 0.25
 _PARTITIONS: Final = 1 << 31
 _LOOKS_MAX: Final = 5
-# Deleted files that are remembered: who reads on asks soon, and what is asked for stays longest.
+# Number of deleted files that are remembered; those that were asked for last are kept longest.
 _GONE_FILES_MAX: Final = 1 << 16
 
 
 @dataclass(slots=True)
 class _Tail:
-    """What is known of one file: some (line, position) pairs in order, and where it was read to.
+    """State of one file: some (line, position) pairs in order, and how far it was read.
 
-    `lines` whole lines end at `position`; bytes behind it are of a line that is not whole, and have
-    been searched for its end up to `searched`.
+    `lines` whole lines end at `position`. The bytes after it belong to an incomplete line and were
+    searched for a newline up to `searched`.
     """
 
     path: str
@@ -62,10 +62,10 @@ class FolderSupplier:
     """The files of one folder. One thread at a time.
 
     Args:
-        fs: Where it is.
-        clock: Waits for news.
+        fs: The file system.
+        clock: Used to wait for new lines.
         folder: The folder.
-        pattern: Names of its files, with ``*`` and ``?``.
+        pattern: Pattern of the file names, with ``*`` and ``?``.
     """
 
     def __init__(self, fs: FileSystem, clock: Clock, folder: str, pattern: str = "*") -> None:
@@ -84,12 +84,12 @@ class FolderSupplier:
         wait_ms: int = 0,
         stream_id: str = "",  # noqa: ARG002 - a folder has no id
     ) -> SeenTopic:
-        """Return the files and how many whole lines each has; a folder has no id.
+        """Return the files and the number of whole lines in each; a folder has no id.
 
         Raises:
-            NotFound: There is no such folder.
-            Unavailable: It cannot be read just now.
-            InvalidRequest: Two files cannot be told apart.
+            NotFound: The folder does not exist.
+            Unavailable: The folder cannot be read now.
+            InvalidRequest: Two files have the same identity.
         """
         until_s = self._clock.monotonic_s() + wait_ms / 1000
         while True:
@@ -111,12 +111,12 @@ class FolderSupplier:
         self,
         start: Offsets,
         end: Offsets,
-        seen: SeenTopic,  # noqa: ARG002 - it knows more of its files than that
+        seen: SeenTopic,  # noqa: ARG002 - the supplier knows more about its files
     ) -> tuple[FileRange, ...]:
-        """Return where the lines lie in their files.
+        """Return the positions of the lines in their files.
 
         Raises:
-            Unavailable: A file is not there as it was seen.
+            Unavailable: A file has changed since `seen`.
         """
         return tuple(self._range(p, start[p], end[p]) for p in sorted(start) if start[p] < end[p])
 
@@ -124,27 +124,27 @@ class FolderSupplier:
         self,
         ranges: Mapping[int, tuple[int, int]],
     ) -> dict[int, int | None]:
-        """Return no times: nobody knows when a line was written."""
+        """Return no times: it is unknown when a line was written."""
         return dict.fromkeys(ranges)
 
     def hold(self, name: str, offsets: Offsets) -> None:
-        """Do nothing: whoever deletes files does not ask."""
+        """Do nothing: the deletion of files cannot be prevented."""
 
     def let_go(self, name: str, partitions: Sequence[int]) -> None:
         """Do nothing."""
 
     def _done(self, after: Offsets) -> Iterator[tuple[int, Available]]:
-        """Yield the files that were deleted when all of them was read, as they were."""
+        """Yield the files that were deleted after all of them was read, in their last state."""
         for p, offset in after.items():
             if self._gone.get(p, -1) == offset:
-                self._gone[p] = self._gone.pop(p)  # the newest now
+                self._gone[p] = self._gone.pop(p)  # Move it to the end, as the newest.
                 yield p, Available("", offset, offset)
 
     def _look(self) -> None:
-        """Find the files that there are; again if some were renamed while they were looked at.
+        """List the files; list them again if some were renamed meanwhile.
 
-        One that was renamed after the listing would be missing, and count as gone; or be seen under
-        both names, and count as two.
+        A file that is renamed after the listing could be missing, and count as deleted, or be
+        listed under both names, and count twice.
         """
         for looks_left in reversed(range(_LOOKS_MAX)):
             found: dict[int, _Tail] = {}
@@ -180,12 +180,12 @@ class FolderSupplier:
             partition = _partition(stat.inode, head)
             if partition in found:
                 raise InvalidRequest(
-                    f"{path} and {found[partition].path} cannot be told apart: copy one of them to"
-                    " another file"
+                    f"{path} and {found[partition].path} have the same identity: copy one of them"
+                    " to another file"
                 )
             tail = self._tails.get(partition) or _Tail(path)
             if stat.size < tail.position:
-                tail = _Tail(path)  # It was cut: what is said of it now shows what is missing.
+                tail = _Tail(path)  # The file was truncated: a new count shows the missing lines.
             elif stat.size < tail.searched:
                 tail.searched = tail.position
             tail.path = path
@@ -197,9 +197,7 @@ class FolderSupplier:
     def _range(self, partition: int, start: int, end: int) -> FileRange:
         tail = self._tails.get(partition)
         if tail is None or tail.lines < end:
-            raise Unavailable(
-                f"{self.stream}: stream partition {partition} has changed: look again"
-            )
+            raise Unavailable(f"{self.stream}: stream partition {partition} has changed: try again")
         file = self._fs.open_read(tail.path)
         try:
             places = _position(file, tail, start), _position(file, tail, end)
@@ -218,7 +216,7 @@ def _available(tail: _Tail) -> Available:
 
 
 def _read_on(file: ReadFile, tail: _Tail) -> None:
-    """Count the lines that came since; note a place for each window."""
+    """Count the new lines; add a mark for each window."""
     at = max(tail.position, tail.searched)
     while window := file.pread(_WINDOW_BYTES, at):
         ends = np.flatnonzero(np.frombuffer(window, np.uint8) == _NEWLINE)
@@ -228,19 +226,19 @@ def _read_on(file: ReadFile, tail: _Tail) -> None:
             tail.marks.append((tail.lines, tail.position))
         at += len(window)
         tail.searched = at
-    # Many small looks would leave many places.
+    # Merge marks, or many small reads would leave many of them.
     if len(tail.marks) > 2 and tail.marks[-1][1] - tail.marks[-3][1] < _WINDOW_BYTES:
         del tail.marks[-2]
 
 
 def _position(file: ReadFile, tail: _Tail, line: int) -> int:
-    """Return where a line begins."""
+    """Return the position at which a line begins."""
     known, at = tail.marks[bisect_right(tail.marks, (line, tail.position)) - 1]
     missing = line - known
     while missing:
         window = file.pread(_WINDOW_BYTES, at)
         if not window:
-            raise Unavailable(f"{tail.path} is shorter than it was: look again")
+            raise Unavailable(f"{tail.path} is shorter than before: try again")
         ends = np.flatnonzero(np.frombuffer(window, np.uint8) == _NEWLINE)
         if ends.size >= missing:
             return at + int(ends[missing - 1]) + 1

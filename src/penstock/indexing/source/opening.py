@@ -1,4 +1,4 @@
-"""From where a stream is to the stream that is read."""
+"""Opens the stream at a given place."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def open_source(
     place: StreamPlace, broker: BrokerPort, fs: FileSystem, clock: Clock
 ) -> RecordSupplier:
-    """Return a stream as supervisors and tasks see it; nothing is asked of it yet."""
+    """Return a supplier for a stream, without contacting its source."""
     if place.type == "folder":
         return FolderSupplier(fs, clock, place.name, place.pattern)
     if place.type == "kafka":
@@ -31,10 +31,10 @@ def open_source(
 
 
 class KafkaClients:
-    """Reaches clusters with the client that is installed, looked for only when it is needed."""
+    """Creates Kafka clients with the installed library, which is imported on first use."""
 
     def admin(self, settings: Settings) -> KafkaAdmin:
-        """Return a client that asks."""
+        """Return a client for queries."""
         from penstock.indexing.source.kafka.confluent import ConfluentAdmin  # noqa: PLC0415
 
         return ConfluentAdmin(settings)
@@ -42,7 +42,7 @@ class KafkaClients:
     def log(
         self, settings: Settings, topic: str, partition: int, start: int, *, whole: bool = False
     ) -> KafkaLog:
-        """Return a client that reads."""
+        """Return a client that reads a partition."""
         from penstock.indexing.source.kafka.confluent import ConfluentLog  # noqa: PLC0415
 
         return ConfluentLog(settings, topic, partition, start, whole=whole)

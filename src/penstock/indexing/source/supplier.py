@@ -1,11 +1,11 @@
-"""What supervisors and tasks ask of a stream, whatever it is made of.
+"""Protocol of a stream for supervisors and tasks, independent of its source.
 
-A stream has stream partitions, each a row of records with offsets that only grow. Owns the protocol
-alone. What every supplier promises:
+A stream has stream partitions, each a series of records with increasing offsets. Defines the
+protocol only. Guarantees of every supplier:
 
-- only durable records are told of, so a committed offset is never given to another record;
+- it reports only durable records, so a committed offset never refers to another record later;
 - the records [start, end) of a stream partition are the same whenever they are read;
-- a stream that is made anew has another id, or its source knows none.
+- a stream that is deleted and created again has another id, unless its source has no ids.
 """
 
 from __future__ import annotations
@@ -21,55 +21,55 @@ if TYPE_CHECKING:
 
 
 class RecordSupplier(Protocol):
-    """One stream. Calls block, may come from any one thread, and may be repeated."""
+    """One stream. Calls block, come from one thread at a time, and may be repeated."""
 
     @property
     def stream(self) -> str:
-        """Its name: a topic, or the folder."""
+        """Name of the topic, or path of the folder."""
         ...
 
     def available(
         self, *, after: Offsets | None = None, wait_ms: int = 0, stream_id: str = ""
     ) -> SeenTopic:
-        """Return which stream has the name, and what can be read durably of its partitions.
+        """Return the id of the stream and the durable records of its partitions.
 
-        With `after` it answers when there is something behind these offsets or the time is over,
-        and at once if they are of `stream_id` and another stream has the name by now.
+        With `after`, waits until there are records at or after these offsets or the time is over;
+        returns at once if they belong to `stream_id` and another stream now has the name.
 
         Args:
-            after: What is known already.
-            wait_ms: How long to wait for news, in milliseconds.
-            stream_id: The stream that `after` is of, empty if that is not known.
+            after: The known end offsets.
+            wait_ms: How long to wait for new records, in milliseconds.
+            stream_id: The id of the stream that `after` belongs to, empty if unknown.
 
         Raises:
-            NotFound: There is no such stream.
+            NotFound: The stream does not exist.
             Unavailable: The source does not answer.
         """
         ...
 
     def ranges(self, start: Offsets, end: Offsets, seen: SeenTopic) -> tuple[StreamRange, ...]:
-        """Return what an engine reads as the records [start, end), empty ranges left out.
+        """Return ranges for an engine that reads the records [start, end), without empty ones.
 
         Args:
             start: First offset of each stream partition.
-            end: Where each ends; not behind what `seen` says is there.
-            seen: The last answer of `available`.
+            end: End of each, at most the end in `seen`.
+            seen: The last result of `available`.
         """
         ...
 
     def spans_ms(self, ranges: Mapping[int, tuple[int, int]]) -> dict[int, int | None]:
-        """Return how much time lies between the first and the last of some records.
+        """Return the time between the first and the last records of ranges.
 
-        It may be called from another thread than the rest. Of a stream partition a few records
-        are looked at, the first and the last.
+        May be called from another thread than the other methods. Reads a few records of each
+        stream partition, the first and the last.
 
         Args:
-            ranges: The offsets [start, end) of each stream partition; none is empty.
+            ranges: The offsets [start, end) of each stream partition, not empty.
 
         Returns:
-            Milliseconds between the two moments at which they were appended, 0 or more, by stream
-            partition; None where their times are not known. Those that nobody came to look at are
-            left out, and are the first the next time.
+            Milliseconds between the times at which the first and the last record were appended, 0
+            or more, by stream partition; None if the times are unknown. Partitions that were not
+            reached in time are left out and come first in the next call.
 
         Raises:
             Unavailable: The source does not answer.
@@ -77,7 +77,7 @@ class RecordSupplier(Protocol):
         ...
 
     def hold(self, name: str, offsets: Offsets) -> None:
-        """Have the source keep records from these offsets on, if it can.
+        """Have the source keep records from these offsets onwards, if it can.
 
         Raises:
             Unavailable: The source does not answer.
@@ -85,5 +85,5 @@ class RecordSupplier(Protocol):
         ...
 
     def let_go(self, name: str, partitions: Sequence[int]) -> None:
-        """Have the source keep nothing under this name any more; an unknown one is fine."""
+        """Stop keeping records under this name; unknown names are ignored."""
         ...

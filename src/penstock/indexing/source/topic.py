@@ -1,4 +1,4 @@
-"""A topic of Penstock's broker as a `RecordSupplier`; it holds records back by a cursor."""
+"""A topic of Penstock's broker as a `RecordSupplier`; a cursor holds its messages back."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ class TopicSupplier:
     """One topic. One thread at a time, and another for `spans_ms`.
 
     Args:
-        broker: Where it is.
-        clock: Bounds how long times are asked for.
+        broker: The broker.
+        clock: Limits the time of `spans_ms`.
         topic: Its name.
     """
 
     def __init__(self, broker: BrokerPort, clock: Clock, topic: str) -> None:
         self._broker = broker
-        self._turns = Turns(clock)  # of `spans_ms`
+        self._turns = Turns(clock)  # For `spans_ms`.
         self.stream = topic
 
     def available(
         self, *, after: Offsets | None = None, wait_ms: int = 0, stream_id: str = ""
     ) -> SeenTopic:
-        """Return which topic has the name, and what can be read durably of it."""
+        """Return the id of the topic and its durable messages."""
         return self._broker.available(self.stream, after=after, wait_ms=wait_ms, topic_id=stream_id)
 
     def ranges(self, start: Offsets, end: Offsets, seen: SeenTopic) -> tuple[TopicRange, ...]:
@@ -45,23 +45,23 @@ class TopicSupplier:
         )
 
     def spans_ms(self, ranges: Mapping[int, tuple[int, int]]) -> dict[int, int | None]:
-        """Return how much time lies between the first and the last of some messages.
+        """Return the time between the first and the last messages of ranges, in milliseconds.
 
-        Stream partitions whose turn does not come within ten seconds are left out.
+        Stream partitions that are not reached within ten seconds are left out.
         """
         found: dict[int, int | None] = {}
         for p in self._turns.among(ranges):
             start, end = ranges[p]
             first = self._broker.append_time_ms(self.stream, p, start)
             last = self._broker.append_time_ms(self.stream, p, end - 1)
-            # A clock may have been set back.
+            # The clock may have been set back.
             found[p] = None if first is None or last is None else max(0, last - first)
         return found
 
     def hold(self, name: str, offsets: Offsets) -> None:
-        """Keep messages from these offsets on."""
+        """Keep messages from these offsets onwards."""
         self._broker.set_cursor(self.stream, name, offsets)
 
     def let_go(self, name: str, partitions: Sequence[int]) -> None:
-        """Let go of the cursor."""
+        """Delete the cursor."""
         self._broker.drop_cursor(self.stream, name, partitions)

@@ -1,4 +1,4 @@
-"""Whose turn it is where not all stream partitions can be looked at in the time that there is."""
+"""Rotation over stream partitions when the time does not suffice for all of them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _ROUND_S: Final = 10.0
 
 
 class Turns:
-    """Goes round stream partitions, ten seconds at a time. One thread.
+    """Iterates over stream partitions in rotation, for ten seconds at a time. One thread.
 
     Args:
-        clock: Measures them.
+        clock: Measures the time.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -24,9 +24,9 @@ class Turns:
         self._next = 0
 
     def among(self, partitions: Iterable[int]) -> Iterator[int]:
-        """Yield the partitions that are looked at now, as long as there is time.
+        """Yield stream partitions as long as there is time.
 
-        Those whose turn does not come are the first the next time.
+        Those that were not reached come first in the next call.
         """
         until_s = self._clock.monotonic_s() + _ROUND_S
         for partition in sorted(partitions, key=lambda one: (one < self._next, one)):

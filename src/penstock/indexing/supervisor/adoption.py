@@ -1,8 +1,8 @@
-"""How a supervisor finds its tasks: those that others started, and those that wait for a worker.
+"""Finds the tasks of a supervisor: those that a former leader started, and those without a worker.
 
-On the overlord's mailbox. A task belongs to the task group with its base sequence name: so the next
-leader puts replicas together again that an overlord before it started. What is agreed with them is
-asked of the tasks themselves.
+On the overlord's mailbox. A task belongs to the task group with its base sequence name, so a new
+leader groups the replicas of a former one again. The tasks themselves report what was agreed with
+them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def adopt(state: SupervisorState, dialogue: Dialogue) -> None:
-    """Find active tasks that are in no group, and see which have a worker."""
+    """Add active tasks without a group to their groups, and note which have a worker."""
     now_ms, now_s = state.ports.clock.now_ms(), state.ports.clock.monotonic_s()
     active = state.ports.queue.index.streams(state.id)
     for task_id, found in active.items():
@@ -32,8 +32,8 @@ def adopt(state: SupervisorState, dialogue: Dialogue) -> None:
         if not replica.has_worker:
             replica.since_ms, replica.heard_s = now_ms, now_s
     for group in state.groups.values():
-        # By the clock of a leader before this one, or before the clock was set back: it would read
-        # on, and publish nothing, for as long as the clocks differ.
+        # The group may have been created by a former leader's clock, or before the clock was set
+        # back. Otherwise it would read, and publish nothing, for as long as the clocks differ.
         group.since_ms = min(group.since_ms, now_ms)
         if group.is_unassigned:
             group.since_ms = now_ms
@@ -41,7 +41,7 @@ def adopt(state: SupervisorState, dialogue: Dialogue) -> None:
 
 
 def join(state: SupervisorState, dialogue: Dialogue, found: ActiveStream) -> TaskGroup:
-    """Put a task into its group, a new one if it is the first; return the group."""
+    """Add a task to its group, creating the group if necessary; return the group."""
     task, now_s = found.task, state.ports.clock.monotonic_s()
     group = state.groups.get(task.base_sequence_name)
     if group is None:
@@ -56,7 +56,7 @@ def join(state: SupervisorState, dialogue: Dialogue, found: ActiveStream) -> Tas
 
 
 def end_late_comers(state: SupervisorState) -> None:
-    """End tasks without a worker whose group has its end: the others do the work already."""
+    """End tasks without a worker if their group has its end: the other replicas do the work."""
     for group in list(state.groups.values()):
         if not group.is_pending or group.is_unassigned:
             continue

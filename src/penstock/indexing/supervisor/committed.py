@@ -1,10 +1,10 @@
-"""The committed offsets of a supervisor, and the topic that they are of.
+"""The committed offsets of a supervisor, and the topic that they belong to.
 
-On the overlord's mailbox, over the metadata store: as last read, and the ways in which a supervisor
-moves them. Publishes move them too, from other threads. Does not own which tasks run.
+On the overlord's mailbox, backed by the metadata store: caches the offsets and moves them for a
+supervisor. Publishes also move them, from other threads. Does not decide which tasks run.
 
-Invariant: offsets mean something in one topic only, so its id is committed beside them. A topic
-that was deleted and made again under its name has another id; all offsets are replaced then, at
+Invariant: offsets are valid in one topic only, so the topic's id is committed with them. A topic
+that is deleted and created again under its name has another id; then all offsets are replaced at
 once.
 """
 
@@ -28,12 +28,12 @@ _READ_EVERY_S: Final = 30.0
 
 
 class Committed:
-    """The committed offsets of one supervisor; its methods raise what the metadata store raises.
+    """The committed offsets of one supervisor; its methods raise errors of the metadata store.
 
     Args:
-        supervisor_id: Whose they are.
-        metadata: Where they are.
-        topic: The topic as it is seen.
+        supervisor_id: The supervisor.
+        metadata: The metadata store.
+        topic: The topic as last seen.
     """
 
     def __init__(self, supervisor_id: str, metadata: MetadataStore, topic: StreamWatch) -> None:
@@ -47,21 +47,21 @@ class Committed:
 
     @property
     def is_left_behind(self) -> bool:
-        """Whether their topic was deleted, and another has its name by now."""
+        """Whether their topic was deleted and another one now has its name."""
         return self._topic.is_another(self.topic_id)
 
     @property
     def to_keep(self) -> Offsets:
-        """From where on messages of the topic that is there are still to be read."""
+        """Offsets of the current topic from which messages must still be read."""
         if self.is_left_behind:
             return {p: a.earliest for p, a in (self._topic.available or {}).items()}
         return self.offsets
 
     def refresh(self, now_s: float) -> None:
-        """Read them again if they may be others by now: a round of each second asks for it.
+        """Read the offsets again if they may have changed; called about once a second.
 
-        That is after a write in this leader's term; and each half a minute, in case somebody writes
-        who must not.
+        They are read after a write in this leader's term, and every 30 seconds in case of a write
+        by a process that must not write.
         """
         moved = self._metadata.last_move(self._supervisor_id) != self._seen
         if moved or now_s >= self._read_again_s:
@@ -69,8 +69,8 @@ class Committed:
             self._read_again_s = now_s + _READ_EVERY_S
 
     def read(self) -> None:
-        """Read them again."""
-        # Before, not after: what is written while they are read is read at the next look.
+        """Read the offsets from the metadata store."""
+        # Before the offsets, so that a write in between causes another read.
         seen = self._metadata.last_move(self._supervisor_id)
         found = self._metadata.committed(self._supervisor_id)
         self.offsets = {} if found is None else dict(found.offsets)
@@ -78,34 +78,34 @@ class Committed:
         self._seen = seen
 
     def begin(self, *, earliest: bool) -> None:
-        """Commit first offsets, where the topic has stream partitions without, and its id.
+        """Commit first offsets of stream partitions that have none, and the topic's id.
 
         Args:
-            earliest: Whether the first ones of all are the earliest, or the ends.
+            earliest: Whether the very first offsets are the earliest ones, or the ends.
         """
         available = self._topic.available or {}
         first = first_offsets(available, self.offsets or None, earliest=earliest)
-        # Offsets of before there were ids are taken to be of the topic that is there.
+        # Offsets from a release without ids are assumed to belong to the current topic.
         if first or (self._topic.id and not self.topic_id):
             self._metadata.begin_offsets(self._supervisor_id, first, self._topic.id)
             self.read()
 
     def begin_at(self, first: Offsets) -> None:
-        """Commit these first offsets, where stream partitions have none."""
+        """Commit these first offsets for stream partitions that have none."""
         if first.keys() - self.offsets.keys():
             self._metadata.begin_offsets(self._supervisor_id, first, self._topic.id)
             self.read()
 
     def move(self, offsets: Offsets) -> None:
-        """Set those of some stream partitions."""
+        """Set the offsets of some stream partitions."""
         self._metadata.move_offsets(self._supervisor_id, offsets)
         self.read()
 
     def skip(self, plan: StartPlan, available: Mapping[int, Available]) -> Offsets | None:
-        """Go on at what is there, where a plan's messages are gone; None if that must wait.
+        """Skip the missing messages of a plan; return the new offsets, or None to wait.
 
-        What lies before the missing messages is published first: it could not be any more behind
-        them.
+        Messages before the missing ones must be published first, because they could not be
+        published after the skip.
         """
         gone = plan.gone(available)
         if any(plan.start[p] != self.offsets.get(p) for p in gone):
@@ -113,39 +113,39 @@ class Committed:
         wanted = {p: available[p].earliest for p in gone}
         if plan.end is not None:
             if any(wanted[p] <= plan.start[p] for p in gone):
-                return None  # The topic was made anew; the task behind finds that out, and fails.
+                return None  # The topic was created anew; the following task detects it and fails.
             wanted = {p: min(offset, plan.end[p]) for p, offset in wanted.items()}
         self.move(wanted)
         return wanted
 
     def reset(self, offsets: Offsets, *, earliest: bool) -> None:
-        """Set all, in the topic as it is now.
+        """Set all offsets, in the current topic.
 
         Args:
-            offsets: Those of some stream partitions.
-            earliest: Whether those of the others are the earliest, or the ends.
+            offsets: Offsets of some stream partitions.
+            earliest: Whether those of the others are the earliest ones, or the ends.
         """
         wanted = None
         if self._topic.available is not None:
-            # Explicit ones, so that a publish that is under way just now cannot match.
+            # Explicit offsets, so that a concurrent publish cannot match.
             first = first_offsets(self._topic.available, None, earliest=earliest)
             wanted = {**first, **offsets}
         self._metadata.reset_offsets(self._supervisor_id, wanted, self._topic.id)
         self.read()
 
     def begin_successor(self) -> str:
-        """Go on at the start of the topic that has the name by now; return the story.
+        """Continue at the start of the topic that now has the name; return a description.
 
-        From here on publishes of the old one are refused.
+        From now on publishes of the old topic are refused.
         """
         was, now, old = self.topic_id, self._topic.id, self.offsets
-        # What came to it before it was seen is new to everybody, wherever first offsets are.
+        # Messages that arrived before the topic was seen are new, so it starts at the earliest.
         first = first_offsets(self._topic.available or {}, {}, earliest=True)
         self._metadata.begin_topic(self._supervisor_id, was, now, first)
         self.read()
         unread = self._topic.unread(old)
         lost = f", and {counted(unread, 'message')} more went with it" if unread else ""
         return (
-            f"it was deleted and made again (id {was}, now {now}): the new one is read from its"
+            f"it was deleted and created again (id {was}, now {now}): the new one is read from its"
             f" start, {first}; of the old one everything up to {old} is published{lost}"
         )

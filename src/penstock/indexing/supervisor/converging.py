@@ -1,8 +1,8 @@
-"""Moving a supervisor's tasks towards what should be: a round looks at all that is known.
+"""Reconciles a supervisor's actual tasks with the desired ones, in rounds.
 
-On the overlord's mailbox. Owns the order of a round, and that rounds do not nest: what one does
-ends tasks, and hearing of those ends asks for a round again. What each step does is its parts':
-`adoption` finds tasks, `RollOver` chooses which end, `Starts` begins what lacks.
+On the overlord's mailbox. Defines the order of the steps of a round, and prevents nested rounds: a
+round ends tasks, and the notifications of these ends request another round. The steps: `adoption`
+finds tasks, `RollOver` selects groups to end, `Starts` starts missing tasks.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _RELEASE: Final = "release the stream"
 
 
 class Convergence:
-    """The rounds of one supervisor.
+    """The reconciliation rounds of one supervisor.
 
     Args:
         state: The supervisor.
-        dialogue: Its talk with its tasks.
-        finished: Told when it was stopped, its last task has ended, and its source keeps nothing
-            for it any more.
+        dialogue: Its communication with its tasks.
+        finished: Called when it was stopped, its last task has ended, and its source keeps no
+            messages for it.
     """
 
     def __init__(
@@ -49,13 +49,13 @@ class Convergence:
         self._stopped = False
 
     def stop(self) -> None:
-        """Do nothing any more."""
+        """Stop all further rounds."""
         self._stopped = True
 
     def advance(self) -> None:
-        """Look at everything that is known, and do what is due. Errors wait for the next look."""
+        """Run a round. Errors are recorded, and the next round retries."""
         if self._stopped or self._is_busy:
-            # What is done here ends tasks, and that leads here again: the next look does the rest.
+            # Ending tasks in a round leads here again; the next round does the rest.
             return
         self._is_busy = True
         state = self._state
@@ -87,7 +87,7 @@ class Convergence:
             self._is_busy = False
 
     def end_group(self, group: TaskGroup, reason: str, state: TaskState = TaskState.FAILED) -> None:
-        """End all tasks of a group, without a round for each that ends.
+        """End all tasks of a group, without a round for each of them.
 
         Raises:
             Unavailable: The metadata store does not answer.
@@ -99,14 +99,14 @@ class Convergence:
             self._is_busy = was_busy
 
     def _finish_stopping(self) -> None:
-        """When all tasks are gone, let the source delete what they held back, then be gone."""
+        """After the last task has ended, let the source delete its messages, then finish."""
         state = self._state
         if state.groups or not state.stopping or self._letting_go:
             return
         self._letting_go = True
 
         def failed(error: PenstockError) -> None:
-            self._letting_go = False  # The next look tries again.
+            self._letting_go = False  # The next round retries.
             state.note(error)
             if isinstance(error, Unavailable):
                 state.waits.failed(_RELEASE, error)

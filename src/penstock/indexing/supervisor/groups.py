@@ -1,12 +1,11 @@
-"""Task groups of a supervisor: which stream partitions are read by which tasks, and from where.
+"""Task groups of a supervisor: which tasks read which stream partitions, and from which offsets.
 
-Pure: records and choices, no I/O. Stream partition p belongs to group p mod taskCount. A group has
-at most one task group that reads, and any number that have agreed on their end and publish.
+Pure: records and decisions, no I/O. Stream partition p belongs to group p mod taskCount. A group
+has at most one task group that reads, and any number that have agreed on their end and publish.
 
-The tasks of a task group are replicas: they have one base sequence name, begin and end at the same
-offsets, and cut their sequences at the same checkpoints; so they would publish the same, and the
-first that does is enough. A replica that lags behind what the others agreed is brought up to it;
-one that contradicts it is ended.
+The tasks of a task group are replicas: they have the same base sequence name, start and end
+offsets, and checkpoints. They would publish the same, so the first publish suffices. A replica that
+lags behind the agreed checkpoints is brought up to them; one that contradicts them is ended.
 """
 
 from __future__ import annotations
@@ -29,11 +28,10 @@ if TYPE_CHECKING:
 
 
 class GroupPhase(Enum):
-    """How far a task group is.
+    """Phase of a task group.
 
-    UNKNOWN: its tasks were found, and none has said yet how it stands. READING. ROLLING: its tasks
-    are being told an end, of theirs or of their open sequence. PENDING: its end is agreed, it
-    publishes.
+    UNKNOWN: its tasks were found, and none has reported yet. READING. ROLLING: an end of its tasks
+    or of their open sequence is being agreed. PENDING: its end is agreed, it publishes.
     """
 
     UNKNOWN = "unknown"
@@ -48,13 +46,13 @@ class Replica:
 
     Attributes:
         task: The task.
-        heard_s: When it last answered, or had no worker that could.
+        heard_s: When it last answered, or last had no worker.
         since_ms: Since when it has a worker.
-        has_worker: Whether it has one.
-        report: What it last said.
-        waits: Dependencies that it waits for, as its worker reported last.
-        asking: Whether it is being asked how it stands.
-        catching_up: Whether it is being told what the others have agreed.
+        has_worker: Whether it has a worker.
+        report: Its last report.
+        waits: Dependencies that it waits for, from its worker's last report.
+        asking: Whether a request for a report is running.
+        catching_up: Whether it is being sent what the others have agreed.
     """
 
     task: StreamTaskSpec
@@ -68,23 +66,23 @@ class Replica:
 
     @property
     def progress(self) -> tuple[bool, int]:
-        """How far it is, to be compared with other replicas of its group."""
+        """Sort key for comparing progress with other replicas of the group."""
         return self.has_worker, sum(self.report.current.values()) if self.report else -1
 
 
 @dataclass(slots=True)
 class TaskGroup:
-    """Tasks that do the same, and what is agreed with them.
+    """Tasks that do the same work, and what is agreed with them.
 
     Attributes:
-        task: One of them, as it was made: all others differ only in name, first sequence and
-            server priority.
-        phase: How far it is.
+        task: One of them, as created: the others differ only in name, first sequence and server
+            priority.
+        phase: Its phase.
         since_ms: Since when it reads.
-        checkpoints: Where its sequences begin, by number.
-        end: Its end, once agreed.
-        deadline_s: When it must have published or read on.
-        roll_asked: Whether somebody wants it to end now.
+        checkpoints: Start offsets of its sequences, by number.
+        end: Its end offsets, once agreed.
+        deadline_s: Time by which it must have published or made progress.
+        roll_asked: Whether it should end now.
         replicas: The active tasks, by id.
     """
 
@@ -99,21 +97,21 @@ class TaskGroup:
 
     @property
     def name(self) -> str:
-        """The base sequence name, which its tasks have in common."""
+        """The base sequence name that its tasks share."""
         return self.task.base_sequence_name
 
     @property
     def group_id(self) -> int:
-        """Which group of stream partitions it reads."""
+        """The number of its group of stream partitions."""
         return self.task.group_id
 
     @property
     def partitions(self) -> frozenset[int]:
-        """The stream partitions it reads."""
+        """The stream partitions that it reads."""
         return frozenset(self.task.start_offsets)
 
     def begin(self, partition: int) -> int:
-        """Return its first offset of one of its stream partitions."""
+        """Return its first offset in one of its stream partitions."""
         return self.task.start_offsets[partition]
 
     @property
@@ -123,7 +121,7 @@ class TaskGroup:
 
     @property
     def is_repair(self) -> bool:
-        """Whether it makes up for a task that was lost: its end was known from the start."""
+        """Whether it replaces a lost task, so that its end was known from the start."""
         return self.task.end_offsets is not None
 
     @property
@@ -133,7 +131,7 @@ class TaskGroup:
 
     @property
     def persisted(self) -> dict[int, int]:
-        """Up to where its tasks have persisted, the furthest for each stream partition."""
+        """The furthest offsets that its tasks have persisted, by stream partition."""
         reached = dict(self.task.start_offsets)
         for replica in self.replicas.values():
             for p, offset in (replica.report.persisted if replica.report else {}).items():
@@ -146,19 +144,19 @@ class TaskGroup:
         return max(self.checkpoints)
 
     def add(self, task: StreamTaskSpec, now_s: float, now_ms: int) -> Replica:
-        """Take in one more task, and the checkpoints that it was made with."""
+        """Add a task, and the checkpoints with which it was created."""
         replica = Replica(task, now_s, now_ms)
         self.replicas[task.id] = replica
         self.learn(task.checkpoints or {0: task.start_offsets})
         return replica
 
     def learn(self, checkpoints: Mapping[int, Offsets]) -> None:
-        """Note where sequences begin, as a task says; what is known stays."""
+        """Add start offsets of sequences that a task reports; known ones are kept."""
         for number, start in checkpoints.items():
             self.checkpoints.setdefault(number, dict(start))
 
     def lags(self, replica: Replica) -> bool:
-        """Whether a replica does not know yet all that is agreed, or contradicts it."""
+        """Return whether a replica lacks an agreed checkpoint or end, or contradicts one."""
         report = replica.report
         if report is None:
             return False
@@ -168,15 +166,15 @@ class TaskGroup:
         ):
             return True
         if report.end is not None:
-            return False  # One that ends elsewhere does so because its stream is gone.
+            return False  # A replica that ends elsewhere does so because its stream is gone.
         return self.end is not None or max(report.checkpoints, default=0) < self.newest
 
     def to_join(self, committed: Offsets) -> dict[int, Offsets]:
-        """Return the checkpoints that a replica begins with which joins now.
+        """Return the checkpoints of a replica that joins now.
 
-        Its first sequence is the one that begins at the committed offsets: what lies before is
-        published. If none does, it is the oldest that may be unpublished: to publish one again
-        changes nothing.
+        Its first sequence is the one that starts at the committed offsets, because all earlier ones
+        are published. If there is none, it is the oldest that may be unpublished; publishing one
+        again changes nothing.
         """
         first = self.newest
         while first - 1 in self.checkpoints and not self._begins_at(first, committed):
@@ -184,10 +182,10 @@ class TaskGroup:
         return {number: self.checkpoints[number] for number in range(first, self.newest + 1)}
 
     def turnover(self, wanted: Iterable[int]) -> Turnover:
-        """Return what makes its replicas those that are wanted, each named by its priority.
+        """Return which replicas to start and end, given the wanted server priorities.
 
-        Which priorities there are is told by the replicas alone: one that was lost before anybody
-        saw it lacks again. Of those of one priority the ones that are furthest stay.
+        Only existing replicas count, so one that was lost before it was seen is missing again. Of
+        several with one priority, those with the most progress stay.
         """
         missing, surplus = Counter(wanted), list[str]()
         by_progress = sorted(self.replicas.items(), key=lambda one: one[1].progress, reverse=True)
@@ -199,7 +197,7 @@ class TaskGroup:
         return Turnover(tuple(sorted(missing.elements(), reverse=True)), tuple(surplus))
 
     def is_at_end_with(self, turnover: Turnover) -> bool:
-        """Whether a turnover would end its work: nobody who has a worker would stay."""
+        """Return whether a turnover would end its work: no replica with a worker would stay."""
         staying = (r for task_id, r in self.replicas.items() if task_id not in turnover.surplus)
         return not self.is_unassigned and not any(replica.has_worker for replica in staying)
 
@@ -209,11 +207,11 @@ class TaskGroup:
 
 @dataclass(frozen=True, slots=True)
 class Turnover:
-    """Which replicas of a group are to come and to go.
+    """Replicas of a group to start and to end.
 
     Attributes:
-        missing: The server priorities that no replica has, the highest first.
-        surplus: The ids of the tasks that nobody wants any more.
+        missing: The server priorities that no replica has, highest first.
+        surplus: The ids of tasks that are no longer wanted.
     """
 
     missing: tuple[int, ...]
@@ -222,7 +220,7 @@ class Turnover:
 
 @dataclass(frozen=True, slots=True)
 class StartPlan:
-    """Offsets that a new task is to read, up to `end`, or without one until it is told."""
+    """Start offsets of a new task, and its end offsets, if known."""
 
     group_id: int
     start: Mapping[int, int]
@@ -230,40 +228,40 @@ class StartPlan:
 
     @property
     def key(self) -> tuple[tuple[int, int], ...]:
-        """Where it starts, as a value to compare."""
+        """The start offsets as a comparable value."""
         return tuple(sorted(self.start.items()))
 
     def up_to(self, ends: Offsets) -> StartPlan | None:
-        """Return the part of it that lies before these ends, None if there is none."""
+        """Return the part of the plan before these ends, None if it is empty."""
         start = {p: offset for p, offset in self.start.items() if offset < ends.get(p, 0)}
         return StartPlan(self.group_id, start, {p: ends[p] for p in start}) if start else None
 
     def gone(self, available: Mapping[int, Available]) -> dict[int, str]:
-        """Return, for each stream partition that does not hold these offsets, what it holds.
+        """Describe the stream partitions that do not hold the planned offsets.
 
-        Messages before the start may have been deleted; a topic that ends before it was emptied or
-        made anew, and other messages would get the offsets that were meant.
+        Messages before the start may have been deleted. If the topic ends before the planned
+        offsets, it was emptied or created anew, and other messages would get these offsets.
         """
         needed = self.start if self.end is None else self.end
         return {
-            p: f"partition {p} goes on at {start}, but only {a.earliest} to {a.latest} is there"
+            p: f"partition {p} continues at {start}, but holds only {a.earliest} to {a.latest}"
             for p, start in sorted(self.start.items())
             if (a := available.get(p)) and not a.earliest <= start <= needed[p] <= a.latest
         }
 
 
 def partitions_of(group_id: int, task_count: int, partitions: Iterable[int]) -> tuple[int, ...]:
-    """Return the stream partitions of one group."""
+    """Return the stream partitions of a group."""
     return tuple(p for p in sorted(partitions) if p % task_count == group_id)
 
 
 def first_offsets(
     available: Mapping[int, Available], committed: Offsets | None, *, earliest: bool
 ) -> dict[int, int]:
-    """Return where stream partitions begin that have no committed offset.
+    """Return the first offsets of stream partitions without a committed offset.
 
-    One that appears after the first discovery begins at its earliest message: what came to it
-    before it was seen is new to everybody.
+    A stream partition that appears after the first discovery starts at its earliest message,
+    because none of its messages has been read.
     """
     known = committed or {}
     return {
@@ -276,9 +274,9 @@ def first_offsets(
 def plan_starts(
     partitions: Iterable[int], committed: Offsets, groups: Iterable[TaskGroup], task_count: int
 ) -> list[StartPlan]:
-    """Return the groups that need a task that reads, and from where each reads on.
+    """Return plans for the groups that lack a reading task.
 
-    That is behind what pending groups will commit, or at what is committed.
+    Each starts at the end of its pending groups, or at the committed offsets.
     """
     groups = list(groups)
     partitions = [p for p in partitions if p in committed]
@@ -298,17 +296,17 @@ def plan_starts(
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Offsets that are not committed and that no task reads, though one reads on behind them."""
+    """Offsets that are not committed and that no task reads, before the start of a follower."""
 
     plan: StartPlan
     follower: TaskGroup
 
 
 def find_gaps(committed: Offsets, groups: Iterable[TaskGroup]) -> list[Gap]:
-    """Return what a lost task left unpublished before the start of others.
+    """Return the gaps that lost tasks left before the start of other tasks.
 
-    A task whose end is not known here may have agreed on one with an overlord before this one, so
-    nothing behind its start is taken for a gap.
+    A task without a known end may have agreed on one with a former overlord, so offsets after its
+    start are never considered a gap.
     """
     found: dict[str, tuple[TaskGroup, dict[int, int]]] = {}
     groups = list(groups)

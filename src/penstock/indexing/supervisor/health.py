@@ -1,7 +1,7 @@
-"""How well a supervisor does: what went wrong lately, how often in a row, what that amounts to.
+"""Health of a supervisor: recent errors, consecutive failures, and the resulting state.
 
-Pure: told of events, asked for the outcome. A topic that cannot be looked at, work that cannot be
-done and tasks that fail are counted apart, since each has another mend.
+Pure: callers report events and query the state. Failed reads of the topic's state, failed rounds
+and failed tasks are counted separately, because each has another remedy.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _UNHEALTHY_AFTER: Final = 3
 _HEALTHY_AFTER: Final = 3
 _ERRORS_KEPT: Final = 20
 _DOUBLINGS_MAX: Final = 16
-# A task that works shows it by its end only, which may be far away; a worker gives up one that does
-# not, again and again, sooner than this.
+# A task only shows success when it ends, which may take long. Repeated failures of a task that
+# cannot work are reported by its worker sooner than this.
 _FORGIVEN_AFTER_S: Final = 900
 
 
 class _Streak:
-    """Outcomes of one kind: three failures in a row are trouble, three good ones the end of it."""
+    """Outcomes of one kind: three consecutive failures are trouble, three successes end it."""
 
     def __init__(self) -> None:
         self.failures = 0
@@ -51,8 +51,8 @@ class Health:
 
     Args:
         name: The supervisor, for the log.
-        retry_delay_ms: How long to wait after a task failed before the next is started.
-        retry_delay_max_ms: The longest such wait; it doubles with each failure in a row.
+        retry_delay_ms: Delay between a task failure and the next start.
+        retry_delay_max_ms: Maximum delay; it doubles with each consecutive failure.
     """
 
     def __init__(self, name: str, retry_delay_ms: int, retry_delay_max_ms: int) -> None:
@@ -66,33 +66,33 @@ class Health:
         self._not_before_s = 0.0
 
     def begin_anew(self) -> None:
-        """Count from nothing, after a user has mended something; what went wrong stays listed."""
+        """Reset the counts after a user has fixed something; recent errors stay listed."""
         for streak in (self._looks, self._rounds, self._tasks):
             streak.begin_anew()
         self._not_before_s = 0.0
 
     def looked(self) -> None:
-        """The topic was looked at."""
+        """The state of the topic was read."""
         self._looks.succeeded()
 
     def look_failed(self) -> None:
-        """The topic could not be looked at."""
+        """The state of the topic could not be read."""
         self._looks.failed()
 
     def round_done(self) -> None:
-        """All that was due was done."""
+        """A round succeeded."""
         self._rounds.succeeded()
 
     def round_failed(self) -> None:
-        """Something that was due could not be done."""
+        """A round failed."""
         self._rounds.failed()
 
     def task_succeeded(self) -> None:
-        """A task has published all."""
+        """A task has published all of its rows."""
         self._tasks.succeeded()
 
     def task_failed(self, now_s: float) -> None:
-        """A task has failed: wait before the next is started."""
+        """A task has failed: delay the next start."""
         first_ms, most_ms = self._delays_ms
         if self._is_forgiven(now_s):
             self._tasks.begin_anew()
@@ -102,14 +102,14 @@ class Health:
         self._not_before_s = now_s + delay_ms / 1000
 
     def may_start_tasks(self, now_s: float) -> bool:
-        """Whether the topic was there when last looked at, and no failure is too recent."""
+        """Return whether the last read of the topic succeeded and the delay is over."""
         return self._looks.failures == 0 and now_s >= self._not_before_s
 
     def trouble(self, now_s: float, *, was_there: bool) -> str | None:
-        """Return the state that the failures amount to, in Druid's words, None if all is well.
+        """Return the state that results from failures, in Druid's terms, None if there is none.
 
         Args:
-            now_s: The time; task failures of long ago count no more.
+            now_s: The time; old task failures are ignored.
             was_there: Whether the topic was ever seen.
         """
         if self._looks.is_trouble:
@@ -124,7 +124,7 @@ class Health:
         return now_s - self._failed_task_s > _FORGIVEN_AFTER_S
 
     def note(self, error: Exception, now_ms: int) -> None:
-        """Keep an error for the status; one that repeats is kept once, with its last time."""
+        """Record an error for the status; a repeated one is kept once, with its last time."""
         entry = {
             "timestamp": format_time(now_ms),
             "exceptionClass": type(error).__name__,
@@ -137,5 +137,5 @@ class Health:
         self._errors.append(entry)
 
     def errors(self) -> list[dict[str, str]]:
-        """Return what went wrong lately, the newest last."""
+        """Return the recent errors, newest last."""
         return list(self._errors)

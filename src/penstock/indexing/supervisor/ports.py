@@ -1,4 +1,4 @@
-"""What supervisors are given: how to behave, and what to work with."""
+"""Ports and options of supervisors."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SupervisorOptions:
-    """How supervisors behave beside what their specs say.
+    """Options of all supervisors, beside their specs.
 
     Attributes:
-        look_interval_ms: How often at most a supervisor looks at its topic and its tasks.
-        retry_delay_ms: How long it waits after a task failed before it starts the next.
-        retry_delay_max_ms: The longest such wait; it doubles with each failure in a row.
-        silence_limit_ms: A task that has a worker and does not answer for so long has failed. It is
-            longer than a lost worker is waited for, so that one is named as the reason.
-        task_context: What the context of a spec is taken to say that does not say it: tasks get it.
+        look_interval_ms: Minimum interval at which a supervisor polls its topic and its tasks.
+        retry_delay_ms: Delay between a task failure and the next start.
+        retry_delay_max_ms: Maximum delay; it doubles with each consecutive failure.
+        silence_limit_ms: Time without an answer after which a task with a worker has failed. Longer
+            than the timeout of a lost worker, so that the lost worker is reported as the reason.
+        task_context: Default context of tasks.
     """
 
     look_interval_ms: int = 1_000
@@ -42,7 +42,7 @@ class SupervisorOptions:
 
 @dataclass(frozen=True, slots=True)
 class ActiveStream:
-    """An active streaming task, as supervisors see it: with `worker` None it waits for one.
+    """An active streaming task for supervisors; `worker` is None while it waits for one.
 
     `waits` are the dependencies that it waits for.
     """
@@ -55,19 +55,19 @@ class ActiveStream:
 
 
 class StreamIndex(Protocol):
-    """The active tasks, as supervisors see them; on the overlord's mailbox."""
+    """The part of the task index that supervisors use. On the overlord's mailbox."""
 
     def supervisors(self) -> Sequence[str]:
-        """Return which supervisors have active tasks, by id."""
+        """Return the sorted ids of supervisors with active tasks."""
         ...
 
     def streams(self, supervisor_id: str) -> Mapping[str, ActiveStream]:
-        """Return the active tasks of a supervisor, by id."""
+        """Return the active tasks of a supervisor by id."""
         ...
 
 
 class StreamQueue(Protocol):
-    """The task queue, as supervisors see it; on the overlord's mailbox."""
+    """The part of the task queue that supervisors use. On the overlord's mailbox."""
 
     @property
     def index(self) -> StreamIndex:
@@ -75,22 +75,22 @@ class StreamQueue(Protocol):
         ...
 
     def add(self, task: StreamTaskSpec) -> None:
-        """Keep a new task and hand it to a worker when one has a free slot.
+        """Store a new task and hand it to a worker once one has a free slot.
 
         Raises:
-            Conflict: The id is taken.
+            Conflict: A task with this id exists.
             Unavailable: The queue is full, or the metadata store does not answer.
         """
         ...
 
     def shutdown(self, task_id: str, reason: str, state: TaskState = TaskState.FAILED) -> bool:
-        """End an active task, which has that state then; false if it is not active."""
+        """End an active task with a state; return false if it is not active."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SupervisorPorts:
-    """What a supervisor works with; `new_token` gives texts that were never given before."""
+    """Dependencies of a supervisor; `new_token` returns a unique string."""
 
     metadata: MetadataStore
     queue: StreamQueue

@@ -1,7 +1,7 @@
-"""When task groups end: they have read long enough, somebody asks for it, or they do not answer.
+"""Ends task groups: they have read long enough, were asked to end, or do not answer.
 
-On the overlord's mailbox. Owns the choice of which groups are told their end, the oldest first, and
-of which tasks count as failed. Does not own how an end is agreed on (`Dialogue`).
+On the overlord's mailbox. Selects the groups to end, oldest first, and the tasks that count as
+failed. `Dialogue` agrees with the tasks on the end.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
 
 
 class RollOver:
-    """The roll-over of one supervisor's groups.
+    """Roll-over of one supervisor's groups.
 
     Args:
         state: The supervisor.
-        dialogue: Its talk with its tasks.
+        dialogue: Its communication with its tasks.
     """
 
     def __init__(self, state: SupervisorState, dialogue: Dialogue) -> None:
         self._state = state
         self._dialogue = dialogue
         self._first_seen_s: dict[int, float] = {}
-        # By which spec groups were judged, and those that it would make otherwise, by name: to work
-        # out a name takes longer than all else of a round in which nothing happens.
+        # Whether each group, by name, differs from what spec `_judge` creates. Cached, because
+        # computing a name takes longer than the rest of a round without changes.
         self._judge = state.spec
         self._strange: dict[str, bool] = {}
 
     def advance(self) -> None:
-        """Tell groups their end that are to end, and bring tasks in line with their replicas.
+        """Agree on the ends of groups that must end, and bring tasks in line with their replicas.
 
         Raises:
             Unavailable: The metadata store does not answer.
@@ -45,7 +45,7 @@ class RollOver:
         state = self._state
         self._note_partitions()
         at_once = not state.reads
-        # Groups that end because of their time do so a few at a time.
+        # Limit how many groups that have read long enough end at the same time.
         room = state.spec.io.stop_task_count or state.spec.io.task_count
         room -= sum(g.is_pending or g.phase is GroupPhase.ROLLING for g in state.groups.values())
         for group in sorted(state.groups.values(), key=operator.attrgetter("since_ms")):
@@ -61,10 +61,10 @@ class RollOver:
                 room -= 1
 
     def is_stale(self, group: TaskGroup) -> bool:
-        """Whether its work is to end: the present spec wants another, or none of its replicas.
+        """Return whether its work must end: the current spec wants other tasks or replicas.
 
-        A task of the present spec that reads the same would be called otherwise; or each replica
-        that has a worker has a priority that nobody wants any more: successors have the others.
+        Either a task of the current spec that reads the same has another name, or none of the
+        replicas with a worker has a wanted priority, and successors have these priorities.
         """
         spec = self._state.spec
         turnover = group.turnover(spec.io.server_priorities)
@@ -89,10 +89,10 @@ class RollOver:
         return state.ports.clock.now_ms() - group.since_ms >= state.spec.io.task_duration
 
     def _is_misfit(self, group: TaskGroup) -> bool:
-        """Whether there are more stream partitions now, or another number of groups.
+        """Return whether the stream partitions or the number of groups have changed.
 
-        New ones are collected for a while: files come one by one, and each would end a group. Those
-        that are gone change nothing, as there is nothing to read of them.
+        New stream partitions are collected for a while, because files appear one by one and each
+        would end a group. Removed ones change nothing, because there is nothing to read.
         """
         state = self._state
         known = (state.stream.available or {}).keys() & state.committed.offsets.keys()
@@ -107,7 +107,7 @@ class RollOver:
         return any(now_s - self._since_s(p) >= patience_s for p in fitting - group.partitions)
 
     def _note_partitions(self) -> None:
-        """Note since when each stream partition is there; those of the first look may be old."""
+        """Record when each stream partition appeared; those of the first poll may be old."""
         available = self._state.stream.available
         if available is None:
             return
@@ -126,7 +126,7 @@ class RollOver:
         """
         state, now_s = self._state, self._state.ports.clock.monotonic_s()
         for group in list(state.groups.values()):
-            # What it said before may be out of date: it must have been heard since.
+            # Its last report may be out of date: it must have answered after the deadline.
             overdue = any(r.heard_s > group.deadline_s for r in group.replicas.values())
             for task_id, replica in tuple(group.replicas.items()):
                 silent_s = now_s - replica.heard_s

@@ -1,4 +1,4 @@
-"""How a supervisor stands: its state, its lag, its task groups. To look at; changes nothing."""
+"""Status of a supervisor: its state, its lag, its task groups. Read-only."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 WAITING_FOR: Final = "WAITING_FOR_"
-"""Begins the detailed state of a supervisor that waits for a dependency."""
+"""Prefix of the detailed state of a supervisor that waits for a dependency."""
 _TRIES_MIN: Final = 3
 _WAIT_MS_MIN: Final = 5_000
 
 
 class Standing:
-    """How one supervisor stands. On the overlord's mailbox.
+    """Status of one supervisor. On the overlord's mailbox.
 
     Args:
         state: The supervisor.
@@ -34,12 +34,12 @@ class Standing:
 
     @property
     def spec(self) -> SupervisorSpec:
-        """What it is to do."""
+        """Its spec."""
         return self._state.spec
 
     @property
     def state(self) -> str:
-        """Its state in Druid's words."""
+        """Its state in Druid's terms."""
         state = self._state
         if state.stopping:
             return "STOPPING"
@@ -63,21 +63,21 @@ class Standing:
 
     @property
     def healthy(self) -> bool:
-        """Whether it does what it should."""
+        """Whether it works as it should."""
         return not self.state.startswith(("UN", "LOST", WAITING_FOR))
 
     def waits(self) -> list[DependencyWait]:
-        """Return what the supervisor and its tasks wait for, one entry for each dependency."""
+        """Return the waits of the supervisor and its tasks, one for each dependency."""
         state = self._state
         replicas = (one for group in state.groups.values() for one in group.replicas.values())
         return merged([state.waits.all(), *(replica.waits for replica in replicas)])
 
     def own_waits(self) -> tuple[DependencyWait, ...]:
-        """Return what the supervisor itself waits for; any thread."""
+        """Return the waits of the supervisor itself. Any thread."""
         return self._state.waits.all()
 
     def _lasting_wait(self) -> DependencyWait | None:
-        """Return a wait that is more than a restart of what is waited for."""
+        """Return a wait that lasts longer than a restart of the dependency."""
         now_ms = self._state.ports.clock.now_ms()
         for wait in self.waits():
             is_lasting = wait.tries >= _TRIES_MIN and now_ms - wait.since_ms >= _WAIT_MS_MIN
@@ -86,13 +86,13 @@ class Standing:
         return None
 
     def lag(self) -> dict[int, int]:
-        """Return how many messages of each stream partition are not persisted yet."""
+        """Return the number of messages of each stream partition that are not persisted yet."""
         return {p: end - start for p, (start, end) in self.unread().items()}
 
     def time_lag_ms(self) -> dict[int, int | None] | None:
-        """Return the lag in time of each stream partition, None where times are not known.
+        """Return the lag in time of each stream partition, None if its times are unknown.
 
-        None as a whole: nobody has looked, or wants it.
+        Returns None if the lag is not enabled or not determined yet.
         """
         return self._state.time_lag_ms
 
@@ -101,7 +101,7 @@ class Standing:
         state = self._state
         available = state.stream.available or {}
         if state.committed.is_left_behind:
-            # Nothing of what is there now is read yet.
+            # Nothing of the current stream has been read yet.
             return {p: (a.earliest, a.latest) for p, a in available.items()}
         current = dict(state.committed.offsets)
         for group in state.groups.values():
@@ -122,20 +122,20 @@ class Standing:
 
     @property
     def stream_id(self) -> str:
-        """The stream that the committed offsets are of, empty if that is not known."""
+        """The id of the stream that the committed offsets belong to, empty if unknown."""
         return self._state.committed.topic_id
 
     def latest(self) -> tuple[dict[int, int], int]:
-        """Return the end of each stream partition, and when that was."""
+        """Return the end of each stream partition, and when it was seen."""
         ends = {p: a.latest for p, a in (self._state.stream.available or {}).items()}
         return ends, self._state.looked_ms
 
     def errors(self) -> list[dict[str, str]]:
-        """Return what went wrong lately, the newest last."""
+        """Return the recent errors, newest last."""
         return self._state.health.errors()
 
     def remaining_s(self, group: TaskGroup) -> int:
-        """Return how long a group may read on, or publish."""
+        """Return the remaining seconds in which a group may read or publish."""
         clock = self._state.ports.clock
         if group.is_pending:
             return max(0, int(group.deadline_s - clock.monotonic_s()))

@@ -1,8 +1,8 @@
-"""Which tasks a supervisor starts: groups that lack, replicas that lack, and gaps.
+"""Starts the missing tasks of a supervisor: groups, replicas, and tasks for gaps.
 
-On the overlord's mailbox. Owns where new tasks begin, and what becomes of messages that have to be
-read and are gone; with `skipSequenceNumberAvailabilityCheck` the tasks wait for those. Does not own
-when tasks end.
+On the overlord's mailbox. Determines where new tasks start, and handles messages that must be read
+and are missing; with `skipSequenceNumberAvailabilityCheck` the tasks wait for them. Does not
+determine when tasks end.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _log = logging.getLogger(__name__)
 
 
 class Starts:
-    """The starts of one supervisor's tasks. What its methods raise, the next look tries again.
+    """Starts tasks of one supervisor. After an error of its methods, the next round retries.
 
     Args:
         state: The supervisor.
-        dialogue: Its talk with its tasks.
-        roll_over: Which groups end soon anyway.
+        dialogue: Its communication with its tasks.
+        roll_over: Determines which groups end soon anyway.
     """
 
     def __init__(self, state: SupervisorState, dialogue: Dialogue, roll_over: RollOver) -> None:
@@ -46,10 +46,10 @@ class Starts:
         self._roll_over = roll_over
 
     def retract(self) -> None:
-        """End groups that no worker has yet and that would begin behind a gap.
+        """End groups without a worker that would start after a gap.
 
-        They have read nothing, so one that begins before the gap does the work of two. To leave
-        them would have them take the slot that the gap needs, to wait for the gap to be published.
+        They have read nothing, so one task that starts before the gap does the work of both.
+        Otherwise they could take the slot that the gap's task needs, and wait for its publish.
         """
         state = self._state
         for gap in find_gaps(state.committed.offsets, state.groups.values()):
@@ -58,15 +58,15 @@ class Starts:
                 state.end_group(gap.follower, reason)
 
     def leave_stream(self) -> None:
-        """When the last task of a stream that was deleted has ended, begin the one with its name.
+        """Switch to the new stream of the name, once the last task of the deleted one has ended.
 
-        Until then they publish: their rows are in no other place any more.
+        Until then the tasks publish, because their rows exist nowhere else.
         """
         state = self._state
         topic = state.spec.io.stream
         for gap in find_gaps(state.committed.offsets, state.groups.values()):
-            # Nobody can read it again, and what was read behind it would wait for it.
-            story = f"{gap.plan.start} to {gap.plan.end} went with it, as their task was lost"
+            # The gap cannot be read again, and publishes after it would wait for it.
+            story = f"{gap.plan.start} to {gap.plan.end} are lost with it, as their task was lost"
             state.committed.move(gap.plan.end or {})
             state.note(NotFound(f"topic {topic} was deleted: {story}"))
         for group in list(state.groups.values()):
@@ -76,10 +76,10 @@ class Starts:
             state.note(NotFound(f"topic {topic}: {state.committed.begin_successor()}"))
 
     def start_missing(self, available: Mapping[int, Available]) -> None:
-        """Start what is missing.
+        """Start missing tasks.
 
         Raises:
-            NotFound: Messages that have to be read are gone; what can be started was.
+            NotFound: Messages that must be read are missing; tasks that could start were started.
         """
         state = self._state
         plans = [g.plan for g in find_gaps(state.committed.offsets, state.groups.values())]
@@ -105,7 +105,7 @@ class Starts:
         state.committed.begin_at({p: start for p, (start, _) in bounds.items() if p in available})
         wanted = [p for p in bounds if p in available]
         plans = plan_starts(wanted, state.committed.offsets, groups, io.task_count)
-        # A task can be given an end only that is there already.
+        # The end of a task must exist already.
         ends = {p: min(bounds[p][1], available[p].latest) for p in wanted}
         return [piece for plan in plans if (piece := plan.up_to(ends)) is not None]
 
@@ -116,7 +116,7 @@ class Starts:
         state = self._state
         limits = limits_of(state, plan, past, {p: a.latest for p, a in available.items()})
         if limits.after_loss and plan.end is None and not state.stream.is_newer_than_losses:
-            return  # The next look says how far the lost task may have read.
+            return  # The next poll shows how far the lost task may have read.
         task = make_task(
             state.spec,
             plan.group_id,
@@ -132,10 +132,10 @@ class Starts:
         self._add(task)
 
     def _add_replicas(self) -> None:
-        """Give each group that reads the tasks that it should have, no more."""
+        """Start missing replicas of each reading group, and end surplus ones."""
         state = self._state
         for group in list(state.groups.values()):
-            # One that was adopted says first which checkpoints it has.
+            # An adopted group must first report its checkpoints.
             known = group.phase is GroupPhase.READING or group.is_unassigned
             if group.is_pending or group.is_repair or not known or not self._is_needed(group):
                 continue
@@ -159,13 +159,13 @@ class Starts:
         join(self._state, self._dialogue, made)
 
     def _go_on_behind(self, lacking: list[StartPlan], available: Mapping[int, Available]) -> None:
-        """Skip messages that are gone, if the spec says so; complain of the others."""
+        """Skip missing messages if the spec allows it; raise an error for the others."""
         state = self._state
         sure = state.stream.sure(plan.key for plan in lacking)
         missing: list[str] = []
         for plan in lacking:
             if plan.key not in sure:
-                continue  # The next looks say.
+                continue  # The next polls will confirm or refute it.
             gone = plan.gone(available).values()
             wanted = None
             if state.spec.tuning.reset_offset_automatically:
@@ -173,10 +173,10 @@ class Starts:
             if wanted is None:
                 missing += gone
             else:
-                story = f"{', '.join(gone)}: going on at {wanted}, as the spec says"
+                story = f"{', '.join(gone)}: continuing at {wanted}, as the spec specifies"
                 state.note(NotFound(story))
         if missing:
             raise NotFound(
-                f"topic {state.spec.io.stream}: {', '.join(missing)}. Was it emptied or made anew?"
+                f"topic {state.spec.io.stream}: {', '.join(missing)}. Was it emptied or recreated?"
                 " Reset the supervisor's offsets, or set resetOffsetAutomatically"
             )

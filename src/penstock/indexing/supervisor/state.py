@@ -1,7 +1,7 @@
-"""What the parts of one supervisor share: its spec, its task groups, and what it works with.
+"""Shared state of the parts of one supervisor: spec, task groups, dependencies.
 
-On the overlord's mailbox. Owns the list of task groups, and the way in which a task is ended for a
-reason that is not its own.
+On the overlord's mailbox. Owns the task groups, and ends tasks for reasons that are not their
+failure.
 """
 
 from __future__ import annotations
@@ -25,21 +25,20 @@ class SupervisorState:
     """The state of one supervisor.
 
     Attributes:
-        spec: What it is to do, as last submitted.
-        ports: What it works with.
-        options: How it behaves.
-        stream: The stream as it is seen.
+        spec: The current spec.
+        ports: Its dependencies.
+        options: Its options.
+        stream: The stream as last seen.
         committed: The committed offsets as last read.
-        health: What went wrong lately.
+        health: Recent errors and failure counts.
         groups: Its task groups, by base sequence name.
-        stopping: Whether it was told to stop.
-        idle: Whether nothing came for so long that it needs no tasks.
-        looked_ms: When the stream was seen last, 0 if it never was.
-        time_lag_ms: By stream partition, how much time lies between the first message that is not
-            read and the newest, None where their times are not known; None as a whole while nobody
-            has looked, or wants it.
-        begun: Whether it has begun to look, which is `startDelay` after it was made.
-        discovered: Whether the tasks that it found have all said how they stand.
+        stopping: Whether it is being stopped.
+        idle: Whether no message came for so long that it needs no tasks.
+        looked_ms: When the stream was last seen, 0 if never.
+        time_lag_ms: By stream partition, the time between the first unread and the newest message,
+            None if their times are unknown; None as a whole if it is not determined or not enabled.
+        begun: Whether polling has started, which is `startDelay` after the creation.
+        discovered: Whether all tasks that it found have reported.
         waits: Dependencies that the supervisor itself waits for.
     """
 
@@ -70,17 +69,17 @@ class SupervisorState:
 
     @property
     def id(self) -> str:
-        """The supervisor's name."""
+        """The supervisor's id."""
         return self.spec.supervisor_id
 
     @property
     def reads(self) -> bool:
-        """Whether there should be tasks that read."""
+        """Whether there should be reading tasks."""
         return not (self.stopping or self.spec.suspended)
 
     @property
     def bounds(self) -> dict[int, tuple[int, int]] | None:
-        """From where to where it reads each stream partition; None if there is no end."""
+        """Start and end offsets of each stream partition; None if the stream is unbounded."""
         config = self.spec.io.bounded_stream_config
         if config is None:
             return None
@@ -89,7 +88,7 @@ class SupervisorState:
 
     @property
     def is_complete(self) -> bool:
-        """Whether a supervisor with an end has published everything before it."""
+        """Whether a bounded supervisor has published everything before its end."""
         bounds, committed = self.bounds, self.committed.offsets
         return bounds is not None and all(committed.get(p, 0) >= e for p, (_, e) in bounds.items())
 
@@ -98,7 +97,7 @@ class SupervisorState:
         return next((g for g in self.groups.values() if task_id in g.replicas), None)
 
     def remove(self, task_id: str) -> TaskGroup | None:
-        """Forget a task, and its group if that was the last; return the group."""
+        """Remove a task, and its group if it was the last one; return the group."""
         group = self.group_of(task_id)
         if group is not None:
             del group.replicas[task_id]
@@ -107,7 +106,7 @@ class SupervisorState:
         return group
 
     def end_task(self, task_id: str, reason: str, state: TaskState = TaskState.FAILED) -> None:
-        """End a task for a reason that is not its own, so that it does not count as a failure.
+        """End a task for a reason that does not count as its failure.
 
         Raises:
             Unavailable: The metadata store does not answer.
@@ -121,7 +120,7 @@ class SupervisorState:
             self.end_task(task_id, reason, state)
 
     def note_discovery(self) -> None:
-        """Note whether those that were found when the stream was first seen have all answered."""
+        """Record whether all tasks have reported that existed when the stream was first seen."""
         silent = (
             g.phase is GroupPhase.UNKNOWN and not g.is_unassigned for g in self.groups.values()
         )
@@ -129,5 +128,5 @@ class SupervisorState:
             self.discovered = True
 
     def note(self, error: Exception) -> None:
-        """Keep an error for the status."""
+        """Record an error for the status."""
         self.health.note(error, self.ports.clock.now_ms())

@@ -1,4 +1,4 @@
-"""How a supervisor stands, in the JSON of Druid's API."""
+"""Status of a supervisor in the JSON of Druid's API."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def supervisor_summary(supervisor: Supervisor) -> dict[str, object]:
 
 
 def supervisor_stats(supervisor: Supervisor) -> dict[str, object]:
-    """Return the answer to ``GET …/supervisor/{id}/stats``: what tasks have counted so far."""
+    """Return the answer to ``GET …/supervisor/{id}/stats``: the row counts of its tasks."""
     stats: dict[str, dict[str, object]] = {}
     for group in supervisor.standing.groups():
         for task_id, replica in group.replicas.items():
@@ -84,7 +84,7 @@ def supervisor_stats(supervisor: Supervisor) -> dict[str, object]:
             by_task[task_id] = {
                 "movingAverages": {"buildSegments": averages},
                 "totals": {"buildSegments": row_stats(replica.report.counts)},
-                # What the scaler goes by; null is not known.
+                # Input of the autoscaler; null is unknown.
                 "autoscalerMetrics": {
                     "pollIdleRatio": replica.report.effort.idle,
                     "perSecond": replica.report.effort.per_second,
@@ -105,9 +105,9 @@ def supervisor_parse_errors(supervisor: Supervisor) -> dict[str, object]:
 
 
 def _time_lag(standing: Standing) -> dict[str, object]:
-    """Return the lag in milliseconds; nothing where nobody wants it.
+    """Return the lag in milliseconds, empty if it is not enabled.
 
-    What is not known of one stream partition is not known of all.
+    A total is known only if the lag of every stream partition is.
     """
     found = standing.time_lag_ms()
     if found is None:
@@ -122,7 +122,7 @@ def _time_lag(standing: Standing) -> dict[str, object]:
 
 
 def _coarse(state: str) -> str:
-    """Return the state without what only streams have."""
+    """Return the basic state for a detailed one."""
     if state in {"CREATING_TASKS", "CONNECTING_TO_STREAM", "DISCOVERING_INITIAL_TASKS"}:
         return "RUNNING"
     if state.startswith(("UNABLE", "LOST")):

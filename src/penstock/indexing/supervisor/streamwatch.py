@@ -1,8 +1,8 @@
-"""A supervisor's stream: what it holds, as last seen, and what its source must keep of it.
+"""A supervisor's stream: its records as last seen, and those that its source must keep.
 
-On the overlord's mailbox; the source is called on a lane, one look at a time. What was seen may be
-older than what a task has read meanwhile, so a lack of messages is believed only when it is `sure`.
-That another stream has the name by now is sure at once: ids never come again.
+On the overlord's mailbox; the source is called on a lane, one poll at a time. The last seen state
+may be older than what a task has read, so missing messages are believed only when `sure`. That
+another stream has the name is certain at once, because ids are never reused.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class StreamWatch:
     """The stream of one supervisor.
 
     Args:
-        source: What it is read from.
+        source: The stream.
         hold_name: The name under which messages are held back.
         calls: Runs calls on lanes.
         lane: The lane of this stream.
@@ -49,48 +49,48 @@ class StreamWatch:
 
     @property
     def available(self) -> Mapping[int, Available] | None:
-        """What can be read of each stream partition, None before the first look."""
+        """The readable offsets of each stream partition, None before the first poll."""
         return None if self._seen is None else self._seen.partitions
 
     @property
     def id(self) -> str:
-        """Which stream has the name, empty if that is not known."""
+        """The id of the stream, empty if unknown."""
         return "" if self._seen is None else self._seen.id
 
     @property
     def is_newer_than_losses(self) -> bool:
-        """Whether all that a lost task may have read was seen."""
-        # A look that was under way at the loss may have begun before the task's last read.
+        """Whether a poll started after the last loss, so it covers all that a lost task read."""
+        # A poll that was running at the loss may have started before the task's last read.
         return self._seen is not None and self._seen_by > self._looks_at_loss
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether another look must say if messages are missing."""
+        """Whether another poll is needed to decide if messages are missing."""
         return bool(self._doubts)
 
     def note_loss(self) -> None:
-        """A task was lost, that may have read more than was seen."""
+        """A task was lost that may have read more than was seen."""
         self._looks_at_loss = self._looks_begun
 
     def is_another(self, topic_id: str) -> bool:
-        """Whether another stream has the name by now than the one with that id."""
+        """Return whether another stream than the one with that id now has the name."""
         return self._seen is not None and self._seen.is_another(topic_id)
 
     def unread(self, committed: Offsets) -> int:
-        """Return how many messages behind `committed` the stream before this one was seen to have.
+        """Return the number of known messages after `committed` in the previous stream.
 
-        There may have been more, and none are known of if no look saw it.
+        There may have been more that no poll saw.
         """
         before = {} if self._before is None else self._before.partitions
         return sum(max(0, a.latest - committed.get(p, a.latest)) for p, a in before.items())
 
     @property
     def vanished(self) -> Mapping[int, Available]:
-        """The stream partitions that the last look did not find any more, as they were before."""
+        """The stream partitions that the last poll no longer found, in their last state."""
         return self._vanished
 
     def look(self, seen: Callable[[], None], failed: Callable[[PenstockError], None]) -> None:
-        """Look what there is, unless a look is under way; then call one of the others."""
+        """Poll the stream, unless a poll is running; then call one of the callbacks."""
         if self._looking:
             return
         self._looking = True
@@ -101,7 +101,7 @@ class StreamWatch:
             self._looking = False
             self._vanished = {}
             if self._seen is not None and found.is_another(self._seen.id):
-                # What was found out about the one before, and asked for it, is void.
+                # Results and holds of the previous stream are void.
                 self._before, self._held, self._doubts = self._seen, {}, {}
             elif self._seen is not None:
                 before, now = self._seen.partitions, found.partitions
@@ -122,24 +122,24 @@ class StreamWatch:
         done: Callable[[dict[int, int | None]], None],
         failed: Callable[[PenstockError], None],
     ) -> None:
-        """Find out how much time lies between first and last records; see `RecordSupplier`.
+        """Determine the time between first and last records; see `RecordSupplier`.
 
-        The looks go on meanwhile.
+        Polls continue meanwhile.
         """
         source = self._source
         self._calls.call(f"{self._lane}-times", lambda: source.spans_ms(ranges), done, failed)
 
     def sure(self, lacking: Iterable[Hashable]) -> set[Hashable]:
-        """Return what of `lacking` is surely not there: it lacks since the look before the last.
+        """Return the members of `lacking` that are certainly missing, over three polls.
 
-        The look that found it first, and one that was under way then, may have begun before the
-        messages came that a task has read since.
+        The poll that first missed them, and one that was running then, may have started before
+        messages arrived that a task has read since.
         """
         self._doubts = {one: self._doubts.get(one, self._looks) for one in lacking}
         return {one for one, since in self._doubts.items() if self._looks >= since + 2}
 
     def check(self, offsets: Offsets) -> None:
-        """Say whether messages can be read from these offsets on.
+        """Check that messages can be read from these offsets onwards.
 
         Raises:
             InvalidRequest: The stream does not hold them.
@@ -151,12 +151,12 @@ class StreamWatch:
                 raise InvalidRequest(f"topic {self._source.stream} has no stream partition {p}")
             if not found.earliest <= offset <= found.latest:
                 raise InvalidRequest(
-                    f"topic {self._source.stream}: partition {p} holds {found.earliest} to"
-                    f" {found.latest}, it cannot go on at {offset}"
+                    f"topic {self._source.stream}: partition {p} holds offsets {found.earliest} to"
+                    f" {found.latest}, so it cannot continue at {offset}"
                 )
 
     def hold(self, committed: Offsets, failed: Callable[[PenstockError], None]) -> None:
-        """Have the broker keep what is not committed."""
+        """Have the source keep the messages that are not committed."""
         there = self.available or {}
         held = {p: o for p, o in committed.items() if p in there and o <= there[p].latest}
         if not held or held == self._held:
@@ -176,7 +176,7 @@ class StreamWatch:
         done: Callable[[], None],
         failed: Callable[[PenstockError], None],
     ) -> None:
-        """Have the broker keep nothing any more."""
+        """Have the source keep no messages any longer."""
         source, name = self._source, self._hold_name
         partitions = sorted((self.available or {}).keys() | committed.keys())
         self._calls.call(

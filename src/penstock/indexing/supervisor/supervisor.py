@@ -1,23 +1,22 @@
 """A supervisor: keeps the right streaming tasks running for one datasource.
 
 All state belongs to the overlord's mailbox; the source and the peons are called on lanes. Every
-second it looks what there is and moves it towards what should be: for every group of stream
-partitions as many tasks that read as it should have replicas, an end agreed with those that have
-read long enough, successors for them at once, and a task in place of each that was lost. Nothing is
-remembered that a new overlord could not find again: offsets and tasks are in the metadata store,
-their progress is asked of the peons.
+second it compares the actual tasks with the desired ones. Every group of stream partitions needs
+the configured number of reading replicas. Groups that have read long enough agree on an end and get
+successors at once, and every lost task is replaced. All state can be recovered by a new overlord:
+offsets and tasks are in the metadata store, and the peons report the progress.
 
-The work is done by its parts: `Looks` sees what there is, `Convergence` does what is due in rounds,
-`Dialogue` agrees with tasks on their ends, `OffsetMoves` does what users wish of the offsets. This
-module puts them together, and takes what others tell a supervisor.
+Its parts do the work: `Looks` polls the stream and the tasks, `Convergence` runs the reconciliation
+rounds, `Dialogue` agrees with tasks on their ends, `OffsetMoves` moves offsets for users. This
+module connects them and receives notifications.
 
 A task group that fails while it publishes leaves a gap between the committed offsets and the tasks
-that read on behind it. Those are healthy and are left alone; another task reads the gap again, and
-their publishes wait for it.
+that read after it. These are healthy and continue; another task reads the gap again, and their
+publishes wait for it.
 
-A stream that was deleted and made again under its name has another id. The tasks of the old one see
-that too, publish what they have read, and end; when the last has, the new one is read from its
-start.
+A stream that was deleted and created again under its name has another id. The tasks of the old one
+detect that, publish what they have read, and end. After the last one, the new stream is read from
+its start.
 """
 
 from __future__ import annotations
@@ -56,14 +55,14 @@ class Supervisor:
     """One supervisor. On the overlord's mailbox.
 
     Args:
-        spec: What it is to do.
-        ports: What it works with.
-        options: How it behaves.
-        stopped: Told when it was stopped and its last task has ended.
+        spec: Its spec.
+        ports: Its dependencies.
+        options: Its options.
+        stopped: Called when it was stopped and its last task has ended.
 
     Attributes:
-        standing: How it stands, to look at.
-        offsets: Its committed offsets, for users to move.
+        standing: Its status.
+        offsets: Operations on its committed offsets.
     """
 
     def __init__(
@@ -116,38 +115,38 @@ class Supervisor:
 
     @property
     def id(self) -> str:
-        """Its name."""
+        """Its id."""
         return self._state.id
 
     @property
     def spec(self) -> SupervisorSpec:
-        """What it is to do."""
+        """Its spec."""
         return self._state.spec
 
     def start(self) -> None:
-        """Begin to look after the tasks."""
+        """Start to supervise the tasks."""
         self._looks.start()
 
-    # Notices and wishes
+    # Notifications and commands
 
     @property
     def is_stopping(self) -> bool:
-        """Whether it was told to stop."""
+        """Whether it is being stopped."""
         return self._state.stopping
 
     def update(self, spec: SupervisorSpec) -> None:
-        """Take another version of the spec; tasks of the old one are told to end and publish."""
+        """Apply a new version of the spec; tasks of the old one end and publish."""
         self._state.spec = spec
         self._looks.start()
         self._convergence.advance()
 
     def stop(self) -> None:
-        """Have all tasks publish what they read, then be gone."""
+        """Have all tasks publish what they have read, then finish."""
         self._state.stopping = True
         self._convergence.advance()
 
     def abandon(self) -> None:
-        """Look no more; the tasks go on and are found by the next overlord."""
+        """Stop supervising; the tasks continue, and the next overlord finds them."""
         self._looks.stop()
         self._convergence.stop()
 
@@ -156,7 +155,7 @@ class Supervisor:
         self._stopped()
 
     def hand_off(self, group_ids: Iterable[int] | None = None) -> None:
-        """Have groups, or all, agree on an end now and publish."""
+        """Have some groups, or all, agree on an end and publish now."""
         wanted = None if group_ids is None else set(group_ids)
         for group in self._state.groups.values():
             if wanted is None or group.group_id in wanted:
@@ -164,9 +163,9 @@ class Supervisor:
         self._convergence.advance()
 
     def checkpoint_wanted(self, task_id: str, start: Offsets) -> None:
-        """A task's open sequence is full: close it and have the task go on with another.
+        """A task's open sequence is full: close it and have the task continue with the next.
 
-        A notice of a task that is not known yet is ignored: it reads on, and asks again.
+        A notification of an unknown task is ignored: the task reads on, and repeats it.
         """
         group = self._state.group_of(task_id)
         if group is not None:
@@ -187,20 +186,20 @@ class Supervisor:
         self._convergence.advance()
 
     def _end_replicas(self, group: TaskGroup, done: str) -> None:
-        """End the tasks that would only publish again what their replica has published."""
+        """End tasks that would only publish again what their replica has published."""
         try:
             reason = f"its replica {done} has published all"
             self._convergence.end_group(group, reason, TaskState.SUCCESS)
         except Unavailable as error:
-            self._state.note(error)  # They find out by themselves.
+            self._state.note(error)  # The tasks detect it themselves.
 
     def _agreed(self) -> None:
-        """A group has agreed on its end: it reads no more, and another reads on."""
+        """A group has agreed on its end: start a successor."""
         self._convergence.advance()
 
     def _end_misfit(self, task_id: str, reason: str) -> None:
-        """End a task that has left its replicas; another takes its place."""
+        """End a task that contradicts its replicas; another one replaces it."""
         try:
             self._state.ports.queue.shutdown(task_id, reason)
         except Unavailable as error:
-            self._state.note(error)  # It is still not in line when it is looked at next.
+            self._state.note(error)  # The next round detects the contradiction again.

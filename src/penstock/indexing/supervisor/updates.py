@@ -1,4 +1,4 @@
-"""What another version of a spec means for a supervisor that runs. Pure."""
+"""Effect of a new version of a spec on a running supervisor. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class UpdateAction(Enum):
-    """What is to be done: nothing, go on with the tasks there are, or with new ones."""
+    """Required action: none, continue with the current tasks, or with new ones."""
 
     NONE = "none"
     RESTART_SUPERVISOR = "restart supervisor"
@@ -22,10 +22,10 @@ class UpdateAction(Enum):
 
 
 def update_action(old: SupervisorSpec, new: SupervisorSpec) -> UpdateAction:
-    """Return what a new spec asks for in place of the old one.
+    """Return the action required to replace the old spec by a new one.
 
-    Tasks are restarted if what they do, or how they share the work, is another; while a scaler sets
-    the number of groups, another `taskCount` is no difference.
+    Tasks are restarted if their work, or how they share it, has changed. While a scaler sets the
+    number of groups, a different `taskCount` is not a change.
     """
     if _without_scaled_count(old) == _without_scaled_count(new):
         return UpdateAction.NONE
@@ -38,12 +38,12 @@ def update_action(old: SupervisorSpec, new: SupervisorSpec) -> UpdateAction:
 
 
 def succeed(old: SupervisorSpec | None, new: SupervisorSpec) -> SupervisorSpec:
-    """Return the spec that is to run: one that does not say `taskCount` goes on with as many.
+    """Return the spec to run: without `taskCount`, the current number of groups is kept.
 
-    That is within the bounds of its scaler; the first of its supervisor begins as that one says.
+    The number is limited to the bounds of the scaler; a new supervisor starts with the scaler's.
 
     Raises:
-        InvalidRequest: The new one reads another stream, or one that cannot be read.
+        InvalidRequest: The new spec reads another stream, or its stream is invalid.
     """
     place_of(new.io)
     if old is not None:
@@ -58,21 +58,21 @@ def succeed(old: SupervisorSpec | None, new: SupervisorSpec) -> SupervisorSpec:
 
 
 def check_stream(spec: SupervisorSpec, stream: str) -> None:
-    """Say whether a spec may follow one that reads a stream.
+    """Check that a spec may follow one that reads a stream.
 
     Raises:
-        InvalidRequest: It reads another one: the committed offsets would mean nothing there.
+        InvalidRequest: It reads another stream, in which the committed offsets are not valid.
     """
     if spec.io.stream != stream:
         raise InvalidRequest(
-            f"supervisor {spec.supervisor_id} reads the topic {stream}, its committed offsets mean"
-            f" nothing in {spec.io.stream}: give the new spec another id",
+            f"supervisor {spec.supervisor_id} reads the topic {stream}, its committed offsets are"
+            f" not valid in {spec.io.stream}: give the new spec another id",
             place="spec.ioConfig.topic",
         )
 
 
 def with_task_count(spec: SupervisorSpec, count: int) -> SupervisorSpec:
-    """Return the same spec with another number of groups."""
+    """Return a copy of a spec with another number of groups."""
     io = spec.io.model_copy(update={"task_count": count})
     return spec.model_copy(update={"spec": spec.spec.model_copy(update={"io_config": io})})
 

@@ -1,13 +1,13 @@
-"""Which rows are late or early of the tasks that a supervisor starts.
+"""Limits for late and early rows of the tasks that a supervisor starts.
 
-On the overlord's mailbox, over the metadata store. Normally that follows from the moment. A task in
-place of one that was lost takes what that one took, though it begins later: the rows are the same,
-and those that were in time still are. What the lost task took stands in its row, where the next
-leader finds it too. How far it had read does not, but it was not beyond the end that the stream has
-when its loss is found: up to there the task in its place, and whoever follows that one, takes what
-it took.
+On the overlord's mailbox, with the metadata store. Normally the limits follow from the current
+time. A replacement of a lost task takes the limits of the lost task, although it starts later: it
+reads the same rows, and rows that were in time must still be. The limits of the lost task are in
+its stored row, where the next leader finds them too. How far it had read is unknown, but not beyond
+the end of the stream when its loss is found: up to there its replacement, and successors of that,
+apply its limits.
 
-Invariant: a row that a lost task had taken is taken by the task that reads it again.
+Invariant: a row that a lost task had accepted is accepted by the task that reads it again.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ if TYPE_CHECKING:
     from penstock.indexing.supervisor.state import SupervisorState
     from penstock.storage.metadata import JsonObject, TaskRow, TaskSummary
 
-# The last task of each stream partition is among the last few; behind so many nobody looks.
+# The last task of each stream partition is among the most recent ones; older ones are not searched.
 _LOOKED_THROUGH_MAX: Final = 500
 _READ_AT_ONCE: Final = 100
 
 
 class PastTasks:
-    """The latest tasks of a supervisor, of which as many are read as somebody asks for, once.
+    """The latest tasks of a supervisor, read lazily and once.
 
-    Made for the starts of one look: a hundred groups that start together read them together.
+    Created for the starts of one round: a hundred groups that start together share the reads.
 
     Args:
         state: The supervisor.
@@ -57,7 +57,7 @@ class PastTasks:
         self._unread_from = 0
 
     def newest_first(self) -> Iterator[_Past]:
-        """Yield what each was to read. Raises Unavailable if the store does not answer."""
+        """Yield the tasks, newest first. Raises Unavailable if the store does not answer."""
         for at in count():
             while at == len(self._read):
                 if not self._read_more():
@@ -65,8 +65,8 @@ class PastTasks:
             yield self._read[at]
 
     def is_lost(self, name: str) -> bool:
-        """Whether all replicas of a base sequence name have failed."""
-        # They have the name in common, with a token behind it.
+        """Return whether all replicas with a base sequence name have failed."""
+        # Their ids are that name and a token.
         mine = (one for one in self._all() if one.id.startswith(name))
         return all(one.state == TaskState.FAILED for one in mine)
 
@@ -92,7 +92,7 @@ class PastTasks:
 
 @dataclass(frozen=True, slots=True)
 class _Past:
-    """A task, as far as it is needed to know whose work is to be done again."""
+    """The part of a past task that determines whose work must be repeated."""
 
     payload: JsonObject
     name: str
@@ -108,10 +108,10 @@ class _Past:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Which rows are late or early of a task, and up to where lost ones may have taken rows so.
+    """Limits for late and early rows of a task, and up to which offsets lost tasks used them.
 
-    Where the plan has no end, `until` is as good as the look at the stream behind it: for a task
-    `after_loss`, that must have begun after the loss.
+    If the plan has no end, `until` depends on the last poll of the stream: for a task `after_loss`,
+    the poll must have started after the loss.
     """
 
     times: MessageTimes
@@ -120,13 +120,13 @@ class Limits:
 
 
 def limits_of(state: SupervisorState, plan: StartPlan, past: PastTasks, latest: Offsets) -> Limits:
-    """Return which rows are late or early of the task that a plan starts.
+    """Return the limits for late and early rows of the task that a plan starts.
 
     Args:
         state: The supervisor.
-        plan: What the task is to read.
+        plan: The offsets that the task will read.
         past: The supervisor's latest tasks.
-        latest: Where stream partitions end now.
+        latest: The current ends of the stream partitions.
 
     Raises:
         Unavailable: The metadata store does not answer.
@@ -141,14 +141,14 @@ def limits_of(state: SupervisorState, plan: StartPlan, past: PastTasks, latest: 
         try:
             task = parse_task_spec(before.payload)
         except InvalidRequest:
-            continue  # Of another version of Penstock: what it took is not known.
+            continue  # From another version of Penstock: its limits are unknown.
         if not is_made_by(state.spec, task):
-            continue  # The limits were others.
+            continue  # Its spec had other limits.
         lost = past.is_lost(before.name)
         after_loss |= lost
         for p in partitions:
-            # One that was lost may have read all that is there; one that was not knows how far
-            # those before it may have.
+            # A lost task may have read everything up to the end; another task has recorded how far
+            # its lost predecessors may have read.
             reached = ends.get(p, 0) if lost else task.retaken_until.get(p, 0)
             if reached > plan.start[p]:
                 until[p] = max(reached, until.get(p, 0))
@@ -158,13 +158,13 @@ def limits_of(state: SupervisorState, plan: StartPlan, past: PastTasks, latest: 
 
 
 def _before(plan: StartPlan, past: PastTasks) -> Iterator[tuple[_Past, set[int]]]:
-    """Yield the tasks that may have taken what is to be read, each with its stream partitions.
+    """Yield the tasks that may have read the planned offsets, each with its stream partitions.
 
-    For each stream partition that is the newest task that began at the plan's start or before it,
-    which took over from those before, and the lost ones since that began behind it.
+    For each stream partition these are the newest task that started at or before the plan's start,
+    which took over from earlier ones, and later lost ones that started after it.
     """
     ends = plan.end or {}
-    # From here on a newer task that was not lost has taken over from all before it.
+    # From these offsets on, a newer task that was not lost has taken over from all earlier ones.
     taken_over = {p: ends.get(p) for p in plan.start}
     for task in past.newest_first():
         covered = {p for p in taken_over if task.covers(p, plan.start[p])}
@@ -193,5 +193,5 @@ def _past(row: TaskRow) -> _Past | None:
         start = offsets_from_json(row.payload.get("startOffsets"))
         ends = None if end is None else offsets_from_json(end)
     except InvalidRequest:
-        return None  # Of another version of Penstock.
+        return None  # From another version of Penstock.
     return _Past(row.payload, name, start, ends) if isinstance(name, str) else None

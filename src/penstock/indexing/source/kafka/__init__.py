@@ -1,7 +1,7 @@
-"""Topics of Kafka as streams, by offset; Penstock is no member of a consumer group.
+"""Kafka topics as streams, read by offset without a consumer group.
 
-`cluster` is what is asked of a client, and `confluent` the client (the extra ``kafka``);
-`supplier` tells supervisors and tasks what there is, `reading` reads ranges where the engine works.
+`cluster` has the protocols for a client, and `confluent` the client (the extra ``kafka``);
+`supplier` reports available records to supervisors and tasks, `reading` reads ranges in the engine.
 """
 
 from penstock.indexing.source.kafka.cluster import (

@@ -1,4 +1,4 @@
-"""What is asked of a Kafka cluster: the protocols alone, so that tests can stand in for it."""
+"""Protocols for access to a Kafka cluster, so that tests can replace the client."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 class OffsetsGoneError(NotFound):
-    """A partition does not hold an offset that was to be read: the message names it, and a mend."""
+    """A partition does not hold an offset to be read; the message names the offset and a fix."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicShape:
-    """A topic: its partitions, and its id, which is empty where the cluster gives none."""
+    """A topic: its partitions, and its id, which is empty if the cluster provides none."""
 
     id: str
     partitions: tuple[int, ...]
@@ -28,11 +28,11 @@ class TopicShape:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Records of one partition in order, with their offsets; a value of None was sent as one.
+    """Records of one partition in order, with their offsets; a value of None is a tombstone.
 
-    `end` is where the partition ended when that was found out: nothing lies between the records
-    and it, and it holds nothing behind it yet. The rest is there for each record where whole ones
-    were asked for: keys, times in epoch milliseconds (negative: none), and headers, if any.
+    `end` is the partition's end, if it was reached: no record lies between these records and `end`,
+    and the partition has none after it yet. The other fields have an entry for each record if whole
+    records were requested: keys, times in epoch milliseconds (negative: none), headers, if any.
     """
 
     offsets: Sequence[int] = ()
@@ -44,61 +44,61 @@ class Records:
 
 
 class KafkaAdmin(Protocol):
-    """Asks a cluster. One thread at a time; calls are bounded."""
+    """Queries a cluster. One thread at a time; calls have a timeout."""
 
     def describe(self, topic: str) -> TopicShape:
-        """Return what a topic is made of.
+        """Return the partitions and the id of a topic.
 
         Raises:
-            NotFound: There is no such topic.
+            NotFound: The topic does not exist.
             Unavailable: The cluster does not answer.
         """
         ...
 
     def offsets(self, topic: str, partitions: Iterable[int], *, latest: bool) -> dict[int, int]:
-        """Return the first offset of each partition, or the one behind its last durable record.
+        """Return the first offset of each partition, or the one after its last durable record.
 
         Raises:
-            NotFound: There is no such topic.
+            NotFound: The topic does not exist.
             Unavailable: The cluster does not answer.
         """
         ...
 
 
 class KafkaLog(Protocol):
-    """Reads one partition from one offset on. One thread at a time."""
+    """Reads one partition from one offset onwards. One thread at a time."""
 
     def take(self, most: int, wait_s: float) -> Records:
-        """Return the next records, as many as `most`; none if none came within `wait_s` seconds.
+        """Return up to `most` next records; none if none arrives within `wait_s` seconds.
 
         Raises:
-            OffsetsGoneError: The partition does not hold the offset that is next.
-            NotFound: The topic is gone.
-            InvalidRequest: The cluster refuses to be read.
+            OffsetsGoneError: The partition does not hold the next offset.
+            NotFound: The topic no longer exists.
+            InvalidRequest: The cluster refuses access.
         """
         ...
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         ...
 
 
 class Connect(Protocol):
-    """How a cluster is reached."""
+    """Creates clients of a cluster."""
 
     def admin(self, settings: Settings) -> KafkaAdmin:
-        """Return a client that asks; nothing is asked yet.
+        """Return a client for queries, without contacting the cluster.
 
         Raises:
-            InvalidRequest: The settings fit no client, or the client is not installed.
+            InvalidRequest: The settings are invalid, or the client is not installed.
         """
         ...
 
     def log(
         self, settings: Settings, topic: str, partition: int, start: int, *, whole: bool = False
     ) -> KafkaLog:
-        """Return a client that reads a partition from an offset on. Raises as `admin`.
+        """Return a client that reads a partition from an offset onwards. Raises as `admin`.
 
-        With `whole` it gives what records have beside their values, too, which costs time.
+        With `whole` it also returns keys, times and headers, which is slower.
         """
         ...

@@ -1,6 +1,7 @@
-"""The Kafka client: librdkafka by way of ``confluent-kafka``, the extra ``penstock-io[kafka]``.
+"""The Kafka client: librdkafka through ``confluent-kafka``, the extra ``penstock-io[kafka]``.
 
-The one module that imports it. Translates its errors; they name brokers and topics, never settings.
+The only module that imports it. Its errors are translated; they name brokers and topics, never
+settings.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ except ImportError as error:  # pragma: no cover - a machine without the extra
     from penstock.core.errors import InvalidRequest
 
     raise InvalidRequest(
-        "reading Kafka needs a client: pip install 'penstock-io[kafka]' where overlord, workers and"
-        " Spark run"
+        "reading Kafka requires a client: pip install 'penstock-io[kafka]' where overlord, workers"
+        " and Spark run"
     ) from error
 
 from penstock.core.errors import Dependency, InvalidRequest, NotFound, PenstockError, Unavailable
@@ -62,12 +63,12 @@ _REFUSED: Final = frozenset(
     }
 )
 _END: Final = KafkaError._PARTITION_EOF  # noqa: SLF001
-# What only a reader is told.
+# Settings that only a reader accepts.
 _READING: Final = ("check.", "fetch.", "max.partition.", "queued.max.messages.kbytes")
 
 
 class ConfluentAdmin:
-    """Asks a cluster. See `KafkaAdmin`."""
+    """Queries a cluster. See `KafkaAdmin`."""
 
     def __init__(self, settings: Settings) -> None:
         given = dict(settings)
@@ -77,20 +78,20 @@ class ConfluentAdmin:
         )
         config: dict[str, str | int | float | bool] = {
             **{n: v for n, v in given.items() if not n.startswith(_READING)},
-            # To ask for a topic must not make it.
+            # A query for a topic must not create it.
             "allow.auto.create.topics": False,
         }
         self._client = _made(lambda: AdminClient(config, logger=_log), settings)
 
     def describe(self, topic: str) -> TopicShape:
-        """Return what a topic is made of."""
+        """Return the partitions and the id of a topic."""
         try:
             self._client.poll(0)
             cluster = self._client.list_topics(topic, timeout=_ANSWER_S)
             found = cluster.topics[topic]
             if found.error is not None:
                 raise translated(found.error, f"topic {topic}")
-            # Only a controller knows ids.
+            # Only a controller provides ids.
             known = cluster.controller_id in cluster.brokers
             return TopicShape(self._topic_id(topic) if known else "", tuple(found.partitions))
         except KafkaException as error:
@@ -102,8 +103,8 @@ class ConfluentAdmin:
         return "" if found == _NO_ID else found
 
     def offsets(self, topic: str, partitions: Iterable[int], *, latest: bool) -> dict[int, int]:
-        """Return the first offset of each partition, or the one behind its last durable record."""
-        # Their types do not say what these return.
+        """Return the first offset of each partition, or the one after its last durable record."""
+        # The type stubs do not declare the return types.
         spec = OffsetSpec.latest() if latest else OffsetSpec.earliest()  # type: ignore[no-untyped-call]
         wanted = {TopicPartition(topic, p): spec for p in partitions}
         if not wanted:
@@ -132,7 +133,7 @@ class ConfluentLog:
         config: dict[str, str | int | bool] = {
             "queued.max.messages.kbytes": 32 * 1024,
             **dict(settings),
-            # The client wants a group; nothing is ever committed to it.
+            # The client requires a group; nothing is ever committed to it.
             "group.id": "penstock",
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
@@ -153,7 +154,7 @@ class ConfluentLog:
         if any(map(Message.error, messages)):
             end = self._heard([m for m in messages if m.error() is not None])
             messages = [m for m in messages if m.error() is None]
-        # Its type does not say that what was consumed has one.
+        # The type stubs allow None, but a consumed message always has an offset.
         offsets = cast("list[int]", list(map(Message.offset, messages)))
         if offsets:
             self._next = offsets[-1] + 1
@@ -165,14 +166,14 @@ class ConfluentLog:
             values,
             end,
             keys=list(map(Message.key, messages)),
-            # Each is told as (kind of time, time).
+            # Each is a pair (type of time, time).
             times_ms=list(map(itemgetter(1), map(Message.timestamp, messages))),
-            # Its type is that of what is sent, too.
+            # The type stubs also cover the headers of sent messages.
             headers=cast("list[_Headers]", list(map(Message.headers, messages))),
         )
 
     def _heard(self, events: list[Message]) -> int | None:
-        """Return the end of the partition if one of these says so; raise what cannot be mended."""
+        """Return the reported end of the partition, if any; raise errors that are permanent."""
         end = None
         for event in events:
             error = event.error()
@@ -183,7 +184,7 @@ class ConfluentLog:
                 end = event.offset()
             elif code in _GONE:
                 raise OffsetsGoneError(
-                    f"Kafka's {self._place} does not hold offset {self._next} any more: have Kafka"
+                    f"Kafka's {self._place} no longer holds offset {self._next}: have Kafka"
                     " keep records for longer, and reset the supervisor's offsets or set"
                     " resetOffsetAutomatically"
                 )
@@ -194,18 +195,18 @@ class ConfluentLog:
         return end
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._client.close()
 
 
 def translated(error: KafkaError, what: str) -> PenstockError:
-    """Return what one of the client's errors means to us."""
+    """Return the Penstock error for an error of the client."""
     text = f"Kafka's {what}: {error.str()}"
     if error.code() in _NO_TOPIC:
-        return NotFound(f"{text}: make it, or mend the name")
+        return NotFound(f"{text}: create it, or correct the name")
     if error.code() in _REFUSED:
-        return InvalidRequest(f"{text}: mend the credentials in consumerProperties, or the rights")
-    return Unavailable(f"{text}: is the cluster up?", dependency=Dependency.STREAM)
+        return InvalidRequest(f"{text}: correct the credentials in consumerProperties, or the ACLs")
+    return Unavailable(f"{text}: check that the cluster is up", dependency=Dependency.STREAM)
 
 
 def _made(make: Callable[[], T], settings: Settings) -> T:

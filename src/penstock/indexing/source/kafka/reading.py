@@ -1,15 +1,15 @@
-"""Reading a range of a Kafka partition: what a worker of the engine does.
+"""Reads a range of a Kafka partition, on a worker of the engine.
 
-Owns which records belong to a range, and when all of it was read. Invariants:
+Defines which records belong to a range, and when a range is complete. Invariants:
 
-- the records of [start, end) come once, in order; numbers without a record (transactions' markers,
-  compacted records) are passed over, so there may be fewer records than offsets;
-- a range counts as read when a record at or behind its end was seen, or the partition's end was
-  found there: a read that merely waits too long is an error, never a short range.
+- the records of [start, end) are returned once, in order; offsets without a record (transaction
+  markers, compacted records) are skipped, so there may be fewer records than offsets;
+- a range is complete when a record at or after its end was read, or the partition's end was found
+  there: a read that waits too long is an error, never a short range.
 
-A record without a value (a tombstone) comes as an empty message, which makes no row: whoever counts
-what could not be parsed counts it, so that no record vanishes without a count. Among whole records
-it comes as null: there is a row in what it has beside it.
+A record without a value (a tombstone) becomes an empty message, which produces no row and counts as
+unparseable, so that no record disappears without being counted. In whole records its value is null,
+and the row has its key, time and headers.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _HEADERS: Final = pa.map_(pa.string(), pa.binary())
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """What records have beside their values; null where one has none.
+    """Keys, times and headers of records; null where a record has none.
 
-    Times are epoch milliseconds. A header's name is text, its value any bytes.
+    Times are epoch milliseconds. The name of a header is text, its value any bytes.
     """
 
     times_ms: pa.Int64Array
@@ -53,20 +53,20 @@ class Beside:
 
     @property
     def bytes(self) -> int:
-        """How much memory it takes."""
+        """Memory used, in bytes."""
         return int(self.times_ms.nbytes) + int(self.keys.nbytes) + int(self.headers.nbytes)
 
 
 @dataclass(frozen=True, slots=True)
 class RecordBatch:
-    """Values of records whose offsets grow, with gaps or without; of whole records the rest too."""
+    """Values of records with increasing offsets, gaps allowed; `beside` only for whole records."""
 
     offsets: np.ndarray[tuple[int], np.dtype[np.int64]]
     values: pa.BinaryArray
     beside: Beside | None = None
 
     def runs(self) -> Iterator[tuple[int, pa.BinaryArray]]:
-        """Yield the parts without a gap: (first offset, values)."""
+        """Yield the parts without gaps: (first offset, values)."""
         cuts = np.flatnonzero(np.diff(self.offsets) != 1) + 1
         for first, last in itertools.pairwise([0, *cuts.tolist(), len(self.offsets)]):
             yield int(self.offsets[first]), self.values.slice(first, last - first)
@@ -80,11 +80,11 @@ def read_records(
     batch_bytes: int = 8 << 20,
     whole: bool = False,
 ) -> Iterator[RecordBatch]:
-    """Yield the records of a range in batches of about `batch_bytes`, their values or all of them.
+    """Yield the records of a range in batches of about `batch_bytes`: values or whole records.
 
     Raises:
-        OffsetsGoneError: The partition does not hold the range any more.
-        Unavailable: The cluster does not send what it has told of.
+        OffsetsGoneError: The partition no longer holds the range.
+        Unavailable: The cluster does not send records that it reported.
     """
     start = wanted.start
     log = connect.log(wanted.properties, wanted.topic, wanted.partition, start, whole=whole)
@@ -92,7 +92,7 @@ def read_records(
         at, most = start, _FIRST_RECORDS
         moved_s = clock.monotonic_s()
         while at < wanted.end:
-            # No more than is wanted: who asks for more waits for them.
+            # Never more than the range: a request for more records would wait for them.
             taken = log.take(min(most, wanted.end - at), _WAIT_S)
             before = at
             if taken.offsets:
@@ -105,15 +105,15 @@ def read_records(
                     most = _next_count(batch, batch_bytes)
             if taken.end is not None:
                 at = max(at, taken.end)
-            # Looked at only now: who takes the batches may need long.
+            # Read only now, because the consumer of the batches may take long.
             now_s = clock.monotonic_s()
             if at > before:
                 moved_s = now_s
             elif now_s - moved_s > _STALL_S:
                 raise Unavailable(
-                    f"Kafka's topic {wanted.topic}, partition {wanted.partition}: nothing came for"
-                    f" {_STALL_S:.0f} s at offset {at}, though up to {wanted.end} was there: is its"
-                    " leader up?",
+                    f"Kafka's topic {wanted.topic}, partition {wanted.partition}: no record came in"
+                    f" {_STALL_S:.0f} s at offset {at}, though the reported end is {wanted.end}:"
+                    " check that the partition's leader is up",
                     dependency=Dependency.STREAM,
                 )
     finally:
@@ -123,7 +123,9 @@ def read_records(
 def _check_order(wanted: KafkaRange, at: int, taken: Records) -> None:
     if taken.offsets[0] < at:
         place = f"{wanted.topic}/{wanted.partition}"
-        raise CorruptData(place, taken.offsets[0], f"offsets go back from {at}: its log was cut")
+        raise CorruptData(
+            place, taken.offsets[0], f"offsets go back from {at}: its log was truncated"
+        )
 
 
 def _batch(taken: Records, count: int, *, whole: bool) -> RecordBatch:

@@ -1,8 +1,8 @@
-"""A topic of Kafka as a `RecordSupplier`.
+"""A Kafka topic as a `RecordSupplier`.
 
-Only what is durable is told of: the cluster's high watermark, or its last stable offset where only
-committed records are read, which is the default. Kafka deletes by its own rules, and nobody can
-hold records back: those that were deleted before they were read are noticed, and said.
+Reports only durable records: up to the cluster's high watermark, or up to the last stable offset if
+only committed records are read, which is the default. Kafka deletes by its own rules, and records
+cannot be held back: records that were deleted before they were read are detected and reported.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ _BACKLOG_RECORDS: Final = 10_000
 _SAMPLE_RECORDS: Final = 500
 _SAMPLE_WAIT_S: Final = 2.0
 _LAST_RECORDS: Final = 2
-# A client reads ahead what nobody asked for; one batch of records is the least that it gets.
+# A client prefetches records that are not requested; one batch of records is the minimum.
 _FEW_RECORDS: Final = (("max.partition.fetch.bytes", "1024"), ("queued.min.messages", "1"))
 
 
 class KafkaSupplier:
-    """One topic; the first question connects. One thread at a time, and another for `spans_ms`.
+    """One topic; the first call connects. One thread at a time, and another for `spans_ms`.
 
     Args:
-        connect: How clusters are reached.
-        clock: Waits for news.
+        connect: Creates clients.
+        clock: Used to wait for new records.
         topic: Its name.
-        settings: Of the client, as `kafkasettings.checked` returns them.
-        environment: Where their secrets are.
+        settings: Settings of the client, as `kafkasettings.checked` returns them.
+        environment: Environment variables that hold the secrets.
     """
 
     def __init__(
@@ -60,18 +60,18 @@ class KafkaSupplier:
         self._condition = threading.Condition()
         self._opened: tuple[KafkaAdmin, Settings] | None = None
         self._record_bytes = 0
-        self._turns = Turns(clock)  # of `spans_ms`
+        self._turns = Turns(clock)  # For `spans_ms`.
         self.stream = topic
 
     def available(
         self, *, after: Offsets | None = None, wait_ms: int = 0, stream_id: str = ""
     ) -> SeenTopic:
-        """Return which topic has the name, and what can be read durably of it.
+        """Return the id of the topic and its durable records.
 
         Raises:
-            NotFound: There is no such topic.
+            NotFound: The topic does not exist.
             Unavailable: The cluster does not answer.
-            InvalidRequest: The settings are wrong, or a secret is not set.
+            InvalidRequest: The settings are invalid, or a secret is not set.
         """
         admin, _ = self._open()
         until_s = self._clock.monotonic_s() + wait_ms / 1000
@@ -86,7 +86,7 @@ class KafkaSupplier:
                     self._clock.wait(self._condition, min(left_s, _POLL_S))
                 ends = admin.offsets(self.stream, known, latest=True)
             if ends != known:
-                seen = self._look(admin)  # It may be another topic by now.
+                seen = self._look(admin)  # The topic may have been replaced meanwhile.
         return self._weighed(seen, after or {})
 
     def ranges(self, start: Offsets, end: Offsets, seen: SeenTopic) -> tuple[KafkaRange, ...]:
@@ -106,15 +106,15 @@ class KafkaSupplier:
         )
 
     def spans_ms(self, ranges: Mapping[int, tuple[int, int]]) -> dict[int, int | None]:
-        """Return how much time lies between the first and the last of some records.
+        """Return the time between the first and the last records of ranges, in milliseconds.
 
-        Partitions whose turn does not come within ten seconds are left out.
+        Partitions that are not reached within ten seconds are left out.
         """
         found: dict[int, int | None] = {}
         for p in self._turns.among(ranges):
             start, end = ranges[p]
             first = self._times(p, start, 1)
-            # The last offset may be the mark that ends a transaction, which is no record.
+            # The last offset may be the end marker of a transaction, which is not a record.
             last = self._times(p, max(start, end - _LAST_RECORDS), _LAST_RECORDS)
             found[p] = max(0, last[-1] - first[0]) if first and last else None
         return found
@@ -150,14 +150,14 @@ class KafkaSupplier:
         return SeenTopic(
             shape.id,
             {
-                # Records may be deleted between the two questions.
+                # Records may be deleted between the two calls.
                 p: Available(f"{self.stream}/{p}", begins[p], max(begins[p], ends[p]))
                 for p in sorted(shape.partitions)
             },
         )
 
     def _weighed(self, seen: SeenTopic, after: Offsets) -> SeenTopic:
-        """Find out how large records are when there is a backlog that is read in bulk."""
+        """Determine the size of records if there is a backlog that is read in bulk."""
         if not self._record_bytes:
             for p, found in seen.partitions.items():
                 start = max(found.earliest, after.get(p, found.latest))
@@ -179,7 +179,7 @@ class KafkaSupplier:
         try:
             values = log.take(_SAMPLE_RECORDS, _SAMPLE_WAIT_S).values
         except PenstockError:
-            return 0  # Only sizes batches; who reads says what is wrong.
+            return 0  # The size only affects batches; reading reports the error.
         finally:
             log.close()
         return sum(map(len, filter(None, values))) // len(values) if values else 0

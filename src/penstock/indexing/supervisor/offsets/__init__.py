@@ -1,1 +1,1 @@
-"""The ways in which users move the committed offsets of a supervisor."""
+"""Operations by which users move the committed offsets of a supervisor."""

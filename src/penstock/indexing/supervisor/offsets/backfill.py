@@ -1,4 +1,4 @@
-"""Leaving what is not read yet to another supervisor: its spec. Pure."""
+"""Spec of a supervisor that reads the unread messages of another one. Pure."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 
 
 def check_backfill(standing: Standing, task_context: Mapping[str, object]) -> None:
-    """Say whether a supervisor may leave what it has not published to another.
+    """Check that a supervisor may leave its unpublished messages to another one.
 
     Args:
         standing: The supervisor.
-        task_context: What tasks get whose spec's context does not say it.
+        task_context: Default context of tasks.
 
     Raises:
-        InvalidRequest: Its spec, or how it stands, does not allow it.
+        InvalidRequest: Its spec or its state does not allow it.
     """
     spec = standing.spec
     name = f"supervisor {spec.supervisor_id}"
     if spec.io.use_earliest_offset:
         raise InvalidRequest(
-            f"{name} begins at the earliest message, so it would read everything again: set"
+            f"{name} starts at the earliest message, so it would read everything again: set"
             " useEarliestOffset to false",
             place="spec.ioConfig.useEarliestOffset",
         )
@@ -40,7 +40,7 @@ def check_backfill(standing: Standing, task_context: Mapping[str, object]) -> No
             place="context.useConcurrentLocks",
         )
     if standing.state != "RUNNING":
-        raise InvalidRequest(f"{name} is {standing.state}: only one that is RUNNING can go on")
+        raise InvalidRequest(f"{name} is {standing.state}: a backfill requires state RUNNING")
     _piece(standing)
 
 
@@ -48,12 +48,12 @@ def backfill_spec(standing: Standing, token: str, task_count: int | None) -> Sup
     """Return the spec of a supervisor that reads from the committed offsets up to the latest.
 
     Args:
-        standing: The supervisor that leaves them.
-        token: Makes its name unique.
-        task_count: How many groups it has, None for as many.
+        standing: The supervisor that leaves the messages.
+        token: Makes the new id unique.
+        task_count: Number of task groups, None for the same number.
 
     Raises:
-        InvalidRequest: Everything is published.
+        InvalidRequest: All messages are published.
     """
     spec, piece = standing.spec, _piece(standing)
     bounds = BoundedStreamConfig(
@@ -76,7 +76,7 @@ def backfill_spec(standing: Standing, token: str, task_count: int | None) -> Sup
 
 
 def _piece(standing: Standing) -> dict[str, tuple[int, int]]:
-    """Return what is not committed of each stream partition, up to where it was seen to end."""
+    """Return the uncommitted range of each stream partition, up to its last seen end."""
     latest, _ = standing.latest()
     piece = {
         str(p): (offset, latest[p])
@@ -85,7 +85,7 @@ def _piece(standing: Standing) -> dict[str, tuple[int, int]]:
     }
     if not piece:
         raise InvalidRequest(
-            f"supervisor {standing.spec.supervisor_id} has published everything there is: there is"
-            " nothing to leave"
+            f"supervisor {standing.spec.supervisor_id} has published all messages: there is"
+            " nothing to backfill"
         )
     return piece

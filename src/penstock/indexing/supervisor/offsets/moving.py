@@ -1,7 +1,7 @@
-"""What users change of a supervisor's committed offsets: begin anew, or leave a part to another.
+"""Changes of a supervisor's committed offsets by users: reset and backfill.
 
-On the overlord's mailbox. Invariant: the tasks that read what is moved are ended first, so none of
-them can publish against the new offsets.
+On the overlord's mailbox. Invariant: the tasks that read the moved offsets are ended first, so none
+of them can publish against the new offsets.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 class OffsetMoves:
-    """The moves of one supervisor's offsets.
+    """Operations on one supervisor's offsets.
 
     Args:
         state: The supervisor.
-        standing: How it stands.
-        dialogue: Its talk with its tasks.
-        convergence: Ends tasks, and does what a move leaves to do.
-        looks: Tells the source what it must keep.
+        standing: Its status.
+        dialogue: Its communication with its tasks.
+        convergence: Ends tasks, and runs a round after a move.
+        looks: Reports to the source which messages to keep.
     """
 
     def __init__(
@@ -48,10 +48,10 @@ class OffsetMoves:
         self._looks = looks
 
     def reset(self, offsets: Offsets | None = None) -> None:
-        """Forget committed offsets, all or those of some stream partitions, and begin anew there.
+        """Reset committed offsets, all or those of some stream partitions.
 
-        The tasks that read them are ended; what they have not published is read again, or not, as
-        the new offsets say.
+        The tasks that read them are ended; the new offsets determine whether their unpublished
+        messages are read again.
 
         Raises:
             InvalidRequest: The topic does not hold these offsets.
@@ -73,21 +73,21 @@ class OffsetMoves:
         else:
             state.committed.move(offsets)
         state.health.begin_anew()
-        self._looks.rest_no_more()  # The source is to hear soon what it must keep now.
+        self._looks.rest_no_more()  # Tell the source soon which messages to keep now.
         self._convergence.advance()
 
     def _check(self, offsets: Offsets) -> None:
         try:
             self._state.stream.check(offsets)
-        except InvalidRequest:  # narrow: what was seen may be old
-            self._looks.rest_no_more()  # What was seen may be old: who asks again finds it new.
+        except InvalidRequest:  # narrow: the last seen state may be old
+            self._looks.rest_no_more()  # Refresh the state, so that a retry uses a new one.
             raise
 
     def cut_backfill(self, task_count: int | None) -> SupervisorSpec:
         """End the tasks, and return the spec of a supervisor that reads up to the latest messages.
 
         Raises:
-            InvalidRequest: The spec, or how the supervisor stands, does not allow it.
+            InvalidRequest: The spec or the state of the supervisor does not allow it.
             Unavailable: The metadata store does not answer.
         """
         state = self._state
@@ -96,12 +96,12 @@ class OffsetMoves:
         for group in list(state.groups.values()):
             reason = "the supervisor leaves what it has not published to another"
             self._convergence.end_group(group, reason)
-        # Now that none of them can publish any more, this is where the others left off.
+        # Read after the tasks have ended, so that no publish can move the offsets any further.
         state.committed.read()
         return backfill_spec(self._standing, state.ports.new_token(), task_count)
 
     def leave_behind(self, piece: SupervisorSpec) -> None:
-        """Go on behind what another supervisor is to read.
+        """Continue after the messages that another supervisor reads.
 
         Raises:
             Unavailable: The metadata store does not answer.

@@ -1,1 +1,1 @@
-"""How much a supervisor does and how often: it rests, scales and looks as its stream needs it."""
+"""Pace of a supervisor: when it polls its stream, scales its tasks, or rests."""

@@ -1,13 +1,13 @@
-"""How many task groups there should be, judged by what a lag costs and what idle tasks cost.
+"""Number of task groups with the lowest cost, where both lag and idle tasks have a cost.
 
-Druid's `costBased` scaler; `docs/decisions/0031` says which of Druid's formulas, and what differs.
-Pure: told how the tasks do, asked at any time. The number of groups that costs least is
+Druid's `costBased` scaler; `docs/decisions/0031` lists the formulas taken from Druid and the
+differences. Pure. The cost of n groups is
 
-    lagWeight * seconds to work off the lag  +  idleWeight * what the idle time of n groups costs
+    lagWeight * seconds to work off the lag  +  idleWeight * cost of the idle time of n groups
 
-What all groups together have to do stays as it is when their number changes, so the idle time of n
-groups follows from that of now. No number is chosen at which they could not keep up, so a number
-that was chosen stays the choice as long as nothing else changes.
+The total work does not depend on the number of groups, so the idle time of n groups follows from
+the current one. A number with which the groups could not keep up is never chosen, so a chosen
+number stays the choice as long as nothing else changes.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from penstock.indexing.spec.config import CostAutoScalerConfig
 
-# Druid's numbers: what tasks without any rest cost, what tasks without work cost, beside the rest
-# that is wished for; how slow a task is ever taken to be; how far one change goes if that is
-# bounded, in stream partitions a task; from which shares of the critical lag on it is urgent.
+# Druid's constants: cost of tasks without idle time; cost of tasks without work, beyond the optimal
+# idle ratio; minimum assumed speed of a task; maximum size of one change if it is bounded, in
+# stream partitions per task; shares of the critical lag above which scaling is urgent.
 _OVERWORKED: Final = 2.0
 _UNUSED: Final = 1.0
 _LEAST_PER_SECOND: Final = 1_000.0
@@ -33,14 +33,14 @@ _ROUNDING: Final = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What the task groups of a supervisor have to do, and how they do it.
+    """Work and performance of the task groups of a supervisor.
 
     Attributes:
-        lag: Messages that are not persisted yet, of all stream partitions.
-        partitions: How many stream partitions there are.
-        groups: How many task groups read them.
-        per_second: Messages that one of them can persist in a second of work; 0: not known.
-        idle: Share of the time in which they have nothing to do; None: not known.
+        lag: Messages of all stream partitions that are not persisted yet.
+        partitions: Number of stream partitions.
+        groups: Number of task groups that read them.
+        per_second: Messages that one task can persist in a second of work; 0: unknown.
+        idle: Share of the time in which tasks are idle; None: unknown.
     """
 
     lag: int
@@ -52,19 +52,19 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What a number of groups costs, weighed: for the lag, and for idle tasks."""
+    """Weighted costs of a number of groups: for the lag, and for idle tasks."""
 
     lag: float
     idle: float
 
     @property
     def total(self) -> float:
-        """Both together."""
+        """Sum of both."""
         return self.lag + self.idle
 
 
 def costs_of(config: CostAutoScalerConfig, load: Load, groups: int) -> Costs:
-    """Return what it costs if so many groups have to do what there is to do."""
+    """Return the cost of doing the work with `groups` groups."""
     seconds = 0.0
     if load.lag and load.per_second > 0:
         seconds = load.lag / (groups * max(load.per_second, _LEAST_PER_SECOND))
@@ -81,11 +81,11 @@ def costs_of(config: CostAutoScalerConfig, load: Load, groups: int) -> Costs:
 
 
 def cheapest(config: CostAutoScalerConfig, load: Load) -> int:
-    """Return the number of groups that costs least, the present one if none costs less.
+    """Return the number of groups with the lowest cost; the current one if none is cheaper.
 
-    It is within the bounds of the config, and at most one for each stream partition unless
-    `taskCountMin` is more. More lag never makes it less. Where it is not known how idle the tasks
-    are, or how fast, they do not become fewer.
+    It is within the bounds of the config, and at most the number of stream partitions unless
+    `taskCountMin` is larger. A larger lag never reduces it. If the idle ratio or the speed of the
+    tasks is unknown, the number is not reduced.
     """
     most = max(config.task_count_min, min(config.task_count_max, load.partitions))
     here = min(max(load.groups, config.task_count_min), most)
@@ -100,10 +100,10 @@ def cheapest(config: CostAutoScalerConfig, load: Load) -> int:
 
 
 def _candidates(config: CostAutoScalerConfig, load: Load, most: int) -> list[int]:
-    """Return the numbers that come into question, the present one among them.
+    """Return the candidate numbers, including the current one.
 
-    Those are the fewest for which each group has at most k stream partitions, for some k: between
-    them, one more group would spare none that has most to do.
+    A candidate is the smallest number for which each group has at most k stream partitions, for
+    some k: any number between two candidates leaves the largest group unchanged.
     """
     here = load.groups
     parts = _partitions_each(load, here)
@@ -120,12 +120,12 @@ def _candidates(config: CostAutoScalerConfig, load: Load, most: int) -> list[int
 
 
 def _partitions_each(load: Load, groups: int) -> int:
-    """Return how many stream partitions a group has that has most."""
+    """Return the number of stream partitions of the largest group."""
     return -(-load.partitions // groups)
 
 
 def _keep_up(load: Load, groups: int) -> bool:
-    """Whether so many groups could do what there is to do, as far as that is known."""
+    """Return whether `groups` groups could do the work, as far as that is known."""
     if load.idle is None or (load.lag and load.per_second <= 0):
         return False
     share = _partitions_each(load, groups) / load.partitions
@@ -133,15 +133,15 @@ def _keep_up(load: Load, groups: int) -> bool:
 
 
 def _work(load: Load, idle: float) -> float:
-    """Return how many tasks would be busy all the time with what there is to do."""
+    """Return how many tasks the work would keep busy all the time."""
     return (1 - idle) * load.groups
 
 
 def _least_work(load: Load, idle: float) -> float:
-    """Return the same for tasks that are never slower than the slowest that a lag is weighed by.
+    """Return the same, assuming that tasks have at least the minimum speed.
 
-    What slows a worker down slows its batches down for a while, which looks like slow messages. So
-    slow tasks are not called overworked; whether fewer could keep up is judged by what was seen.
+    A slow worker slows its batches down for a while, which looks like slow messages. So slow tasks
+    do not count as overworked; whether fewer could keep up is judged by the measured speed.
     """
     return _work(load, idle) * min(1.0, load.per_second / _LEAST_PER_SECOND)
 
@@ -156,7 +156,7 @@ def _is_urgent(config: CostAutoScalerConfig, load: Load) -> bool:
 
 
 class CostScaler:
-    """The scaler of one supervisor: when what costs least is done.
+    """The scaler of one supervisor: decides when to change the number of groups.
 
     Args:
         config: Its weights and times.
@@ -170,10 +170,10 @@ class CostScaler:
         self._fewer: int | None = None
 
     def decide(self, load: Load, now_s: float, *, rolls: bool) -> int | None:
-        """Return another number of groups, None if it is to stay as it is.
+        """Return a new number of groups, None to keep the current one.
 
         Args:
-            load: What there is to do, and how the tasks do it.
+            load: Work and performance of the tasks.
             now_s: The time.
             rolls: Whether a group has read for its `taskDuration` and is about to end anyway.
         """
@@ -184,12 +184,12 @@ class CostScaler:
             if self._may_change(wanted, load, now_s):
                 return wanted
         if rolls and self._fewer is not None and self._fewer < load.groups:
-            # It ends anyway, and mostly all of them do; one that began later ends with it.
+            # The group ends anyway, and mostly all groups do; younger ones end with it.
             return self._fewer
         return None
 
     def changed(self, now_s: float) -> None:
-        """Note that the number is what was decided; until then it is decided anew each time."""
+        """The decided number is in effect; until this call, the decision is repeated."""
         self._changed_s, self._fewer = now_s, None
 
     def _may_change(self, wanted: int, load: Load, now_s: float) -> bool:

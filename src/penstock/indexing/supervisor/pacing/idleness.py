@@ -1,4 +1,4 @@
-"""Whether a stream has been quiet for so long that its supervisor needs no tasks. Pure."""
+"""Detects that a stream has been quiet for so long that its supervisor needs no tasks. Pure."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ if TYPE_CHECKING:
 
 
 class Idleness:
-    """How long nothing has come to one stream."""
+    """Measures for how long no message has come to one stream."""
 
     def __init__(self) -> None:
         self._latest: dict[int, int] | None = None
         self._since_s = 0.0
 
     def is_idle(self, latest: Offsets, lag: int, limit_ms: int | None, now_s: float) -> bool:
-        """Note the ends of a stream; return whether they have been the same for long enough.
+        """Record the ends of a stream; return whether they have not changed for `limit_ms`.
 
         Args:
             latest: The end of each stream partition.
-            lag: How many messages are not read yet, over all; with any the stream is not idle.
-            limit_ms: How long is long enough; None: it never is.
+            lag: Total number of unread messages; the stream is not idle if there are any.
+            limit_ms: Minimum time without messages; None: the stream is never idle.
             now_s: The time.
         """
         if self._latest != dict(latest) or lag:

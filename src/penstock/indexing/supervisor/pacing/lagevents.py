@@ -1,8 +1,8 @@
-"""How far a supervisor is behind, told to operators each minute under Druid's names.
+"""Reports a supervisor's lag as metrics every minute, under Druid's names.
 
-On the overlord's mailbox. Owns when it is told and under which names; what the lag is, others find
-out (`Standing`, `TimeLag`). While the stream cannot be seen, or nobody is to read it, nothing is
-told: it would be the lag of an earlier moment.
+On the overlord's mailbox. Defines the times and the names of the metrics; `Standing` and `TimeLag`
+determine the lag. While the stream is not visible, or no task should read it, nothing is reported,
+because the lag would be out of date.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _STEADY: Final = frozenset({"RUNNING", "IDLE"})
 
 
 class LagEvents:
-    """The metrics of one supervisor's lag.
+    """Metrics of one supervisor's lag.
 
     Args:
         state: The supervisor.
-        standing: How far it is behind.
+        standing: Determines its lag.
     """
 
     def __init__(self, state: SupervisorState, standing: Standing) -> None:
@@ -33,7 +33,7 @@ class LagEvents:
         self._again_s = 0.0
 
     def tell(self) -> None:
-        """Tell the lag in messages, and in time where the spec asks for it, if that is due."""
+        """Report the lag in messages, and in time if the spec enables it, if that is due."""
         now_s = self._state.ports.clock.monotonic_s()
         if now_s < self._again_s or self._standing.state not in _STEADY:
             return
@@ -45,7 +45,7 @@ class LagEvents:
         known = {partition: n for partition, n in lag.items() if n is not None}
         for partition, n in known.items():
             self._one(f"partitionLag{suffix}", n, partition=str(partition))
-        # What is not known of one stream partition is not known of all.
+        # A total is known only if the lag of every stream partition is.
         if known and len(known) == len(lag):
             total = sum(known.values())
             self._one(f"lag{suffix}", total)

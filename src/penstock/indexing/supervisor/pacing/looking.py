@@ -1,8 +1,7 @@
-"""When a supervisor looks at its stream and its tasks, and what it notes of what it sees.
+"""Polls a supervisor's stream and tasks, and records the results.
 
-On the overlord's mailbox; the stream is looked at on a lane. Owns the rest of a supervisor that has
-nothing to look after: one look in each period will do then. What follows from a look is done by
-whoever is told that it has ended.
+On the overlord's mailbox; the stream is polled on a lane. A supervisor without tasks rests: it
+polls only once in each period. The `ended` callback acts on the results of a poll.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ _LOOK: Final = "look at the stream"
 
 
 class Looks:
-    """The looks of one supervisor.
+    """The polls of one supervisor.
 
     Args:
         state: The supervisor.
-        dialogue: Its talk with its tasks.
-        pace: Weighs what was seen.
-        time_lag: Finds out how old what waits is.
-        lag_events: Tells operators how far it is behind.
-        ended: Told at the end of each look, whether or not the stream was there.
+        dialogue: Its communication with its tasks.
+        pace: Decides on idleness and the number of task groups.
+        time_lag: Determines the lag in time.
+        lag_events: Reports the lag to operators.
+        ended: Called at the end of each poll, even if it failed.
     """
 
     def __init__(
@@ -58,7 +57,7 @@ class Looks:
         self._timer: Timer | None = None
 
     def start(self) -> None:
-        """Look from now on as often as the spec says now."""
+        """Start to poll at the interval of the current spec."""
         state = self._state
         if self._timer is not None:
             self._timer.cancel()
@@ -70,13 +69,13 @@ class Looks:
         )
 
     def stop(self) -> None:
-        """Look no more, and tell nothing of a look under way."""
+        """Stop polling, and ignore a running poll."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
 
     def rest_no_more(self) -> None:
-        """Look soon, though there may be nothing to look after, or the stream was seen lately."""
+        """Poll soon, even if there are no tasks or the stream was polled recently."""
         self._rests_until_s = self._fetch_from_s = 0.0
 
     @property
@@ -101,9 +100,9 @@ class Looks:
         self._lag_events.tell()
 
     def _must_fetch(self) -> bool:
-        """Whether to look at the stream: each time, if the spec names no `offsetFetchPeriod`.
+        """Return whether to poll the stream: always, unless the spec sets `offsetFetchPeriod`.
 
-        What depends on a look, such as the successor of a task that was lost, does not wait for it.
+        Actions that depend on a poll, such as replacing a lost task, do not wait for the period.
         """
         stream = self._state.stream
         return (
@@ -115,7 +114,7 @@ class Looks:
 
     def _seen(self) -> None:
         if self._stopped:
-            # What the source is to keep is for whoever leads now to say.
+            # The current leader determines what the source keeps.
             return
         state = self._state
         state.looked_ms = state.ports.clock.now_ms()
@@ -124,10 +123,10 @@ class Looks:
         try:
             self._pace.weigh()
         except Unavailable as error:
-            state.note(error)  # The next look weighs again.
+            state.note(error)  # The next poll retries.
         self._tell_vanished()
         self._ended()
-        self._time_lag.refresh()  # By now there are committed offsets to begin at.
+        self._time_lag.refresh()  # By now there are committed offsets to start from.
         self._rest()
         fetch_period_ms = state.spec.tuning.offset_fetch_period or 0
         self._fetch_from_s = self._now_s() + fetch_period_ms / 1_000
@@ -149,15 +148,15 @@ class Looks:
         self._ended()
 
     def _not_held(self, error: PenstockError) -> None:
-        self.rest_no_more()  # The source may delete what is still to be read: try soon.
+        self.rest_no_more()  # The source may delete unread messages: retry soon.
         self._state.note(error)
 
     def _tell_vanished(self) -> None:
-        """Say once what nobody can read any more: a file was deleted before it was read."""
+        """Report once which messages were lost because a file was deleted before it was read."""
         state = self._state
         for p, last in sorted(state.stream.vanished.items()):
             persisted = (g.persisted.get(p, 0) for g in state.groups.values())
             reached = max([state.committed.offsets.get(p, last.earliest), *persisted])
             if reached < last.latest:
-                text = f"{last.folder} is gone, and nothing of it was read behind offset {reached}"
-                state.note(NotFound(f"{text}, though up to {last.latest} was there"))
+                text = f"{last.folder} was deleted, and nothing after offset {reached} was read"
+                state.note(NotFound(f"{text}, though it held offsets up to {last.latest}"))

@@ -1,7 +1,7 @@
-"""How much a supervisor does: with how many task groups, and whether with any.
+"""Pace of a supervisor: its number of task groups, and whether it needs any.
 
-On the overlord's mailbox. After each look at the stream it weighs what came: a stream that was
-quiet for long enough needs no tasks, and one that is far behind more of them, if the spec says so.
+On the overlord's mailbox. Evaluates the lag after each poll of the stream: an idle stream needs no
+tasks, and a large lag more of them, if the spec enables it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Pace:
 
     Args:
         state: The supervisor.
-        standing: Its lag.
+        standing: Determines its lag.
     """
 
     def __init__(self, state: SupervisorState, standing: Standing) -> None:
@@ -44,10 +44,10 @@ class Pace:
         self._scaler: LagScaler | CostScaler | None = None
 
     def weigh(self) -> None:
-        """Look at the lag, and change what follows from it.
+        """Evaluate the lag and apply the result.
 
         Raises:
-            Unavailable: The metadata store does not answer; the number of groups stays as it is.
+            Unavailable: The metadata store does not answer; the number of groups is unchanged.
         """
         state = self._state
         now_s = state.ports.clock.monotonic_s()
@@ -67,7 +67,7 @@ class Pace:
             spec = with_task_count(state.spec, wanted)
             state.ports.metadata.supervisors.put(state.id, spec.to_json())
             state.spec = spec
-            # Not before it is stored: it would rest from a change that was none, and tell of it.
+            # Only after it is stored, or a change that failed would be logged and delay others.
             self._scaler.changed(now_s)
             _log.info(
                 "supervisor %s: %s instead of %d; the lag of %s is %s; %s",
@@ -82,9 +82,9 @@ class Pace:
         return [told for group in self._reading() if (told := _effort(group)) is not None]
 
     def _told(self) -> str:
-        """Say how hard the tasks work, as far as they have told it."""
+        """Describe the reported speed and idle ratio of the tasks."""
         mean = _mean(self._efforts())
-        idle = "how idle they are is not known" if mean.idle is None else f"{mean.idle:.0%} idle"
+        idle = "their idle ratio is unknown" if mean.idle is None else f"{mean.idle:.0%} idle"
         return f"tasks do {mean.per_second:,.0f} a second, {idle}"
 
     def _decide(
@@ -109,9 +109,9 @@ def _scaler_for(
 
 
 def load_of(efforts: Sequence[Effort], *, lag: int, partitions: int, groups: int) -> Load:
-    """Return what there is to do, with how hard the tasks work on the average.
+    """Return the work to do and the average performance of the tasks.
 
-    How idle they are is known if it is of each of them.
+    The idle ratio is known only if it is known for each of them.
     """
     mean = _mean(efforts)
     return Load(lag, partitions, groups, mean.per_second, mean.idle)
@@ -127,6 +127,6 @@ def _mean(efforts: Sequence[Effort]) -> Effort:
 
 
 def _effort(group: TaskGroup) -> Effort | None:
-    """Return how hard a group works: its replicas do the same, so one speaks for all."""
+    """Return the performance of a group: its replicas do the same, so one report suffices."""
     reports = (replica.report for replica in group.replicas.values())
     return next((report.effort for report in reports if report is not None), None)

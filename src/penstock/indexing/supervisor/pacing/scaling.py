@@ -1,9 +1,8 @@
-"""How many task groups there should be, judged by the lag of the last minutes.
+"""Number of task groups, derived from the lag of the last minutes.
 
-Pure: told of lags, asked at any time. One change is followed by no other before
-`minTriggerScaleActionFrequencyMillis` is over and a whole window of new lags is there: what was
-seen before says nothing about the new number of groups. So a lag that stays as it is only ever
-moves the number one way.
+Pure. After a change, no other follows before `minTriggerScaleActionFrequencyMillis` is over and a
+whole window of new lags was collected, because earlier lags do not apply to the new number of
+groups. So a constant lag moves the number in one direction only.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class LagScaler:
         self._not_before_s = now_s + config.scale_action_start_delay_millis / 1000
 
     def observe(self, lag: Mapping[int, int], now_s: float) -> None:
-        """Note the lag of each stream partition, if it is time for another sample."""
+        """Record the lag of each stream partition, if the next sample is due."""
         interval_s = self.config.lag_collection_interval_millis / 1000
         if self._samples and now_s < self._samples[-1][0] + interval_s:
             return
@@ -40,11 +39,11 @@ class LagScaler:
             self._samples.popleft()
 
     def decide(self, task_count: int, partition_count: int, now_s: float) -> int | None:
-        """Return another number of groups, None if it is to stay as it is.
+        """Return a new number of groups, None to keep the current one.
 
         Args:
-            task_count: The present number.
-            partition_count: How many stream partitions there are; more groups would be empty.
+            task_count: The current number.
+            partition_count: Number of stream partitions; further groups would be empty.
             now_s: The time.
         """
         if now_s < self._not_before_s:
@@ -54,7 +53,7 @@ class LagScaler:
         return None if wanted == task_count else wanted
 
     def changed(self, now_s: float) -> None:
-        """Note that the number is what was decided; until then it is decided anew each time."""
+        """The decided number is in effect; until this call, the decision is repeated."""
         quiet_ms = self.config.min_trigger_scale_action_frequency_millis
         self._not_before_s = max(self._not_before_s, now_s + quiet_ms / 1000)
         self._samples.clear()
@@ -75,7 +74,7 @@ class LagScaler:
         return task_count
 
     def _is_full(self, now_s: float) -> bool:
-        """Whether there are samples over the whole time that is judged."""
+        """Return whether the samples span the whole window."""
         if not self._samples:
             return False
         config = self.config
@@ -84,7 +83,7 @@ class LagScaler:
 
 
 def aggregate(lag: Mapping[int, int], how: str) -> float:
-    """Return one number for the lags of all stream partitions: SUM, MAX or AVERAGE."""
+    """Return the SUM, MAX or AVERAGE of the lags of all stream partitions."""
     if not lag:
         return 0.0
     if how == "MAX":

@@ -1,9 +1,8 @@
-"""How far a supervisor is behind in time, where its spec asks for it.
+"""Lag of a supervisor in time, if its spec enables it.
 
-On the overlord's mailbox; the stream is asked on a lane of its own, since that may take long. What
-is asked for are the times of a few records of each stream partition with unread ones, at the pace
-of `offsetFetchPeriod`; nothing else of them is looked at. Does not own how far it is behind in
-messages (`Standing`).
+On the overlord's mailbox; the stream is read on a lane of its own, because that may take long.
+Reads the times of a few records of each stream partition with unread ones, at the interval of
+`offsetFetchPeriod`. `Standing` determines the lag in messages.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class TimeLag:
-    """The lag in time of one supervisor, kept in its state.
+    """The lag of one supervisor in time, kept in its state.
 
     Args:
         state: The supervisor.
-        standing: Which messages are not read yet.
+        standing: Determines the unread messages.
     """
 
     def __init__(self, state: SupervisorState, standing: Standing) -> None:
@@ -33,7 +32,7 @@ class TimeLag:
         self._again_s = 0.0
 
     def refresh(self) -> None:
-        """Find it out anew if that is due and wanted."""
+        """Determine the lag again if it is enabled and due."""
         state = self._state
         if not state.spec.io.emit_time_lag_metrics:
             state.time_lag_ms, self._again_s = None, 0.0
@@ -41,7 +40,7 @@ class TimeLag:
         ranges = self._standing.unread()
         unread = {p: (start, end) for p, (start, end) in ranges.items() if start < end}
         if not unread or state.time_lag_ms is not None:
-            self._set({})  # What was read since has no lag any more.
+            self._set({})  # Stream partitions that were read to their end have no lag.
         now_s = state.ports.clock.monotonic_s()
         if not unread or self._asks or now_s < self._again_s:
             return
@@ -54,15 +53,15 @@ class TimeLag:
 
         def failed(error: PenstockError) -> None:
             self._asks = False
-            state.time_lag_ms = None  # What was once is not so any more.
+            state.time_lag_ms = None  # The last result is out of date.
             state.note(error)
 
         state.stream.spans(unread, done, failed)
 
     def _set(self, spans: Mapping[int, int | None]) -> None:
-        """Take over what was found; of other stream partitions what was known stays.
+        """Store the results; other stream partitions keep their last result.
 
-        Nothing is left of those that were read to their end meanwhile.
+        Those that were read to their end meanwhile have no lag.
         """
         before = self._state.time_lag_ms or {}
         self._state.time_lag_ms = {

@@ -1,1 +1,1 @@
-"""What a supervisor says to its tasks: how they stand, and where they end."""
+"""Protocol between a supervisor and its tasks: reports, checkpoints and ends."""

@@ -1,7 +1,7 @@
-"""What a supervisor and its tasks agree on: where the tasks, or their open sequences, end.
+"""Calls that agree with a task on its end, or on the end of its open sequence.
 
-Blocking calls to a peon, for a lane. Each may be repeated after a lost answer: it finds what was
-agreed then.
+Blocking calls to a peon, for a lane. Each may be repeated after a lost answer: it returns what was
+agreed the first time.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Stand:
-    """Where a task stands while it is paused.
+    """Position of a paused task.
 
     Attributes:
-        current: Up to where it has read.
-        end: Its end, if that is agreed already; it is not paused then.
-        next_start: Where the sequence after the one that is to be closed begins, if it is closed.
+        current: Offsets up to which it has read.
+        end: Its end, if already agreed; then it is not paused.
+        next_start: Start of the sequence after the one to close, if that is already closed.
     """
 
     current: Offsets
@@ -34,16 +34,16 @@ class Stand:
 
 
 def stand(peons: TaskClient, task_id: str, closing: int | None = None) -> Stand:
-    """Pause a task and tell where it stands.
+    """Pause a task and return its position.
 
     Args:
-        peons: The tasks.
+        peons: Client of the tasks.
         task_id: The task.
-        closing: The number of the sequence that is to be closed; None to end the task.
+        closing: The number of the sequence to close; None to end the task.
 
     Raises:
         Unavailable: The peon does not answer.
-        Conflict: It says that its end is agreed, and does not say which.
+        Conflict: The peon reports that an end is agreed, but not which one.
     """
     try:
         current = peons.pause(task_id)
@@ -60,11 +60,11 @@ def stand(peons: TaskClient, task_id: str, closing: int | None = None) -> Stand:
 def catch_up(
     peons: TaskClient, task_id: str, checkpoints: Mapping[int, Offsets], end: Offsets | None
 ) -> None:
-    """Tell a task what its replicas have agreed meanwhile: checkpoints, then the end.
+    """Send a task the checkpoints that its replicas have agreed, then the end.
 
     Raises:
         Unavailable: The peon does not answer.
-        InvalidRequest: It has read on past that, or agreed on something else.
+        InvalidRequest: The task has read past them, or agreed on something else.
     """
     report = peons.report(task_id)
     for number, start in report.checkpoints.items():
@@ -78,7 +78,7 @@ def catch_up(
     newest = max(report.checkpoints, default=-1)
     missing = sorted(number for number in checkpoints if number > newest)
     if missing and missing[0] != newest + 1:
-        raise InvalidRequest(f"nobody knows any more where its sequence {newest} ends")
+        raise InvalidRequest(f"the end of its sequence {newest} is no longer known")
     for number in missing:
         peons.pause(task_id)
         peons.set_end_offsets(task_id, checkpoints[number], finish=False)

@@ -1,13 +1,13 @@
-"""What a supervisor says to its tasks, and what it hears from them.
+"""Communication of a supervisor with its tasks.
 
 On the overlord's mailbox; the peons are called on lanes, one for each task, so that one that does
-not answer holds up no other. What they answer is written into their `TaskGroup`. Owns the phases
-UNKNOWN, READING and ROLLING and the way to PENDING: asking how tasks stand, agreeing with all
-replicas of a group on their end or on the end of their open sequence. Does not own which tasks
-there should be, nor when they have read enough.
+not answer delays no other. Their answers are stored in their `TaskGroup`. Owns the phases UNKNOWN,
+READING and ROLLING and the transition to PENDING: requests reports, and agrees with all replicas of
+a group on their end or on the end of their open sequence. Does not determine which tasks should
+exist, nor when they have read enough.
 
-Tasks that lag behind what their replicas agreed are brought in line; those that cannot be are
-ended. Invariants: a task is asked one thing of each kind at a time; an end, once agreed, never
+Tasks that lag behind what their replicas agreed are brought in line; if that fails, they are ended.
+Invariants: at most one request of each kind is running for a task; an end, once agreed, never
 changes.
 """
 
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 
 
 class Dialogue:
-    """The talk of one supervisor with its tasks.
+    """Communication of one supervisor with its tasks.
 
     Args:
-        peons: Gives the tasks, waited for as long as the spec says now.
+        peons: Returns a client of the tasks, with the timeout of the current spec.
         calls: Runs calls on lanes.
-        clock: Time, for deadlines; not the wall clock's, which may jump.
-        completion_timeout_ms: How long a group may publish, as the spec says now.
-        agreed: Told when a group that was asked to end has agreed on where.
-        misfit: Told of a task that cannot be brought in line with its replicas, and why.
-        note: Told of errors that somebody should see.
+        clock: Monotonic time for deadlines, because the wall clock may jump.
+        completion_timeout_ms: Returns how long a group may publish, from the current spec.
+        agreed: Called when a group that was asked to end has agreed on its end.
+        misfit: Called with a task that contradicts its replicas, and the reason.
+        note: Called with errors to record.
     """
 
     def __init__(
@@ -63,10 +63,10 @@ class Dialogue:
         self._misfit = misfit
         self._note = note
 
-    # How they stand
+    # Reports
 
     def ask(self, group: TaskGroup) -> None:
-        """Ask the tasks of a group how they stand, those that are not being asked."""
+        """Request reports from the tasks of a group, unless a request is running."""
         for replica in group.replicas.values():
             if not replica.asking:
                 self._ask(group, replica)
@@ -80,7 +80,7 @@ class Dialogue:
             self._heard(group, replica, report)
 
         def failed(_error: PenstockError) -> None:
-            replica.asking = False  # It is starting, or being started again by its worker.
+            replica.asking = False  # The task is starting, or its worker restarts it.
 
         self._calls.call(peon_lane(task_id), lambda: peons.report(task_id), done, failed)
 
@@ -93,22 +93,22 @@ class Dialogue:
         elif group.phase is GroupPhase.UNKNOWN:
             group.phase = GroupPhase.READING
         if group.is_pending and (before is None or before.persisted != report.persisted):
-            # It still reads, such as one that makes up for another from the start.
+            # It still reads, for example a replacement that has its end from the start.
             self.allow_more_time(group)
 
     def agree(self, group: TaskGroup, end: Offsets) -> None:
-        """Note the end of a group; from now on it publishes."""
+        """Set the end of a group; from now on it publishes."""
         if not group.is_pending:
             group.phase, group.end = GroupPhase.PENDING, dict(end)
             self.allow_more_time(group)
 
     def allow_more_time(self, group: TaskGroup) -> None:
-        """Let a group that publishes begin its time anew."""
+        """Restart the deadline of a group that publishes."""
         if group.is_pending:
             group.deadline_s = self._clock.monotonic_s() + self._completion_timeout_ms() / 1000
 
     def bring_in_line(self, group: TaskGroup) -> None:
-        """Tell tasks that lag what their replicas have agreed."""
+        """Send lagging tasks what their replicas have agreed."""
         if group.phase is GroupPhase.ROLLING:
             return
         for replica in group.replicas.values():
@@ -122,7 +122,7 @@ class Dialogue:
 
         def done(_none: None) -> None:
             replica.catching_up = False
-            replica.report = None  # What it said before is out of date.
+            replica.report = None  # The last report is out of date.
 
         def failed(error: PenstockError) -> None:
             replica.catching_up = False
@@ -136,7 +136,7 @@ class Dialogue:
     # Agreements
 
     def roll(self, group: TaskGroup) -> None:
-        """Have a group end where its furthest task stands now."""
+        """End a group at the current position of its furthest task."""
 
         def ended(end: Offsets | None, errors: Mapping[str, PenstockError]) -> None:
             if end is None:
@@ -149,9 +149,9 @@ class Dialogue:
         self._begin(group, None, ended)
 
     def checkpoint(self, group: TaskGroup, start: Offsets) -> None:
-        """Close a group's open sequence, if it is the one that began there, and have it go on.
+        """Close a group's open sequence, if it started at `start`, and let the group continue.
 
-        Another begin means that the notice comes late: that sequence was closed before.
+        Another start means that the notification is late: that sequence was closed before.
         """
         number = group.newest
         if group.phase not in {GroupPhase.READING, GroupPhase.UNKNOWN}:
@@ -173,7 +173,7 @@ class Dialogue:
         closing: tuple[int, Offsets] | None,
         ended: Callable[[Offsets | None, dict[str, PenstockError]], None],
     ) -> None:
-        # A task that lags must hear of the earlier ends before this one.
+        # A lagging task must receive the earlier ends before this one.
         asked = [r.task.id for r in group.replicas.values() if r.has_worker and not group.lags(r)]
         if asked:
             agreement = Round(self._peons(), self._calls, closing, ended)
@@ -181,14 +181,14 @@ class Dialogue:
             agreement.start(asked)
 
     def _read_on(self, group: TaskGroup, errors: Mapping[str, PenstockError]) -> None:
-        if group.phase is GroupPhase.ROLLING:  # Its end may have become known meanwhile.
+        if group.phase is GroupPhase.ROLLING:  # A report may have set its end meanwhile.
             group.phase = GroupPhase.READING
         for error in errors.values():
             if not isinstance(error, Unavailable):
                 self._note(error)
 
     def _end_misfits(self, errors: Mapping[str, PenstockError]) -> None:
-        """End tasks that refused what the others took; those that did not answer are told later."""
+        """End tasks that refused the agreed end; those that did not answer receive it later."""
         for task_id, error in errors.items():
             if isinstance(error, InvalidRequest | Conflict):
                 self._misfit(task_id, f"it refused the end that its replicas agreed on: {error}")

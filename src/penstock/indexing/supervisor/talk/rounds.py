@@ -1,11 +1,11 @@
-"""One agreement of a supervisor with all tasks of a group, from the pause to the end that holds.
+"""One agreement of a supervisor with all tasks of a group on an end.
 
 On the overlord's mailbox; the peons are called on lanes, one for each task, so that one that does
-not answer holds up no other longer than its call lasts. All are paused and tell where they stand;
-the end is the furthest of them for each stream partition; it is told to all. It holds when one has
-taken it: those that did not answer can be told later, those that refuse it have read past it.
-
-Invariant: whatever comes of it, nobody is left paused by it who answers.
+not answer delays the others only for the duration of a call. All tasks are paused and return their
+positions; the end is the furthest position in each stream partition and is sent to all. It is valid
+once one task has accepted it: tasks that did not answer receive it later, and tasks that refuse it
+have read past it.
+Invariant: whatever the result, no task that answers stays paused.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def peon_lane(task_id: str) -> str:
 
 
 class Round:
-    """An agreement on where tasks end, or where their open sequence does.
+    """An agreement on the end of tasks, or of their open sequence.
 
     Args:
-        peons: The tasks.
+        peons: Client of the tasks.
         calls: Runs calls on lanes.
-        closing: The number of the open sequence and where it begins; None to end the tasks.
-        ended: Told the end that holds, if one does, and what each task that did not take it said.
+        closing: The number and the start of the open sequence; None to end the tasks.
+        ended: Called with the agreed end, if any, and the errors of tasks that did not accept it.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Round:
         self._took: set[str] = set()
 
     def start(self, task_ids: Iterable[str]) -> None:
-        """Pause the tasks, and go on when all have answered or failed."""
+        """Pause the tasks, and continue when all have answered or failed."""
         number = None if self._closing is None else self._closing[0]
         self._each(
             task_ids,
@@ -81,7 +81,7 @@ class Round:
         )
 
     def _furthest(self) -> dict[int, int] | None:
-        """Return the end: what one knows already, else the furthest; None if there is no use."""
+        """Return an end that a task reports, else the furthest position; None for no agreement."""
         stands = self._stands.values()
         ends = [dict(one.end) for one in stands if one.end is not None]
         if self._closing is None:
@@ -98,7 +98,7 @@ class Round:
             for p, offset in one.current.items():
                 end[p] = max(offset, end.get(p, 0))
         if self._closing is not None and end == dict(self._closing[1]):
-            return None  # Nothing was read in it yet.
+            return None  # The sequence is still empty.
         return end or None
 
     def _tell(self, task_id: str, end: Offsets) -> None:
@@ -116,7 +116,7 @@ class Round:
         self._ended(end if self._took else None, self._errors)
 
     def _resume(self, task_id: str) -> None:
-        # Its pause ends by itself if this is lost.
+        # If this call is lost, the pause ends by itself.
         self._calls.call(
             peon_lane(task_id),
             lambda: self._peons.resume(task_id),
@@ -131,7 +131,7 @@ class Round:
         done: Callable[[str, T], None],
         then: Callable[[], None],
     ) -> None:
-        """Do some work for each task, on its lane; then go on."""
+        """Do some work for each task, on its lane; then call `then`."""
         waiting = set(task_ids)
 
         def settle(task_id: str) -> None:
