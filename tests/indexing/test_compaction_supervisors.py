@@ -219,13 +219,13 @@ def test_what_others_can_is_refused_with_the_mend(world) -> None:
         lambda: desk.backfill(ID),
         lambda: desk.stream_spec(ID),
     ):
-        with pytest.raises(InvalidRequest, match=r"reads no stream.*Ask for its status"):
+        with pytest.raises(InvalidRequest, match=r"reads no stream.*Get its status"):
             world.ask(command())
 
 
 def test_an_id_is_of_one_kind_at_a_time(world) -> None:
     world.ask(world.desk.submit(SPEC))
-    with pytest.raises(InvalidRequest, match=r"id: .*terminate that one first"):
+    with pytest.raises(InvalidRequest, match=r"id: .*terminate the existing one first"):
         world.ask(world.desk.submit({**spec_json(), "id": ID}))
     assert [row.payload["type"] for row in world.metadata.supervisors.list()] == ["autocompact"]
 

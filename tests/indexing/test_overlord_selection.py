@@ -201,7 +201,7 @@ def test_tasks_that_are_given_back_keep_their_age(order, removed):
     [
         ({"selectStrategy": {"type": "javascript"}}, "selectStrategy.type"),
         ({"selectStrategy": {"affinityconfig": {}}}, "affinityConfig"),
-        ({"autoScaler": {}}, "workers are not started by the overlord"),
+        ({"autoScaler": {}}, "the overlord does not start workers"),
         ("{", "not JSON"),
         ("[1]", "must be a JSON object"),
         ('{"a":' * 100_000, "nested deeper than 100"),
@@ -253,7 +253,7 @@ def test_why_a_task_has_no_worker():
         "it has a replica of this task",
     ]
     (reason,) = explain(task("t", kind="kill"), [full], rule)
-    assert "no worker of the category 'big'" in told([reason])
+    assert "no worker of category 'big'" in told([reason])
     assert told(explain(task("t"), [], rule)) == "there is no worker: start one"
 
 

@@ -215,7 +215,7 @@ def test_a_worker_that_takes_nothing_and_yet_reports_is_asked_once_in_a_while(wo
     world.settle(10)
     assert 5 <= len(asked) <= 11
     (reason,) = world.queue.runner.why("a")
-    assert "did not answer when it was to take a task" in str(reason)
+    assert "did not answer a request to take a task" in str(reason)
     # Another takes it meanwhile.
     assert world.worker("other").taken == ["a"]
 
@@ -289,7 +289,9 @@ def test_the_queue_is_bounded(world):
     world.start()
     world.add("a")
     world.add("b")
-    with pytest.raises(QueueFull, match="full: it holds 2 active tasks and may hold 2") as caught:
+    with pytest.raises(
+        QueueFull, match="full: it holds 2 active tasks, the maximum is 2"
+    ) as caught:
         world.add("c")
     assert (caught.value.tasks, caught.value.tasks_max) == (2, 2)
 
@@ -303,7 +305,7 @@ def test_an_id_must_be_able_to_name_a_folder(world, task_id):
 
 def test_a_task_that_is_too_large_is_refused_with_the_numbers(world):
     task = parse_batch_task({"type": "noop", "id": "n", "context": {"x": "y" * 30_000}})
-    with pytest.raises(InvalidRequest, match=r"30[0-9]{3} bytes, more than the 20000"):
+    with pytest.raises(InvalidRequest, match=r"30[0-9]{3} bytes, the maximum is 20000"):
         world.queue.add(task)
 
 
@@ -458,7 +460,7 @@ def test_a_task_waits_for_its_locks_and_says_who_has_them(world):
     assert worker.taken == ["a", "c", "d", "b"]
     assert held(world) == {"b", "c"}
     (wait,) = world.why("b")
-    assert wait.text == "the worker w to say that it runs"
+    assert wait.text == "the worker w to report that it runs"
     world.settle(1)
     assert world.why("b") == []
 
@@ -468,7 +470,7 @@ def test_those_who_want_the_same_stand_in_line_the_urgent_first(world):
     submit(world, kill("a"), *(kill(f"t{n}") for n in range(5)))
     (lock, line) = world.why("t3")
     assert (lock.kind, line.kind) == ("locks", "line")
-    assert "of those that want the same locks 3 came first, of which t0 is next" in line.text
+    assert "earlier tasks that want the same locks: 3, of which t0 is next" in line.text
     submit(world, kill("urgent", priority=90))  # revokes nothing: asked for together with nothing
     for _ in range(7):
         for task_id in list(worker.says):
@@ -682,7 +684,7 @@ def test_the_table_of_events(world, event, stage, outcome):
     before = world.metadata.tasks.get("t")
     world.ended.clear()
     if outcome == "refused":
-        with pytest.raises(Conflict, match="exists already"):
+        with pytest.raises(Conflict, match="already exists"):
             happens(world, worker, event)
     else:
         answer = happens(world, worker, event)
@@ -715,9 +717,7 @@ def test_what_is_stored_no_more_is_dropped(world, stage):
     name = "b" if stage == "waiting" else "a"
     world.metadata.tasks.set_status(name, TaskState.FAILED, {})
     world.settle(61)
-    assert (name, TaskState.FAILED, "it is not active in the metadata store any more") in (
-        world.ended
-    )
+    assert (name, TaskState.FAILED, "it is no longer active in the metadata store") in (world.ended)
     assert name not in world.queue.index.all()
     assert name not in held(world)
 

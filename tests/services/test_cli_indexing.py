@@ -420,11 +420,11 @@ def test_supervisors_that_take_all_slots_are_told(
 ) -> None:
     out(capsys, "supervisor", "submit", written(tmp_path, supervisor_spec("wide1")))
     out(capsys, "supervisor", "submit", written(tmp_path, supervisor_spec("wide2")))
-    assert "slots       2 supervisors want 2 slots" in out(capsys, "supervisor", "status", "wide1")
+    assert "slots       2 supervisors need 2 slots" in out(capsys, "supervisor", "status", "wide1")
     assert run(["supervisor", "list"]) == exitcodes.OK
     told = capsys.readouterr()
     assert "wide2" in told.out
-    assert told.err.count("2 supervisors want 2 slots") == 1
+    assert told.err.count("2 supervisors need 2 slots") == 1
     for name in ("wide1", "wide2"):
         out(capsys, "supervisor", "terminate", name)
 

@@ -125,7 +125,7 @@ def test_supervisors_that_take_all_slots_say_so_wherever_one_looks(
     assert "shortOfSlots" not in api.get(f"{S}/first/status").json()["payload"]
     with caplog.at_level(logging.WARNING):
         assert api.post(S, json=supervisor_spec("second")).status_code == 200
-    text = "2 supervisors want 2 slots for tasks that read, and up to 4 while"
+    text = "2 supervisors need 2 slots for reading tasks, and up to 4 while"
     assert any(text in one.getMessage() for one in caplog.records)
     world.until(lambda: len(world.peons) == 2)
     api.post("/druid/indexer/v1/task", json={"type": "noop", "id": "starved", "runTime": 1})
@@ -135,7 +135,7 @@ def test_supervisors_that_take_all_slots_say_so_wherever_one_looks(
     assert text in wait["text"]
     short = api.get(f"{S}/first/status").json()["payload"]["shortOfSlots"]
     assert text in short
-    assert "at all times batch tasks wait. To mend it, give workers more slots" in short
+    assert "at all times batch tasks wait. To fix it, give workers more slots" in short
     assert api.get(f"{S}/second/health").json() == {"healthy": True, "shortOfSlots": short}
     assert {one["shortOfSlots"] for one in api.get(f"{S}?state=true").json()} == {short}
     assert api.post(f"{S}/second/suspend").status_code == 200
@@ -161,8 +161,8 @@ def test_a_supervisor_says_why_its_tasks_do_not_run(world: OverlordWorld, api: A
     [
         (0, 0, 4, ""),
         (2, 2, 4, ""),
-        (1, 3, 4, "1 supervisor wants 3 slots for tasks that read, and up to 6 while those"),
-        (1, 1, 1, "1 supervisor wants 1 slot for tasks that read, and up to 2 while those"),
+        (1, 3, 4, "1 supervisor needs 3 slots for reading tasks, and up to 6 while the tasks"),
+        (1, 1, 1, "1 supervisor needs 1 slot for reading tasks, and up to 2 while the tasks"),
         (3, 3, 4, "while their tasks publish batch tasks wait"),
         (4, 4, 4, "at all times batch tasks wait"),
         (9, 9, 0, ""),  # without a worker something else is wrong
@@ -294,7 +294,7 @@ def test_what_lies_before_the_latest_messages_is_left_to_another_supervisor(
     world.until(lambda: bool(world.peons))
     refused = api.post(f"{S}/flights/resetToLatestAndBackfill")
     assert refused.status_code == 400
-    assert "published everything" in refused.json()["error"]
+    assert "published all messages" in refused.json()["error"]
     world.topics.ends["flights"] = {0: 9, 1: 5}
 
     def seen() -> bool:

@@ -1,4 +1,4 @@
-"""What the overlord does now and then: each duty is a module of its own."""
+"""Periodic work of the leading overlord: each duty is a module of its own."""
 
 from penstock.indexing.overlord.duties.duty import Duty, DutyRounds, DutyTools
 

@@ -1,8 +1,8 @@
-"""Automatic compaction: tasks for the intervals that need them, as many as may run at once.
+"""Automatic compaction: submits tasks for the intervals that need one, up to the number of slots.
 
-The configurations are one JSON value in the metadata, in Druid's form, changed by compare and set;
-but that of a datasource with a supervisor of compaction is the spec of that, and no other counts.
-An interval whose task failed is left alone for a while, longer each time.
+The configurations are one JSON value in the metadata store, in Druid's form, changed by
+compare-and-set. For a datasource with a compaction supervisor, only the supervisor's spec applies.
+After a task fails, its interval is skipped for some rounds, twice as many after each failure.
 """
 
 from __future__ import annotations
@@ -46,21 +46,21 @@ TASK_PREFIX: Final = "auto_compact_"
 
 _TRIES: Final = 10
 _ROUNDS_LEFT_ALONE_MAX: Final = 64
-# Since an interval might have been tried again, and was not: mostly it is gone.
+# Rounds for which a failure is kept after its interval may be retried.
 _ROUNDS_REMEMBERED: Final = 64
 
 AuditOf = Callable[["CompactionConfigs"], "AuditRow"]
-"""Returns the entry of the audit log, of what the configurations became."""
+"""Returns the entry for the audit log, given the changed configurations."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionConfigs:
-    """All configurations: of datasources by name, and of the cluster.
+    """All compaction configurations: of each datasource and of the cluster.
 
     Attributes:
-        datasources: Those in force, suspended or not.
-        cluster: That of the cluster.
-        suspended: The datasources whose supervisors are, so that nothing of them is compacted.
+        datasources: The effective configurations by datasource, suspended or not.
+        cluster: The configuration of the cluster.
+        suspended: Datasources whose supervisors are suspended; these are not compacted.
     """
 
     datasources: Mapping[str, CompactionConfig]
@@ -69,26 +69,26 @@ class CompactionConfigs:
 
     @property
     def active(self) -> Mapping[str, CompactionConfig]:
-        """The configurations of the datasources that are compacted."""
+        """The configurations of datasources that are compacted now."""
         return {k: v for k, v in self.datasources.items() if k not in self.suspended}
 
     def plus(self, config: CompactionConfig) -> CompactionConfigs:
-        """Return the same with the configuration of a datasource."""
+        """Return a copy with the configuration of a datasource set."""
         return replace(self, datasources={**self.datasources, config.data_source: config})
 
     def without(self, datasources: Collection[str]) -> CompactionConfigs:
-        """Return the same without those of datasources."""
+        """Return a copy without the configurations of some datasources."""
         left = {k: v for k, v in self.datasources.items() if k not in datasources}
         return replace(self, datasources=left)
 
     @classmethod
     def read(cls, metadata: MetadataStore) -> CompactionConfigs:
-        """Return what is in force now.
+        """Return the effective configurations.
 
         Raises:
-            InvalidRequest: It was set by a release that knows more; the message says where.
+            InvalidRequest: A newer release stored them; the message names the unknown part.
         """
-        # In this order: what a supervisor takes over in between is found in one place or in both.
+        # In this order, so that a config that moves to a supervisor in between is never missed.
         stored = cls._of(metadata.config.get(CONFIG_NAME))
         return _with_supervisors(stored, metadata.supervisors.list())
 
@@ -99,7 +99,7 @@ class CompactionConfigs:
         datasources: Collection[str],
         audit_of: AuditOf | None = None,
     ) -> None:
-        """Forget what is set of datasources beside their supervisors. Raises as `change`."""
+        """Delete stored configurations of datasources with supervisors. Raises as `change`."""
         if not datasources or not cls._of(metadata.config.get(CONFIG_NAME)).datasources:
             return
         cls.change(metadata, lambda known: known.without(datasources), audit_of)
@@ -111,16 +111,16 @@ class CompactionConfigs:
         make: Callable[[CompactionConfigs], CompactionConfigs],
         audit_of: AuditOf | None = None,
     ) -> CompactionConfigs:
-        """Change what is set beside supervisors, whoever changes it meanwhile, and return it.
+        """Change the configurations that are not supervisors' and return them.
 
         Args:
-            metadata: Where it is kept.
-            make: Returns what is to be, of what is; called again when somebody was faster.
-            audit_of: Its entry goes to the audit log in the same transaction, also if nothing
-                changes.
+            metadata: The metadata store.
+            make: Returns the new configurations from the old; called again after a conflict.
+            audit_of: Its entry is written to the audit log in the same transaction, even if
+                nothing changes.
 
         Raises:
-            Conflict: Somebody was faster each time.
+            Conflict: Each try conflicted with another change.
         """
         for _ in range(_TRIES):
             old = metadata.config.get(CONFIG_NAME)
@@ -132,10 +132,10 @@ class CompactionConfigs:
             entry = None if audit_of is None else audit_of(changed)
             if metadata.config.compare_and_set(CONFIG_NAME, old, new, entry=entry):
                 return changed
-        raise Conflict("the compaction configuration is changed by many at once: try again")
+        raise Conflict("concurrent changes of the compaction configuration conflict: try again")
 
     def to_json(self) -> dict[str, object]:
-        """Return Druid's form."""
+        """Return the configurations in Druid's form."""
         configs = [config.to_json() for config in self.datasources.values()]
         return {"compactionConfigs": configs, **self.cluster.to_json()}
 
@@ -149,7 +149,7 @@ class CompactionConfigs:
 
 @dataclass(slots=True)
 class _Failing:
-    """An interval whose tasks fail: left alone for `rounds` more rounds, then twice as many."""
+    """An interval whose tasks fail: skipped for `rounds` more rounds, then twice as many."""
 
     failures: int
     rounds: int
@@ -159,8 +159,8 @@ class CompactionDuty:
     """Submits compaction tasks. On its lane.
 
     Args:
-        tools: What it works with.
-        interval_ms: How often it is due.
+        tools: Its dependencies.
+        interval_ms: Period of the duty.
     """
 
     name = "compaction"
@@ -173,10 +173,10 @@ class CompactionDuty:
         self._failing: dict[tuple[str, Interval], _Failing] = {}
 
     def run(self) -> None:
-        """Submit what may run now.
+        """Submit tasks for which there are slots now.
 
         Raises:
-            PenstockError: The metadata does not answer, or the configuration cannot be read.
+            PenstockError: The metadata store does not answer, or a configuration is invalid.
         """
         configs = CompactionConfigs.read(self._tools.metadata)
         self._judge_ended()
@@ -197,7 +197,7 @@ class CompactionDuty:
     def plans(
         self, configs: CompactionConfigs, of: Collection[str] | None = None
     ) -> dict[str, CompactionPlan]:
-        """Return what datasources need, by name.
+        """Return the compaction plans of datasources by name.
 
         Args:
             configs: The configurations.
@@ -216,7 +216,7 @@ class CompactionDuty:
             for config in wanted.values()
         ]
         locked = answered(self._tools.lockboxes.locked_intervals(policies))
-        # What did not change since the last round is not read again.
+        # Segments that did not change since the last round are not read again.
         return {
             name: plan_compaction(config, self._units_of(config), locked.get(name, ()))
             for name, config in wanted.items()
@@ -231,7 +231,7 @@ class CompactionDuty:
         return units.table
 
     def _submit(self, config: CompactionConfig, interval: Interval) -> int:
-        """Submit a task; return how many were."""
+        """Submit a task; return the number of submitted tasks."""
         task_id = f"{TASK_PREFIX}{config.data_source}_{self._tools.new_token()}"
         try:
             task = config.task(interval).with_id(task_id)
@@ -243,12 +243,12 @@ class CompactionDuty:
         return 1
 
     def _judge_ended(self) -> None:
-        """Learn from the tasks of earlier rounds, and bring those that failed one round closer."""
+        """Record the results of earlier tasks, and count one round for each skipped interval."""
         for failing in self._failing.values():
             failing.rounds -= 1
         active = self._tools.index.all()
         for task_id in self._submitted.keys() - active.keys():
-            # Read first: an error must not cost the place its failure.
+            # Read first, so that an error does not lose the failure.
             row = self._tools.metadata.tasks.get(task_id)
             place = self._submitted.pop(task_id)
             if row is not None and row.state == "FAILED":
@@ -260,7 +260,7 @@ class CompactionDuty:
                 self._failing.pop(place, None)
 
     def _forget(self, known: Collection[str]) -> None:
-        """Keep nothing of datasources that are not compacted any more, nor of failures long ago."""
+        """Delete the state of datasources that are no longer compacted, and old failures."""
         self._units = {name: units for name, units in self._units.items() if name in known}
         self._failing = {
             (name, interval): failing
@@ -276,7 +276,7 @@ class CompactionDuty:
 def _with_supervisors(
     configs: CompactionConfigs, rows: Sequence[SupervisorRow]
 ) -> CompactionConfigs:
-    """Return the configurations, but of each datasource with a supervisor what that says."""
+    """Return the configurations, overridden by those of the compaction supervisors."""
     datasources, suspended = dict(configs.datasources), set()
     for row in rows:
         if row.payload.get("type") != AUTOCOMPACT:
@@ -285,8 +285,10 @@ def _with_supervisors(
         datasources.pop(name, None)
         try:
             spec = read_model(CompactionSupervisorSpec, dict(row.payload))
-        except InvalidRequest as error:  # One that another release took; the others count.
-            _log.error("supervisor %s compacts nothing: %s", row.id, error)
+        except InvalidRequest as error:  # Another release stored it; the others still apply.
+            _log.error(
+                "the spec of supervisor %s is invalid, so it compacts nothing: %s", row.id, error
+            )
             continue
         datasources[name] = spec.spec
         if spec.suspended:
@@ -297,7 +299,7 @@ def _with_supervisors(
 def _in_turns(
     plans: Mapping[str, CompactionPlan], configs: CompactionConfigs
 ) -> list[tuple[Interval, CompactionConfig]]:
-    """Return what is due: the newest of each datasource, then the next of each, and so on."""
+    """Return the due intervals: the newest of each datasource, then the second of each, etc."""
     ranked = [
         (rank, name, interval)
         for name, plan in plans.items()

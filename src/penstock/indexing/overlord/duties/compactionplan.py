@@ -1,7 +1,7 @@
-"""Automatic compaction: which intervals of a datasource need it. Pure.
+"""Automatic compaction: selects the intervals of a datasource that need it. Pure.
 
-A unit needs compaction when any of its segments was not made as the configuration says; that is
-written in each segment that a compaction made. The newest go first.
+A unit needs compaction if any of its segments was not written according to the configuration.
+Compaction records its state in each segment that it writes. The newest intervals come first.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.indexing.spec.compaction import CompactionConfig
 
 DUE_MAX: Final = 10_000
-"""Of what is due so much is named: more than fail and are left alone at a time, by far."""
+"""Maximum number of due intervals in a plan: far more than can fail and be skipped at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +37,13 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class CompactionPlan:
-    """What a datasource needs.
+    """State of a datasource with respect to its compaction configuration.
 
     Attributes:
-        due: The intervals to compact, the newest first, `DUE_MAX` at most; those that are locked
-            are left out.
-        awaiting: What is due or waits for a lock.
-        compacted: What is as it should be.
-        skipped: What is too new or too large.
+        due: The intervals to compact, newest first, at most `DUE_MAX`, without locked ones.
+        awaiting: Units to compact, including locked ones.
+        compacted: Units that match the configuration.
+        skipped: Units that are too new or too large.
     """
 
     due: tuple[Interval, ...]
@@ -59,12 +58,12 @@ _NOTHING: Final = CompactionPlan((), Tally(), Tally(), Tally())
 def plan_compaction(
     config: CompactionConfig, units: Table, locked: Iterable[Interval]
 ) -> CompactionPlan:
-    """Return what is to be compacted.
+    """Return the compaction plan of a datasource.
 
     Args:
-        config: What segments should look like.
-        units: The units of the datasource, as `CompactionUnits` has them.
-        locked: Times that others work on, disjoint.
+        config: The compaction configuration.
+        units: The units of the datasource, from `CompactionUnits`.
+        locked: Intervals locked by other tasks, disjoint.
     """
     if not len(units):
         return _NOTHING
@@ -81,8 +80,8 @@ def plan_compaction(
 
 
 def _are_free(units: Table, busy: list[Interval]) -> NDArray[np.bool_]:
-    """Tell of each unit whether nobody works on a part of it."""
-    # The first lock that ends behind the start of the unit; behind all of them is one at the end.
+    """Return for each unit whether it overlaps none of the locks."""
+    # Find the first lock that ends after the unit's start; a sentinel follows the last lock.
     starts_ms = np.array([*(lock.start_ms for lock in busy), np.iinfo(np.int64).max])
     first = np.searchsorted([lock.end_ms for lock in busy], units["start"], "right")
     free: NDArray[np.bool_] = starts_ms[first] >= units["end"]

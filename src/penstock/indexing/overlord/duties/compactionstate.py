@@ -1,4 +1,4 @@
-"""What a segment must say of how it was compacted, to be as a configuration wishes. Pure."""
+"""Compares the compaction state that a segment records with the configuration. Pure."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _JUDGED_MAX: Final = 1_000
 
 
 class WantedState:
-    """Judges states; what was judged once is remembered, as few of very many are different.
+    """Judges compaction states; caches results, because many segments share few states.
 
     Args:
-        config: What segments should look like.
+        config: The compaction configuration.
     """
 
     def __init__(self, config: CompactionConfig) -> None:
@@ -25,7 +25,7 @@ class WantedState:
         self._judged: dict[bytes, bool] = {b"": False}
 
     def is_met(self, state: bytes) -> bool:
-        """Tell whether a state in JSON is as wanted; an empty one, of no compaction, is not."""
+        """Return whether a state in JSON matches; the empty state of no compaction does not."""
         found = self._judged.get(state)
         if found is None:
             if len(self._judged) >= _JUDGED_MAX:
@@ -39,13 +39,13 @@ class WantedState:
         wanted = self._wanted
         granularity = state.get("granularitySpec")
         if isinstance(granularity, Mapping) and not granularity.get("rollup"):
-            # Metrics are made by a roll-up; where there was none, the same task would make none.
+            # Roll-up creates the metrics; without roll-up, the same task would create none either.
             wanted = {name: value for name, value in wanted.items() if name != "metricsSpec"}
         return _covers(state, wanted)
 
 
 def _wanted_of(config: CompactionConfig) -> dict[str, object]:
-    """Return what the state of a segment must have, as far as the configuration says."""
+    """Return the state that a segment must have, as far as the configuration specifies it."""
     granularity = config.granularity_spec.model_dump(mode="json", by_alias=True, exclude_none=True)
     partitions = config.tuning.partitions
     wanted: dict[str, object] = {
@@ -64,7 +64,7 @@ def _wanted_of(config: CompactionConfig) -> dict[str, object]:
 
 
 def _covers(found: object, wanted: object) -> bool:
-    """Tell whether all that is wanted was so; what is not wanted does not matter."""
+    """Return whether the found state contains the wanted one; other parts are ignored."""
     if isinstance(wanted, Mapping):
         return isinstance(found, Mapping) and all(
             _covers(found.get(name), value) for name, value in wanted.items()

@@ -1,10 +1,10 @@
-"""The units of a datasource: what one compaction task takes each, in columns, kept up to date.
+"""The compaction units of a datasource, in columns, kept up to date.
 
-A *unit* is a time chunk of the wanted granularity, or each chunk as it is. Owns how units are read
-from the metadata: all of them at first, and later where segments changed. It decides nothing.
-Invariants: units are disjoint and in order; so are places, the times that whole units lie in, and
-no segment lies across the end of one. Of a unit and its place some sixty bytes are kept, of a
-segment nothing.
+A *unit* is the input of one compaction task: a time chunk of the wanted granularity, or each
+existing chunk. Reads units from the metadata store: all of them at first, later those with changed
+segments. Selects nothing. Invariants: units are disjoint and in order; so are places, the intervals
+that contain whole units, and no segment crosses the end of a place. A unit and its place take about
+sixty bytes, segments are not kept.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ UNIT: Final = np.dtype(
     [
         ("start", "i8"),
         ("end", "i8"),
-        ("newest", "i8"),  # where its visible rows end
+        ("newest", "i8"),  # end of its visible rows
         ("bytes", "i8"),
         ("segments", "i4"),
         ("as_wanted", "?"),
@@ -44,9 +44,9 @@ UNIT: Final = np.dtype(
 )
 _PLACE: Final = np.dtype([("start", "i8"), ("end", "i8"), ("rows", "i4")])
 
-# More changes than that are found faster by reading everything.
+# More changes than this are read faster by reading everything.
 _CHANGES_MAX: Final = 1_000
-# Segments that overlap the next ones like stairs for longer than that are all read.
+# If more segments than this overlap their neighbours in a chain, everything is read.
 _WIDENINGS_MAX: Final = 100
 
 
@@ -54,8 +54,8 @@ class CompactionUnits:
     """The units of one datasource under one configuration. One owner.
 
     Args:
-        config: What segments should look like.
-        survey: Of the metadata store.
+        config: The compaction configuration.
+        survey: Read access to the metadata store.
     """
 
     def __init__(self, config: CompactionConfig, survey: Survey) -> None:
@@ -69,17 +69,17 @@ class CompactionUnits:
         self.table: Table = np.empty(0, UNIT)
 
     def refresh(self) -> None:
-        """Read what changed since the last time.
+        """Read the changes since the last call.
 
         Raises:
-            InvalidRequest: The payload of a segment cannot be read; the message names it.
+            InvalidRequest: The payload of a segment is invalid; the message names the segment.
             Conflict: Two segments exclude each other.
         """
         if not (self._revision >= 0 and self._survey.look(self._follow)):
             self._survey.look(self._read_all)
 
     def _follow(self, overview: Overview) -> bool:
-        """Read what changed; false if that cannot be told."""
+        """Read the changes; return false if they are unknown."""
         revision = overview.revision
         if revision == self._revision:
             return True
@@ -92,7 +92,7 @@ class CompactionUnits:
         ]
         places = _edited(self._places, [(around, places) for around, places, _ in edits])
         if int(places["rows"].sum()) != changes.used:
-            return False  # some were killed
+            return False  # Some segments were killed.
         table = _edited(self.table, [(around, units) for around, _, units in edits])
         self._revision, self._places, self.table = revision, places, table
         return True
@@ -103,14 +103,14 @@ class CompactionUnits:
         self._revision, self._places, self.table = revision, places, table
 
     def _windows(self, overview: Overview, within: Interval | None) -> list[Interval]:
-        """Return the time that has segments, cut where no unit is, into what is read at once."""
+        """Return the intervals with segments, cut between units into pieces to read at once."""
         stretches = overview.stretches(self.config.data_source, within)
         return apart(self._aligned(stretch.interval) for stretch in stretches)
 
     def _around(self, overview: Overview, times: Sequence[Interval]) -> list[Interval]:
-        """Return intervals that hold the times and whole places, of now and of before."""
+        """Return intervals that contain the times and all places, old and new, that they touch."""
         found = apart(self._widened(overview, time) for time in times)
-        # Two that overlap may reach into a third place together.
+        # Two overlapping intervals together may reach into a third place.
         while (wider := apart(self._widened(overview, one) for one in found)) != found:
             found = wider
         return found
@@ -131,7 +131,7 @@ class CompactionUnits:
         return interval if self._granularity is None else aligned(interval, self._granularity)
 
     def _read(self, overview: Overview, windows: Iterable[Interval]) -> tuple[Table, Table]:
-        """Return the places and the units of some windows, which are apart and in order."""
+        """Return the places and the units of some windows, which are disjoint and in order."""
         places, units = [np.empty(0, _PLACE)], [np.empty(0, UNIT)]
         for window in windows:
             rows = overview.texts(self.config.data_source, window)
@@ -186,13 +186,13 @@ class CompactionUnits:
 
 
 def _span(table: Table, interval: Interval) -> tuple[int, int]:
-    """Return the indexes of what overlaps an interval."""
+    """Return the index range of the rows that overlap an interval."""
     low = int(np.searchsorted(table["end"], interval.start_ms, "right"))
     return low, max(low, int(np.searchsorted(table["start"], interval.end_ms, "left")))
 
 
 def _edited(table: Table, edits: Iterable[tuple[Interval, Table]]) -> Table:
-    """Return a table with others in the place of what overlaps some intervals, in order."""
+    """Return a table in which the rows that overlap some intervals, in order, are replaced."""
     made, at = [], 0
     for interval, rows in edits:
         low, high = _span(table, interval)

@@ -1,7 +1,7 @@
-"""Duties: work that is due every so often while an overlord leads.
+"""Duties: periodic work while an overlord leads.
 
-Owns when they run: each on a lane of its own, never twice at a time, tried again later if it
-fails. What a duty does is its own module's.
+Schedules the duties: each runs on its own lane, at most once at a time, and is retried after a
+failure. Each duty's work is in its own module.
 """
 
 from __future__ import annotations
@@ -41,50 +41,50 @@ _RETRY_MS: Final = 60_000
 
 
 class Duty(Protocol):
-    """One duty."""
+    """One kind of periodic work."""
 
     @property
     def name(self) -> str:
-        """What it is called in the log; also its lane."""
+        """Name in the log and of its lane."""
         ...
 
     @property
     def interval_ms(self) -> int:
-        """How often it is due."""
+        """Period in milliseconds."""
         ...
 
     def run(self) -> None:
-        """Do one round. Blocks, on a lane; what fails is left for the next round.
+        """Run one round. Blocks, on a lane; the next round retries what failed.
 
         Raises:
-            PenstockError: The round was cut.
+            PenstockError: The round was aborted.
         """
         ...
 
 
 def answered(future: Future[T]) -> T:
-    """Return what a mailbox or a lane answers to a duty, or raise what it raises.
+    """Return the result of a mailbox or a lane for a duty, or raise its error.
 
     Raises:
-        Unavailable: It did not come to it in time, or it ended first.
+        Unavailable: The answer did not arrive in time, or the mailbox or lane was closed first.
     """
     try:
         return future.result(_ANSWER_S)
-    except (FutureTimeoutError, CancelledError):  # narrow: translates; the question is void
+    except (FutureTimeoutError, CancelledError):  # narrow: translates; the call is cancelled
         future.cancel()
-        raise Unavailable("the overlord is busy or ends: the next round asks again") from None
+        raise Unavailable("the overlord is busy or stopping: the next round retries") from None
 
 
 def before_all_tasks(metadata: MetadataStore, time_ms: int, clocks_apart_ms: int) -> int:
-    """Return a time, or an earlier one, such that no active task is as old.
+    """Return `time_ms`, or an earlier time before which no active task was created.
 
-    What was of no use to anybody since then, no task can still come back to.
+    Data that has been unused since then cannot be needed by any task.
 
     Args:
-        metadata: Knows the active tasks.
-        time_ms: The latest time.
-        clocks_apart_ms: A task, and what is compared with it, may have their times from two clocks,
-            which differ by less than this.
+        metadata: The store of the active tasks.
+        time_ms: The latest time to return.
+        clocks_apart_ms: Upper bound of the difference of two clocks, since the times of a task and
+            of the data compared with it may come from different clocks.
 
     Raises:
         Unavailable: The metadata store does not answer.
@@ -95,18 +95,18 @@ def before_all_tasks(metadata: MetadataStore, time_ms: int, clocks_apart_ms: int
 
 @dataclass(frozen=True, slots=True)
 class DutyTools:
-    """What duties of one term work with, from their lanes.
+    """Dependencies of the duties of one term, to be used on their lanes.
 
     Attributes:
-        metadata: Refuses writes when the term is over.
-        lockboxes: Which times are locked, for `locked_intervals`.
+        metadata: The metadata store, which refuses writes after the term is over.
+        lockboxes: The locks, for `locked_intervals`.
         index: The active tasks.
-        submit: Has a task run; the future raises as `TaskQueue.add`.
-        slots: Tells how many tasks all workers run at most.
-        clock: The time.
-        new_token: Gives texts that were never given before.
-        task_context: What the context of a task is taken to say that does not say it.
-        events: What operators are told.
+        submit: Submits a task; the future raises as `TaskQueue.add`.
+        slots: Returns the number of slots of all workers.
+        clock: The clock.
+        new_token: Returns a unique string.
+        task_context: Default context of tasks.
+        events: Reports events to operators.
     """
 
     metadata: MetadataStore
@@ -121,7 +121,7 @@ class DutyTools:
 
 
 class DutyRounds:
-    """Runs duties while a term lasts. On the overlord's mailbox."""
+    """Runs duties during a term. On the overlord's mailbox."""
 
     def __init__(
         self,
@@ -147,10 +147,10 @@ class DutyRounds:
         ]
         self._processor = processor
         self._timers: list[Timer] = []
-        self._stopped = False  # one word, read on the lanes
+        self._stopped = False  # Read on the lanes.
 
     def start(self) -> None:
-        """Begin."""
+        """Start the timers of the duties."""
         for duty, errand in self._errands:
             self._timers.append(
                 self._processor.timers.schedule_every(
@@ -159,7 +159,7 @@ class DutyRounds:
             )
 
     def stop(self) -> None:
-        """Begin no more rounds, nor one that failed again; one that runs is not waited for."""
+        """Stop starting rounds and retries, without waiting for a running round."""
         self._stopped = True
         for timer in self._timers:
             timer.cancel()
@@ -174,7 +174,7 @@ class DutyRounds:
 
 
 def _retry(interval_ms: int) -> Retry:
-    """Return when what failed is tried again: soon where it is due often, for someone waits."""
+    """Return the retry delays of a duty: short for a short period, whose results are awaited."""
     first_ms = min(interval_ms, _RETRY_MS)
     return Retry(first_ms, 10 * first_ms)
 

@@ -1,9 +1,9 @@
-"""What nobody needs any more: overshadowed segments, orphaned files, unused places, old tasks.
+"""Clean-up: overshadowed segments, orphaned files, unneeded pending segments, old tasks.
 
-Removes only what was of no use for so long that no task can still come back to it; segments that
-were marked unused keep their files, since deleting data is a user's decision. An overlord that does
-not lead any more removes nothing: each round begins with a write to the term's store, which refuses
-it then, and files go last.
+Removes only data that has been unneeded for so long that no task can still use it. Segments that
+were marked unused keep their files, since deleting data is a user's decision. An overlord that no
+longer leads removes nothing: each round starts with a write to the term's store, which is then
+refused, and deletes files last.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ _log = logging.getLogger(__name__)
 
 
 CLOCKS_APART_MS: Final = 600_000
-"""The clocks of two hosts differ by less than this."""
+"""Upper bound of the difference between the clocks of two hosts."""
 
 
 class SweptStore(Protocol):
-    """Deep storage, as the janitor sees it."""
+    """The part of deep storage that the janitor uses."""
 
     def known(self, load_specs: Iterable[Mapping[str, object]]) -> KnownFiles:
-        """Return which files load specs name."""
+        """Return the files that load specs name."""
         ...
 
     def list_orphans(
         self, known: KnownFiles, *, modified_before_ms: int
     ) -> list[Mapping[str, object]]:
-        """Return the files that no segment refers to and that are older than a time."""
+        """Return the files older than a time that no segment refers to."""
         ...
 
     def kill(self, load_spec: Mapping[str, object]) -> None:
@@ -50,7 +50,7 @@ class SweptStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SweepReport:
-    """What one round did."""
+    """Counts of what one round removed."""
 
     marked_unused: int = 0
     files_deleted: int = 0
@@ -59,18 +59,18 @@ class SweepReport:
 
 
 class JanitorDuty:
-    """Tidies up. On its lane.
+    """Removes unneeded data. On its lane.
 
     Args:
         metadata: The metadata store of the term.
         deep_store: Deep storage.
-        clock: Tells ages.
-        interval_ms: How often it is due.
-        orphan_age_ms: A file that no segment refers to is deleted at this age, unless a task that
-            is as old is still active and may yet publish it.
-        task_age_ms: A task that ended is forgotten this long after.
-        marks_after_ms: So long after its term began the overlord marks overshadowed segments unused
-            for the first time: one who finds a new leader at fault has that long to say so.
+        clock: Measures ages.
+        interval_ms: Period of the duty.
+        orphan_age_ms: A file that no segment refers to is deleted at this age, unless a task of
+            the same age is still active and may publish it.
+        task_age_ms: A task is deleted this long after it ended.
+        marks_after_ms: Time after the start of the term before overshadowed segments are first
+            marked unused, so that users can notice errors of a new leader.
     """
 
     name = "janitor"
@@ -92,27 +92,27 @@ class JanitorDuty:
         self.interval_ms = interval_ms
         self._orphan_age_ms = orphan_age_ms
         self._task_age_ms = task_age_ms
-        # A duty is made when its term begins.
+        # A duty is created when its term starts.
         self._marks_from_s = clock.monotonic_s() + marks_after_ms / 1_000
         self._overshadowed = Overshadowed(metadata)
 
     def run(self) -> None:
-        """Do one round; what fails is left for the next. Raises as `sweep`."""
+        """Run one round; the next round retries what failed. Raises as `sweep`."""
         report = self.sweep()
         if report != SweepReport():
-            _log.info("tidied up: %s", report)
+            _log.info("cleaned up: %s", report)
 
     def sweep(self) -> SweepReport:
-        """Do one round and tell what it did.
+        """Run one round and return its counts.
 
         Raises:
             Unavailable: The metadata store or deep storage does not answer.
-            Fenced: Another overlord leads by now.
+            Fenced: Another overlord leads now.
         """
         now_ms = self._clock.now_ms()
-        # A task that still runs may yet publish a file, or under a place, from long ago.
+        # A running task may still publish a file, or a pending segment, that is as old as the task.
         before_ms = before_all_tasks(self._metadata, now_ms - self._orphan_age_ms, CLOCKS_APART_MS)
-        # In this order: rows first, whose writes find out whether the term is over.
+        # Rows first, because these writes detect that the term is over.
         places_freed = self._metadata.segments.delete_pending(created_before_ms=before_ms)
         tasks_forgotten = self._metadata.tasks.delete_complete(
             ended_before_ms=now_ms - self._task_age_ms
@@ -141,5 +141,5 @@ class JanitorDuty:
             except PenstockError as error:
                 _log.warning("cannot delete the orphan %s: %s", load_spec, error)
         if deleted:
-            _log.info("deleted %s of publishes that never came", counted(deleted, "file"))
+            _log.info("deleted %s that no publish refers to", counted(deleted, "file"))
         return deleted

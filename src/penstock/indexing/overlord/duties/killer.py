@@ -1,11 +1,11 @@
-"""Deletion of what was unused for long: rows and files go, without a task and without a slot.
+"""Deletion of segments that have been unused for long: rows and files, without a task or a slot.
 
-Owns what is due, and in which portions it goes: each under KILL locks on its times, which hinder
-nobody but another deletion. Rows go before files, in a transaction that looks once more whether
-they are still due; what a portion has of a datasource is one, however scattered in time.
-Invariants: nothing goes that was used since the buffer period, or since the oldest active task
-began, as that may yet read it, list it again or publish it once more; an overlord that does not
-lead any more deletes no row, and so no file; its locks go with its term.
+Selects the due segments and deletes them in portions, each under KILL locks on its intervals, which
+conflict only with other deletions. Rows are deleted before files, in a transaction that checks
+again that they are still due; the rows of one datasource in a portion share a transaction.
+Invariants: a segment is kept if it was used within the buffer period or after the oldest active
+task started, because that task may still read, list or publish it. An overlord that no longer leads
+deletes no row, and so no file; its locks end with its term.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ _log = logging.getLogger(__name__)
 
 PRIORITY: Final = 25
 
-# Files of one portion are the most that a term which is over still deletes.
+# A term that is over deletes at most the files of one portion.
 _PORTION_SEGMENTS: Final = 200
 _PORTIONS_MAX: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
 class KillReport:
-    """What one round deleted."""
+    """Counts of what one round deleted."""
 
     segments: int = 0
     files: int = 0
 
     def plus(self, other: KillReport) -> KillReport:
-        """Return both together."""
+        """Return the sum of two reports."""
         return KillReport(self.segments + other.segments, self.files + other.files)
 
 
@@ -53,12 +53,12 @@ class KillerDuty:
     """Deletes unused segments. On its lane.
 
     Args:
-        tools: What it works with.
+        tools: Its dependencies.
         deep_store: Deep storage.
-        buffer_ms: A segment is deleted when it was unused for so long: until then it can be brought
-            back. Longer than queries take, which may have begun before it was marked.
-        interval_ms: How often it is due.
-        clocks_apart_ms: The clocks of two overlords differ by less than this.
+        buffer_ms: Time for which a segment must have been unused. Until then it can be marked used
+            again. Longer than queries take that started before it was marked unused.
+        interval_ms: Period of the duty.
+        clocks_apart_ms: Upper bound of the difference between the clocks of two overlords.
     """
 
     name = "killer"
@@ -78,28 +78,28 @@ class KillerDuty:
         self._buffer_ms = buffer_ms
         self._clocks_apart_ms = clocks_apart_ms
         self.interval_ms = interval_ms
-        # Whose locks are not known to be released.
+        # Lock holders whose locks may not be released yet.
         self._holders: dict[str, LockTask] = {}
-        # Where the next portion begins: what cannot be had now must not keep others waiting.
+        # Start of the next portion, so that segments that cannot be locked do not block others.
         self._after: SegmentRow | None = None
 
     def run(self) -> None:
-        """Do one round; what fails is left for the next. Raises as `kill`."""
+        """Run one round; the next round retries what failed. Raises as `kill`."""
         report = self.kill()
         if report != KillReport():
-            _log.info("deleted what was unused for long: %s", report)
+            _log.info("deleted segments that were unused for long: %s", report)
 
     def kill(self) -> KillReport:
-        """Do one round and tell what it did.
+        """Run one round and return its counts.
 
         Raises:
             Unavailable: The metadata store does not answer.
-            Closed: This overlord does not lead any more.
-            Fenced: Another overlord leads by now.
+            Closed: This overlord no longer leads.
+            Fenced: Another overlord leads now.
         """
         for holder in list(self._holders.values()):
             self._release(holder)
-        # Asked first: a task that begins later reads and lists nothing that was unused before.
+        # Read first: a task that starts later neither reads nor lists segments unused before.
         due_ms = self._tools.clock.now_ms() - self._buffer_ms
         before_ms = before_all_tasks(self._metadata, due_ms, self._clocks_apart_ms)
         done = KillReport()
@@ -111,11 +111,11 @@ class KillerDuty:
             for datasource, found in _by_datasource(rows).items():
                 done = done.plus(self._kill_of(datasource, found, before_ms))
             if self._after is None:
-                break  # What could not be had now is asked for again in the next round.
+                break  # The next round retries segments that could not be locked now.
         return done
 
     def _kill_of(self, datasource: str, found: Sequence[SegmentRow], before_ms: int) -> KillReport:
-        """Delete segments of a datasource, but for those where somebody else deletes."""
+        """Delete segments of a datasource, except where another task deletes."""
         name = f"killer_{datasource}_{self._tools.new_token()}"
         holder = LockTask(name, name, datasource, PRIORITY, embedded_killer=True)
         self._holders[name] = holder
@@ -135,7 +135,7 @@ class KillerDuty:
         return KillReport(rows, files)
 
     def _lock(self, holder: LockTask, intervals: Sequence[Interval]) -> list[Interval]:
-        """Lock what can be had: stretches, and time chunks of those where somebody deletes."""
+        """Acquire the available locks: on whole intervals, or on chunks where others delete."""
         stretches = condensed(intervals)
         had = self._acquire(holder, stretches)
         refused = [one for one in stretches if one not in had]

@@ -1,8 +1,8 @@
-"""Segments that newer ones hide for ever: found stretch by stretch, and marked unused.
+"""Marks segments unused that newer ones hide permanently.
 
-Owns where is looked: everywhere at first, later where segments came since. Segments that went hide
-nothing, so that they are no reason to look. What is marked was found hidden at a revision after
-which no segment changed; where one did, it is looked again.
+Searches everywhere at first, later only where segments were added; removed segments hide nothing,
+so they cause no search. A segment is marked only if no segment of its interval changed
+since the revision at which it was found hidden; otherwise the interval is searched again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# So many places one by one take longer than a look at everything.
+# Above this number of intervals, a search of everything is faster.
 _PLACES_MAX: Final = 1_000
 _TRIES: Final = 3
 
@@ -41,11 +41,11 @@ class Overshadowed:
         self._looked_at = -1
 
     def mark(self) -> int:
-        """Mark those unused that can be found now; return how many.
+        """Mark hidden segments unused; return their number.
 
         Raises:
             Unavailable: The metadata store does not answer.
-            Fenced: Another overlord leads by now.
+            Fenced: Another overlord leads now.
         """
         revision, places = self._metadata.survey.look(self._places)
         marked, everywhere = 0, True
@@ -59,7 +59,7 @@ class Overshadowed:
         return marked
 
     def _places(self, overview: Overview) -> tuple[int, list[tuple[str, Interval | None]]]:
-        """Return where to look, and the revision that has then been looked at."""
+        """Return the intervals to search and the current revision."""
         revision = overview.revision
         if revision == self._looked_at:
             return revision, []
@@ -71,12 +71,12 @@ class Overshadowed:
         return revision, [(name, None) for name in overview.datasources()]
 
     def _mark_within(self, datasource: str, interval: Interval) -> int | None:
-        """Mark what is hidden within a time; None if that could not be found out."""
+        """Mark hidden segments within an interval; None if they could not be determined."""
         for _ in range(_TRIES):
             try:
                 found = self._metadata.survey.look(partial(_hidden, datasource, interval))
             except (InvalidRequest, Conflict) as error:
-                _log.warning("what newer segments of %s hide is not known: %s", datasource, error)
+                _log.warning("cannot find overshadowed segments of %s: %s", datasource, error)
                 return None
             revision, ids = found
             if not ids:
@@ -93,9 +93,9 @@ def _crowded(datasource: str, within: Interval | None, overview: Overview) -> It
 
 
 def _hidden(datasource: str, interval: Interval, overview: Overview) -> tuple[int, list[str]]:
-    """Return the revision, and what is hidden then within a time.
+    """Return the revision and the ids of segments that are hidden within an interval.
 
-    Of what lies across the ends of the time, a part is never seen to be hidden.
+    A segment that crosses an end of the interval is never reported as hidden.
     """
     timeline = Timeline.of(outlined(overview.texts(datasource, interval)))
     hidden = timeline.find_fully_overshadowed()

@@ -1,4 +1,4 @@
-"""Retention: segments that the rules drop are marked unused. Their files stay until a kill task."""
+"""Retention: marks segments unused that the rules drop. Their files stay until a kill task."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _log = logging.getLogger(__name__)
 
 
 class RetentionDuty:
-    """Applies the rules. On its lane.
+    """Applies the retention rules. On its lane.
 
     Args:
-        metadata: Holds segments and rules.
-        clock: Tells how old segments are.
-        interval_ms: How often it is due.
+        metadata: The store of segments and rules.
+        clock: Measures the age of segments.
+        interval_ms: Period of the duty.
     """
 
     name = "retention"
@@ -38,7 +38,7 @@ class RetentionDuty:
         self.interval_ms = interval_ms
 
     def run(self) -> None:
-        """Mark unused what the rules drop now.
+        """Mark segments unused that the rules drop now.
 
         Raises:
             Unavailable: The metadata store does not answer.
@@ -57,14 +57,14 @@ class RetentionDuty:
 
 
 class ChangedRules:
-    """Has rules that were changed applied within seconds: who sets them looks at what they do.
+    """Applies changed rules within seconds, because users watch the effect of a change.
 
-    Looking whether they were costs one statement; applying them takes all time chunks. On its lane.
+    Detecting a change takes one statement, applying the rules reads all time chunks. On its lane.
 
     Args:
-        metadata: Holds the rules.
-        retention: Applies them.
-        interval_ms: How often it is due.
+        metadata: The store of the rules.
+        retention: Applies the rules.
+        interval_ms: Period of the duty.
     """
 
     name = "changed rules"
@@ -78,12 +78,12 @@ class ChangedRules:
         self.interval_ms = interval_ms
 
     def run(self) -> None:
-        """Apply the rules unless they are as they were; those that could not be stay to be applied.
+        """Apply the rules if they changed; after a failure the next round applies them.
 
         Raises:
             Unavailable: The metadata store does not answer.
         """
-        # Before they are applied: what is changed meanwhile is seen the next time.
+        # Read before they are applied, so that a change in between is detected the next time.
         stored = self._metadata.rules.every()
         if stored != self._applied:
             self._retention.run()
@@ -93,12 +93,12 @@ class ChangedRules:
 def dropped(
     chunks: Iterable[tuple[str, int, int]], rules: Mapping[str, Sequence[Rule]], now_ms: int
 ) -> list[tuple[str, Interval]]:
-    """Return the time chunks whose segments are to be dropped. Pure.
+    """Return the time chunks whose segments the rules drop. Pure.
 
     Args:
         chunks: Datasources, starts and ends of used segments.
-        rules: Of each datasource, and of all under ``_default``, which are tried after its own.
-        now_ms: The time.
+        rules: Rules by datasource; those under ``_default`` apply to all, after its own.
+        now_ms: The current time.
     """
     default = rules.get(DEFAULT_RULES, ())
     of_datasource = {name: (*own, *default) for name, own in rules.items()}
@@ -111,19 +111,19 @@ def dropped(
 
 
 def _droppable(rules: Mapping[str, Sequence[Rule]]) -> list[str] | None:
-    """Return the datasources that a rule may drop anything of; None: all may be."""
+    """Return the datasources of which a rule may drop segments; None: all."""
     dropping = [name for name, own in rules.items() if any(can_drop(rule) for rule in own)]
     return None if DEFAULT_RULES in dropping else dropping
 
 
 def _readable(stored: Mapping[str, RuleRow]) -> dict[str, tuple[Rule, ...]]:
-    """Return the rules of each datasource; of one whose rules make no sense everything is kept."""
+    """Return the rules of each datasource; invalid rules are replaced by keeping everything."""
     keep = parse_rules([{"type": "loadForever"}])
     rules = {}
     for name, row in stored.items():
         try:
             rules[name] = parse_rules([dict(rule) for rule in row.rules])  # type: ignore[arg-type]  # it was stored as JSON
         except InvalidRequest as error:
-            _log.error("the rules of %s cannot be read, so nothing is dropped: %s", name, error)
+            _log.error("the rules of %s are invalid, so nothing is dropped: %s", name, error)
             rules[name] = keep
     return rules

@@ -1,1 +1,1 @@
-"""Active tasks, as the task queue keeps them: how they come, are compared, and end."""
+"""The task queue's entries for active tasks: admission, comparison with the store, ends."""

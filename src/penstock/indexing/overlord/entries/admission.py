@@ -1,4 +1,4 @@
-"""What a task must be like to be added to the queue, and what is stored of it. Pure."""
+"""Validation of new tasks, and the rows that are stored for them. Pure."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 def new_row(task: TaskSpec, now_ms: int, *, payload_bytes_max: int) -> TaskRow:
-    """Return what is stored of a new task.
+    """Return the row to store for a new task.
 
     Raises:
-        InvalidRequest: Its id cannot name a folder, it is too large, or its context does not give
-            it the locks that it needs.
+        InvalidRequest: Its id is not valid as a folder name, it is too large, or its context does
+            not give it the locks that it needs.
     """
     check_stored_name(task.id, TASK, place="id")
     check_not_taken(task.id, TASK, place="id")
@@ -35,12 +35,12 @@ def new_row(task: TaskSpec, now_ms: int, *, payload_bytes_max: int) -> TaskRow:
     payload = task.to_json()
     try:
         size = len(orjson.dumps(payload))
-    except TypeError as error:  # A number from YAML may be larger than any of JSON's.
+    except TypeError as error:  # A number in YAML may exceed the range of JSON numbers.
         raise InvalidRequest(f"task {task.id} cannot be written as JSON: {error}") from None
     if size > payload_bytes_max:
         raise InvalidRequest(
-            f"task {task.id} has {size} bytes, more than the {payload_bytes_max} that a task may"
-            " have: name fewer files in it, or set a larger --task-payload-size"
+            f"task {task.id} has {size} bytes, the maximum is {payload_bytes_max}:"
+            " name fewer files in it, or set a larger --task-payload-size"
         )
     return TaskRow(
         id=task.id,
@@ -53,7 +53,7 @@ def new_row(task: TaskSpec, now_ms: int, *, payload_bytes_max: int) -> TaskRow:
 
 
 def with_context(task: TaskSpec, context: Mapping[str, JsonValue]) -> TaskSpec:
-    """Return a task that has what a context says where its own says nothing else."""
+    """Return a task whose context is extended by defaults."""
     said = with_defaults(task.context, context)
     if said == task.context or not isinstance(task, SpecModel):
         return task
@@ -61,5 +61,5 @@ def with_context(task: TaskSpec, context: Mapping[str, JsonValue]) -> TaskSpec:
 
 
 def taken(task_id: str) -> Conflict:
-    """Return the error of a task whose id another one has."""
-    return Conflict(f"task {task_id!r} exists already: give the new one another id")
+    """Return the error for a task whose id is already in use."""
+    return Conflict(f"task {task_id!r} already exists: give the new one another id")

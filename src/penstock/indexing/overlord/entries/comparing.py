@@ -1,8 +1,8 @@
-"""The tasks as the metadata store has them: read at the start of a term, compared from then on.
+"""The tasks in the metadata store: read at the start of a term, compared periodically afterwards.
 
-State of the overlord's mailbox; to compare, the store is read on a lane. What it counts as active
-counts. Owns which tasks ended during a look, so that one that was read before its end does not come
-back.
+State of the overlord's mailbox; a comparison reads the store on a lane. The store is authoritative
+for which tasks are active. Records the tasks that end during a comparison, so that a task that was
+read before its end is not added again.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _Stored: TypeAlias = Mapping[str, TaskRow | None]
-"""The stored active tasks by id, the oldest first; whole only those that were not known."""
+"""The stored active tasks by id, oldest first; rows only of those that were unknown."""
 
 
 class StoredTasks:
-    """The stored tasks; one look at them at a time. On the overlord's mailbox.
+    """The stored tasks; one comparison at a time. On the overlord's mailbox.
 
     Args:
         metadata: The store.
-        calls: Runs the looks.
-        table: The entries that they are compared with.
-        came: Told of an entry, not in the table yet, of a task that only the store knew of.
-        gone: Told of an entry whose task is active in the store no more.
-        compared: Told at the end of each comparison.
+        calls: Runs the comparisons.
+        table: The entries to compare with.
+        came: Called with a new entry, not in the table yet, for a task that only the store knew.
+        gone: Called with an entry whose task is no longer active in the store.
+        compared: Called at the end of each comparison.
     """
 
     def __init__(
@@ -63,11 +63,11 @@ class StoredTasks:
         self._stopped = False
 
     def stop(self) -> None:
-        """Tell nothing any more."""
+        """Stop all callbacks."""
         self._stopped = True
 
     def take_over(self) -> list[tuple[Entry, str | None]]:
-        """Return entries of all active tasks, the oldest first, and which worker may have each.
+        """Return entries of all active tasks, oldest first, each with the worker that may have it.
 
         Raises:
             Unavailable: The metadata store does not answer.
@@ -81,7 +81,7 @@ class StoredTasks:
         return taken
 
     def look(self) -> None:
-        """Compare the entries with the store, unless a look is under way."""
+        """Compare the entries with the store, unless a comparison is running."""
         if self._stopped or self._ended is not None:
             return
         self._ended = set()
@@ -90,7 +90,7 @@ class StoredTasks:
         def done(stored: _Stored) -> None:
             ended, self._ended = self._ended or set(), None
             if not self._stopped:
-                # One that was here and ended meanwhile was read as one that is not known.
+                # Ignore the rows of tasks that ended during the comparison.
                 rows = {i: None if i in ended else row for i, row in stored.items()}
                 self._compare(rows, since)
 
@@ -101,7 +101,7 @@ class StoredTasks:
         self._calls.call("tasks", self._read, done, failed)
 
     def task_ended(self, task_id: str) -> None:
-        """A task ended here: a look under way does not count for it."""
+        """A task ended: a running comparison ignores it."""
         if self._ended is not None:
             self._ended.add(task_id)
 
@@ -109,7 +109,7 @@ class StoredTasks:
         tasks, index = self._metadata.tasks, self._table.index
         ids = tasks.active_ids()
         found = tasks.rows_of([i for i in ids if index.get(i) is None])
-        # What ended between the two queries is not taken up any more.
+        # A task that ended between the two queries is not added.
         unknown = {row.id: row for row in found if row.active}
         return {i: unknown.get(i) for i in ids}
 
@@ -126,17 +126,17 @@ class StoredTasks:
         try:
             entry = self._entry_of(row)
         except (Unavailable, NotFound) as error:
-            _log.warning("task %s is looked at later: %s", row.id, error)
+            _log.warning("task %s is taken over later: %s", row.id, error)
             return
         if entry is not None:
             self._came(entry)
 
     def _entry_of(self, row: TaskRow) -> Entry | None:
-        """Return a task's entry; None if it cannot be read, which is stored as its failure."""
+        """Return a task's entry; None if its payload is invalid, which is stored as its failure."""
         try:
             task = parse_task(dict(row.payload))
         except InvalidRequest as error:
-            _log.error("task %s cannot be read and is given up: %s", row.id, error)
+            _log.error("task %s is invalid and fails: %s", row.id, error)
             status = {"errorMsg": f"its payload cannot be read: {error}"}
             self._metadata.tasks.set_status(row.id, TaskState.FAILED, status)
             return None

@@ -1,8 +1,8 @@
-"""Ends of tasks on their way into the metadata store, and what goes with a task that ended.
+"""Ends of tasks: stores them in the metadata store, then cleans up after the tasks.
 
-State of the overlord's mailbox. Owns the ends that are not stored yet: all that are heard of until
-then share a transaction, which is tried again until it succeeds. Invariant: nothing of a task is
-let go before its end is stored.
+State of the overlord's mailbox. Owns the ends that are not stored yet: all that are waiting share a
+transaction, which is retried until it succeeds. Invariant: a task's end is stored before its locks
+and its entry are released.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ _STORE: Final = "store the ends of tasks"
 
 
 class TaskEnds:
-    """The ends. On the overlord's mailbox.
+    """Ends of tasks that are to be stored. On the overlord's mailbox.
 
     Args:
-        metadata: Where they are stored.
+        metadata: The metadata store.
         processor: The mailbox.
-        clock: Tells when a task ended.
-        events: Told of an end that another one had come before.
-        retry_ms: How long to wait when the store does not answer.
-        worker_of: Returns which worker has a task.
-        stored: Told of each end once it is stored.
+        clock: Time at which a task ended.
+        events: Reports an end that came after another one.
+        retry_ms: Delay before a retry when the store does not answer.
+        worker_of: Returns the worker of a task.
+        stored: Called for each end once it is stored.
 
     Attributes:
-        waits: The wait for the metadata store, if ends cannot be stored; any thread may read it.
+        waits: The wait for the metadata store, if ends cannot be stored; readable by any thread.
     """
 
     def __init__(
@@ -72,17 +72,17 @@ class TaskEnds:
         self._worker_of = worker_of
         self._stored = stored
         self._unstored: dict[str, Entry] = {}
-        self._storing = False  # a mail or a timer will store them
+        self._storing = False  # A mail or a timer will store them.
         self._stopped = False
 
     def stop(self) -> None:
-        """Store nothing any more."""
+        """Stop storing."""
         self._stopped = True
 
     def soon(self, ends: Sequence[tuple[Entry, TaskEnd]]) -> None:
-        """Store ends with all others that are heard of until then; later, if nobody answers.
+        """Store ends soon, together with all others reported until then, with retries.
 
-        The first end of an entry stands.
+        The first end of an entry is kept.
         """
         for entry, end in ends:
             if entry.end is None:
@@ -90,18 +90,18 @@ class TaskEnds:
                 self._unstored[end.task_id] = entry
         if self._unstored and not self._storing:
             self._storing = True
-            with suppress(Closed):  # The overlord ends, and the next one hears of them.
+            with suppress(Closed):  # The overlord stops; the next one gets the ends from workers.
                 self._processor.main_executor.execute(self._store_all, "store ends")
 
     def forget(self, task_id: str) -> None:
-        """Do not store a task's end: there is nothing of it any more."""
+        """Do not store a task's end: the task was removed."""
         self._unstored.pop(task_id, None)
 
     def store(self, ends: Sequence[tuple[Entry, TaskEnd]]) -> None:
-        """Store ends with one transaction, now; `stored` is not told.
+        """Store ends in one transaction, now, without calling `stored`.
 
         Raises:
-            Unavailable: The metadata store does not answer; none is stored.
+            Unavailable: The metadata store does not answer; no end is stored.
         """
         changes: list[tuple[str, str, JsonObject | None]] = []
         for entry, end in ends:
@@ -141,20 +141,20 @@ class TaskEnds:
 
 
 def _storable(error: str) -> str:
-    """Return a worker's words in a form that any store takes.
+    """Return a worker's error message in a form that any store accepts.
 
-    They may name a file whose name is no text; and one end that is refused holds up all others.
+    It may name a file whose name is not valid text, and one refused end would delay all others.
     """
     return error[:_ERROR_CHARACTERS_MAX].encode(errors="replace").decode()
 
 
 class Leavings:
-    """What a task that ended leaves: its locks, and what only these gave a meaning.
+    """Clean-up after ended tasks: their locks, and data that belongs to the locks.
 
     Args:
         metadata: The metadata store.
         lockboxes: The locks.
-        calls: Brings their answers.
+        calls: Runs the calls and delivers their results.
     """
 
     def __init__(self, metadata: MetadataStore, lockboxes: Lockboxes, calls: Calls) -> None:
@@ -164,11 +164,11 @@ class Leavings:
         self._stopped = False
 
     def stop(self) -> None:
-        """Clear away nothing any more."""
+        """Stop cleaning up."""
         self._stopped = True
 
     def clear(self, task: TaskSpec) -> None:
-        """Have its locks released, then delete what they kept, on the datasource's lane."""
+        """Release a task's locks, then delete their data, on the datasource's lane."""
         with suppress(Closed):
             self._calls.watch(
                 self._lockboxes.remove(lock_task(task)), self._released(task), _not_released
@@ -182,7 +182,7 @@ class Leavings:
 
             def work() -> None:
                 if removal.had_replace_lock:
-                    # An append may have left it something after its end was stored.
+                    # An append may have added an upgrade after the task's end was stored.
                     self._metadata.upgrades.forget([task.id])
                 if allocator is not None:
                     self._metadata.segments.delete_pending(task.datasource, allocator_id=allocator)
@@ -191,8 +191,8 @@ class Leavings:
                 lane_of(task.datasource),
                 work,
                 lambda _none: None,
-                # The janitor frees them some hours later.
-                lambda error: _log.info("what task %s left is kept: %s", task.id, error),
+                # The janitor deletes it some hours later.
+                lambda error: _log.info("data of ended task %s stays for now: %s", task.id, error),
             )
 
         return forget

@@ -1,4 +1,4 @@
-"""One active task, as the task queue remembers it."""
+"""Entry of an active task in the task queue."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Stage(Enum):
-    """How far an entry is: asking or waiting for locks, or handed to the runner."""
+    """Stage of an entry: acquiring its locks, or handed to the runner."""
 
     WAITING = "waiting"
     HANDED = "handed"
@@ -20,11 +20,11 @@ class Stage(Enum):
 
 @dataclass(slots=True)
 class Entry:
-    """One active task; `end` is set while its end is not stored yet.
+    """An active task; `end` is set while its end is not stored yet.
 
     Attributes:
-        handed_ms: When it had its locks first, None before that or if a former overlord saw it.
-        running_ms: When it ran first, likewise.
+        handed_ms: When it first had its locks; None before that, or if that was in another term.
+        running_ms: When it first ran; likewise None.
     """
 
     task: TaskSpec

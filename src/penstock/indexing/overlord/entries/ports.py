@@ -1,4 +1,4 @@
-"""What the task queue is given and set to."""
+"""Ports and options of the task queue."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TaskQueueOptions:
-    """How the task queue behaves.
+    """Options of the task queue.
 
     Attributes:
-        max_tasks: No more active tasks than this.
-        payload_bytes_max: No task whose JSON is larger than this.
-        storage_sync_interval_ms: How often the entries are compared with the metadata store.
-        retry_ms: How long to wait before something that the store did not take is tried again.
-        context: What new tasks have in their context where they say nothing else.
-        runner: How workers are treated.
+        max_tasks: Maximum number of active tasks.
+        payload_bytes_max: Maximum size of a task's JSON, in bytes.
+        storage_sync_interval_ms: Interval of the comparisons with the metadata store.
+        retry_ms: Delay before a retry after a failure of the store.
+        context: Default context of new tasks.
+        runner: Options of the runner.
     """
 
     max_tasks: int = 20_000
@@ -43,7 +43,7 @@ class TaskQueueOptions:
 
 @dataclass(frozen=True, slots=True)
 class QueuePorts:
-    """What the task queue works with."""
+    """Dependencies of the task queue."""
 
     metadata: MetadataStore
     lockboxes: Lockboxes

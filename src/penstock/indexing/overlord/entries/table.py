@@ -1,7 +1,7 @@
-"""The entries of the task queue by id, and the index that shows them to other threads.
+"""The entries of the task queue by id, and the index that publishes them to other threads.
 
-State of the overlord's mailbox, but for `index`. Does not own how far an entry is: it shows what it
-is told. Invariant: a task is in the table exactly as long as the index shows it.
+State of the overlord's mailbox, except for `index`. The progress of an entry is set by others.
+Invariant: a task is in the table exactly as long as it is in the index.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class EntryTable:
-    """The table. On the overlord's mailbox.
+    """The entries by id. On the overlord's mailbox.
 
     Attributes:
-        index: What it shows; any thread.
+        index: Thread-safe view of the entries.
     """
 
     def __init__(self) -> None:
@@ -37,11 +37,11 @@ class EntryTable:
         return task_id in self._entries
 
     def next_number(self) -> int:
-        """Count a moment: entries made from now on have larger numbers."""
+        """Return the next number: entries created from now on have larger ones."""
         return next(self._numbers)
 
     def make(self, task: TaskSpec, created_ms: int) -> Entry:
-        """Return an entry for a task; it is in the table once it is put there."""
+        """Return an entry for a task; `put` adds it to the table."""
         return Entry(task, created_ms, self.next_number())
 
     def get(self, task_id: str) -> Entry | None:
@@ -49,26 +49,26 @@ class EntryTable:
         return self._entries.get(task_id)
 
     def unended(self, task_id: str) -> Entry | None:
-        """Return the entry of a task of whose end nothing is heard, None if there is none."""
+        """Return the entry of a task, None if the task is not active or its end was reported."""
         entry = self._entries.get(task_id)
         return None if entry is None or entry.end is not None else entry
 
     def all(self) -> list[Entry]:
-        """Return the entries, the oldest first; costs a copy."""
+        """Return a copy of the entries, oldest first."""
         return list(self._entries.values())
 
     def worker_of(self, task_id: str) -> str | None:
-        """Return which worker has a task, as last shown."""
+        """Return the worker of a task, from the index."""
         active = self.index.get(task_id)
         return None if active is None else active.worker
 
     def put(self, entry: Entry, item: Item | None) -> None:
-        """Put an entry in, and show how far it is: by its stage, or what the runner has of it."""
+        """Add or update an entry; its progress is the runner's item, if any, else its stage."""
         self._entries[entry.task.id] = entry
         self.index.put(_shown(entry, item))
 
     def remove(self, task_id: str) -> None:
-        """Take an entry out; an unknown one is fine."""
+        """Remove an entry; unknown ids are ignored."""
         self._entries.pop(task_id, None)
         self.index.remove(task_id)
 

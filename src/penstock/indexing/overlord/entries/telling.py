@@ -1,7 +1,7 @@
-"""What is told of tasks as they go through the queue: how long they wait and run, how they end.
+"""Metrics of tasks: how long they wait and run, and how they end.
 
-State of the overlord's mailbox. Times are of this term: of a task that a former overlord handed
-over nobody here knows when it began, so its end is counted, and no time of it is told.
+State of the overlord's mailbox. Times are measured in this term only: for a task that a former
+overlord handed over, only the end is counted, because its start is unknown.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from penstock.indexing.ports import TaskState
 
 PERIOD_MS: Final = 60_000
-"""How often counts are told."""
+"""Interval at which counts are reported."""
 
 
 class TaskTimes:
-    """The times and counts. On the overlord's mailbox.
+    """Reports times and counts of tasks. On the overlord's mailbox.
 
     Args:
-        events: Where they go.
-        clock: The time.
+        events: Receives the metrics.
+        clock: The clock.
     """
 
     def __init__(self, events: Events, clock: Clock) -> None:
@@ -37,26 +37,26 @@ class TaskTimes:
         self._ends: Counter[tuple[TaskState, str]] = Counter()
 
     def handed(self, entry: Entry) -> None:
-        """A task has its locks; only the first time is told."""
+        """A task has its locks; reported the first time only."""
         if entry.handed_ms is None:
             entry.handed_ms = self._clock.now_ms()
             self._tell("task/waiting/time", entry.handed_ms - entry.created_ms, entry)
 
     def runs(self, entry: Entry) -> None:
-        """A task runs at a worker; only the first time is told."""
+        """A task runs at a worker; reported the first time only."""
         if entry.handed_ms is not None and entry.running_ms is None:
             entry.running_ms = self._clock.now_ms()
             self._tell("task/pending/time", entry.running_ms - entry.handed_ms, entry)
 
     def ended(self, entry: Entry, state: TaskState) -> None:
-        """A task has ended, and that is stored."""
+        """A task's end has been stored."""
         self._ends[state, entry.task.datasource] += 1
         if entry.running_ms is not None:
             took_ms = self._clock.now_ms() - entry.running_ms
             self._tell("task/run/time", took_ms, entry, taskStatus=str(state))
 
     def count(self, active: Mapping[RunnerState, int]) -> None:
-        """Tell how many tasks are how far, and how many ended since this was told last."""
+        """Report the number of tasks in each state, and the ends since the last report."""
         for state in (RunnerState.WAITING, RunnerState.PENDING, RunnerState.RUNNING):
             self._events.measured(f"task/{state.lower()}/count", active.get(state, 0))
         for (end, datasource), number in self._ends.items():
@@ -67,7 +67,7 @@ class TaskTimes:
         task = entry.task
         self._events.measured(
             metric,
-            max(took_ms, 0),  # Wall clocks may go back.
+            max(took_ms, 0),  # The wall clock may be set back.
             taskId=task.id,
             taskType=task.type,
             groupId=task.group_name,

@@ -1,1 +1,1 @@
-"""The runner: which workers there are, which task is where, and what becomes of both."""
+"""The runner: tracks the workers and assigns tasks to them."""

@@ -1,7 +1,7 @@
-"""Workers on which task after task fails: they get no more for a while.
+"""Blacklist of workers on which tasks fail repeatedly: they get no tasks for a while.
 
-Pure: told of ends and times. Invariant: at most a share of the workers is listed, so that a fault
-of the tasks themselves does not take all workers away.
+Pure: callers pass task ends and times. Invariant: at most a share of the workers is blacklisted, so
+that a fault of the tasks themselves does not exclude all workers.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class BlacklistOptions:
-    """When a worker is listed.
+    """Conditions for blacklisting a worker.
 
     Attributes:
-        failures_max: Failures in a row that a worker may have.
-        backoff_ms: How long it gets no tasks.
-        workers_max_percent: Share of the workers that may be listed.
+        failures_max: Consecutive failures that are tolerated on a worker.
+        backoff_ms: Time for which a blacklisted worker gets no tasks.
+        workers_max_percent: Maximum share of blacklisted workers.
     """
 
     failures_max: int = 5
@@ -25,10 +25,10 @@ class BlacklistOptions:
 
 
 class Blacklist:
-    """The list.
+    """The blacklisted workers and the failures of all workers.
 
     Args:
-        options: When a worker is listed.
+        options: Conditions for blacklisting.
     """
 
     def __init__(self, options: BlacklistOptions) -> None:
@@ -37,12 +37,12 @@ class Blacklist:
         self._until_s: dict[str, float] = {}
 
     def succeeded(self, worker: str) -> None:
-        """A task of the worker succeeded: whatever was wrong is over."""
+        """A task of the worker succeeded: remove the worker from the list."""
         self._failures.pop(worker, None)
         self._until_s.pop(worker, None)
 
     def failed(self, worker: str, now_s: float, workers: int) -> bool:
-        """A task failed at one of so many workers; return whether the worker is listed by that."""
+        """A task failed at one of `workers`; return whether this blacklists the worker."""
         self.expire(now_s)
         count = self._failures[worker] = self._failures.get(worker, 0) + 1
         share = workers * self._options.workers_max_percent / 100
@@ -56,15 +56,15 @@ class Blacklist:
         return True
 
     def expire(self, now_s: float) -> None:
-        """Let go of those whose time is over; they begin to count anew."""
+        """Remove workers whose time is over; their failures are counted from zero."""
         for worker in [worker for worker, until_s in self._until_s.items() if until_s <= now_s]:
             self.succeeded(worker)
 
     def until_s(self, worker: str, now_s: float) -> float | None:
-        """Return until when a worker is listed, None if it is not."""
+        """Return until when a worker is blacklisted, None if it is not."""
         until_s = self._until_s.get(worker)
         return until_s if until_s is not None and until_s > now_s else None
 
     def forget(self, worker: str) -> None:
-        """The worker is gone."""
+        """The worker no longer exists."""
         self.succeeded(worker)

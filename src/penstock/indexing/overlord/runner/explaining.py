@@ -1,4 +1,4 @@
-"""Why a pending task has no worker: what each worker has against it. Pure."""
+"""Explains why a pending task has no worker: the reason of each worker. Pure."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _NAMES_MAX: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class SlotReason:
-    """What one worker has against a task.
+    """The reason why a worker cannot run a task.
 
     Attributes:
-        worker: The worker; empty if no worker comes into question.
-        reason: Why not this one.
-        task_ids: The tasks that have its slots.
+        worker: The worker; empty if no worker is eligible.
+        reason: Why the worker cannot run it.
+        task_ids: The tasks that occupy its slots.
     """
 
     worker: str
@@ -36,7 +36,7 @@ class SlotReason:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A worker with its tasks; `barred` says why it takes none at all now, empty if it does."""
+    """A worker with its tasks; `barred` is why it takes no tasks now, empty if it does."""
 
     candidate: Candidate
     task_ids: tuple[str, ...]
@@ -44,7 +44,7 @@ class Seen:
 
 
 def explain(task: Pending, workers: Sequence[Seen], rules: Rules) -> list[SlotReason]:
-    """Return what stands between a pending task and each worker; empty if nothing does."""
+    """Return why each worker cannot run a pending task; empty if one can."""
     if not workers:
         return [SlotReason("", "there is no worker: start one")]
     strategy = rules.strategy
@@ -60,7 +60,7 @@ def explain(task: Pending, workers: Sequence[Seen], rules: Rules) -> list[SlotRe
 
 
 def told(reasons: Sequence[SlotReason]) -> str:
-    """Return reasons as parts of a sentence, each once, with some of the workers that have it."""
+    """Return the distinct reasons as a sentence, with some of the workers of each."""
     workers: dict[str, list[str]] = {}
     for one in reasons:
         workers.setdefault(one.reason, []).append(one.worker)
@@ -79,11 +79,11 @@ def _nowhere(task: Pending, rules: Rules) -> str:
     if categories is not None:
         category = category_of(task.kind, categories)
         return (
-            f"there is no worker of the category {category!r}, which the worker config demands for"
+            f"there is no worker of category {category!r}, which the worker config requires for"
             f" {task.kind.type} of {task.kind.datasource}: start one, or change the worker config"
         )
     return (
-        f"there is no worker on the hosts that the worker config gives {task.kind.datasource}:"
+        f"there is no worker on the hosts that the worker config assigns to {task.kind.datasource}:"
         " start one, or change the worker config"
     )
 

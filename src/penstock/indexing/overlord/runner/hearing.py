@@ -1,10 +1,11 @@
-"""What workers say of their tasks: asked for, and put into the table.
+"""Synchronisation with the workers: polls their tasks and updates the table.
 
-On the overlord's mailbox; workers are called on lanes. What a worker's word does is the table of
-`reactions`. Which task goes to which worker is not its business. Invariants:
+On the overlord's mailbox; workers are called on lanes. `reactions` defines the reaction to a
+worker's report. Does not assign tasks to workers. Invariants:
 
-- each worker that is announced is asked again and again, one question at a time;
-- a worker that did not hear to stop a task is asked for everything next, and told again.
+- each announced worker is polled continuously, with one poll at a time;
+- after a request to stop a task fails, the worker's full report is requested and the request sent
+  again.
 """
 
 from __future__ import annotations
@@ -44,16 +45,16 @@ _log = logging.getLogger(__name__)
 
 
 class Hearing:
-    """Hears the workers.
+    """Polls the workers.
 
     Args:
-        table: What is known; what workers say changes it.
-        standing: Told who is announced, and how tasks ended where.
-        listener: Asked for tasks that only the queue knows.
-        calls: Where workers are called.
-        clock: Tells when a worker was heard.
-        options: How often and how long workers are asked.
-        heard: Called when something may go over to a worker now.
+        table: The known tasks, updated by workers' reports.
+        standing: Tracks announced workers and how tasks ended on each.
+        listener: Looks up tasks that are only in the queue.
+        calls: Calls workers on lanes.
+        clock: Time of the last answer of a worker.
+        options: Intervals and timeouts of the polls.
+        heard: Called when a task may be handed to a worker now.
     """
 
     def __init__(
@@ -77,11 +78,11 @@ class Hearing:
         self._stopped = False
 
     def stop(self) -> None:
-        """Hear nothing any more."""
+        """Stop polling."""
         self._stopped = True
 
     def look(self, directory: WorkerDirectory) -> None:
-        """List the workers, ask those that are not being asked, and give up those that are lost."""
+        """List the workers, poll those that are not being polled, and fail tasks of lost ones."""
         if self._stopped:
             return
         if not self._listing:
@@ -95,13 +96,13 @@ class Hearing:
                 self._table.end([(i, TaskState.FAILED, reason) for i in worker.items.values()])
 
     def ask_for_all(self, worker: Worker) -> None:
-        """Ask at once for everything: whether a task arrived must not wait for a long poll."""
+        """Request a full report at once: whether a task arrived must not wait for a long poll."""
         client, asked = worker.client, self._table.next_event()
         if client is None:
             return
 
         def done(report: WorkerReport) -> None:
-            # One that was forgotten meanwhile may be back under its name, as another `Worker`.
+            # The worker may have been removed and added again under its name, as another `Worker`.
             if self._stopped or self._table.workers.get(worker.name) is not worker:
                 return
             worker.heard(report, self._clock.monotonic_s())
@@ -110,19 +111,19 @@ class Hearing:
 
         def failed(error: PenstockError) -> None:
             _log.info("worker %s does not answer: %s", worker.name, error)
-            worker.resync = True  # The next answer will be everything.
+            worker.resync = True  # The next poll requests a full report.
 
         self._calls.call(f"worker-{worker.name}", client.report, done, failed)
 
     def dismiss(self, worker: Worker, task_id: str) -> None:
-        """Have a worker stop a task, or forget one that ended."""
+        """Have a worker stop a task, or delete one that ended."""
         client = worker.client
         if client is None:
             return
 
         def failed(error: PenstockError) -> None:
             _log.info("worker %s cannot end %s yet: %s", worker.name, task_id, error)
-            worker.resync = True  # It is in the next answer, and then asked for again.
+            worker.resync = True  # The task is in the next answer, which repeats the request.
 
         self._calls.call(
             f"worker-{worker.name}", lambda: client.shutdown(task_id), lambda _none: None, failed
@@ -146,7 +147,7 @@ class Hearing:
         self._changed()
 
     def _forget_workers_that_are_gone(self) -> None:
-        """A host of a cluster may have another name each time it starts."""
+        """Remove absent workers: a host of a cluster may have another name each time it starts."""
         announced, workers = self._standing.announced, self._table.workers
         for name, worker in list(workers.items()):
             if name not in announced and not worker.items and not worker.asking:
@@ -165,8 +166,8 @@ class Hearing:
             self._heard(worker, changes, asked, asked_s)
 
         def failed(error: PenstockError) -> None:
-            worker.asking = False  # It is asked again when the workers are listed next.
-            # Who was to tell everything is to do so still: it may have what is to be dismissed.
+            worker.asking = False  # It is polled again when the workers are listed next.
+            # A failed full report is requested again: the worker may have a task to dismiss.
             worker.resync = worker.resync or after == HistoryPlace()
             _log.info("worker %s does not answer: %s", worker.name, error)
 
@@ -220,7 +221,7 @@ class Hearing:
         self._table.end(ends)
 
     def _place(self, item: Item, worker: Worker) -> Place:
-        """Return where a task is, seen from a worker that announces it."""
+        """Return the place of a task relative to a worker that announces it."""
         place = item.place(worker.name)
         if place is not Place.ELSEWHERE or item.worker in self._standing.announced:
             return place
@@ -228,18 +229,18 @@ class Hearing:
         return place if other is not None and other.client is not None else Place.ABSENT
 
     def _take_over(self, item: Item, worker: Worker) -> None:
-        """Give a worker a task that is stored as another's, which is not known under its name."""
+        """Move a task to a worker if it is stored at one that is not known under its name."""
         task_id, former = item.task.id, item.worker or ""
-        _log.info("task %s of the worker %s is at the worker %s", task_id, former, worker.name)
+        _log.info("task %s of worker %s is at worker %s", task_id, former, worker.name)
         if (other := self._table.workers.get(former)) is not None:
             other.items.pop(task_id, None)
         try:
             self._listener.placed({task_id: worker.name})
         except PenstockError as error:
-            _log.warning("that task %s is at %s is not stored: %s", task_id, worker.name, error)
+            _log.warning("cannot store that task %s is at %s: %s", task_id, worker.name, error)
 
     def _belongs(self, item: Item, worker: Worker, told: WorkerTask) -> None:
-        """A worker says that it has a task."""
+        """Update a task that its worker reports as running."""
         location = told.location or item.location
         if item.phase is Phase.RUNNING and (item.location, item.waits) == (location, told.waits):
             return

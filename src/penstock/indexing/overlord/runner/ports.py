@@ -1,4 +1,4 @@
-"""What the runner is given, tells and is set to."""
+"""Ports and options of the runner."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RunnerOptions:
-    """How the runner behaves.
+    """Options of the runner.
 
     Attributes:
-        sync_interval_ms: How often the workers are listed, and how long a worker that had nothing
-            to say is left alone.
-        long_poll_ms: How long a question for changes may wait at a worker, at most.
-        worker_timeout_ms: A worker that did not answer for so long is lost, and its tasks failed.
-        handovers_max: Tasks that one worker is asked to take and has not said yes to.
+        sync_interval_ms: Interval at which the workers are listed, and the pause between polls of
+            a worker without changes.
+        long_poll_ms: Maximum time that a poll for changes waits at a worker.
+        worker_timeout_ms: Time without an answer after which a worker is lost and its tasks fail.
+        handovers_max: Maximum number of tasks sent to one worker that it has not accepted yet.
         parallel_slot_ratio: Share of a worker's slots for tasks of type `index_parallel`.
-        worker_version_min: Workers of an older version get no tasks.
-        blacklist: When a worker gets no more tasks for a while.
+        worker_version_min: Minimum version of workers that get tasks.
+        blacklist: Conditions for blacklisting a worker.
     """
 
     sync_interval_ms: int = 1_000
@@ -39,13 +39,13 @@ class RunnerOptions:
 
     @property
     def question_ms(self) -> int:
-        """How long a question waits: a worker that has nothing to say must not seem lost."""
+        """Waiting time of a poll, short enough that a worker without changes is not lost."""
         return min(self.long_poll_ms, self.worker_timeout_ms // 4)
 
 
 @dataclass(frozen=True, slots=True)
 class TaskEnd:
-    """How a task ended; `worker` is None for one that was with none."""
+    """How a task ended; `worker` is None for a task without a worker."""
 
     task_id: str
     state: TaskState
@@ -54,28 +54,28 @@ class TaskEnd:
 
 
 class RunnerListener(Protocol):
-    """The queue, as the runner sees it; on the mailbox thread."""
+    """The part of the queue that the runner uses. On the mailbox thread."""
 
     def wanted(self, task_id: str) -> TaskSpec | None:
         """Return a task that is active, whether or not the runner has it."""
         ...
 
     def placed(self, workers: Mapping[str, str | None]) -> None:
-        """Store which worker each task is about to be handed to; None: it waits for any again.
+        """Store the worker that each task is about to be handed to; None: it is pending again.
 
         Raises:
-            PenstockError: It cannot be stored: nothing may be handed over.
+            PenstockError: The workers cannot be stored: no task may be handed over.
         """
         ...
 
     def changed(self, task_id: str) -> None:
-        """Something that is shown of a task changed."""
+        """The state of a task changed."""
         ...
 
     def lost(self, worker: str, reason: str, tasks: int) -> None:
-        """A worker is lost, and so are its tasks; told once until it is heard again."""
+        """A worker is lost with its tasks; called once until the worker answers again."""
         ...
 
     def ended(self, ends: Sequence[TaskEnd]) -> None:
-        """Tasks have ended. The runner keeps them until it is told to drop them."""
+        """Tasks have ended. The runner keeps them until they are dropped."""
         ...

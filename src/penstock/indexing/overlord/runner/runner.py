@@ -1,13 +1,14 @@
-"""The runner: hands tasks to workers as these have slots.
+"""The runner: hands tasks to workers that have free slots.
 
-State of the overlord's mailbox; workers are called on lanes. It knows nothing of locks and stores
-nothing but which worker has a task, so that the next overlord does not hand it to another. Which
-worker gets what is decided by `selection`, what workers say is heard by `hearing`, and where each
-task is stands in the `table` that both work on. Invariants:
+State of the overlord's mailbox; workers are called on lanes. Knows no locks, and stores only the
+worker of each task, so that the next overlord does not hand it to another one. `selection` chooses
+the worker of a task, `hearing` polls the workers, and both work on the `table` of tasks.
+Invariants:
 
-- a task is handed to one worker; to another only if the first says that it does not have it;
-- of a task that was handed over no event is told twice, and none after its end;
-- no call waits for a worker, and an event costs what it changes, not what there is.
+- a task is handed to one worker; to another only after the first reports that it does not have it;
+- each event of a task that was handed over is reported once, and none after its end;
+- no call waits for a worker; the cost of an event depends on what it changes, not on the number of
+  tasks.
 """
 
 from __future__ import annotations
@@ -39,15 +40,15 @@ _log = logging.getLogger(__name__)
 
 
 class Runner:
-    """The runner. On the overlord's mailbox.
+    """Hands tasks to workers. On the overlord's mailbox.
 
     Args:
-        directory: Which workers there are.
-        lanes: Where workers are called.
+        directory: Lists the workers.
+        lanes: Lanes for calls to workers.
         processor: The overlord's mailbox.
-        clock: Tells when a worker is lost.
-        listener: Told what happens.
-        options: How the runner behaves.
+        clock: Measures the time since a worker's last answer.
+        listener: Notified of changes.
+        options: Its options.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class Runner:
         self._ticks: Timer | None = None
 
     def start(self) -> None:
-        """Begin to list and ask the workers."""
+        """Start to list and poll the workers."""
         self._ticks = self._timers.schedule_every(
             self._options.sync_interval_ms,
             lambda: self._hearing.look(self._directory),
@@ -86,51 +87,51 @@ class Runner:
         )
 
     def stop(self) -> None:
-        """Hand over and hear nothing any more; what runs goes on."""
+        """Stop handing over and polling; tasks continue."""
         self._stopped = True
         self._hearing.stop()
         if self._ticks is not None:
             self._ticks.cancel()
 
     def configure(self, config: WorkerConfig) -> None:
-        """Select workers in another way from now on."""
+        """Apply a new config for selecting workers."""
         self._rules = Rules(config.select_strategy, self._options.parallel_slot_ratio)
         self.hand_over()
 
     # Tasks
 
     def restore(self, task: TaskSpec, worker: str) -> None:
-        """Take a task that a former overlord may have handed to a worker.
+        """Add a task that a former overlord may have handed to a worker.
 
-        Whether it did is not known. A task that was handed over, and is not there any more, must
-        not begin again under its name: its successor may be reading already.
+        Whether it did is unknown. A task that was handed over and no longer exists at the worker
+        must not start again under its id, because its successor may already be reading.
         """
         self._table.restore(task, worker)
 
     def run(self, task: TaskSpec) -> None:
-        """Hand a task to a worker as one has a slot; one that it has already is left alone."""
+        """Hand a task to a worker once one has a slot; a task already in the runner is ignored."""
         if task.id not in self._table.items:
             self._table.wait(self._table.add(task))
         self.hand_over()
 
     def drop(self, task_id: str) -> None:
-        """Forget a task that ended; its worker is asked to stop or forget it too."""
+        """Delete a task that ended, also at its worker."""
         worker = self._table.drop(task_id)
         if worker is not None:
             self._hearing.dismiss(worker, task_id)
 
     def locate(self, task_id: str, location: TaskLocation) -> None:
-        """A peon says where it answers."""
+        """A peon reported its address."""
         item = self._table.items.get(task_id)
         if item is not None:
             self._table.locate(item, location)
 
     def item(self, task_id: str) -> Item | None:
-        """Return what the runner has of a task, None if it does not have it."""
+        """Return the runner's item of a task, None if there is none."""
         return self._table.items.get(task_id)
 
     def why(self, task_id: str) -> list[SlotReason]:
-        """Return what stands between a pending task and each worker."""
+        """Return why each worker cannot run a pending task."""
         item = self._table.items.get(task_id)
         if item is None or item.worker is not None:
             return []
@@ -142,7 +143,7 @@ class Runner:
         return explain(item.pending(), seen, self._rules)
 
     def workers(self) -> list[WorkerView]:
-        """Return what is known of the workers; lost ones are not among them."""
+        """Return views of the workers, without lost ones."""
         views = map(self._standing.view, self._table.workers.values())
         return [view for view in views if view is not None]
 
@@ -154,7 +155,7 @@ class Runner:
     # Handing over
 
     def hand_over(self) -> None:
-        """Place what waits where there is room: soon, for all that has changed until then."""
+        """Hand pending tasks to workers soon, in one round for all changes until then."""
         if not self._due and not self._stopped and len(self._table.pending):
             self._due = True
             self._executor.execute(self._hand_over, "hand tasks over")
@@ -166,14 +167,14 @@ class Runner:
         candidates = [
             worker.candidate(self._options.handovers_max)
             for worker in self._table.workers.values()
-            # First what costs least: most workers are full when tasks wait.
+            # The cheaper check first: most workers are full when tasks are pending.
             if len(worker.items) < worker.capacity and not self._standing.barred(worker)
         ]
         placed = place(self._table.pending, candidates, self._rules)
         if not placed:
             return
         try:
-            # First, so that the next overlord does not hand them to others.
+            # Stored first, so that the next overlord does not hand them to others.
             self._listener.placed({task.id: worker for task, worker in placed})
         except PenstockError as error:
             _log.warning("cannot store the workers of %s: %s", counted(len(placed), "task"), error)
@@ -197,7 +198,7 @@ class Runner:
         def failed(error: PenstockError) -> None:
             if not waits():
                 return
-            _log.info("worker %s did not take %s: %s", name, task.id, error)
+            _log.info("worker %s did not accept task %s: %s", name, task.id, error)
             if isinstance(error, InvalidRequest):
                 self._table.end(
                     [(item, TaskState.FAILED, f"the worker {name} refuses it: {error}")]

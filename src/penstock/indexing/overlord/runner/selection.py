@@ -1,10 +1,10 @@
-"""Which worker gets which task: a pure function of the pending tasks, the workers and the config.
+"""Assignment of pending tasks to workers: a pure function of tasks, workers and config.
 
-A batch of tasks is placed in one call. Tasks of one kind (type, datasource, supervisor) may go to
-the same workers; once a kind finds no room none of its other tasks is looked at, so a call costs
-what it places, not what waits. Invariants: no worker gets more than its slots and limits allow;
-tasks of one availability group never share a worker; of tasks that may go to the same workers the
-higher priority goes first, then the older.
+One call places a batch of tasks. Tasks of one kind (type, datasource, supervisor) may go to the
+same workers. Once a kind finds no free worker, its other tasks are skipped, so the cost of a call
+depends on the placed tasks, not on the pending ones. Invariants: no worker gets more than its slots
+and limits allow; tasks of one availability group never share a worker; of tasks that may go to the
+same workers the one with the higher priority goes first, then the older.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from penstock.indexing.overlord.runner.workerconfig import (
 
 
 class Kind(NamedTuple):
-    """What decides which workers may run a task."""
+    """Properties of a task that determine which workers may run it."""
 
     type: str
     datasource: str
@@ -33,7 +33,7 @@ class Kind(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A task that waits for a worker; `number` counts arrivals."""
+    """A task that waits for a worker; `number` gives the order of arrival."""
 
     id: str
     kind: Kind
@@ -43,23 +43,23 @@ class Pending:
 
     @property
     def order(self) -> tuple[int, int]:
-        """What comes first is handed over first."""
+        """Sort key: the smallest is handed over first."""
         return (-self.priority, self.number)
 
 
 @dataclass(slots=True)
 class Candidate:
-    """A worker that takes tasks, with what it has; the placing of a batch counts it up.
+    """A worker that takes tasks, with its load; placing a batch updates the load.
 
     Attributes:
         name: Its name.
-        host: Its host, with or without port, as an affinity may name it.
-        capacity: Its slots.
-        used: Slots that are taken.
+        host: Its host, with or without port, as in an affinity.
+        capacity: Number of its slots.
+        used: Number of occupied slots.
         category: Its category.
-        groups: Availability groups that it has.
-        used_by_type: Slots that are taken, by type of task.
-        room: Tasks that may be handed to it at this moment, at most.
+        groups: Availability groups of its tasks.
+        used_by_type: Number of occupied slots by type of task.
+        room: Maximum number of tasks that may be handed to it now.
     """
 
     name: str
@@ -73,11 +73,11 @@ class Candidate:
 
     @property
     def free(self) -> int:
-        """Slots that are free."""
+        """Number of free slots."""
         return self.capacity - self.used
 
     def take(self, task: Pending) -> None:
-        """Count a task in."""
+        """Add a task to the load."""
         self.used += 1
         self.room -= 1
         self.groups.add(task.availability_group)
@@ -86,13 +86,13 @@ class Candidate:
 
 
 class PendingTasks:
-    """Tasks that wait for a worker, in the order in which they are to be handed over."""
+    """Tasks that wait for a worker, in the order of handing over."""
 
     def __init__(self) -> None:
         self._kinds: dict[Kind, dict[int, dict[str, Pending]]] = {}
         self._tasks: dict[str, Pending] = {}
-        # Kinds and priorities whose tasks are to be sorted before they are looked at: many come
-        # back at once when workers give them back.
+        # Kinds and priorities whose tasks must be sorted before they are read: workers may return
+        # many tasks at once.
         self._unsorted: set[tuple[Kind, int]] = set()
 
     def __len__(self) -> int:
@@ -102,17 +102,17 @@ class PendingTasks:
         return task_id in self._tasks
 
     def add(self, task: Pending) -> None:
-        """Put a task in; one that is there already stays where it is."""
+        """Add a task; a task that is already present keeps its position."""
         if self._tasks.setdefault(task.id, task) is not task:
             return
         waiting = self._kinds.setdefault(task.kind, {}).setdefault(task.priority, {})
         newest = next(reversed(waiting.values()), task)
         waiting[task.id] = task
-        if newest.number > task.number:  # One that a worker gave back: it keeps its age.
+        if newest.number > task.number:  # A worker returned it: it keeps its age.
             self._unsorted.add((task.kind, task.priority))
 
     def remove(self, task_id: str) -> None:
-        """Take a task out; an unknown one is fine."""
+        """Remove a task; unknown ids are ignored."""
         task = self._tasks.pop(task_id, None)
         if task is None:
             return
@@ -125,11 +125,11 @@ class PendingTasks:
             del self._kinds[task.kind]
 
     def kinds(self) -> list[Kind]:
-        """Return the kinds of which tasks wait."""
+        """Return the kinds of the waiting tasks."""
         return list(self._kinds)
 
     def of_kind(self, kind: Kind) -> Iterator[Pending]:
-        """Yield the tasks of a kind in order; put nothing in or out meanwhile."""
+        """Yield the tasks of a kind in order; do not add or remove tasks meanwhile."""
         priorities = self._kinds.get(kind, {})
         for priority in sorted(priorities, reverse=True):
             if (kind, priority) in self._unsorted:
@@ -140,7 +140,7 @@ class PendingTasks:
 
 
 class Placed(NamedTuple):
-    """A task and the worker that gets it."""
+    """A task and its assigned worker."""
 
     task: Pending
     worker: str
@@ -148,11 +148,11 @@ class Placed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What the placing goes by.
+    """Rules for placing tasks.
 
     Attributes:
-        strategy: The dynamic worker config's.
-        parallel_slot_ratio: The share of a worker's slots that `index_parallel` tasks may take.
+        strategy: The strategy of the dynamic worker config.
+        parallel_slot_ratio: Share of a worker's slots that `index_parallel` tasks may take.
     """
 
     strategy: SelectStrategy = field(default_factory=SelectStrategy)
@@ -162,9 +162,9 @@ class Rules:
 def place(
     pending: PendingTasks, workers: Sequence[Candidate], rules: Rules, *, tasks_max: int = 1_000
 ) -> list[Placed]:
-    """Return which pending tasks go where, the most urgent first; `workers` are counted up.
+    """Assign pending tasks to workers, most urgent first; updates the load of `workers`.
 
-    Nothing is taken out of `pending`. No more than `tasks_max` are placed in a call.
+    Removes nothing from `pending`. Places at most `tasks_max` tasks.
     """
     room = sum(min(worker.free, worker.room) for worker in workers if worker.free > 0)
     if room <= 0:
@@ -178,8 +178,8 @@ def place(
 
     for kind in pending.kinds():
         advance(kind, pending.of_kind(kind))
-    # Where tasks may go, preferred workers first; kinds share it, or each worker that takes a task
-    # would be moved once for each datasource.
+    # Eligible workers, preferred ones first. Kinds share them; otherwise each worker that takes
+    # a task would be moved once for each datasource.
     choices: dict[Hashable, list[_Choice]] = {}
     placed: list[Placed] = []
     while heads and room > 0 and len(placed) < tasks_max:
@@ -196,7 +196,7 @@ def place(
             for choice in itertools.chain.from_iterable(choices.values()):
                 choice.moved(best)
         elif not any(choices[key]):
-            continue  # No room for the kind: its other tasks need not be looked at.
+            continue  # No worker is free for the kind: skip its other tasks.
         advance(kind, tasks)
     return placed
 
@@ -204,7 +204,7 @@ def place(
 def eligible(
     kind: Kind, workers: Sequence[Candidate], strategy: SelectStrategy
 ) -> list[list[Candidate]]:
-    """Return the workers that tasks of a kind may go to, those that are preferred first."""
+    """Return the workers that tasks of a kind may go to, in tiers, preferred ones first."""
     if strategy.affinity is not None:
         return _by_affinity(kind, workers, strategy.affinity)
     if strategy.categories is not None:
@@ -213,7 +213,7 @@ def eligible(
 
 
 def _place_of(kind: Kind, strategy: SelectStrategy) -> Hashable:
-    """Return what of a kind says where its tasks may go: the same for kinds that share workers."""
+    """Return a key that is equal for kinds that may go to the same workers."""
     if strategy.affinity is not None:
         named = kind.datasource in strategy.affinity.affinity
         return kind.type, kind.datasource if named else None
@@ -223,7 +223,7 @@ def _place_of(kind: Kind, strategy: SelectStrategy) -> Hashable:
 
 
 def category_of(kind: Kind, categories: WorkerCategorySpec) -> str | None:
-    """Return the category that a kind of task is sent to, None if any will do."""
+    """Return the worker category of a kind of task, None if any worker will do."""
     config = categories.category_map.get(kind.type)
     if config is None:
         return None
@@ -267,7 +267,7 @@ def _has_room(worker: Candidate, task_type: str, rules: Rules) -> bool:
 
 
 def type_limit(worker: Candidate, task_type: str, rules: Rules) -> float:
-    """Return how many tasks of a type a worker may run; a share is never rounded down to none."""
+    """Return the maximum number of tasks of a type on a worker; a share is at least one task."""
     limits = rules.strategy.task_limits
     ratio = limits.max_slot_ratio_by_type.get(task_type)
     if task_type == "index_parallel":
@@ -278,10 +278,10 @@ def type_limit(worker: Candidate, task_type: str, rules: Rules) -> float:
 
 
 class _Choice:
-    """Workers that tasks of one type may go to, the best first; those without room drop out.
+    """Workers that tasks of one type may go to, best first; full workers are removed.
 
-    A worker that takes a task moves: what the heap says of it from before is passed over. So a task
-    costs what the workers cost that it passes over, not all that there are.
+    A worker that takes a task moves: its older heap entries become stale and are skipped. So the
+    cost of a task depends on the skipped workers, not on the number of workers.
     """
 
     def __init__(self, task_type: str, candidates: Sequence[Candidate], rules: Rules) -> None:
@@ -296,12 +296,12 @@ class _Choice:
         return bool(self._heap)
 
     def moved(self, worker: Candidate) -> None:
-        """Take up that a worker has one task more."""
+        """Update the rank of a worker that took a task."""
         if worker.name in self._names:
             heapq.heappush(self._heap, (self._rank(worker), worker.name, worker))
 
     def best(self, task: Pending) -> Candidate | None:
-        """Return the best worker that has no task of the same availability group."""
+        """Return the best worker without a task of the same availability group."""
         apart = []
         found = None
         while self._heap and found is None:

@@ -1,8 +1,8 @@
-"""Which workers get tasks now, and why others get none.
+"""Eligibility of workers: which get tasks now, and why others get none.
 
-State of the overlord's mailbox. Owns what speaks against a worker as a whole: that it is announced
-no more, disabled, too old, silent, or that task after task fails there. What speaks against it for
-one task is `selection`'s.
+State of the overlord's mailbox. Checks reasons that exclude a worker from all tasks: it is no
+longer announced, disabled, too old, silent, or tasks fail there repeatedly. `selection` checks
+reasons that exclude it from one task.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _log = logging.getLogger(__name__)
 
 
 class Standing:
-    """How the workers stand.
+    """Eligibility of the workers.
 
     Attributes:
-        announced: The names of those that announce themselves.
+        announced: Names of the announced workers.
 
     Args:
-        clock: Tells how long a worker is silent.
-        options: What is asked of workers.
+        clock: Measures how long a worker has been silent.
+        options: Requirements for workers.
     """
 
     def __init__(self, clock: Clock, options: RunnerOptions) -> None:
@@ -44,7 +44,7 @@ class Standing:
     def barred(self, worker: Worker) -> str:
         """Return why a worker gets no tasks at all now, empty if it does."""
         if worker.client is None or worker.name not in self.announced:
-            return "it is not announced any more"
+            return "it is no longer announced"
         if not worker.enabled:
             return "it is disabled: enable it, or wait for others"
         if worker.version < self._options.worker_version_min:
@@ -54,21 +54,21 @@ class Standing:
         if until_s is not None:
             return f"tasks failed there in a row, it gets none for {until_s - now_s:.0f} s"
         if worker.rests_until_s > now_s:
-            return "it did not answer when it was to take a task: it is asked again soon"
+            return "it did not answer a request to take a task: it is asked again soon"
         silent_ms = self._silent_ms(worker)
-        # A question may wait at the worker for so long before it is answered.
+        # A poll may wait at the worker for this long before it is answered.
         fresh_ms = 10 * self._options.sync_interval_ms + self._options.question_ms
         return f"it has not answered for {silent_ms / 1000:.0f} s" if silent_ms > fresh_ms else ""
 
     def rest(self, worker: Worker) -> None:
         """Give a worker no tasks for a while.
 
-        One that takes none and yet says at once what it has would be asked again without an end.
+        A worker that accepts no tasks but answers polls at once would be retried in a tight loop.
         """
         worker.rests_until_s = self._clock.monotonic_s() + self._options.sync_interval_ms / 1000
 
     def lost(self, worker: Worker) -> str:
-        """Return why the tasks of a worker are given up, empty if they are not."""
+        """Return why the tasks of a worker are failed, empty if they are not."""
         silent_ms = self._silent_ms(worker)
         if silent_ms <= self._options.worker_timeout_ms:
             return ""
@@ -86,15 +86,15 @@ class Standing:
                 _log.warning("worker %s gets no tasks for a while: they fail there", worker.name)
 
     def forget(self, name: str) -> None:
-        """A worker is gone."""
+        """A worker no longer exists."""
         self._blacklist.forget(name)
 
     def has(self, worker: Worker) -> bool:
-        """Whether a worker is there: announced, and not lost."""
+        """Return whether a worker is known and not lost."""
         return worker.client is not None and not self.lost(worker)
 
     def view(self, worker: Worker) -> WorkerView | None:
-        """Return what is shown of a worker; None: it is lost."""
+        """Return the API's view of a worker; None if it is lost."""
         if not self.has(worker):
             return None
         now_s = self._clock.monotonic_s()

@@ -1,11 +1,11 @@
-"""Which tasks the runner has, and with which worker each is.
+"""The runner's table of tasks and their workers.
 
-State of the overlord's mailbox; calls no worker. Owns every change of an `Item`, and tells the
-listener of it. Invariants:
+State of the overlord's mailbox; calls no worker. Every change of an `Item` is made here and
+reported to the listener. Invariants:
 
-- a task is pending, or among the items of the one worker that it names, never both;
-- a worker that is sure to have a task keeps it: only one that surely does not have it gives it up;
-- of a task that has ended nothing is told any more, until it is dropped.
+- a task is either pending or among the items of the worker that it names, never both;
+- a worker that has confirmed a task keeps it, until the worker reports that it does not have it;
+- nothing is reported about a task after its end, until it is dropped.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ _log = logging.getLogger(__name__)
 
 
 class Table:
-    """The table. Others read its attributes and change them by its methods alone.
+    """The tasks and workers. Others read its attributes and change them by its methods only.
 
     Attributes:
         items: The tasks, by id.
-        pending: Those that wait for a worker.
-        workers: The workers, by name; of those that are gone too while they have tasks.
+        pending: The tasks that wait for a worker.
+        workers: The workers, by name; unannounced ones too, as long as they have tasks.
 
     Args:
-        clock: Tells since when a worker is known.
-        listener: Told what changes.
+        clock: Time at which a worker became known.
+        listener: Notified of changes.
     """
 
     def __init__(self, clock: Clock, listener: RunnerListener) -> None:
@@ -54,52 +54,52 @@ class Table:
         self._event = 0
 
     def next_event(self) -> int:
-        """Count an event, such as a question to a worker: what came after it, it cannot show."""
+        """Count an event, such as a request to a worker, whose answer cannot show later events."""
         self._event += 1
         return self._event
 
     def worker(self, name: str) -> Worker:
-        """Return a worker; one that this overlord never saw is silent from now on."""
+        """Return a worker; a new one counts as silent from now on."""
         return self.workers.setdefault(name, Worker(name, self._clock.monotonic_s()))
 
     def add(self, task: TaskSpec) -> Item:
-        """Take a task in; where it is has to follow."""
+        """Add a task; the caller must set its place."""
         item = self.items[task.id] = Item(task, next(self._numbers))
         return item
 
     def restore(self, task: TaskSpec, worker: str) -> None:
-        """Take a task in that a former overlord may have handed to a worker; nobody is told."""
+        """Add a task that a former overlord may have handed to a worker, without reporting it."""
         item = self.add(task)
         item.phase, item.since, item.worker = Phase.RESTORED, self._event, worker
         self.worker(worker).items[task.id] = item
 
     def wait(self, item: Item) -> None:
-        """Have a task wait for any worker."""
+        """Make a task pending."""
         self.pending.add(item.pending())
         self.enter(item, Phase.PENDING)
 
     def put(self, item: Item, worker: Worker, phase: Phase) -> None:
-        """Have a task be with a worker."""
+        """Assign a task to a worker."""
         self.pending.remove(item.task.id)
         item.worker = worker.name
         worker.items[item.task.id] = item
         self.enter(item, phase)
 
     def enter(self, item: Item, phase: Phase) -> None:
-        """Note how far a task is."""
+        """Set the phase of a task."""
         item.phase, item.since = phase, self.next_event()
         self._listener.changed(item.task.id)
 
     def locate(self, item: Item, location: TaskLocation) -> None:
-        """Note where a task's peon answers."""
+        """Set the address of a task's peon."""
         if item.location != location:
             item.location = location
             self._listener.changed(item.task.id)
 
     def take_back(self, items: Sequence[Item]) -> None:
-        """Have tasks wait for any worker again, as one that surely does not have them gave up.
+        """Make tasks pending again whose workers certainly do not have them.
 
-        The next overlord must know too, or it would take them for ones that disappeared there.
+        This is stored, or the next overlord would conclude that the tasks disappeared there.
         """
         if not items:
             return
@@ -114,7 +114,7 @@ class Table:
             _log.warning("cannot store the return of %s to the queue: %s", tasks, error)
 
     def end(self, ends: Sequence[tuple[Item, TaskState, str]]) -> None:
-        """Tell how tasks ended, each once."""
+        """Report how tasks ended, once for each task."""
         fresh = [end for end in ends if not end[0].ended]
         for item, _state, _error in fresh:
             item.ended = True
@@ -125,7 +125,7 @@ class Table:
             )
 
     def drop(self, task_id: str) -> Worker | None:
-        """Forget a task; return the worker that it was with, if any."""
+        """Delete a task; return its worker, if any."""
         item = self.items.pop(task_id, None)
         if item is None:
             return None

@@ -1,6 +1,6 @@
-"""The dynamic worker config: how workers are selected, in Druid's JSON.
+"""The dynamic worker config, which controls the selection of workers, in Druid's JSON.
 
-Owns the form alone; `penstock.indexing.overlord.runner.selection` acts on it.
+Defines the form only; `penstock.indexing.overlord.runner.selection` applies it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CONFIG_NAME: Final = "worker.config"
 
 
 class TaskLimits(SpecModel):
-    """How many tasks of a type one worker runs at most: by count, by share of its slots."""
+    """Maximum number of tasks of a type on one worker: by count, by share of its slots."""
 
     max_slot_count_by_type: dict[str, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)
     max_slot_ratio_by_type: dict[str, Annotated[float, Field(ge=0, le=1)]] = Field(
@@ -28,14 +28,14 @@ class TaskLimits(SpecModel):
 
 
 class AffinityConfig(SpecModel):
-    """Hosts of each datasource. Strong: it goes nowhere else; weak: rather there."""
+    """Hosts of each datasource. Strong: its tasks run on no others; weak: on these if possible."""
 
     affinity: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     strong: Flag = False
 
 
 class CategoryConfig(SpecModel):
-    """The worker category of one task type: a supervisor's, else a datasource's, else default."""
+    """The worker category of one task type: the supervisor's, else the datasource's or default."""
 
     default_category: str | None = None
     category_affinity: dict[str, str] = Field(default_factory=dict)
@@ -43,7 +43,7 @@ class CategoryConfig(SpecModel):
 
 
 class WorkerCategorySpec(SpecModel):
-    """Worker categories by task type. Strong: such a task goes nowhere else."""
+    """Worker categories by task type. Strong: such a task runs on no other workers."""
 
     category_map: dict[str, CategoryConfig] = Field(default_factory=dict)
     strong: Flag = False
@@ -60,13 +60,13 @@ Strategy = Literal[
 
 
 class SelectStrategy(SpecModel):
-    """How the worker of a task is chosen.
+    """Strategy for selecting the worker of a task.
 
-    `equalDistribution` takes the one with most free slots, `fillCapacity` the one with most used.
+    `equalDistribution` selects the one with most free slots, `fillCapacity` that with most used.
     """
 
     unsupported: ClassVar[Mapping[str, str]] = {
-        "function": "a worker is not chosen by JavaScript: use a category spec or an affinity",
+        "function": "JavaScript cannot select a worker: use a category spec or an affinity",
     }
 
     type: Strategy = "equalDistribution"
@@ -76,25 +76,25 @@ class SelectStrategy(SpecModel):
 
     @property
     def fills(self) -> bool:
-        """Whether workers are filled one after the other."""
+        """Whether workers are filled one after another."""
         return self.type.startswith("fillCapacity")
 
     @property
     def affinity(self) -> AffinityConfig | None:
-        """The affinity, if the strategy goes by it."""
+        """The affinity, if the strategy uses it."""
         return self.affinity_config if self.type.endswith("WithAffinity") else None
 
     @property
     def categories(self) -> WorkerCategorySpec | None:
-        """The categories, if the strategy goes by them."""
+        """The categories, if the strategy uses them."""
         return self.worker_category_spec if self.type.endswith("WithCategorySpec") else None
 
 
 class WorkerConfig(SpecModel):
-    """What operators may change about workers while the overlord runs."""
+    """Settings for workers that operators may change while the overlord runs."""
 
     unsupported: ClassVar[Mapping[str, str]] = {
-        "autoScaler": "workers are not started by the overlord: leave it out",
+        "autoScaler": "the overlord does not start workers: leave it out",
     }
     without_effect: ClassVar[Mapping[str, Ignored]] = {"type": Ignored.ANY}
 

@@ -1,7 +1,7 @@
-"""What the runner knows of each worker, and what others are shown of it.
+"""State of each worker in the runner, and its view for the API.
 
-State of the overlord's mailbox; no I/O. Invariant: `items` are exactly the tasks that are with the
-worker, so that no question about one worker looks at all tasks.
+State of the overlord's mailbox; no I/O. Invariant: `items` are exactly the tasks of the worker, so
+that no operation on one worker reads all tasks.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Item:
-    """A task that the runner has.
+    """A task in the runner.
 
     Attributes:
         task: The task.
-        number: Counts arrivals: the older goes first.
-        phase: How far it is.
-        since: When it came into the phase, in the runner's count of events.
-        worker: Whose it is.
-        location: Where its peon answers.
-        ended: Whether its end was told to the queue, which is storing it.
-        waits: Dependencies that it waits for, as its worker reported last.
+        number: Order of arrival: the older goes first.
+        phase: Its progress.
+        since: When the phase began, in the runner's count of events.
+        worker: Its worker.
+        location: Address of its peon.
+        ended: Whether its end was reported to the queue, which is storing it.
+        waits: Dependencies that it waits for, from its worker's last report.
     """
 
     task: TaskSpec
@@ -47,23 +47,23 @@ class Item:
 
     @property
     def taken(self) -> bool:
-        """Whether its worker is sure to have it: it is never handed to another then."""
+        """Whether it is certain that its worker has it; then it is never handed to another."""
         return self.confirmed or self.phase is Phase.RESTORED
 
     @property
     def confirmed(self) -> bool:
-        """Whether its worker said in this term that it has the task."""
+        """Whether its worker reported in this term that it has the task."""
         return self.phase in {Phase.ACCEPTED, Phase.RUNNING}
 
     def pending(self) -> Pending:
-        """Return it as the selection sees it."""
+        """Return the task in the form that the selection uses."""
         task = self.task
         supervisor_id = task.supervisor_id if isinstance(task, StreamTaskSpec) else ""
         kind = Kind(task.type, task.datasource, supervisor_id)
         return Pending(task.id, kind, task.priority, self.number, task.availability_group)
 
     def place(self, worker: str) -> Place:
-        """Return where it is, seen from a worker."""
+        """Return its place relative to a worker."""
         if self.worker is None:
             return Place.PENDING
         if self.worker != worker:
@@ -73,23 +73,23 @@ class Item:
 
 @dataclass(slots=True)
 class Worker:
-    """A worker; `client` is None for one that only a former overlord has seen.
+    """A worker; `client` is None if only a former overlord has seen it.
 
     Attributes:
         name: Its name.
-        seen_s: When it last answered, or was first heard of.
-        client: How it is called.
-        capacity: Its slots; 0 until it has said.
+        seen_s: When it last answered, or became known.
+        client: Client for calling it.
+        capacity: Number of its slots; 0 until it has reported.
         enabled: Whether it takes new tasks.
-        category: Which tasks are sent to it.
+        category: Its category, by which tasks are sent to it.
         version: Its version.
-        place: Up to where its changes are known.
-        asking: Whether a question for changes is under way.
-        resync: Whether everything is to be asked for next.
-        items: The tasks that are with it.
-        last_end_ms: When a task of it last ended; 0 if none has.
-        given_up: Whether it was told that it is lost.
-        rests_until_s: It gets no tasks until then: it did not answer when it was to take one.
+        place: Position up to which its changes are known.
+        asking: Whether a poll for changes is running.
+        resync: Whether the next poll requests a full report.
+        items: Its tasks.
+        last_end_ms: When one of its tasks last ended; 0 if none has.
+        given_up: Whether its loss was reported.
+        rests_until_s: It gets no tasks until then, because it did not answer a request to take one.
     """
 
     name: str
@@ -109,22 +109,22 @@ class Worker:
 
     @property
     def host(self) -> str:
-        """Host and port, where it is known."""
+        """Host and port, if known, else its name."""
         return self.name if self.client is None else self.client.host
 
     @property
     def unacknowledged(self) -> int:
-        """Tasks that it was asked to take and has not said yes to."""
+        """Number of tasks that were sent to it and that it has not accepted yet."""
         return sum(item.phase in {Phase.SENDING, Phase.UNSURE} for item in self.items.values())
 
     def heard(self, report: WorkerReport, now_s: float) -> None:
-        """Take over what a full report says of the worker itself."""
+        """Update the worker from a full report."""
         self.seen_s, self.given_up = now_s, False
         self.capacity, self.enabled = report.capacity, report.enabled
         self.category, self.version = report.category, report.version
 
     def heard_changes(self, changes: WorkerChanges, now_s: float) -> None:
-        """Take over what an answer says of the worker itself."""
+        """Update the worker from an answer to a poll."""
         self.place = changes.place
         if changes.report is not None:
             self.heard(changes.report, now_s)
@@ -132,7 +132,7 @@ class Worker:
             self.seen_s, self.enabled, self.given_up = now_s, changes.enabled, False
 
     def candidate(self, handovers_max: int) -> Candidate:
-        """Return it as the selection sees it."""
+        """Return the worker in the form that the selection uses."""
         items = self.items.values()
         return Candidate(
             name=self.name,
@@ -148,7 +148,7 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """A worker as the API shows it; `silent_s` is how long it has not answered."""
+    """A worker in the API; `silent_s` is the time since its last answer."""
 
     name: str
     host: str
@@ -165,7 +165,7 @@ class WorkerView:
 
 
 def view_of(worker: Worker, *, silent_s: float, blacklisted_until_ms: int | None) -> WorkerView:
-    """Return what is shown of a worker."""
+    """Return the API's view of a worker."""
     seen = worker.candidate(0)
     return WorkerView(
         name=worker.name,

@@ -1,1 +1,1 @@
-"""The supervisors of a term: those that read streams, those that compact, and their ends."""
+"""The supervisors of a term: streaming ones, compaction ones, and their termination."""

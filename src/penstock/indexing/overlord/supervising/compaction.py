@@ -1,9 +1,9 @@
-"""Supervisors of compaction: their specs' versions, and that one configuration counts of each.
+"""Compaction supervisors: the versions of their specs.
 
-On the overlord's mailbox. They run nothing: the duty of compaction reads what is stored, so all of
-a change, its entry in the audit log too, is in its one transaction. What is set of a datasource
-without a supervisor is kept elsewhere (`CompactionConfigs`); where both are stored, as after a
-crash between two writes, the supervisor counts, and its end takes the other along.
+On the overlord's mailbox. They run nothing: the compaction duty reads the stored specs, so a change
+and its entry in the audit log are one transaction. Configurations of datasources without a
+supervisor are stored elsewhere (`CompactionConfigs`). If a datasource has both, as after a crash
+between two writes, only the supervisor's applies, and terminating it deletes both.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """What a submitted spec changed: anything, and whether tasks begin anew for it."""
+    """Result of submitting a spec: whether it changed, and whether its tasks restart."""
 
     id: str
     modified: bool
@@ -38,54 +38,54 @@ class Submitted:
 
 
 class CompactionSupervisors:
-    """Those that were not terminated, also such whose stored specs cannot be read.
+    """The compaction supervisors, including those with invalid stored specs.
 
     Args:
-        metadata: Where specs and configurations are kept.
-        gone: Told the id of one that has ended.
+        metadata: The store of specs and configurations.
+        gone: Called with the id of a supervisor that has ended.
     """
 
     def __init__(self, metadata: MetadataStore, gone: Callable[[str], None]) -> None:
         self._metadata = metadata
         self._gone = gone
-        self._specs: dict[str, CompactionSupervisorSpec] = {}  # one look-up is for any thread
-        # Of those that cannot be read, what is wrong.
+        self._specs: dict[str, CompactionSupervisorSpec] = {}  # Any thread may look up one key.
+        # Errors of invalid stored specs, by supervisor.
         self._unread: dict[str, str] = {}
 
     def __contains__(self, supervisor_id: str) -> bool:
-        """Tell whether there is one of this id."""
+        """Return whether a supervisor has this id."""
         return supervisor_id in self._specs or supervisor_id in self._unread
 
     def ids(self) -> list[str]:
-        """Return the ids of all."""
+        """Return the ids of all supervisors."""
         return [*self._specs, *self._unread]
 
     def all(self) -> list[CompactionSupervisorSpec]:
-        """Return the specs that can be read, by id."""
+        """Return the valid specs, sorted by id."""
         return [self._specs[supervisor_id] for supervisor_id in sorted(self._specs)]
 
     def get(self, supervisor_id: str) -> CompactionSupervisorSpec | None:
-        """Return a spec, None if there is none that can be read. Any thread."""
+        """Return a spec, None if there is no valid one. Any thread."""
         return self._specs.get(supervisor_id)
 
     def find(self, supervisor_id: str) -> CompactionSupervisorSpec:
-        """Return the spec of one that there is.
+        """Return the spec of an existing supervisor.
 
         Raises:
-            NotFound: It cannot be read.
+            NotFound: Its stored spec is invalid.
         """
         if supervisor_id in self._unread:
             raise not_read(supervisor_id, self._unread[supervisor_id])
         return self._specs[supervisor_id]
 
     def keep(self, specs: Iterable[CompactionSupervisorSpec]) -> None:
-        """Take over specs that are stored."""
+        """Add specs that are stored."""
         for spec in specs:
             self._unread.pop(spec.supervisor_id, None)
             self._specs[spec.supervisor_id] = spec
 
     def keep_unread(self, supervisor_id: str, why: str) -> None:
-        """Take over one whose stored spec cannot be read: it compacts nothing."""
+        """Add a supervisor with an invalid stored spec: it compacts nothing."""
         self._unread[supervisor_id] = why
 
     def put(
@@ -95,11 +95,11 @@ class CompactionSupervisors:
         skip_unmodified: bool = False,
         audit_of: AuditOf | None = None,
     ) -> Submitted:
-        """Store a spec, of a new supervisor or of one that is there; `audit_of` notes it.
+        """Store a spec of a new or existing supervisor; `audit_of` records the change.
 
         Raises:
-            InvalidRequest: It is to be noted, and what is stored was set by a release that knows
-                more.
+            InvalidRequest: With `audit_of`, the stored configurations were written by a newer
+                release.
             Unavailable: The metadata store does not answer.
         """
         supervisor_id = spec.supervisor_id
@@ -112,11 +112,11 @@ class CompactionSupervisors:
         return Submitted(supervisor_id, modified=modified, restarted=False)
 
     def suspend(self, supervisor_id: str, *, suspended: bool) -> CompactionSupervisorSpec:
-        """Suspend or resume one that there is; tasks that run go on.
+        """Suspend or resume an existing supervisor; running tasks continue.
 
         Raises:
-            NotFound: Its spec cannot be read.
-            InvalidRequest: It is so already.
+            NotFound: Its stored spec is invalid.
+            InvalidRequest: It is already in that state.
         """
         spec = self.find(supervisor_id)
         require_other(supervisor_id, spec.suspended, suspended)
@@ -124,7 +124,7 @@ class CompactionSupervisors:
         return spec
 
     def terminate(self, supervisor_id: str, audit_of: AuditOf | None = None) -> None:
-        """End one that there is, at once; tasks that run go on. Raises as `put`, and Conflict."""
+        """Delete a supervisor at once; running tasks continue. Raises as `put`, and Conflict."""
         names = _datasources([supervisor_id])
         entry = self._entry(audit_of, lambda known: known.without(names))
         self.drop_beside([supervisor_id])
@@ -132,29 +132,29 @@ class CompactionSupervisors:
         self.ended([supervisor_id])
 
     def drop_beside(self, ids: Iterable[str]) -> None:
-        """Forget what is set beside some, before their ends are stored: it must not count again.
+        """Delete other configurations of datasources, so that they do not apply after the end.
 
         Raises:
-            Conflict: The configurations are changed by many at once.
+            Conflict: Other changes of the configurations conflict repeatedly.
         """
         CompactionConfigs.drop(self._metadata, _datasources(ids))
 
     def ended(self, ids: Iterable[str]) -> None:
-        """Let go of those whose ends are stored."""
+        """Remove supervisors whose ends are stored."""
         for supervisor_id in ids:
             self._specs.pop(supervisor_id, None)
             self._unread.pop(supervisor_id, None)
             self._gone(supervisor_id)
 
-    # By datasource, with a supervisor or without
+    # Datasources with or without a supervisor
 
     def configure(self, config: CompactionConfig, audit_of: AuditOf | None = None) -> None:
-        """Set what the segments of a datasource should look like: by its supervisor, if it has one.
+        """Set the compaction config of a datasource, in its supervisor's spec if it has one.
 
-        That one is resumed, if it is suspended.
+        A suspended supervisor is resumed.
 
         Raises:
-            Conflict: The configurations are changed by many at once.
+            Conflict: Other changes of the configurations conflict repeatedly.
         """
         spec = CompactionSupervisorSpec(spec=config)
         if spec.supervisor_id in self:
@@ -163,10 +163,10 @@ class CompactionSupervisors:
             CompactionConfigs.change(self._metadata, lambda known: known.plus(config), audit_of)
 
     def end(self, datasource: str, audit_of: AuditOf | None = None) -> None:
-        """Compact a datasource no more; its supervisor, if it has one, is terminated.
+        """Stop compacting a datasource; its supervisor, if it has one, is terminated.
 
         Raises:
-            Conflict: The configurations are changed by many at once.
+            Conflict: Other changes of the configurations conflict repeatedly.
         """
         supervisor_id = SUPERVISOR_PREFIX + datasource
         if supervisor_id in self:
@@ -179,20 +179,20 @@ class CompactionSupervisors:
         audit_of: AuditOf | None,
         changed: Callable[[CompactionConfigs], CompactionConfigs],
     ) -> AuditRow | None:
-        """Return what the audit log is told: supervisors change on this mailbox alone."""
+        """Return the audit entry; supervisors change on this mailbox only, so the read is safe."""
         if audit_of is None:
             return None
         return audit_of(changed(CompactionConfigs.read(self._metadata)))
 
     def _drop_other(self, datasource: str) -> None:
-        """Tidy up what is set beside a supervisor whose spec is stored, if that can be done now."""
+        """Try to delete a configuration beside a supervisor whose spec is stored."""
         try:
             CompactionConfigs.drop(self._metadata, [datasource])
         except Fenced:
-            raise  # The term is over: whoever asked asks the next leader.
+            raise  # The term is over: the caller retries on the next leader.
         except PenstockError as error:
-            # The spec counts already, and alone: an error would say that nothing was changed.
-            _log.warning("what was set of %s beside its supervisor is left: %s", datasource, error)
+            # The stored spec applies already; an error would wrongly report that nothing changed.
+            _log.warning("config of %s beside its supervisor stays stored: %s", datasource, error)
 
 
 def _datasources(ids: Iterable[str]) -> list[str]:
@@ -200,7 +200,7 @@ def _datasources(ids: Iterable[str]) -> list[str]:
 
 
 def require_other(supervisor_id: str, is_suspended: bool, suspended: bool) -> None:
-    """Refuse to suspend what is suspended, or to resume what runs."""
+    """Raise an error if a supervisor is already suspended or already running."""
     if is_suspended == suspended:
         state = "suspended" if suspended else "running"
         raise InvalidRequest(f"supervisor {supervisor_id} is already {state}")

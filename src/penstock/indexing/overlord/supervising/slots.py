@@ -1,8 +1,7 @@
-"""Whether the supervisors that read streams leave slots for other tasks. Pure.
+"""Checks whether streaming supervisors leave slots for other tasks. Pure.
 
-A supervisor wants a slot for each task that reads, all the time, and once more as many while those
-publish that read before. Where that is all there are, batch tasks wait, and nothing in their own
-log says why.
+A supervisor always needs a slot for each reading task, and as many again while the tasks before
+them publish. If these are all slots, batch tasks wait, and their own logs do not show why.
 """
 
 from __future__ import annotations
@@ -25,12 +24,13 @@ _MEND: Final = (
 
 @dataclass(frozen=True, slots=True)
 class SlotDemand:
-    """What supervisors want of the slots that there are.
+    """Demand of supervisors for slots.
 
     Attributes:
-        supervisors: How many want slots.
-        reading: Tasks that read, of all of them.
-        capacity: Slots of all workers; 0: there is no worker, which is told elsewhere.
+        supervisors: Number of supervisors that need slots.
+        reading: Number of their reading tasks.
+        capacity: Number of slots of all workers; 0 if there is no worker, which is reported
+            elsewhere.
     """
 
     supervisors: int
@@ -39,35 +39,35 @@ class SlotDemand:
 
     @property
     def shortage(self) -> str:
-        """What is short and how to mend it; empty if nothing is.
+        """Description of the shortage and its remedy; empty if there is none.
 
-        Nothing is where the slots are enough for all that supervisors ever want at once, though
-        others may then have to wait until a publish is over.
+        There is none if the slots suffice for the maximum demand of the supervisors, even if other
+        tasks may then have to wait until a publish is over.
         """
         publishing = 2 * self.reading
         if not self.capacity or (self.reading < self.capacity and publishing <= self.capacity):
             return ""
-        who = counted(self.supervisors, "supervisor wants", "supervisors want")
+        who = counted(self.supervisors, "supervisor needs", "supervisors need")
         when = "at all times" if self.reading >= self.capacity else "while their tasks publish"
         return (
-            f"{who} {counted(self.reading, 'slot')} for tasks that read, and up to {publishing}"
-            f" while those before them publish, of {self.capacity} that there are: {when} batch"
-            f" tasks wait. To mend it, {_MEND}"
+            f"{who} {counted(self.reading, 'slot')} for reading tasks, and up to {publishing}"
+            f" while the tasks before them publish, of {self.capacity} available: {when} batch"
+            f" tasks wait. To fix it, {_MEND}"
         )
 
 
 def tasks_wanted(supervisor: Supervisor) -> int:
-    """Return how many tasks of a supervisor read at a time: those of each group."""
+    """Return how many tasks of a supervisor read at a time, over all its groups."""
     if supervisor.standing.state in _WANT_NOTHING:
         return 0
     io = supervisor.spec.io
     partitions = len(supervisor.standing.latest()[0])
-    # Without a stream partition there is no group; before they are known, all may be there.
+    # Without a stream partition there is no group; before they are known, assume all groups.
     groups = min(io.task_count, partitions) if partitions else io.task_count
     return groups * io.replicas
 
 
 def slot_demand(supervisors: Iterable[Supervisor], capacity: int) -> SlotDemand:
-    """Return what supervisors want, of so many slots."""
+    """Return the demand of supervisors for slots, given the number of slots."""
     wanted = [count for one in supervisors if (count := tasks_wanted(one))]
     return SlotDemand(len(wanted), sum(wanted), capacity)

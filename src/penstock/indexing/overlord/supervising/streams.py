@@ -1,7 +1,7 @@
-"""The supervisors that read streams, by id, and what the tasks of a term tell them.
+"""The streaming supervisors by id, and events of their tasks.
 
-On the overlord's mailbox. Does not own their specs' versions: that is `Supervisors`'. Invariant: a
-streaming task of which the queue knows has its supervisor here, or is ended.
+On the overlord's mailbox. `Supervisors` owns the versions of their specs. Invariant: a streaming
+task in the queue has its supervisor here, or is ended.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _log = logging.getLogger(__name__)
 
 
 class StreamSupervisors:
-    """Those that run.
+    """The running streaming supervisors.
 
     Args:
-        ports: What each of them works with.
-        options: How they behave beside what their specs say.
-        gone: Told the id of one that has ended.
+        ports: The dependencies of each supervisor.
+        options: Options of all supervisors.
+        gone: Called with the id of a supervisor that has ended.
     """
 
     def __init__(
@@ -46,19 +46,19 @@ class StreamSupervisors:
         return supervisor_id in self._running
 
     def get(self, supervisor_id: str) -> Supervisor | None:
-        """Return one, None if it does not run."""
+        """Return a supervisor, None if it does not run."""
         return self._running.get(supervisor_id)
 
     def all(self) -> list[Supervisor]:
-        """Return all, by id."""
+        """Return all, sorted by id."""
         return [self._running[supervisor_id] for supervisor_id in sorted(self._running)]
 
     def waits(self) -> list[tuple[DependencyWait, ...]]:
-        """Return what each of them waits for itself, its tasks left out; any thread."""
+        """Return the waits of the supervisors themselves, without their tasks'. Any thread."""
         return [one.standing.own_waits() for one in self._running.copy().values()]
 
     def run(self, spec: SupervisorSpec) -> Supervisor:
-        """Start one, of an id that does not run."""
+        """Start a supervisor whose id is not running."""
         supervisor_id = spec.supervisor_id
         made = Supervisor(
             spec, self._ports, self._options, stopped=lambda: self._ended(supervisor_id)
@@ -68,12 +68,12 @@ class StreamSupervisors:
         return made
 
     def stop(self) -> None:
-        """Look after nothing any more; tasks go on."""
+        """Stop; tasks continue."""
         for supervisor in self._running.values():
             supervisor.abandon()
         self._running.clear()
 
-    # What tasks tell
+    # Events of tasks
 
     def checkpoint_wanted(self, task: TaskSpec, start: Offsets) -> None:
         """A task's open sequence is full."""
@@ -86,9 +86,9 @@ class StreamSupervisors:
             self._running[task.supervisor_id].task_ended(task, state, error)
 
     def tasks_compared(self) -> None:
-        """Tasks may have come that were stored before, and nobody here had heard of that.
+        """Stored tasks may have been added that were unknown here.
 
-        Their supervisor may have found no task left meanwhile, and have ended.
+        Their supervisor may have found no tasks left meanwhile and have ended.
         """
         try:
             self.end_tasks_of_nobody()
@@ -96,10 +96,10 @@ class StreamSupervisors:
             _log.info("tasks without a supervisor are ended later: %s", error)
 
     def end_tasks_of_nobody(self) -> None:
-        """End tasks that nobody would ever tell their end.
+        """End tasks without a supervisor, which would never be ended otherwise.
 
-        What they have not published is committed nowhere, so whoever reads the topic next reads
-        that again.
+        Their unpublished offsets are not committed, so the next reader of the topic reads them
+        again.
 
         Raises:
             Unavailable: The metadata store does not answer.
@@ -107,7 +107,7 @@ class StreamSupervisors:
         queue = self._ports.queue
         for supervisor_id in queue.index.supervisors():
             if supervisor_id not in self._running:
-                reason = f"nobody looks after it: there is no supervisor {supervisor_id!r} that can"
+                reason = f"it has no supervisor: {supervisor_id!r} does not exist or cannot run"
                 for task_id in queue.index.streams(supervisor_id):
                     queue.shutdown(task_id, reason)
 

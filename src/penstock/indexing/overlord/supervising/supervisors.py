@@ -1,7 +1,7 @@
-"""The supervisors of one term: which there are, and their specs' versions in the metadata store.
+"""The supervisors of one term, and the versions of their specs in the metadata store.
 
-On the overlord's mailbox. What one that reads a stream does is `penstock.indexing.supervisor`'s;
-those that compact are `CompactionSupervisors`. An id is of one kind at a time.
+On the overlord's mailbox. `penstock.indexing.supervisor` implements a streaming supervisor;
+`CompactionSupervisors` holds those that compact. An id belongs to one kind at a time.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ _log = logging.getLogger(__name__)
 
 
 class Supervisors:
-    """The supervisors.
+    """All supervisors of a term.
 
     Args:
-        ports: What each of them works with.
-        options: How they behave beside what their specs say.
+        ports: The dependencies of each supervisor.
+        options: Options of all supervisors.
 
     Attributes:
-        compaction: Those that compact.
-        streams: Those that read streams.
+        compaction: The compaction supervisors.
+        streams: The streaming supervisors.
     """
 
     def __init__(self, ports: SupervisorPorts, options: SupervisorOptions) -> None:
         self.compaction: Final = CompactionSupervisors(ports.metadata, self._gone)
         self.streams: Final = StreamSupervisors(ports, options, self._gone)
         self._ports = ports
-        # Stored specs of streams that cannot be read, each with its payload and what is wrong.
+        # Invalid stored specs of streaming supervisors, each with its payload and its error.
         self._unread: dict[str, tuple[Mapping[str, object], str]] = {}
         self._stopped = False
         self._unreadable = UnreadableEnds(
@@ -67,7 +67,7 @@ class Supervisors:
         )
 
     def start(self) -> None:
-        """Run those whose specs are stored, and those that were being terminated.
+        """Start the supervisors with stored specs, and finish pending terminations.
 
         Raises:
             Unavailable: The metadata store does not answer.
@@ -76,46 +76,46 @@ class Supervisors:
             try:
                 self._restore(parse_supervisor(_json_object(row.payload)))
             except InvalidRequest as error:
-                # One that an older release took must not keep the others from starting.
+                # A spec from an older release must not keep the others from starting.
                 _log.error("supervisor %s cannot be started: %s", row.id, error)
                 if row.payload.get("type") == AUTOCOMPACT:
                     self.compaction.keep_unread(row.id, str(error))
                 else:
                     self._unread[row.id] = (row.payload, str(error))
         for row in self._ports.metadata.supervisors.ending():
-            # Its tasks may have ended: then it has only to let go of what its source keeps for it.
+            # If its tasks have ended, only its source's state is left to release.
             self._end(row.id, row.payload)
         self.streams.end_tasks_of_nobody()
 
     def stop(self) -> None:
-        """Look after nothing any more; tasks go on."""
+        """Stop; tasks continue."""
         self._stopped = True
         self.streams.stop()
         self._unread.clear()
 
     def spec(self, supervisor_id: str) -> AnySupervisorSpec:
-        """Return the spec of one of either kind.
+        """Return the spec of a supervisor of either kind.
 
         Raises:
-            NotFound: There is none.
+            NotFound: There is no such supervisor.
         """
         if supervisor_id in self.compaction:
             return self.compaction.find(supervisor_id)
         return self.find(supervisor_id).spec
 
     def find(self, supervisor_id: str) -> Supervisor:
-        """Return one that reads a stream.
+        """Return a streaming supervisor.
 
         Raises:
-            NotFound: There is none.
-            InvalidRequest: It compacts, and has nothing of what others have.
+            NotFound: There is no such supervisor.
+            InvalidRequest: The id belongs to a compaction supervisor.
         """
         if supervisor_id in self.compaction:
             self.compaction.find(supervisor_id)
             raise InvalidRequest(
-                f"supervisor {supervisor_id} is of type {AUTOCOMPACT}: it reads no stream, so there"
-                " are no offsets, counts or task groups of it. Ask for its status, suspend, resume"
-                " or terminate it; what its tasks did stands in their reports"
+                f"supervisor {supervisor_id} is of type {AUTOCOMPACT}: it reads no stream, so it"
+                " has no offsets, counts or task groups. Get its status, suspend, resume or"
+                " terminate it; the reports of its tasks show their work"
             )
         supervisor = self.streams.get(supervisor_id)
         if supervisor is None and supervisor_id in self._unread:
@@ -128,15 +128,15 @@ class Supervisors:
         return supervisor
 
     def put(self, spec: AnySupervisorSpec, *, skip_unmodified: bool = False) -> Submitted:
-        """Start one, or give a running one another spec.
+        """Start a supervisor, or replace the spec of an existing one.
 
         Args:
             spec: The spec.
-            skip_unmodified: Whether a spec that asks for nothing new is not even stored.
+            skip_unmodified: Whether to store nothing if the spec equals the current one.
 
         Raises:
-            Unavailable: One of this id is being terminated.
-            InvalidRequest: The spec cannot follow the one that is there.
+            Unavailable: A supervisor with this id is being terminated.
+            InvalidRequest: The spec cannot replace the existing one.
         """
         supervisor_id = spec.supervisor_id
         running = self.streams.get(supervisor_id)
@@ -169,15 +169,15 @@ class Supervisors:
         )
 
     def backfill(self, supervisor_id: str, task_count: int | None) -> str:
-        """Have one go on at the latest messages and another read what lies before; return its id.
+        """Continue at the latest messages; another supervisor reads earlier ones. Return its id.
 
         Raises:
-            NotFound: There is none.
-            InvalidRequest: Its spec or its state does not allow it.
+            NotFound: There is no such supervisor.
+            InvalidRequest: Its spec or its state does not allow a backfill.
         """
         supervisor = self.find(supervisor_id)
-        # Suspended until the one has let go of what the other is to read: whatever dies between
-        # the two, nothing is read by both, and what is to be resumed is there to see.
+        # The new one is suspended until the old one has given up its range. After a crash between
+        # the two, no range is read twice, and the suspended supervisor shows what to resume.
         piece = supervisor.offsets.cut_backfill(task_count).with_suspended(True)  # noqa: FBT003 - its name says it
         self.put(piece)
         supervisor.offsets.leave_behind(piece)
@@ -185,11 +185,11 @@ class Supervisors:
         return piece.supervisor_id
 
     def suspend(self, supervisor_id: str, *, suspended: bool) -> AnySupervisorSpec:
-        """Suspend or resume one; return its spec.
+        """Suspend or resume a supervisor; return its spec.
 
         Raises:
-            NotFound: There is none.
-            InvalidRequest: It is so already.
+            NotFound: There is no such supervisor.
+            InvalidRequest: It is already in that state.
             Unavailable: It is being terminated.
         """
         if supervisor_id in self.compaction:
@@ -203,7 +203,7 @@ class Supervisors:
         return spec
 
     def suspend_all(self, *, suspended: bool) -> int:
-        """Suspend or resume all that are not being terminated; return how many were not so.
+        """Suspend or resume all that are not being terminated; return how many changed.
 
         Raises:
             Unavailable: The metadata store does not answer: nothing changed.
@@ -220,7 +220,7 @@ class Supervisors:
         ]
         payloads = {one.id: spec.to_json() for one, spec in specs.items()}
         payloads.update((one.supervisor_id, one.to_json()) for one in compaction)
-        # One transaction: a thousand would keep all else on the mailbox waiting for the disk.
+        # One transaction: a thousand would block the mailbox with disk writes.
         self._ports.metadata.supervisors.put_all(payloads)
         for one, spec in specs.items():
             one.update(spec)
@@ -228,7 +228,7 @@ class Supervisors:
         return len(payloads)
 
     def terminate_all(self) -> int:
-        """Have all publish what is read, then be gone; return how many there were.
+        """Have the tasks of all supervisors publish, then delete them; return how many.
 
         Raises:
             Unavailable: The metadata store does not answer: nothing changed.
@@ -248,12 +248,12 @@ class Supervisors:
         return len(found) + len(compaction) + len(unread)
 
     def terminate(self, supervisor_id: str) -> None:
-        """Have one publish what is read, then be gone.
+        """Have a supervisor's tasks publish, then delete it.
 
-        One that compacts, or whose spec cannot be read, goes at once.
+        A compaction supervisor, or one with an invalid stored spec, is deleted at once.
 
         Raises:
-            NotFound: There is none.
+            NotFound: There is no such supervisor.
         """
         if supervisor_id in self.compaction:
             self.compaction.terminate(supervisor_id)
@@ -268,7 +268,7 @@ class Supervisors:
             supervisor.stop()
 
     def _end(self, supervisor_id: str, payload: Mapping[str, object]) -> None:
-        """Go on with a termination that an overlord before this one did not see to the end."""
+        """Continue a termination that a former overlord did not complete."""
         if payload.get("type") == AUTOCOMPACT:
             self._release(supervisor_id)
             return
@@ -294,7 +294,7 @@ class Supervisors:
         return versions[0].payload
 
     def _restore(self, spec: AnySupervisorSpec) -> None:
-        """Take over one that is stored."""
+        """Take over a stored supervisor."""
         if isinstance(spec, CompactionSupervisorSpec):
             self.compaction.keep([spec])
         else:
@@ -312,11 +312,11 @@ class Supervisors:
         try:
             self._ports.metadata.supervisors.release(supervisor_id)
         except PenstockError as error:
-            # The next term asks it to let go again, which does no harm.
-            _log.warning("the end of supervisor %s is not noted: %s", supervisor_id, error)
+            # The next term repeats the release, which is harmless.
+            _log.warning("the end of supervisor %s is not stored: %s", supervisor_id, error)
 
     def _spec_before(self, supervisor_id: str) -> SupervisorSpec | None:
-        """Return the spec of a terminated supervisor that left committed offsets, if one did."""
+        """Return the spec of a terminated supervisor that left committed offsets, if any."""
         if not self._ports.metadata.offsets(supervisor_id):
             return None
         try:
@@ -328,18 +328,18 @@ class Supervisors:
 
 def _other_kind(supervisor_id: str) -> InvalidRequest:
     return InvalidRequest(
-        f"there is a supervisor {supervisor_id} already, and one reads a stream, the other"
-        " compacts: terminate that one first, or name the one that reads otherwise",
+        f"supervisor {supervisor_id} already exists, and one of the two reads a stream, the other"
+        " compacts: terminate the existing one first, or give the streaming one another id",
         place="id",
     )
 
 
 def _require_lasting(supervisor: Supervisor) -> None:
-    """Refuse another version of a spec whose end is stored: the next overlord would run it."""
+    """Refuse a new version of a spec whose end is stored: the next overlord would run it."""
     if supervisor.is_stopping:
         raise Unavailable(
             f"supervisor {supervisor.id} is being terminated, its tasks still publish: submit it"
-            " again when it is gone"
+            " again when it has ended"
         )
 
 

@@ -1,8 +1,8 @@
-"""Terminated supervisors whose specs cannot be read: what their sources keep for them is let go.
+"""Terminated supervisors with invalid specs: releases the state that their sources keep for them.
 
-On the overlord's mailbox. Such a spec was taken by another release of Penstock. Nobody can run its
-supervisor to an end, but the name of its topic is enough to let the broker delete messages again.
-Does not own the tasks: those have no supervisor, and are ended for that.
+On the overlord's mailbox. Such a spec was stored by another release of Penstock. Its supervisor
+cannot be run to its end, but the name of its topic suffices to let the broker delete messages
+again. Tasks are not ended here: tasks without a supervisor are ended elsewhere.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ _log = logging.getLogger(__name__)
 
 
 def not_read(supervisor_id: str, why: str) -> NotFound:
-    """Return the error of a question about one whose stored spec cannot be read."""
+    """Return the error for a request about a supervisor with an invalid stored spec."""
     return NotFound(
-        f"supervisor {supervisor_id!r} does not run, as its stored spec cannot be read: {why}."
-        " Submit one that can be, or terminate it"
+        f"supervisor {supervisor_id!r} does not run, because its stored spec is invalid: {why}."
+        " Submit a valid spec, or terminate it"
     )
 
 
 class UnreadableEnds:
-    """The ends of such supervisors.
+    """Ends of supervisors with invalid specs.
 
     Args:
-        ports: What supervisors work with.
-        is_void: Whether a cursor is somebody else's by now, or nobody here is to care for it.
-        gone: Told of each whose cursor is let go.
+        ports: The dependencies of supervisors.
+        is_void: Whether the cursor now belongs to another supervisor, or this term has ended.
+        gone: Called with the id of each supervisor whose cursor is dropped.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class UnreadableEnds:
         self._gone = gone
 
     def end(self, supervisor_id: str, payload: Mapping[str, object]) -> None:
-        """Let go of what a supervisor's source keeps, as often as it takes."""
+        """Drop the cursor of a supervisor, with retries."""
         topic = _topic_of(payload)
         if topic is None:
             _log.error(
@@ -75,21 +75,21 @@ class UnreadableEnds:
 
         def again(error: PenstockError) -> None:
             delay_ms = _RETRY.delay_ms(failures + 1)
-            _log.warning("the cursor of supervisor %s is let go later: %s", supervisor_id, error)
+            _log.warning("the cursor of supervisor %s is dropped later: %s", supervisor_id, error)
             self._ports.processor.timers.schedule_after(
                 delay_ms,
                 lambda: self._try(supervisor_id, topic, failures + 1),
-                "let go of a cursor",
+                "drop a cursor",
             )
 
-        # On the lane of a supervisor of this name: what one that is submitted now asks for comes
-        # behind this.
+        # On the lane of a supervisor with this id, so that requests of one that is submitted now
+        # run after this.
         lane = f"broker-{supervisor_id}"
         self._calls.call(lane, let_go, lambda _none: self._gone(supervisor_id), again)
 
 
 def _topic_of(payload: Mapping[str, object]) -> str | None:
-    """Return the topic that a spec reads, of whatever else it consists."""
+    """Return the topic that a spec reads, even if the rest of the spec is invalid."""
     spec = payload.get("spec")
     io = spec.get("ioConfig") if isinstance(spec, dict) else None
     topic = io.get("topic") if isinstance(io, dict) else None

@@ -1,1 +1,1 @@
-"""Tasks that wait: for their locks, in which order, and how that is told."""
+"""Tasks that wait: acquiring their locks in order, and explaining their waits."""

@@ -1,7 +1,7 @@
-"""What an active task waits for, from where it stands: locks, a slot, or its worker's word.
+"""Explains why an active task waits: for locks, for a slot, or for its worker's report.
 
-On the overlord's mailbox; reads alone. What stands in its way is for the seekers of locks and for
-the runner to say: this is which of them is to be asked.
+On the overlord's mailbox; only reads. Selects, by the task's progress, whether the lock acquirer or
+the runner explains the wait.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 def waits_of(task_id: str, index: TaskIndex, locks: LockSeekers, runner: Runner) -> list[Wait]:
-    """Return what a task waits for; nothing if it runs.
+    """Return what a task waits for; empty if it runs.
 
     Raises:
-        NotFound: It is not active.
+        NotFound: The task is not active.
     """
     active = index.get(task_id)
     if active is None:
@@ -33,7 +33,7 @@ def waits_of(task_id: str, index: TaskIndex, locks: LockSeekers, runner: Runner)
     if active.state is RunnerState.RUNNING:
         return []
     if active.worker is not None:
-        return [Wait("worker", f"the worker {active.worker} to say that it runs")]
+        return [Wait("worker", f"the worker {active.worker} to report that it runs")]
     slots = tuple(runner.why(task_id))
-    text = told(slots) or "to be handed over at the next moment"
+    text = told(slots) or "to be handed over in a moment"
     return [Wait("slots", f"a worker with a free slot: {text}", slots=slots)]

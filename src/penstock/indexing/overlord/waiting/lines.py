@@ -1,10 +1,10 @@
-"""Tasks that wait for locks, and whom it is worth to try again when something is released.
+"""Queues of tasks that wait for locks, and which of them to try after a release.
 
-Pure. Tasks that want the very same locks with the same priority stand in one line: what refuses the
-first of them refuses the others, so only the first is tried. A line is tried again when one of
-those who stood in its way has let go of something. So a release costs the lines that it may help,
-not the tasks that wait. Who stands in a line and in its way is tried next: it has the locks, from a
-leader before this one.
+Pure. Tasks that want the same locks with the same priority wait in one line: a conflict of the
+first task affects the others too, so only the first is tried. A line is tried again when one of the
+tasks that blocked it has released a lock. So the cost of a release depends on the lines that it may
+unblock, not on the waiting tasks. A task that waits in a line that it blocks itself is tried next:
+it holds the locks from an earlier leader.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class _Line:
-    """Tasks in order. `blockers` were in the way at the last try; `trying` its first, right now."""
+    """Tasks in order. `blockers` blocked the last try; `trying` is the one being tried now."""
 
     tasks: dict[str, None] = field(default_factory=dict)
     blockers: frozenset[str] = frozenset()
@@ -24,7 +24,7 @@ class _Line:
 
 
 class LockWaiters:
-    """The lines of one datasource. Each method says who is to be tried next, if anybody."""
+    """The lines of one datasource. Each method returns which tasks to try next, if any."""
 
     def __init__(self) -> None:
         self._lines: dict[Hashable, _Line] = {}
@@ -37,32 +37,32 @@ class LockWaiters:
         return task_id in self._keys
 
     def join(self, task_id: str, key: Hashable) -> str | None:
-        """Put a task at the end of its line; return it if it is the first there."""
+        """Add a task to the end of its line; return it if it is the first."""
         self._keys[task_id] = key
         line = self._lines.setdefault(key, _Line())
         line.tasks[task_id] = None
         return self._next(line)
 
     def refused(self, task_id: str, blockers: Iterable[str]) -> str | None:
-        """Keep a task at the head of its line until one of those in its way lets go."""
+        """Keep a task at the head of its line until one of its blockers releases a lock."""
         line = self._line_of(task_id)
         if line is None or line.trying != task_id:
             return None
         line.trying, line.blockers = None, frozenset(blockers)
         holder = next((one for one in line.tasks if one in line.blockers), None)
         if holder is not None:
-            # It has what the line wants since an earlier leader, and only has to ask for it.
+            # It holds the locks since an earlier leader and only needs to request them.
             line.tasks = {holder: None} | line.tasks
             return self._next(line, again=True)
         if line.again:
-            # Somebody let go while it was tried: whether before or after, it cannot know.
+            # A release came during the try, which may have seen it or not.
             return self._next(line, again=True)
         return None
 
     def leave(self, task_id: str) -> str | None:
-        """Take a task out that ended or got its locks; return whom that makes worth a try.
+        """Remove a task that ended or got its locks; return the task to try next, if any.
 
-        Those behind one that got its locks may get the same.
+        Tasks behind one that got its locks may get the same locks.
         """
         line = self._line_of(task_id)
         if line is None:
@@ -78,7 +78,7 @@ class LockWaiters:
         return self._next(line, again=True)
 
     def released(self, task_ids: frozenset[str]) -> list[str]:
-        """Return who is worth a try after these tasks let go; none named: all are."""
+        """Return the tasks to try after these tasks released locks; if empty: all heads."""
         found = []
         for line in self._lines.values():
             if task_ids and line.blockers and task_ids.isdisjoint(line.blockers):
@@ -89,7 +89,7 @@ class LockWaiters:
         return found
 
     def head_of(self, task_id: str) -> tuple[str, int] | None:
-        """Return who is first in the task's line and how many stand before the task."""
+        """Return the head of the task's line and how many tasks are before the task."""
         line = self._line_of(task_id)
         if line is None:
             return None

@@ -1,8 +1,8 @@
-"""How long tasks have been refused what they ask for again and again.
+"""Measures how long tasks have been refused repeated requests.
 
-A task that is refused asks again in a while. Nobody tells when it gives up or ends, so a pause that
-no task makes ends its wait, too. Any thread: the mutex guards the table, and is held around a few
-lines.
+A refused task retries after a while. A task that stops asking or ends is not reported, so a pause
+longer than any between retries also ends its wait. Any thread: the mutex guards the table and is
+held for a few statements only.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
 
 _PAUSE_MAX_S: Final = 60.0
-"""Tasks ask again much sooner than this."""
+"""Upper bound of the time between two retries of a task."""
 
 _SWEEP_AT: Final = 1_000
-"""Waits that are remembered before those that ended are looked for."""
+"""Number of waits at which those that ended are removed."""
 
 
 @dataclass(slots=True)
 class _Wait:
-    """When a task was refused first and last."""
+    """Times of the first and the last refusal of a task."""
 
     first_s: float
     last_s: float
 
 
 class Patience:
-    """Who waits since when.
+    """The waits of tasks that are being refused.
 
     Args:
         clock: Measures the waits.
@@ -43,12 +43,12 @@ class Patience:
         self._sweep_at = _SWEEP_AT
 
     def refused(self, task_id: str) -> int:
-        """Note that a task is refused once more; return for how long it has been, in ms."""
+        """Record a refusal; return for how long the task has been refused, in ms."""
         now_s = self._clock.monotonic_s()
         with self._mutex:
             if len(self._waits) >= self._sweep_at:
                 self._sweep(now_s)
-                # Not again for each of many that do wait.
+                # Raise the threshold, so that many active waits are not scanned each time.
                 self._sweep_at = max(_SWEEP_AT, 2 * len(self._waits))
             wait = self._waits.get(task_id)
             if wait is None or now_s - wait.last_s > _PAUSE_MAX_S:
@@ -57,7 +57,7 @@ class Patience:
             return int((now_s - wait.first_s) * 1000)
 
     def served(self, task_id: str) -> None:
-        """Forget a task that got what it asked for, or was told to give up."""
+        """Delete the wait of a task whose request was granted, or failed for good."""
         with self._mutex:
             self._waits.pop(task_id, None)
 

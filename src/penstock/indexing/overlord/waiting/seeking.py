@@ -1,10 +1,10 @@
-"""Tasks on their way to the locks that they need before they start.
+"""Acquires the locks that tasks need before they start.
 
-State of the overlord's mailbox; who is tried when is decided by `lines`, and the locks are the
-lockboxes'. What a task gets here yields to tasks that run, until `placed` says that a worker has
-it: it may wait for the slot of one that waits for these very locks. Invariants: nothing polls, and
-each task that seeks its locks is told of once, as one that has them or as one that cannot have
-them, unless it leaves before.
+State of the overlord's mailbox; `lines` selects the tasks to try, and the lockboxes own the locks.
+Locks that a task gets here yield to running tasks until `placed` reports that a worker has the
+task, because the task may wait for the slot of a task that waits for these locks. Invariants:
+nothing polls; exactly one of `granted` and `failed` is called for each task, unless it leaves
+before.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Seeker:
-    """A task without its locks; `number` counts arrivals."""
+    """A task without its locks; `number` gives the order of arrival."""
 
     task: TaskSpec
     number: int
 
 
 class LockSeekers:
-    """The tasks. On the overlord's mailbox.
+    """Acquires locks of waiting tasks. On the overlord's mailbox.
 
     Args:
         lockboxes: The locks.
-        calls: Brings their answers.
-        timers: Of the mailbox.
-        retry_ms: How long to wait when the store does not answer.
-        granted: Told of a task that has its locks.
-        failed: Told of a task that cannot have them, and why.
+        calls: Delivers the answers of the lockboxes.
+        timers: Timers of the mailbox.
+        retry_ms: Delay before a retry when the store does not answer.
+        granted: Called when a task has its locks.
+        failed: Called when a task cannot get its locks, with the reason.
     """
 
     def __init__(
@@ -75,11 +75,11 @@ class LockSeekers:
         self._stopped = False
 
     def stop(self) -> None:
-        """Tell nothing any more."""
+        """Stop all callbacks."""
         self._stopped = True
 
     def seek(self, task: TaskSpec, number: int) -> None:
-        """Get a task its locks: at once if it needs none, else as soon as they are free."""
+        """Acquire a task's locks: at once if it needs none, else as soon as they are free."""
         requests = lock_requests(task)
         if not requests:
             self._granted(task.id)
@@ -89,23 +89,23 @@ class LockSeekers:
         self._try(task.datasource, [lines.join(task.id, _line_of(task, requests))])
 
     def leave(self, task: TaskSpec) -> None:
-        """Forget a task that ended or needs no locks any more; an unknown one is fine."""
+        """Remove a task that ended or no longer needs locks; unknown tasks are ignored."""
         if self._seekers.pop(task.id, None) is not None:
             self._try(task.datasource, [self._lines[task.datasource].leave(task.id)])
 
     def placed(self, task: TaskSpec, *, waits: bool = False) -> None:
-        """A task goes to a worker, and its locks are its own; or, `waits`, to none after all."""
+        """A task is placed at a worker and keeps its locks, or, with `waits`, at none."""
         if task.lock_wishes():
-            with suppress(Closed):  # The term ends.
+            with suppress(Closed):  # The term is ending.
                 self._lockboxes.place(lock_task(task), waits=waits)
 
     def released(self, datasource: str, task_ids: frozenset[str]) -> None:
-        """These tasks gave back or lost locks: what was refused before may be granted."""
+        """These tasks released or lost locks: try the requests that they blocked."""
         if datasource in self._lines:
             self._try(datasource, self._lines[datasource].released(task_ids))
 
     def why(self, task: TaskSpec) -> list[Wait]:
-        """Return what a task that seeks its locks waits for."""
+        """Return what a task without its locks waits for."""
         line = self._lines[task.datasource].head_of(task.id) if task.id in self._seekers else None
         head, before = line if line is not None else (task.id, 0)
         found = [
@@ -113,16 +113,16 @@ class LockSeekers:
             for refused in self._lockboxes.why(head)
         ]
         if before:
-            text = f"of those that want the same locks {before} came first, of which {head} is next"
+            text = f"earlier tasks that want the same locks: {before}, of which {head} is next"
             found.append(Wait("line", text))
         return found or [Wait("locks", "the answer of the lockbox")]
 
     def _try(self, datasource: str, task_ids: Sequence[str | None]) -> None:
-        """Ask for the locks of tasks that waited, the most urgent first."""
+        """Request the locks of waiting tasks, most urgent first."""
         seekers = [self._seekers[task_id] for task_id in task_ids if task_id is not None]
         seekers.sort(key=lambda seeker: (-seeker.task.priority, seeker.number))
         for seeker in seekers if not self._stopped else ():
-            with suppress(Closed):  # The term ends.
+            with suppress(Closed):  # The term is ending.
                 self._calls.watch(
                     self._lockboxes.acquire(lock_requests(seeker.task), together=True, waits=True),
                     partial(self._answered, seeker),
@@ -134,7 +134,7 @@ class LockSeekers:
     def _answered(self, seeker: _Seeker, outcomes: list[Outcome]) -> None:
         task = seeker.task
         if self._stopped or self._seekers.get(task.id) is not seeker:
-            return  # It ended meanwhile, and its locks are gone with it.
+            return  # The task ended meanwhile, and its locks were released.
         revoked = next((one for one in outcomes if isinstance(one, Revoked)), None)
         if revoked is not None:
             self._failed(task.id, f"its {revoked.lock} was revoked before it could start")
@@ -167,7 +167,7 @@ class LockSeekers:
         elif isinstance(error, LockRevoked):
             _log.info("task %s ended before it had its locks", task.id)
         else:
-            self._failed(task.id, f"it cannot have its locks: {error}")
+            self._failed(task.id, f"it cannot get its locks: {error}")
 
     def _try_all(self, datasource: str) -> None:
         if not self._stopped and datasource in self._lines:
@@ -175,7 +175,7 @@ class LockSeekers:
 
 
 def _line_of(task: TaskSpec, requests: Sequence[LockRequest]) -> Hashable:
-    """Return what tasks of one line have in common: what refuses one refuses all of them."""
+    """Return the key of a task's line: all tasks of a line have the same conflicts."""
     wishes = tuple((str(one.interval), one.type, one.priority) for one in requests)
-    # Tasks of one group may share locks, so they stand in lines of their own.
+    # Tasks of one group may share locks, so they have lines of their own.
     return (wishes, task.group_name if task.group_name != task.id else "")

@@ -1,4 +1,4 @@
-"""What a task waits for, so that users can be told. Values alone."""
+"""Waits of a task, as shown to users. Values only."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ WaitKind: TypeAlias = Literal["locks", "line", "slots", "worker", "publish", "re
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """One thing that a task waits for.
+    """One reason why a task waits.
 
     Attributes:
-        kind: `locks`: that others let go of locks. `line`: another task that wants the same locks
-            and came first. `slots`: a worker with a free slot. `worker`: that its worker says that
-            it runs. `publish`: that an earlier sequence is published. `retry`: the next try of work
-            that failed, as what it needs does not answer. `dependency`: a dependency that fails,
-            as the running task reported to its worker.
-        text: It as a sentence.
-        refused: The locks in the way, of `locks`.
-        slots: What each worker has against it, of `slots`.
+        kind: `locks`: for other tasks to release locks. `line`: for an earlier task that wants the
+            same locks. `slots`: for a worker with a free slot. `worker`: for its worker to report
+            that it runs. `publish`: for an earlier sequence to be published. `retry`: for the next
+            try of failed work, because a dependency does not answer. `dependency`: for a failing
+            dependency, as the running task reported to its worker.
+        text: Description for users.
+        refused: The conflicting locks, for `locks`.
+        slots: The reason of each worker, for `slots`.
     """
 
     kind: WaitKind
