@@ -174,7 +174,7 @@ def test_a_publish_that_is_too_early_says_what_it_waits_for(desk):
     outcome = publish(desk, "second", allocate(desk, "second"), start={0: 5}, end={0: 9})
     assert outcome.retryable
     assert "0: 0 to 5" in outcome.reason
-    assert "task first reads them and has to publish first" in outcome.reason
+    assert "task first reads them and must publish first" in outcome.reason
     assert desk.notices.reasons[-1] == ("second", outcome.reason)
     del desk.tasks["first"]
     outcome = publish(desk, "second", allocate(desk, "second"), start={0: 5}, end={0: 9})
@@ -184,7 +184,7 @@ def test_a_publish_that_is_too_early_says_what_it_waits_for(desk):
 @pytest.mark.parametrize("sequence", ["other_0", "base-x_0"])
 def test_a_sequence_of_another_task_is_refused(desk, sequence):
     desk.add(stream("s"))
-    with pytest.raises(InvalidRequest, match="not its own"):
+    with pytest.raises(InvalidRequest, match="does not belong to the task"):
         allocate(desk, "s", sequence=sequence)
 
 

@@ -282,10 +282,10 @@ def test_the_action_wants_a_replace_lock_around_used_segments(world: BatchWorld)
     )
     assert ask(*ids) == 3
     assert ask(*ids) == 3
-    with pytest.raises(Conflict, match="not used any more"):
+    with pytest.raises(Conflict, match="no longer used"):
         ask("d_unknown")
     world.store.segments.mark_unused(ids[:1])
-    with pytest.raises(Conflict, match="not used any more"):
+    with pytest.raises(Conflict, match="no longer used"):
         ask(*ids)
     exclusive = world.add(index(lines((2, "e", 1)), intervals=[day(2)]))
     world.handler.perform(

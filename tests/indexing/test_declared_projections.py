@@ -104,7 +104,7 @@ def test_trouble_with_it_is_told_and_no_trouble_of_the_publish(world, monkeypatc
     with caplog.at_level(logging.WARNING):
         run(world, index(lines(*ROWS), schema={"projections": [by("one")]}))
     assert world.rows() == ROWS
-    assert "its projections are not kept" in caplog.text
+    assert "projections are not registered" in caplog.text
 
 
 def test_what_cannot_be_read_is_none():

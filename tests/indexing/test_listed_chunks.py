@@ -222,7 +222,7 @@ def test_an_append_across_the_end_of_a_chunk_that_is_there_is_refused(world: Bat
     before = world.rows()
     result = world.run(listed(lines((2, "b", 2)), day(1, 2), mode="append"))
     assert result.state is TaskState.FAILED
-    assert "none can hold all of its rows" in str(result.error)
+    assert "none of them can hold all rows of the task" in str(result.error)
     assert "intervals, each within one of theirs" in str(result.error)
     assert world.rows() == before
 

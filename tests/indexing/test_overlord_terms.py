@@ -66,7 +66,7 @@ def test_who_does_not_lead_says_so(world):
 def test_a_process_leads_again_and_again_with_what_is_stored(world):
     for _ in range(3):
         world.ask(world.overlord.start())
-        with pytest.raises(Conflict, match="leads already"):
+        with pytest.raises(Conflict, match="already leads"):
             world.ask(world.overlord.start())
         if not world.overlord.active_tasks():
             assert world.ask(world.overlord.desk.submit(NOOP)) == "n"

@@ -302,7 +302,7 @@ def test_an_appending_task_takes_the_larger_chunk_and_its_version(world):
 def test_an_appending_task_over_finer_chunks_is_told_what_to_do(world):
     world.stream("HOUR", range(6))
     world.task_named("append")
-    with pytest.raises(Conflict, match="segmentGranularity that is no coarser than theirs"):
+    with pytest.raises(Conflict, match="segmentGranularity that is not coarser than theirs"):
         world.do("append", SegmentAllocate("append", (DAY,)))
     assert world.do("append", LockList()) == ()
     assert world.metadata.segments.pending("flights") == []

@@ -385,7 +385,7 @@ def test_messages_that_are_gone_are_an_error_until_it_is_told_to_go_on(make):
     sim.run(10)
     assert sim.visible() == []
     (error,) = status(sim)["recentErrors"]
-    assert "partition 0 goes on at 0, but only 2 to 5 is there" in error["exceptionMessage"]
+    assert "partition 0 continues at 0, but holds only 2 to 5" in error["exceptionMessage"]
     spec = spec_json({"resetOffsetAutomatically": True}, taskDuration="PT1H")
     ask(sim, sim.overlord.supervisor_desk.submit(spec))
     until(sim, lambda: sim.visible() == [1, 3, 4, 5, 6, 7, 8, 9])
@@ -551,7 +551,7 @@ def test_actions_of_a_starting_overlord_are_told_to_come_again(make):
     ("action", "says"),
     [
         (None, "must be a JSON object"),
-        ({"type": "drop"}, "'drop' is no action: there are announceFiles"),
+        ({"type": "drop"}, "unknown action 'drop': use one of announceFiles"),
         ({"type": "segmentAllocate"}, "not well formed"),
         ({"type": "announceFiles", "sequenceName": "x", "files": [1]}, "not well formed"),
     ],
@@ -567,7 +567,7 @@ def test_a_task_publishes_no_sequences_of_others(make):
     sim = make(taskDuration="PT1H")
     (task,) = running(sim)
     action = {"type": "segmentAllocate", "sequenceName": "other_0", "intervals": []}
-    with pytest.raises(InvalidRequest, match="not its own"):
+    with pytest.raises(InvalidRequest, match="does not belong to the task"):
         sim.overlord.perform_action(task, action)
 
 

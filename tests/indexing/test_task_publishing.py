@@ -88,7 +88,7 @@ def actions_of(name: str):
 
 @pytest.mark.parametrize("action", actions_of("another_0"), ids=lambda one: type(one).__name__)
 def test_a_task_acts_for_its_own_sequences_only(world, action):
-    with pytest.raises(InvalidRequest, match="is not its own"):
+    with pytest.raises(InvalidRequest, match="does not belong to the task"):
         world.handler.perform(world.spec.id, action.to_json())
     assert world.metadata.offsets("flights") == {0: 0, 1: 0}
     assert world.metadata.segments.pending("flights") == []

@@ -1,4 +1,4 @@
-"""The overlord: which tasks run where, who may lock what, and what tasks may ask."""
+"""The overlord: assigns tasks to workers, grants their locks and performs their actions."""
 
 from penstock.indexing.overlord.overlord import (
     Overlord,

@@ -1,9 +1,10 @@
-"""The overlord's side of task actions: does them against locks and the metadata store.
+"""Task actions on the overlord: performs them with the locks and the metadata store.
 
-Runs on the threads that bring the actions, which wait for the lane of the task's datasource, never
-on the overlord's mailbox; so a slow transaction holds up nobody but its datasource. Only tasks that
-the overlord counts as active are heard. A task that was ended meanwhile may still win that race,
-which does no harm: locks are asked for in order with their removal, and a publish compares offsets.
+Runs on the threads that receive the actions. They wait for the lane of the task's datasource, never
+for the overlord's mailbox, so a slow transaction delays only its datasource. The overlord performs
+actions of active tasks only. An action may still be performed for a task that ends at the same
+moment. That is safe: a datasource's lock requests are ordered with the task's removal, and a
+publish compares offsets.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
 
 
 class ActiveTasks(SupervisedTasks, Protocol):
-    """Which tasks are active; asked from any thread."""
+    """Lookup of the active tasks. Any thread."""
 
     def active_task(self, task_id: str) -> TaskSpec | None:
         """Return the task if it is active.
@@ -71,31 +72,31 @@ class ActiveTasks(SupervisedTasks, Protocol):
 
 
 class TaskNotices(Protocol):
-    """What the overlord wants to know of actions; told from any thread."""
+    """Listener for what actions report to the overlord. Called from any thread."""
 
     def location_changed(self, task_id: str, location: TaskLocation) -> None:
-        """A task's peon answers at another place."""
+        """The address of a task's peon changed."""
         ...
 
     def checkpoint_wanted(self, task_id: str, start: Offsets) -> None:
-        """A task's open sequence, which began at `start`, is full."""
+        """A task's open sequence, which started at `start`, is full."""
         ...
 
     def waits(self, task_id: str, reason: str) -> None:
-        """A running task waits for others, or, with an empty reason, not any more."""
+        """A running task waits for the given reason; an empty reason means that it continues."""
         ...
 
 
 class ActionHandler:
-    """Does task actions. Any thread.
+    """Performs task actions. Any thread.
 
     Args:
         metadata: The metadata store.
         lockboxes: The locks.
         lanes: The lanes of the lockboxes.
-        tasks: Which tasks are active.
-        notices: Who is told.
-        clock: Tells since when segments are unused.
+        tasks: The active tasks.
+        notices: The listener to notify.
+        clock: Time at which segments become unused.
     """
 
     def __init__(
@@ -116,24 +117,24 @@ class ActionHandler:
         self._publishing = Publishing(metadata, lockboxes, tasks)
 
     def perform(self, task_id: str, action: object) -> object:
-        """Do an action given in JSON; return its answer in JSON. Blocks.
+        """Perform an action given in JSON; return its answer in JSON. Blocks.
 
         Raises:
-            InvalidRequest: It is no action.
-            LockRevoked: The task is not active, or a lock that it needs was taken from it.
-            Conflict: No lock of the task covers what it wants to do.
-            Unavailable: The store does not answer, or others hold a lock in the way; ask again.
+            InvalidRequest: The JSON is not a valid action.
+            LockRevoked: The task is not active, or a lock that it needs was revoked.
+            Conflict: None of the task's locks covers the action.
+            Unavailable: The store does not answer, or another task holds a conflicting lock; retry.
         """
         parsed = action_from_json(action)
         try:
             task = self._tasks.active_task(task_id)
             if task is None:
                 raise LockRevoked(
-                    f"task {task_id} is not active: it has ended for the overlord, abandon its work"
+                    f"task {task_id} is not active: it has ended on the overlord, abandon its work"
                 )
             return self._perform(task, parsed)
         except (Closed, CancelledError, Fenced) as error:
-            # To the task that is no different from an overlord that is not there.
+            # To the task this is the same as an overlord that is down.
             raise Unavailable(f"the overlord is stopping, ask the next one: {error}") from error
 
     def _perform(self, task: TaskSpec, action: AnyAction) -> object:
@@ -244,7 +245,7 @@ class ActionHandler:
             case SegmentListUnused():
                 before_ms = action.changed_before_ms
                 unused = segments.unused(
-                    # By default, everything that is unused at this moment.
+                    # By default, all segments that are unused now.
                     changed_before_ms=self._clock.now_ms() + 1 if before_ms is None else before_ms,
                     datasource=task.datasource,
                     interval=action.interval,
@@ -270,7 +271,7 @@ class ActionHandler:
                 assert_never(action)
 
     def _used(self, task: TaskSpec, action: SegmentListUsed) -> list[SegmentRow]:
-        # What was appended since a replacing task has its lock, its commit lists again by itself.
+        # The commit itself adds segments that were appended after a replacing task got its lock.
         replaced_by = task.id if action.replacing else None
         found = {
             row.id: row
@@ -286,13 +287,13 @@ def _require_own(task: TaskSpec, sequence_name: str) -> None:
     if isinstance(task, StreamTaskSpec):
         if not sequence_name.startswith(f"{task.base_sequence_name}_"):
             raise InvalidRequest(
-                f"task {task.id}: the sequence {sequence_name!r} is not its own; its sequences"
-                f" begin with {task.base_sequence_name}_"
+                f"task {task.id}: sequence {sequence_name!r} does not belong to the task: use names"
+                f" that begin with {task.base_sequence_name}_"
             )
     elif sequence_name != task.id and not sequence_name.startswith(f"{task.id}_"):
         raise InvalidRequest(
-            f"task {task.id}: {sequence_name!r} is not its own; what it publishes is named by its"
-            " id"
+            f"task {task.id}: sequence {sequence_name!r} does not belong to the task: use the"
+            " task's id, or the id followed by an underscore and a suffix"
         )
 
 

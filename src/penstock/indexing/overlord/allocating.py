@@ -1,16 +1,16 @@
-"""Places for segments: the lock of each time chunk first, then a partition number in it.
+"""Allocation of segment ids: locks the time chunk first, then takes a partition number in it.
 
-A task that locks single segments has the number first, and then a lock on that alone; so others may
-lock other segments of the time chunk.
+A task that locks single segments gets the partition number first and then locks that segment only,
+so other tasks may lock other segments of the time chunk.
 
-Segments are added in the time chunks that are visible, whatever granularity the task has: a file of
-an hour is a segment of the day that a compaction made. Which chunks those are is decided by
-`lockbox.allocation`, which places are given by `penstock.storage.metadata`.
+Segments are added in the visible time chunks, whatever the granularity of the task: a file of one
+hour becomes a segment of the day that a compaction created. `lockbox.allocation` selects the time
+chunks, `penstock.storage.metadata` allocates the ids.
 
-Owns the gathering of requests: those of one datasource that wait at the same moment are done in one
-transaction, on the datasource's lane. Those of different datasources never wait for each other.
-Invariants: who asks again for the same gets the same, while nobody publishes there; who asks again
-and again for what others hold is told to give up after the `taskLockTimeout` of its context.
+This module collects requests: those of one datasource that wait at the same time share one
+transaction, on the datasource's lane. Requests of different datasources never wait for each other.
+Invariants: a repeated request gets the same ids until another task publishes in the time chunk; a
+request that is refused for longer than the `taskLockTimeout` of the task's context fails for good.
 """
 
 from __future__ import annotations
@@ -57,32 +57,32 @@ _HOLDERS_NAMED_MAX: Final = 8
 
 
 class PlaceWithheld(Unavailable):
-    """Others hold what does not go with a place that was asked for: ask again."""
+    """A conflicting lock or segment id prevents the allocation for now: retry."""
 
 
 class PlaceRefused(LockRevoked):
-    """They held it for as long as the task may wait: abandon the work. The text names them."""
+    """The conflict lasted for `taskLockTimeout`: abandon the work. The message names holders."""
 
 
 @dataclass(slots=True)
 class _Ask:
-    """What one task asks for, with the locks that it has for it."""
+    """Allocation requests of one task, which holds the locks for them."""
 
     requests: list[AllocateRequest]
     rows: Future[list[PendingRow | None]] = field(default_factory=Future)
 
 
 class Allocating:
-    """Gives places. Any thread may ask; it waits for the answer.
+    """Allocates segment ids. Any thread; a call waits for the answer.
 
-    The mutex guards the inboxes, which asking threads fill and the lanes empty; it is held around a
-    few lines.
+    The mutex guards the inboxes, which calling threads fill and the lanes empty. It is held for a
+    few statements only.
 
     Args:
-        metadata: Where places are kept.
-        lockboxes: Which locks their time chunks.
+        metadata: The store of the allocated ids.
+        lockboxes: The locks of the time chunks.
         lanes: The lanes of the lockboxes.
-        clock: Measures how long a task has been refused.
+        clock: Measures for how long a task has been refused.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Allocating:
         self._inboxes: dict[str, list[_Ask]] = {}
 
     def divide(self, task: TaskSpec, intervals: Sequence[Interval]) -> list[list[Interval]]:
-        """Return of each interval the times whose rows must not share a segment, in order.
+        """Return, for each interval, its parts in order; rows of two parts never share a segment.
 
         Raises:
             Unavailable: The store does not answer.
@@ -104,14 +104,14 @@ class Allocating:
         return [[part.times for part in parts] for parts in self._parts(task, intervals)]
 
     def allocate(self, task: TaskSpec, action: SegmentAllocate) -> list[SegmentPlace]:
-        """Return a place for each interval of the action, in the time chunk that is visible there.
+        """Return a segment id for each interval of the action, in the time chunk visible there.
 
         Raises:
-            Conflict: The rows of an interval have to be divided first.
-            LockRevoked: A lock of the task was revoked, or it is not active.
-            PlaceRefused: Somebody else was in the way for as long as the task may wait.
-            PlaceWithheld: Somebody else is in the way: ask again.
-            Unavailable: The store does not answer: ask again.
+            Conflict: The rows of an interval must be divided first.
+            LockRevoked: A lock of the task was revoked, or the task is not active.
+            PlaceRefused: Another task blocked the allocation for the task's `taskLockTimeout`.
+            PlaceWithheld: Another task blocks the allocation: retry.
+            Unavailable: The store does not answer: retry.
         """
         try:
             places = self._places(task, action)
@@ -121,7 +121,7 @@ class Allocating:
                 raise
             self._patience.served(task.id)
             raise PlaceRefused(
-                f"it could not have its places within taskLockTimeout ({limit_ms} ms): {error}"
+                f"no segment id could be allocated within taskLockTimeout ({limit_ms} ms): {error}"
             ) from error
         self._patience.served(task.id)
         return places
@@ -136,16 +136,16 @@ class Allocating:
             places = [_place(row) for row in rows if row is not None]
             if len(places) == len(rows):
                 return places
-            # Somebody published there after the look and before the lock.
+            # Another task published there after the chunks were read and before they were locked.
         full = next(chunk for chunk, row in zip(chunks, rows, strict=True) if row is None)
         raise PlaceWithheld(
-            f"task {task.id}: the time chunk {full} takes no segment now, as others have places"
-            f" there of another granularity ({self._holders(task, full)}), or its core partitions"
-            " are unknown: it is asked for again; if that does not end, compact the chunk"
+            f"task {task.id}: no segment can be added to time chunk {full} now: other tasks have"
+            f" allocated segments of another granularity there ({self._holders(task, full)}), or"
+            " its core partitions are unknown. The task retries; if this lasts, compact the chunk"
         )
 
     def _holders(self, task: TaskSpec, chunk: Interval) -> str:
-        """Name the other tasks that have locks, and so may have places, in a time chunk."""
+        """Name the other tasks that hold locks, and so may have segment ids, in a time chunk."""
         held = self._lockboxes.locks(task.datasource).result()
         names = sorted(
             {
@@ -168,23 +168,23 @@ class Allocating:
         return [known[interval] for interval in intervals]
 
     def _chunks(self, task: TaskSpec, intervals: Sequence[Interval]) -> list[Interval]:
-        """Return the time chunk that each interval's rows go into."""
+        """Return the time chunk for the rows of each interval."""
         chunks = []
         for interval, parts in zip(intervals, self._parts(task, intervals), strict=True):
             if len(parts) > 1:
                 raise Conflict(
-                    f"datasource {task.datasource}: the time chunk {interval} has segments of"
-                    f" {len(parts)} other chunks, the first at {parts[0].chunk}, and none can hold"
-                    " all of its rows: take a segmentGranularity that is no coarser than theirs"
-                    " (with type arbitrary intervals, each within one of theirs), or"
-                    f" compact {interval} to one chunk first"
+                    f"datasource {task.datasource}: time chunk {interval} has segments of"
+                    f" {len(parts)} other time chunks, the first at {parts[0].chunk}, and none of"
+                    " them can hold all rows of the task: set a segmentGranularity that is not"
+                    " coarser than theirs (with type arbitrary intervals, each within one of"
+                    f" theirs), or compact {interval} to one time chunk first"
                 )
             chunks.append(parts[0].chunk)
         return chunks
 
     def _lock(self, task: TaskSpec, chunks: Iterable[Interval]) -> dict[Interval, str]:
         """Lock time chunks; return the version of each lock."""
-        # The larger ones first: those inside are locked with them.
+        # Larger chunks first: their locks cover the chunks inside them.
         wanted = sorted(set(chunks), key=lambda chunk: (-chunk.length_ms, chunk.start_ms))
         requests = requests_for(task, wanted, appends=True)
         outcomes = self._lockboxes.acquire(requests).result()
@@ -199,11 +199,11 @@ class Allocating:
     def _lock_segments(
         self, task: TaskSpec, action: SegmentAllocate, chunks: Sequence[Interval]
     ) -> list[PendingRow | None]:
-        """Return places, each locked by itself; None where somebody published meanwhile."""
+        """Return rows, each locked by itself; None where another task published meanwhile."""
         if not chunks:
             return []
         wanted = sorted(set(chunks))
-        # Looked at before places are given: one that is not locked would be in a replace's way.
+        # Checked before ids are allocated, because an id without a lock would block a replace.
         found = self._lockboxes.room_for(new_segment_requests(task, wanted)).result()
         versions = {}
         for chunk, room in zip(wanted, found, strict=True):
@@ -217,11 +217,11 @@ class Allocating:
         )
         for outcome in self._lockboxes.acquire(requests, together=True).result():
             _version(task, outcome)
-        # With the locks nobody replaces the time chunks any more: these places are the last ones.
+        # These locks prevent any replacement of the time chunks, so these ids are final.
         again = self._allocate(task, action, chunks, versions)
         stale: set[Interval] = set()
         if not action.rewrites:
-            # A lock is for a version; of the next one it is of no use.
+            # A lock holds for one version only; release it if the chunk has a newer one.
             stale = {b.interval for a, b in zip(again, rows, strict=True) if b and a != b}
             for future in [self._lockboxes.release(lock_task(task), chunk) for chunk in stale]:
                 future.result()
@@ -231,10 +231,10 @@ class Allocating:
         ]
 
     def _makes_room(self, task: TaskSpec, refused: Sequence[Interval]) -> bool:
-        """Release the task's own locks that are in the way, if nobody else's are.
+        """Release the task's own conflicting locks, if no other task has one.
 
-        A larger lock covers what was to be published under those inside of it, too. A batch task
-        asks for all its places at once, so it has none yet under a lock across the end of a chunk.
+        A larger lock also covers segments to be published under the locks inside it. A batch task
+        requests all its ids at once, so it has none yet under a lock that crosses a chunk's end.
         """
         locks = self._lockboxes.locks(task.datasource).result()
         held = [
@@ -287,7 +287,7 @@ class Allocating:
         return ask.rows.result()
 
     def _post(self, datasource: str) -> None:
-        """Have the lane do a round; if it cannot, refuse what waits for the round."""
+        """Submit a round to the lane; if that fails, refuse the requests that wait for it."""
         try:
             round_ = self._lanes.submit(lane_of(datasource), partial(self._serve, datasource))
         except BaseException as error:
@@ -297,13 +297,13 @@ class Allocating:
 
     def _begun(self, datasource: str, round_: Future[None]) -> None:
         error = Closed("the overlord ends") if round_.cancelled() else round_.exception()
-        if error is not None:  # A round that has begun raises nothing.
+        if error is not None:  # A round that has started raises nothing.
             self._refuse(datasource, error)
 
     def _refuse(self, datasource: str, error: BaseException) -> None:
-        """Tell those who wait that nobody will serve them."""
+        """Fail all waiting requests of a datasource."""
         if not isinstance(error, PenstockError):
-            text = f"places of {datasource} could not be asked for: try again ({error!r})"
+            text = f"segment ids of {datasource} could not be requested: try again ({error!r})"
             error = Unavailable(text)
         with self._mutex:
             asks = self._inboxes.pop(datasource, [])
@@ -324,14 +324,14 @@ class Allocating:
                 ask.rows.set_exception(error)
             return
         except PenstockError as error:
-            # One that is at fault must not cost the others their places.
+            # One invalid request must not fail the others.
             if len(asks) == 1:
                 asks[0].rows.set_exception(error)
                 return
             for ask in asks:
                 self._serve_batch([ask])
             return
-        except BaseException as error:  # noqa: BLE001 - those who wait must hear of bugs, too
+        except BaseException as error:  # noqa: BLE001 - waiting callers must get bugs, too
             for ask in asks:
                 ask.rows.set_exception(error)
             return
@@ -343,7 +343,7 @@ class Allocating:
 
 
 def part_names(sequence_name: str, chunks: Iterable[Interval]) -> list[str]:
-    """Name the places of one sequence: the first of a chunk by its name, then with a number."""
+    """Name the ids of one sequence: the first of a chunk as the sequence, the next numbered."""
     seen: Counter[Interval] = Counter()
     names = []
     for chunk in chunks:
@@ -360,7 +360,7 @@ def _version(task: TaskSpec, outcome: Outcome) -> str:
         case Revoked():
             raise LockRevoked(
                 f"the {outcome.lock} of task {task.id} was taken by a task of higher priority:"
-                " abandon the task; what it has not published is read again by the next"
+                " abandon the task; the next one reads its unpublished rows again"
             )
         case Refused():
             raise PlaceWithheld(f"task {task.id}: {outcome.text()}")

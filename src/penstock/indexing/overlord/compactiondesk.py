@@ -1,6 +1,6 @@
-"""Questions and commands about what is compacted by itself, by a supervisor or without. Any thread.
+"""API service for automatic compaction, with or without a supervisor. Any thread.
 
-What changes something is posted to the overlord's mailbox and returns a future.
+Changes are posted to the overlord's mailbox and return a future.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 class CompactionDesk:
-    """The desk.
+    """The compaction service.
 
     Args:
         full: Returns the term once it is full, or raises NotLeading.
-        ports: What the overlord works with.
+        ports: The overlord's ports.
         processor: The overlord's mailbox.
     """
 
@@ -38,32 +38,32 @@ class CompactionDesk:
         self._executor = processor.main_executor
 
     def configure(self, config: CompactionConfig, audit_of: AuditOf | None = None) -> Future[None]:
-        """Set what the segments of a datasource should look like; `audit_of` notes it."""
+        """Set the compaction config of a datasource; `audit_of` records the change."""
         return self._executor.submit_change(
             lambda: self._full().supervisors.compaction.configure(config, audit_of),
             "configure compaction",
         )
 
     def end(self, datasource: str, audit_of: AuditOf | None = None) -> Future[None]:
-        """Compact a datasource no more; `audit_of` notes it."""
+        """Stop compacting a datasource; `audit_of` records the change."""
         return self._executor.submit_change(
             lambda: self._full().supervisors.compaction.end(datasource, audit_of),
             "end compaction",
         )
 
     def spec(self, supervisor_id: str) -> CompactionSupervisorSpec | None:
-        """Return a supervisor's spec; None if there is none of this id that compacts."""
+        """Return a supervisor's spec; None if there is no compaction supervisor with this id."""
         return self._full().supervisors.compaction.get(supervisor_id)
 
     def status(
         self, spec: CompactionSupervisorSpec, progress: Mapping[str, object]
     ) -> dict[str, object]:
-        """Return how a supervisor stands, in Druid's JSON.
+        """Return the status of a supervisor, in Druid's JSON.
 
         Args:
             spec: Its spec.
-            progress: How much is compacted, in Druid's JSON, too: to find out takes long, so that
-                is not done on the mailbox.
+            progress: How much is compacted, in Druid's JSON. The caller determines it, because
+                that takes too long for the mailbox.
         """
         return {
             "id": spec.supervisor_id,

@@ -1,7 +1,7 @@
-"""Keeps the projections that batch tasks were given, for whoever makes and uses them.
+"""Registry of the projections that batch tasks declare, for the jobs that build and use them.
 
-After the publish: what is cut between the two loses nothing but speed, and the next task of the
-same spec says it again.
+A task registers its projections after its publish. A crash between the two only makes queries
+slower, and the next task with the same spec registers them again.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _TRIES: Final = 10
 
 
 def declare(metadata: MetadataStore, task: TaskSpec) -> None:
-    """Keep the projections of a task that has published, if it has some; by name, the newest wins.
+    """Register the projections of a task that has published; the newest wins for each name.
 
-    It never fails: the publish is done.
+    Never raises a `PenstockError`, because the publish is done.
     """
     declared = _declared(task)
     if not declared:
@@ -41,10 +41,10 @@ def declare(metadata: MetadataStore, task: TaskSpec) -> None:
                 if not metadata.config.compare_and_set(name, old, new):
                     continue
             return
-        _log.warning("task %s: its projections are not kept: others change them at once", task.id)
+        _log.warning("task %s: projections are not registered: others change them at once", task.id)
     except PenstockError as error:
         _log.warning(
-            "task %s: its projections are not kept, queries read the rows (%s)", task.id, error
+            "task %s: projections are not registered, queries read the rows (%s)", task.id, error
         )
 
 

@@ -1,4 +1,4 @@
-"""Refusals of the overlord that its API tells apart."""
+"""Errors of the overlord that its API distinguishes."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from penstock.core.errors import Dependency, Full, Unavailable
 
 
 class QueueFull(Full):
-    """The task queue holds as many tasks as it may.
+    """The task queue is full.
 
     Args:
-        tasks: How many it holds.
-        tasks_max: How many it may hold.
+        tasks: Number of tasks in the queue.
+        tasks_max: Maximum number of tasks.
     """
 
     def __init__(self, tasks: int, tasks_max: int) -> None:
         super().__init__(
-            f"the task queue is full: it holds {tasks} active tasks and may hold {tasks_max};"
+            f"the task queue is full: it holds {tasks} active tasks, the maximum is {tasks_max};"
             " wait for some to end, or set a larger --task-queue-size"
         )
         self.tasks = tasks
@@ -23,6 +23,6 @@ class QueueFull(Full):
 
 
 class NotLeading(Unavailable):
-    """This overlord does not lead, or has only begun to: ask the one that leads."""
+    """This overlord does not lead, or is still starting to lead: ask the leader."""
 
     dependency = Dependency.OVERLORD

@@ -1,6 +1,6 @@
-"""Submitted tasks on their way to the queue: those that wait together share a transaction.
+"""Intake of submitted tasks: tasks that wait at the same time share a transaction.
 
-Owns the gathering alone; what a task must be like is the queue's to say. Any thread may submit.
+Only collects the tasks; the queue validates them. Any thread may submit.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
     from penstock.mailbox import MailboxProcessor
 
 TASKS_PER_TRANSACTION: Final = 500
-"""Tasks that are stored together: more would only hold up the mailbox's other mail."""
+"""Tasks that are stored together: a larger number would delay the mailbox's other mail."""
 
 
 class Adding(Protocol):
-    """The task queue, as the intake sees it."""
+    """The part of the task queue that the intake uses."""
 
     def add_all(self, tasks: Sequence[TaskSpec]) -> Sequence[PenstockError | None]:
-        """Keep new tasks; return of each why it was refused, None if it was not."""
+        """Store new tasks; return an error for each refused task and None for each stored one."""
         ...
 
 
 class Intake:
     """The intake.
 
-    The mutex guards the inbox, which callers fill and the mailbox empties; it is held around a few
-    lines.
+    The mutex guards the inbox, which callers fill and the mailbox empties. It is held for a few
+    statements only.
 
     Args:
-        queue: Returns the queue of this moment, or raises NotLeading; on the mailbox.
+        queue: Returns the current queue, or raises NotLeading; called on the mailbox.
         processor: The overlord's mailbox.
     """
 
@@ -47,7 +47,7 @@ class Intake:
         self._inbox: list[tuple[TaskSpec, Future[str]]] = []
 
     def submit(self, task: TaskSpec) -> Future[str]:
-        """Have a task kept; the future has its id, or raises as `TaskQueue.add`."""
+        """Submit a task; the future has its id, or raises the errors of `TaskQueue.add`."""
         future: Future[str] = Future()
         with self._mutex:
             self._inbox.append((task, future))
@@ -69,7 +69,7 @@ class Intake:
 
     def _posted(self, mail: Future[None]) -> None:
         if mail.cancelled():
-            self._refuse(Closed("the overlord ends: ask the next one"))
+            self._refuse(Closed("the overlord stops: submit the task to the next leader"))
 
     def _refuse(self, error: PenstockError) -> None:
         for _task, future in self._taken(None):
@@ -106,7 +106,7 @@ class Intake:
             answers = self._queue().add_all([task for task, _future in waiting])
         except PenstockError as error:
             if isinstance(error, InvalidRequest) and len(waiting) > 1:
-                # The store refuses one of them: that must not cost the others their places.
+                # The store refused one of them; the others must still be added.
                 for one in waiting:
                     self._add([one])
                 return

@@ -1,4 +1,4 @@
-"""Which locks a task asks for: from its wishes and its context to requests. Pure."""
+"""Lock requests of a task, derived from its spec and its context. Pure."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 def lock_task(task: TaskSpec) -> LockTask:
-    """Return a task as the lockbox sees it."""
-    # Replicas ask for the same places: these go when the last of them ends.
+    """Return a task in the form that the lockbox uses."""
+    # Replicas request the same segment ids, which are deleted when the last replica ends.
     allocator = task.availability_group if isinstance(task, StreamTaskSpec) else task.group_name
     return LockTask(task.id, task.group_name, task.datasource, task.priority, allocator)
 
 
 def lock_type(task: TaskSpec, *, appends: bool) -> LockType:
-    """Return the type of lock that a task takes, by its context."""
+    """Return the type of lock that a task's context selects."""
     settings = read_context(task.context, priority=task.priority)
     if isinstance(task, StreamTaskSpec):
         return LockType(settings.streaming_lock_type)
@@ -32,7 +32,7 @@ def lock_type(task: TaskSpec, *, appends: bool) -> LockType:
 
 
 def lock_requests(task: TaskSpec) -> list[LockRequest]:
-    """Return what a task must lock before it may start."""
+    """Return the locks that a task needs before it can start."""
     mine = lock_task(task)
     return [
         mine.request(wish.interval, lock_type(task, appends=wish.appends))
@@ -43,7 +43,7 @@ def lock_requests(task: TaskSpec) -> list[LockRequest]:
 def requests_for(
     task: TaskSpec, intervals: Sequence[Interval], *, appends: bool, exclusive: bool = False
 ) -> list[LockRequest]:
-    """Return requests for the locks that a running task asks for."""
+    """Return the requests for locks that a running task asks for."""
     mine = lock_task(task)
     kind = LockType.EXCLUSIVE if exclusive else lock_type(task, appends=appends)
     return [mine.request(interval, kind) for interval in intervals]
@@ -66,6 +66,6 @@ def segment_requests(
 
 
 def new_segment_requests(task: TaskSpec, chunks: Iterable[Interval]) -> list[LockRequest]:
-    """Return what segments that have no numbers yet would ask for."""
+    """Return lock requests for segments that have no partition numbers yet."""
     mine = lock_task(task)
     return [mine.request(chunk, granularity=LockGranularity.SEGMENT) for chunk in chunks]

@@ -1,9 +1,9 @@
-"""The overlord: leads, or not; while it leads, there is a term that does everything.
+"""The overlord: creates a term when it becomes the leader; the term does all the work.
 
-Owns which term there is; questions and commands about tasks and supervisors are its desks'. Its
-public methods are for any thread: those that change something post mail and return a future, those
-that read the metadata store do so on the caller's thread. They raise `NotLeading` when this
-overlord does not lead.
+Owns the current term. Queries and commands about tasks and supervisors belong to the services in
+its attributes. Public methods may be called from any thread: those that change something post mail
+and return a future, those that read the metadata store do so on the caller's thread. They raise
+`NotLeading` if this overlord does not lead.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ _log = logging.getLogger(__name__)
 
 
 class Overlord:
-    """The overlord.
+    """The overlord of one process, which leads or stands by.
 
     Args:
         processor: Its mailbox, on a thread that runs it after `start`.
-        ports: What it works with.
-        options: How it behaves.
+        ports: Its dependencies.
+        options: Its options.
 
     Attributes:
-        desk: Questions and commands about tasks.
-        supervisor_desk: Those about supervisors.
-        compaction_desk: Those about automatic compaction.
-        upkeep: What operators look at and change beside both.
+        desk: Queries and commands about tasks.
+        supervisor_desk: Queries and commands about supervisors.
+        compaction_desk: Queries and commands about automatic compaction.
+        upkeep: Administration: locks, compaction plans, segments.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Overlord:
         self._processor = processor
         self._ports = ports
         self._options = options or OverlordOptions()
-        # Set by the mailbox, read by any thread.
+        # Set on the mailbox thread, read by any thread.
         self._term: LeaderTerm | None = None
         self._waits = WaitTable(ports.clock)
         self.desk = TaskDesk(self._lead, ports, processor)
@@ -67,20 +67,20 @@ class Overlord:
         self.upkeep = Upkeep(self._lead)
 
     def start(self, term: Term | None = None) -> Future[None]:
-        """Lead: read what there is and begin. Until the future is done, calls raise NotLeading.
+        """Start to lead: read the stored state. Until the future is done, calls raise NotLeading.
 
         Args:
-            term: Which term this is: its writes are refused when a newer one has begun, and the
-                overlord stops then. None if nobody else can lead.
+            term: The term to lead. Once a newer term starts, the store refuses this term's writes
+                and the overlord stops. None if no other process can lead.
 
         Raises (in the future):
             Conflict: It leads already.
-            Unavailable: The metadata store does not answer; nothing was begun.
+            Unavailable: The metadata store does not answer; nothing was started.
         """
         return self._call(lambda: self._start(term), "start")
 
     def stop(self) -> Future[None]:
-        """Lead no more; tasks go on, for the next leader to find. It may `start` again."""
+        """Stop leading; tasks continue for the next leader. It may `start` again."""
         return self._call(self._stop, "stop")
 
     # Tasks; `desk` has more
@@ -96,24 +96,25 @@ class Overlord:
         return self.desk.task(task_id)
 
     def shutdown_task(self, task_id: str, reason: str = "shut down by a user") -> Future[bool]:
-        """End a task without publishing; false if it is not active."""
+        """End a task without publishing; return false if it is not active."""
         return self.desk.shutdown(task_id, reason)
 
     def perform_action(self, task_id: str, action: object, worker: str | None = None) -> object:
-        """Do a task's action; JSON in and out. Blocks.
+        """Perform a task's action, in JSON, and return its answer, in JSON. Blocks.
 
         Args:
-            task_id: Whose action it is.
-            action: What is to be done.
-            worker: Where the task runs that asks; None: by whoever may speak for all of them.
+            task_id: The task that sends the action.
+            action: The action.
+            worker: The worker that runs the task; None if the caller may act for all workers.
 
         Raises:
-            InvalidRequest: It is no action.
-            LockRevoked: The task is not active or another worker has it, or a lock that it needs
-                was taken from it.
-            Conflict: No lock of the task covers what it wants to do.
-            Unavailable: This overlord does not lead or does not know yet that the worker has the
-                task, the metadata store does not answer, or others hold a lock in the way.
+            InvalidRequest: The JSON is not a valid action.
+            LockRevoked: The task is not active, another worker has it, or a lock that it needs was
+                revoked.
+            Conflict: None of the task's locks covers the action.
+            Unavailable: This overlord does not lead or has not confirmed yet that the worker has
+                the task, the metadata store does not answer, or another task holds a conflicting
+                lock.
         """
         term = self._lead()
         if worker is not None:
@@ -121,19 +122,19 @@ class Overlord:
         return term.handler.perform(task_id, action)
 
     def active_tasks(self) -> Mapping[str, ActiveTask]:
-        """Return the active tasks; costs a copy."""
+        """Return a copy of the active tasks by id."""
         return self._lead().queue.index.all()
 
     def require_full(self) -> None:
-        """Return if this overlord leads and has read all that a term needs; any thread.
+        """Return if this overlord leads and its term has started completely. Any thread.
 
         Raises:
-            NotLeading: It does not lead, or has only begun to.
+            NotLeading: It does not lead, or is still starting to lead.
         """
         self._full()
 
     def waits(self) -> list[DependencyWait]:
-        """Return what duties, supervisors and active tasks wait for, one for each dependency."""
+        """Return the waits of duties, supervisors and active tasks, merged for each dependency."""
         term = self._term
         groups: list[Sequence[DependencyWait]] = [self._waits.all()]
         if term is not None:
@@ -147,21 +148,21 @@ class Overlord:
         return self._processor.main_executor.submit_change(command, description)
 
     def _lead(self) -> LeaderTerm:
-        """Return the term, if this overlord leads, half at least."""
+        """Return the term if this overlord leads, even if the term is not full yet."""
         term = self._term
         if term is None:
-            raise NotLeading("this overlord does not lead: ask the one that does, or try again")
+            raise NotLeading("this overlord does not lead: ask the leader, or try again")
         return term
 
     def _full(self) -> LeaderTerm:
         term = self._lead()
         if not term.is_full:
-            raise NotLeading("this overlord has just begun to lead: try again")
+            raise NotLeading("this overlord is still starting to lead: try again")
         return term
 
     def _start(self, term: Term | None) -> None:
         if self._term is not None:
-            raise Conflict("this overlord leads already: stop it first")
+            raise Conflict("this overlord already leads: stop it first")
         metadata = self._ports.metadata
         if term is not None:
             metadata = metadata.under(term, on_fenced=lambda: self._fenced(term))
@@ -186,7 +187,7 @@ class Overlord:
             term.stop()
 
     def _fenced(self, term: Term) -> None:
-        """A write was refused, on whatever thread it was made."""
+        """The store refused a write of the term; called on the thread of the write."""
         self._processor.post(lambda: self._depose(term), "term %d is over", term.number)
 
     def _depose(self, term: Term) -> None:

@@ -1,8 +1,8 @@
-"""Publishes: segments and offsets in one transaction, while no lock of the datasource can change.
+"""Publishing: commits segments and offsets in one transaction while the locks cannot change.
 
-Owns what a publish must be checked for, and what its refusal says; the transaction itself is
-`penstock.storage.metadata`'s. Invariant: nothing becomes visible that the task's locks do not
-cover at that moment.
+Checks a publish against the task's locks and words its refusal; `penstock.storage.metadata`
+executes the transaction. Invariant: a segment becomes visible only if the task's locks cover it at
+that moment.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class SupervisedTasks(Protocol):
-    """Which tasks a supervisor has; asked from any thread."""
+    """Lookup of the tasks of a supervisor. Any thread."""
 
     def of_supervisor(self, supervisor_id: str) -> Mapping[str, ActiveTask]:
         """Return its active tasks, by id."""
@@ -40,12 +40,12 @@ class SupervisedTasks(Protocol):
 
 
 class Publishing:
-    """Does publishes. Any thread may ask; it waits for the answer.
+    """Publishes segments. Any thread; a call waits for the answer.
 
     Args:
         metadata: The metadata store.
         lockboxes: The locks.
-        tasks: Names the task that has to publish first.
+        tasks: Finds the task that must publish first.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Publishing:
         Raises:
             LockRevoked: A lock that covers a segment was revoked, or the task is not active.
             Conflict: No lock covers a segment.
-            Unavailable: The store does not answer: ask again.
+            Unavailable: The store does not answer: retry.
         """
         kind = _kind(task, action)
 
@@ -78,7 +78,7 @@ class Publishing:
             return self._metadata.publish(_request(task, action, kind, covering))
 
         mine = lock_task(task)
-        # What is rewritten must still be locked, too: who took that lock may rewrite it otherwise.
+        # Overwritten segments must still be locked, too: a new holder of the lock may rewrite them.
         old = self._metadata.segments.by_ids(action.overwritten) if action.overwritten else []
         try:
             future = self._lockboxes.critical(mine, commit, segments=[*action.segments, *old])
@@ -94,19 +94,19 @@ class Publishing:
         return outcome
 
     def carry_over(self, task: TaskSpec, ids: Sequence[str]) -> int:
-        """Have the task's publish list segments again that it did not read; return how many.
+        """Add segments that the task did not read to its publish unchanged; return how many.
 
         Raises:
             LockRevoked: A lock that covers a segment was revoked, or the task is not active.
             Conflict: A segment is not used, or no REPLACE lock of the task contains it.
-            Unavailable: The store does not answer: ask again.
+            Unavailable: The store does not answer: retry.
         """
         found = self._metadata.segments.by_ids(ids)
         rows = [row for row in found if row.used and row.datasource == task.datasource]
         if gone := sorted(set(ids) - {row.id for row in rows}):
             raise Conflict(
-                f"segment {gone[0]} of {task.datasource}, which task {task.id} wants to keep, is"
-                " not used any more: submit the task again for what is there now"
+                f"segment {gone[0]} of {task.datasource}, which task {task.id} keeps, is"
+                " no longer used: submit the task again for the current segments"
             )
 
         def keep(locks: CoveringLocks) -> int:
@@ -114,7 +114,7 @@ class Publishing:
             for row, held in zip(rows, locks.replacing(rows), strict=True):
                 if held is None or held.task_id != task.id:
                     raise Conflict(
-                        f"task {task.id} has no REPLACE lock around segment {row.id}: set"
+                        f"task {task.id} has no REPLACE lock that contains segment {row.id}: set"
                         " useConcurrentLocks in its context"
                     )
                 versions[row.id] = held.lock.version
@@ -124,16 +124,16 @@ class Publishing:
         return self._lockboxes.critical(lock_task(task), keep, segments=rows).result()
 
     def _is_published(self, action: PublishSegments) -> bool:
-        """Tell whether an earlier try went through, whose answer was lost and then a lock."""
+        """Return whether an earlier try succeeded whose answer was lost before a lock was."""
         ids = {segment.id for segment in action.segments}
         return bool(ids) and {row.id for row in self._metadata.segments.by_ids(ids)} == ids
 
     def _waits_for(self, task: StreamTaskSpec, start: Offsets, reason: str) -> str:
-        """Say which offsets are missing, whose they are, and what happens next."""
+        """Describe the missing offsets, the tasks that read them, and the next step."""
         committed = self._metadata.offsets(task.supervisor_id) or {}
         missing = {p: (committed[p], at) for p, at in start.items() if committed.get(p, at) < at}
         if not missing:
-            return f"{reason}; that has happened meanwhile: this publish is tried again"
+            return f"{reason}; they are committed by now: the task retries this publish"
         parts = ", ".join(f"{p}: {a} to {b}" for p, (a, b) in sorted(missing.items()))
         earlier = [
             other.task.id
@@ -143,18 +143,18 @@ class Publishing:
             and any(other.task.start_offsets.get(p, at) < at for p, (_, at) in missing.items())
         ]
         whose = (
-            f"task {', '.join(sorted(earlier))} reads them and has to publish first"
+            f"task {', '.join(sorted(earlier))} reads them and must publish first"
             if earlier
             else "no active task reads them: the supervisor starts one"
         )
         return (
             f"{reason}; not committed yet are the offsets (stream partition: from to) {parts};"
-            f" {whose}; then this publish is tried again"
+            f" {whose}; then the task retries this publish"
         )
 
 
 def _kind(task: TaskSpec, action: PublishSegments) -> PublishKind:
-    # A stream always adds; which transaction that is follows from its locks.
+    # Streaming tasks always append; their lock type selects the transaction.
     is_stream = isinstance(task, StreamTaskSpec)
     if is_stream and lock_type(task, appends=True) is LockType.APPEND:
         return "append"
@@ -189,6 +189,6 @@ def _counts(counts: RowCounts) -> CountsRow:
         thrown_away_late=counts.thrown_away_late,
         thrown_away_early=counts.thrown_away_early,
         thrown_away_filtered=counts.thrown_away_filtered,
-        # A sequence is published only when all of its bad messages are there.
+        # A sequence is published only after all of its bad messages are stored.
         dead_letters=counts.unparseable,
     )

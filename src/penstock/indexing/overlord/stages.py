@@ -1,11 +1,11 @@
-"""How active tasks get to a worker: from the locks that they wait for to the runner, and back.
+"""Stages of active tasks: from waiting for locks to the runner, and back.
 
-State of the overlord's mailbox. Owns the stage of each entry, and tells the seekers of locks and
-the runner what follows from it. Does not own which tasks are active, nor when their ends are
-stored: that is the queue's. Invariants:
+State of the overlord's mailbox. Sets the stage of each entry and calls the lock acquirer and the
+runner accordingly. The queue, not this module, owns which tasks are active and when their ends are
+stored. Invariants:
 
-- an entry is with those that seek locks or with the runner, never with both;
-- which worker a task goes to is stored before it is handed over.
+- an entry is either with the lock acquirer or with the runner, never with both;
+- the worker of a task is stored before the task is handed to it.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ if TYPE_CHECKING:
 
 
 class Stages:
-    """The stages of all entries, and the runner's listener. On the overlord's mailbox.
+    """Moves entries between their stages and listens to the runner. On the overlord's mailbox.
 
     Args:
-        ports: What the task queue works with.
-        options: How it behaves.
+        ports: The ports of the task queue.
+        options: The options of the task queue.
         table: The entries.
-        ends: Stores ends that are heard of here.
-        times: Told when an entry goes on.
+        ends: Stores the ends that the runner reports.
+        times: Measures the time that an entry spends in each stage.
 
     Attributes:
-        locks: Those that wait for locks.
-        runner: Those that wait for a worker or are with one.
+        locks: The tasks that wait for locks.
+        runner: The tasks that wait for a worker or are at one.
     """
 
     def __init__(
@@ -82,16 +82,16 @@ class Stages:
     # A term
 
     def restore(self, entry: Entry, worker: str | None) -> None:
-        """Take an entry over from a former overlord, which may have handed it to a worker."""
+        """Take over an entry from a former overlord, which may have handed it to a worker."""
         if worker is not None:
             entry.stage = Stage.HANDED
             self.runner.restore(entry.task, worker)
         self._show(entry)
 
     def start(self) -> None:
-        """Seek the locks of all entries that no worker has, and begin to ask the workers."""
+        """Acquire locks for all entries without a worker, and start to poll the workers."""
         waiting = [entry for entry in self._table.all() if entry.stage is Stage.WAITING]
-        for entry in waiting:  # Some have locks since the last term, and no worker.
+        for entry in waiting:  # Some hold locks from the last term but have no worker.
             self.locks.placed(entry.task, waits=True)
         for entry in waiting:
             if entry.end is None:
@@ -99,28 +99,28 @@ class Stages:
         self.runner.start()
 
     def stop(self) -> None:
-        """Look after nothing any more; what workers run goes on."""
+        """Stop; tasks continue at their workers."""
         self._stopped = True
         self.runner.stop()
         self.locks.stop()
         self._leavings.stop()
 
-    # Entries come and go
+    # Entries are added and removed
 
     def enter(self, entry: Entry) -> None:
-        """Put a new entry into the table and on its way."""
-        with suppress(Closed):  # The term ends.
+        """Add a new entry to the table and acquire its locks."""
+        with suppress(Closed):  # The term is ending.
             self._lockboxes.add(lock_task(entry.task))
         self._show(entry)
         self.locks.seek(entry.task, entry.number)
 
     def leave(self, task: TaskSpec) -> None:
-        """Have an ended task's locks released, and its worker forget it."""
+        """Release an ended task's locks and delete it at its worker."""
         self._leavings.clear(task)
         self.locks.leave(task)
         self.runner.drop(task.id)
 
-    # What the locks tell
+    # Callbacks of the lock acquirer
 
     def _hand(self, task_id: str) -> None:
         entry = self._table.unended(task_id)
@@ -130,7 +130,7 @@ class Stages:
             self.runner.run(entry.task)
 
     def yielded(self, task_ids: Sequence[str]) -> None:
-        """Tasks that no worker had lost their locks to others: they ask again."""
+        """Tasks without a worker lost their locks to other tasks: acquire the locks again."""
         for task_id in task_ids:
             entry = self._table.unended(task_id)
             if self._stopped or entry is None:
@@ -141,17 +141,17 @@ class Stages:
                 entry.stage = Stage.WAITING
                 self._show(entry)
                 self.locks.seek(entry.task, entry.number)
-            # One that was handed to a worker at that moment asks there before it begins.
+            # A task that was handed to a worker at that moment acquires its locks there.
 
-    # What the runner tells
+    # Callbacks of the runner
 
     def wanted(self, task_id: str) -> TaskSpec | None:
-        """Return a task that is active."""
+        """Return a task if it is active."""
         entry = self._table.unended(task_id)
         return None if entry is None else entry.task
 
     def placed(self, workers: Mapping[str, str | None]) -> None:
-        """Store which workers tasks are about to be handed to."""
+        """Store the workers that tasks are about to be handed to."""
         self._metadata.tasks.set_statuses(
             [
                 (task_id, TaskState.RUNNING, {} if worker is None else {"worker": worker})
@@ -164,26 +164,26 @@ class Stages:
                 self.locks.placed(entry.task, waits=worker is None)
 
     def changed(self, task_id: str) -> None:
-        """Show what the runner has of a task."""
+        """Update an entry with the runner's state of its task."""
         entry = self._table.get(task_id)
         if entry is None:
             return
-        if entry.stage is Stage.WAITING:  # A worker has it, whatever was known here.
+        if entry.stage is Stage.WAITING:  # A worker has the task even though it was not handed out.
             entry.stage = Stage.HANDED
             self.locks.leave(entry.task)
             self.locks.placed(entry.task)
         self._show(entry)
 
     def ended(self, ends: Sequence[TaskEnd]) -> None:
-        """Tasks have ended: that is stored soon, with all other ends that are heard of until then.
+        """Tasks have ended: store their ends soon, together with others reported until then.
 
-        If the store does not answer, they are stored later.
+        If the store does not answer, the ends are stored later.
         """
         known = ((self._table.get(end.task_id), end) for end in ends)
         self._ends.soon([(entry, end) for entry, end in known if entry is not None])
 
     def lost(self, worker: str, reason: str, tasks: int) -> None:
-        """The tasks of a worker are given up."""
+        """A worker is lost and its tasks have failed."""
         text = f"worker {worker} is lost, and {counted(tasks, 'task')} failed with it: {reason}"
         self._events.alert(text, worker=worker)
 

@@ -1,7 +1,7 @@
-"""Questions and commands about supervisors, one or all of them. Any thread.
+"""API service for supervisors. Any thread.
 
-What changes something is posted to the overlord's mailbox and returns a future; histories are read
-from the metadata store on the caller's thread.
+Changes are posted to the overlord's mailbox and return a future; histories are read from the
+metadata store on the caller's thread.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SHORT_OF_SLOTS: Final = "shortOfSlots"
-"""In answers about supervisors: how they leave too few slots for other tasks; else not there."""
+"""Key in answers about supervisors: how they leave too few slots for other tasks, or absent."""
 TASKS_WAIT_FOR: Final = "tasksWaitFor"
-"""In the status of a supervisor: reasons why tasks of it do not run, each once; else not there."""
-# Replicas wait for the same, and each look goes through all workers.
+"""Key in a supervisor's status: distinct reasons why its tasks do not run, or absent."""
+# Replicas have the same reasons, and explaining one task examines all workers.
 _EXPLAINED_MAX: Final = 10
 
 _log = logging.getLogger(__name__)
@@ -52,18 +52,18 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SupervisorView:
-    """A supervisor as lists show it: its entry in Druid's JSON, and its spec."""
+    """A supervisor as an entry of a list: its summary in Druid's JSON, and its spec."""
 
     summary: Mapping[str, object]
     spec: AnySupervisorSpec
 
 
 class SupervisorDesk:
-    """The desk.
+    """The supervisor service.
 
     Args:
         full: Returns the term once it is full, or raises NotLeading.
-        ports: What the overlord works with.
+        ports: The overlord's ports.
         processor: The overlord's mailbox.
     """
 
@@ -74,19 +74,19 @@ class SupervisorDesk:
         self._ports = ports
         self._processor = processor
 
-    # One
+    # One supervisor
 
     def submit(
         self, raw: bytes | dict[str, JsonValue], *, skip_unmodified: bool = False
     ) -> Future[Submitted]:
-        """Start a supervisor, or give a running one another spec; tell what changed.
+        """Start a supervisor, or replace the spec of an existing one; return what changed.
 
         Args:
             raw: The spec.
-            skip_unmodified: Whether a spec that asks for nothing new is not even stored.
+            skip_unmodified: Whether to store nothing if the spec equals the current one.
 
         Raises:
-            SpecError: The spec has mistakes; all are listed.
+            SpecError: The spec is invalid; the error lists all mistakes.
         """
         is_stored = self._ports.metadata.is_stored_name
         spec = parse_supervisor(raw, lambda name: spelling(name, is_stored))
@@ -101,21 +101,21 @@ class SupervisorDesk:
         return self._change(put, "submit a supervisor")
 
     def backfill(self, supervisor_id: str, *, task_count: int | None = None) -> Future[str]:
-        """Go on at the latest messages, and have another supervisor read what lies before.
+        """Continue at the latest messages; a second supervisor reads the earlier ones.
 
-        Returns the id of the other. The future raises InvalidRequest if the supervisor's spec or
-        state does not allow it.
+        Returns the id of the second one. The future raises InvalidRequest if the supervisor's spec
+        or state does not allow it.
         """
         return self._change(
             lambda: self._full().supervisors.backfill(supervisor_id, task_count), "backfill"
         )
 
     def suspend(self, supervisor_id: str, *, suspended: bool = True) -> Future[AnySupervisorSpec]:
-        """Have a supervisor publish what is read and read no more; or, not suspended, go on.
+        """Suspend a supervisor: its tasks publish and end. If not `suspended`, resume it.
 
-        One that compacts begins no more tasks.
+        A suspended compaction supervisor submits no tasks.
 
-        The future raises InvalidRequest if it is so already, NotFound if it is not there.
+        The future raises InvalidRequest if nothing would change, NotFound if there is none.
         """
 
         def change() -> AnySupervisorSpec:
@@ -127,19 +127,19 @@ class SupervisorDesk:
         return self._change(change, "suspend")
 
     def resume(self, supervisor_id: str) -> Future[AnySupervisorSpec]:
-        """Have a suspended supervisor go on; as `suspend`."""
+        """Resume a suspended supervisor; see `suspend`."""
         return self.suspend(supervisor_id, suspended=False)
 
     def terminate(self, supervisor_id: str) -> Future[None]:
-        """Have a supervisor publish what is read, then be gone. Committed offsets stay."""
+        """Have a supervisor's tasks publish, then delete it. Committed offsets are kept."""
         return self._change(lambda: self._full().supervisors.terminate(supervisor_id), "terminate")
 
     def reset(self, supervisor_id: str, offsets: Offsets | None = None) -> Future[None]:
-        """Set committed offsets, or begin anew; its tasks end without publishing."""
+        """Set committed offsets, or delete them; the tasks end without publishing."""
         return self._change(lambda: self._find(supervisor_id).offsets.reset(offsets), "reset")
 
     def hand_off(self, supervisor_id: str, groups: Sequence[int] | None = None) -> Future[None]:
-        """Have task groups, or all, publish now."""
+        """Publish the rows of some task groups, or of all, now."""
         return self._change(lambda: self._find(supervisor_id).hand_off(groups), "hand off")
 
     def spec(self, supervisor_id: str) -> Future[AnySupervisorSpec]:
@@ -147,13 +147,13 @@ class SupervisorDesk:
         return self._call(lambda: self._full().supervisors.spec(supervisor_id), "supervisor spec")
 
     def stream_spec(self, supervisor_id: str) -> Future[SupervisorSpec]:
-        """Return the spec of one that reads a stream; InvalidRequest if it compacts."""
+        """Return the spec of a streaming supervisor; InvalidRequest if it compacts."""
         return self._call(lambda: self._find(supervisor_id).spec, "supervisor spec")
 
     def status(self, supervisor_id: str) -> Future[dict[str, object]]:
-        """Return how a supervisor stands, in Druid's JSON; the future raises NotFound.
+        """Return a supervisor's status, in Druid's JSON; the future raises NotFound.
 
-        Its payload has `SHORT_OF_SLOTS` and `TASKS_WAIT_FOR`, too.
+        The payload has the keys `SHORT_OF_SLOTS` and `TASKS_WAIT_FOR`, too.
         """
 
         def look() -> dict[str, object]:
@@ -167,32 +167,32 @@ class SupervisorDesk:
         return self._call(look, "supervisor status")
 
     def stats(self, supervisor_id: str) -> Future[dict[str, object]]:
-        """Return what a supervisor's tasks have counted, in Druid's JSON."""
+        """Return the row counts of a supervisor's tasks, in Druid's JSON."""
         return self._call(lambda: supervisor_stats(self._find(supervisor_id)), "supervisor stats")
 
     def parse_errors(self, supervisor_id: str) -> Future[dict[str, object]]:
-        """Return samples of what a supervisor's tasks could not parse; may raise NotFound."""
+        """Return samples of messages that the tasks could not parse; may raise NotFound."""
         return self._call(
             lambda: supervisor_parse_errors(self._find(supervisor_id)), "parse errors"
         )
 
     def history(self, supervisor_id: str) -> Sequence[SupervisorRow]:
-        """Return all versions of a supervisor's spec, the newest first.
+        """Return all versions of a supervisor's spec, newest first.
 
         Raises:
-            NotFound: There never was one.
+            NotFound: No supervisor ever had this id.
         """
         rows = self._ports.metadata.supervisors.history(supervisor_id)
         if not rows:
-            raise NotFound(f"there is no supervisor {supervisor_id!r}, and never was")
+            raise NotFound(f"there has never been a supervisor {supervisor_id!r}")
         return rows
 
-    # All
+    # All supervisors
 
     def every(self) -> Future[list[SupervisorView]]:
-        """Return all supervisors as they stand at one moment, by id.
+        """Return a snapshot of all supervisors, sorted by id.
 
-        The entries of those that read streams have `SHORT_OF_SLOTS`, too.
+        Summaries of streaming supervisors have the key `SHORT_OF_SLOTS`, too.
         """
 
         def look() -> list[SupervisorView]:
@@ -211,22 +211,22 @@ class SupervisorDesk:
         return self._call(look, "all supervisors")
 
     def suspend_all(self, *, suspended: bool) -> Future[int]:
-        """Suspend all supervisors, or resume them; return how many were not so before."""
+        """Suspend or resume all supervisors; return how many changed."""
         return self._change(
             lambda: self._full().supervisors.suspend_all(suspended=suspended),
             "suspend or resume all supervisors",
         )
 
     def terminate_all(self) -> Future[int]:
-        """Have all supervisors publish what is read, then be gone; return how many there were."""
+        """Have the tasks of all supervisors publish, then delete them; return how many."""
         return self._change(
-            # Not the bound method: which term it is counts when the command runs.
+            # Not a bound method: the term is looked up when the command runs.
             lambda: self._full().supervisors.terminate_all(),  # noqa: PLW0108 - see above
             "terminate all supervisors",
         )
 
     def histories(self) -> Mapping[str, Sequence[SupervisorRow]]:
-        """Return all versions of all supervisors' specs by id, each the newest first."""
+        """Return all versions of all supervisors' specs by id, newest first."""
         return self._ports.metadata.supervisors.histories()
 
     def _shortage(self) -> dict[str, object]:

@@ -1,7 +1,7 @@
-"""Tasks and workers, as the API asks for them. Any thread.
+"""API service for tasks and workers. Any thread.
 
-Reads the index and the metadata store on the caller's thread; what changes something is posted to
-the overlord's mailbox and returns a future.
+Reads the index and the metadata store on the caller's thread; changes are posted to the overlord's
+mailbox and return a future.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class TaskView:
-    """A task as the API shows it: the words of `RunnerState`, and what it waits for."""
+    """A task in the API: its row, a `RunnerState`, its peon's address and its waits."""
 
     row: TaskRow
     runner_state: str
@@ -55,11 +55,11 @@ class TaskView:
 
 
 class TaskDesk:
-    """The desk.
+    """The task service.
 
     Args:
         lead: Returns the term, or raises NotLeading.
-        ports: What the overlord works with.
+        ports: The overlord's ports.
         processor: The overlord's mailbox.
     """
 
@@ -78,7 +78,7 @@ class TaskDesk:
 
     @property
     def is_leading(self) -> bool:
-        """Whether this overlord leads and answers for tasks."""
+        """Whether this overlord leads and serves tasks."""
         try:
             self._lead()
         except NotLeading:
@@ -86,14 +86,14 @@ class TaskDesk:
         return True
 
     def submit(self, raw: bytes | Mapping[str, JsonValue]) -> Future[str]:
-        """Have a batch task run; the future has its id, which is made up where none is given.
+        """Submit a batch task; the future has its id, which is generated if the spec has none.
 
         Raises:
-            SpecError: The task has mistakes; all are listed.
+            SpecError: The spec is invalid; the error lists all mistakes.
 
         Raises (in the future):
-            Conflict: The id is taken.
-            QueueFull: There are as many tasks as there may be.
+            Conflict: A task with this id exists.
+            QueueFull: The queue holds its maximum number of tasks.
         """
         is_stored = self._ports.metadata.is_stored_name
         task = parse_batch_task(raw, lambda name: spelling(name, is_stored))
@@ -104,13 +104,13 @@ class TaskDesk:
         return self._intake.submit(task)
 
     def shutdown(self, task_id: str, reason: str = "shut down by a user") -> Future[bool]:
-        """End a task without publishing; false if it is not active."""
+        """End a task without publishing; return false if it is not active."""
         return self._change(
             lambda: self._lead().queue.shutdown(task_id, reason), "shut down a task"
         )
 
     def shutdown_all(self, datasource: str) -> Future[int]:
-        """End all tasks of a datasource; return how many there were."""
+        """End all tasks of a datasource; return the number of ended tasks."""
 
         def end() -> int:
             queue = self._lead().queue
@@ -122,7 +122,7 @@ class TaskDesk:
     def tasks(
         self, *, active: bool | None = None, datasource: str | None = None, limit: int | None = None
     ) -> list[TaskView]:
-        """Return tasks, the newest first."""
+        """Return tasks, newest first."""
         index = self.index
         rows = self._ports.metadata.tasks.list(active=active, datasource=datasource, limit=limit)
         return [_view(row, index.get(row.id)) for row in rows]
@@ -131,7 +131,7 @@ class TaskDesk:
         """Return a task.
 
         Raises:
-            NotFound: There is none.
+            NotFound: There is no such task.
         """
         row = self._ports.metadata.tasks.get(task_id)
         if row is None:
@@ -139,25 +139,25 @@ class TaskDesk:
         return _view(row, self.index.get(task_id))
 
     def complete(self, wanted: TaskFilter, *, limit: int) -> Sequence[TaskSummary]:
-        """Return tasks that have ended, the newest first, without what they were asked to do."""
+        """Return summaries of tasks that have ended, newest first."""
         self._lead()
         return self._ports.metadata.tasks.summaries(replace(wanted, active=False), limit=limit)
 
     def summaries(self, ids: Sequence[str]) -> Sequence[TaskSummary]:
-        """Return those of these tasks that there are, in no order."""
+        """Return the summaries of those of these tasks that exist, in any order."""
         self._lead()
         return self._ports.metadata.tasks.summaries_of(ids)
 
     def location(self, task_id: str) -> TaskLocation | None:
-        """Return where a task's peon answers, None if nobody knows."""
+        """Return the address of a task's peon, None if unknown."""
         active = self.index.get(task_id)
         return None if active is None else active.location
 
     def why(self, task_id: str) -> Future[list[Wait]]:
-        """Return what a task waits for; nothing if it just runs.
+        """Return the reasons why a task waits; empty if it runs.
 
         Raises (in the future):
-            NotFound: It is not active.
+            NotFound: The task is not active.
         """
 
         def explain() -> list[Wait]:
@@ -176,7 +176,7 @@ class TaskDesk:
     # Workers
 
     def workers(self) -> Future[list[WorkerView]]:
-        """Return what is known of the workers; lost ones are not among them."""
+        """Return the known workers, without lost ones."""
 
         def read() -> list[WorkerView]:
             return self._lead().queue.runner.workers()
@@ -184,7 +184,7 @@ class TaskDesk:
         return self._call(read, "workers")
 
     def worker_config(self) -> WorkerConfig:
-        """Return how workers are selected."""
+        """Return the config by which workers are selected."""
         self._lead()
         stored = self._ports.metadata.config.get(CONFIG_NAME)
         return WorkerConfig() if stored is None else parse_worker_config(stored)
@@ -192,26 +192,26 @@ class TaskDesk:
     def set_worker_config(
         self, raw: bytes | dict[str, JsonValue], *, author: str = "", comment: str = ""
     ) -> Future[None]:
-        """Select workers in another way from now on.
+        """Set the config by which workers are selected.
 
         Raises:
-            SpecError: The config has mistakes; all are listed.
+            SpecError: The config is invalid; the error lists all mistakes.
 
         Raises (in the future):
-            Conflict: Another overlord changed it at this moment.
+            Conflict: Another overlord changed it at the same time.
         """
         config = parse_worker_config(raw)
         entry = AuditRow(CONFIG_NAME, CONFIG_NAME, author, comment, config.to_json())
         text = json.dumps(config.to_json()).encode()
 
         def change() -> None:
-            # Stored and taken up in one mail: of two changes at once, the last is so in both.
+            # Stored and applied in one mail, so that the last of two changes wins in both.
             term = self._lead()
             stored = term.metadata.config
             before = stored.get(CONFIG_NAME)
             if not stored.compare_and_set(CONFIG_NAME, before, text, entry=entry):
                 raise Conflict(
-                    "the worker config was changed by another overlord just now: look again"
+                    "another overlord changed the worker config at the same time: read it again"
                 )
             term.queue.runner.configure(config)
 

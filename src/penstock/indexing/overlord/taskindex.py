@@ -1,8 +1,8 @@
-"""The active tasks, found by id, supervisor, datasource or state without looking at all of them.
+"""Index of the active tasks by id, supervisor, datasource and state.
 
-Changed by the overlord's mailbox alone, one entry at a time; read by any thread. Invariants: what
-is in here is immutable and replaced, never changed; a reader copies one dictionary in one step of
-the interpreter, so it sees each entry as it was at some moment just now.
+Only the overlord's mailbox changes it, one entry at a time; any thread may read it. Invariants:
+entries are immutable and replaced, never changed. A reader copies one dictionary in one step of the
+interpreter, so each entry in the copy was current a moment ago.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 class RunnerState(StrEnum):
-    """How far an active task is, in Druid's words.
+    """Progress of an active task, in Druid's terms.
 
-    WAITING: for locks. PENDING: for a worker, or on its way to it. RUNNING: at a worker. NONE: not
+    WAITING: for locks. PENDING: for a worker, or on its way to one. RUNNING: at a worker. NONE: not
     active.
     """
 
@@ -39,14 +39,14 @@ class ActiveTask:
     """An active task.
 
     Attributes:
-        task: What it is.
+        task: Its spec.
         created_ms: When it was submitted.
-        state: How far it is.
-        worker: Which worker it was handed to, None if none.
-        location: Where its peon answers.
-        taken: The worker is sure to have it, so that no other ever gets it.
-        confirmed: The worker said so in this term of the overlord, not only in a former one.
-        waits: Dependencies that it waits for, as it told its worker.
+        state: Its progress.
+        worker: The worker that it was handed to, None if none.
+        location: Address of its peon.
+        taken: The worker has confirmed the task, so no other worker ever gets it.
+        confirmed: The worker confirmed it in this term of the overlord, not only in a former one.
+        waits: Dependencies that it waits for, as reported by its worker.
     """
 
     task: TaskSpec
@@ -60,12 +60,12 @@ class ActiveTask:
 
     @property
     def supervisor_id(self) -> str | None:
-        """Whose task it is, None if it is nobody's."""
+        """The task's supervisor, None if it has none."""
         return self.task.supervisor_id if isinstance(self.task, StreamTaskSpec) else None
 
 
 class TaskIndex:
-    """The index."""
+    """Thread-safe index of the active tasks."""
 
     def __init__(self) -> None:
         self._all: dict[str, ActiveTask] = {}
@@ -81,45 +81,44 @@ class TaskIndex:
         return len(self._all)
 
     def get(self, task_id: str) -> ActiveTask | None:
-        """Return an active task, None if it is not active."""
+        """Return a task, None if it is not active."""
         return self._all.get(task_id)
 
     def require_worker(self, task_id: str, worker: str) -> None:
         """Return if a worker may act for a task, or if the task is not active.
 
-        A request to take a task may arrive when the overlord has given up on it and handed the task
-        to another worker: then two run it for a moment. Only one of them is ever heard. A worker
-        that a former overlord stored for a task may have another name now, for example after an
-        upgrade: no other worker is refused before the stored one has confirmed the task.
+        A worker may receive a task after the overlord has handed it to another worker; then both
+        run it for a moment. Only actions of one of them are accepted. The worker that a former
+        overlord stored for a task may have another name now, for example after an upgrade, so no
+        other worker is rejected before the stored one has confirmed the task.
 
         Raises:
             LockRevoked: Another worker has the task.
-            Unavailable: No worker is sure to have it yet, or a worker other than the stored one
-                asks before either was heard in this term.
+            Unavailable: No worker has confirmed the task yet, or a worker other than the stored
+                one asks before either reported in this term.
         """
         active = self._all.get(task_id)
         if active is None or (active.taken and active.worker == worker):
             return
         if active.confirmed:
             raise LockRevoked(
-                f"task {task_id} runs at the worker {active.worker}: {worker} took it too late,"
-                " abandon its work there"
+                f"task {task_id} runs at worker {active.worker}: worker {worker} received it too"
+                " late, abandon the work there"
             )
         raise Unavailable(
-            f"the overlord does not know yet whether the worker {worker} has task {task_id}: ask"
-            " again"
+            f"the overlord does not know yet whether worker {worker} has task {task_id}: try again"
         )
 
     def all(self) -> dict[str, ActiveTask]:
-        """Return all, by id; costs a copy."""
+        """Return a copy of all tasks by id."""
         return self._all.copy()
 
     def of_supervisor(self, supervisor_id: str) -> dict[str, ActiveTask]:
-        """Return those of a supervisor, by id."""
+        """Return the tasks of a supervisor by id."""
         return self._of_supervisor.get(supervisor_id, {}).copy()
 
     def streams(self, supervisor_id: str) -> dict[str, ActiveStream]:
-        """Return those of a supervisor as supervisors see them, by id."""
+        """Return the tasks of a supervisor by id, in the form that supervisors use."""
         return {
             task_id: ActiveStream(one.task, one.worker, one.location, one.created_ms, one.waits)
             for task_id, one in self.of_supervisor(supervisor_id).items()
@@ -127,25 +126,25 @@ class TaskIndex:
         }
 
     def supervisors(self) -> list[str]:
-        """Return which supervisors have any, by id; on the mailbox thread."""
+        """Return the sorted ids of supervisors that have tasks; on the mailbox thread."""
         return sorted(self._of_supervisor)
 
     def of_datasource(self, datasource: str) -> dict[str, ActiveTask]:
-        """Return those of a datasource, by id."""
+        """Return the tasks of a datasource by id."""
         return self._of_datasource.get(datasource, {}).copy()
 
     def in_state(self, state: RunnerState) -> dict[str, ActiveTask]:
-        """Return those that are so far, by id."""
+        """Return the tasks in a state by id."""
         return self._in_state[state].copy()
 
     def counts(self) -> dict[RunnerState, int]:
-        """Return how many are how far."""
+        """Return the number of tasks in each state."""
         return {state: len(tasks) for state, tasks in self._in_state.items()}
 
     # The mailbox thread
 
     def put(self, active: ActiveTask) -> None:
-        """Put a task in, in place of what was known of it."""
+        """Add a task, or replace its entry."""
         task_id = active.task.id
         before = self._all.get(task_id)
         if before is not None and before.state is not active.state:
@@ -157,7 +156,7 @@ class TaskIndex:
             self._of_supervisor.setdefault(active.supervisor_id, {})[task_id] = active
 
     def remove(self, task_id: str) -> None:
-        """Take a task out; an unknown one is fine."""
+        """Remove a task; unknown ids are ignored."""
         active = self._all.pop(task_id, None)
         if active is None:
             return

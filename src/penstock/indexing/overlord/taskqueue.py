@@ -1,26 +1,27 @@
-"""The task queue: which tasks are active, and how far each is on its way to a worker.
+"""The task queue: the active tasks and their progress towards a worker.
 
-All state belongs to the overlord's mailbox; `index` alone is for any thread. What must survive is
-in the metadata store: a new overlord reads the active tasks and the worker of each from there.
-Owns how tasks come and how they end. How one gets from its locks to a worker is `stages`'; what a
-new task must be like, how ends are stored and how the store is compared are `entries`'. Invariants:
+All state belongs to the overlord's mailbox; only `index` is for any thread. Durable state is in the
+metadata store, from which a new overlord reads the active tasks and the worker of each.
+Owns how tasks are added and how they end. `stages` moves a task from its locks to a worker;
+`entries` validates new tasks, stores ends and compares tasks with the store. Invariants:
 
-- the first complete state of a task stands; from then on its actions are refused;
+- the first final state of a task is kept; from then on its actions are refused;
 - a task's end is stored before its locks are released, and its locks are released before any task
-  that waits for them is tried again;
-- no call waits for a worker, a lock or a log; an event costs what it changes, not what there is.
+  that waits for them is retried;
+- no call waits for a worker, a lock or a log; the cost of an event depends on what it changes, not
+  on the number of tasks.
 
 | event | absent | waiting for locks | at the runner | ended |
 |---|---|---|---|---|
 | add | stored, entry made | error: exists already | the same | the same |
 | locks granted | released again | to the runner | - | released again |
-| locks refused | - | waits until one in its way lets go | - | - |
-| locks yielded | - | - | from the runner, asks again; at a worker: asks for itself | - |
-| runner: ended | ignored | - | stored, locks released, worker forgets | ignored: the first stands |
+| locks refused | - | waits until a conflicting lock is released | - | - |
+| locks yielded | - | - | leaves the runner, asks again; at a worker, that asks | - |
+| runner: ended | ignored | - | stored, locks released, worker forgets | ignored |
 | shut down | false | stored as failed | stored as failed, worker stops it | false |
-| stored and active | entry made; `compared` is told | kept | kept | kept |
-| stored no more | - | dropped, if older than the look | the same | the same |
-| leadership lost | - | dropped, nothing stored | dropped, goes on at its worker | dropped |
+| stored and active | entry made; calls `compared` | kept | kept | kept |
+| no longer stored | - | dropped, if older than the comparison | the same | the same |
+| leadership lost | - | dropped, nothing stored | dropped, continues at its worker | dropped |
 """
 
 from __future__ import annotations
@@ -56,18 +57,18 @@ _log = logging.getLogger(__name__)
 
 
 class TaskQueue:
-    """The queue. On the overlord's mailbox, but for `index`.
+    """The queue of active tasks. On the overlord's mailbox, except for `index`.
 
     Args:
-        ports: What it works with.
-        completed: Told of each task that ends, after its locks were let go.
-        compared: Told when tasks may have come or gone that only the store knew of.
-        options: How the queue behaves.
+        ports: Its dependencies.
+        completed: Called for each task that ended, after its locks were released.
+        compared: Called when tasks may have been added or removed that only the store knew.
+        options: Options of the queue.
 
     Attributes:
-        stages: How tasks get to a worker.
-        locks: Those that wait for locks.
-        runner: Those that wait for a worker or are with one.
+        stages: Moves tasks towards a worker.
+        locks: The tasks that wait for locks.
+        runner: The tasks that wait for a worker or are at one.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class TaskQueue:
         )
         self.locks: Final = self.stages.locks
         self.runner: Final = self.stages.runner
-        reason = "it is not active in the metadata store any more"
+        reason = "it is no longer active in the metadata store"
         self._stored = StoredTasks(
             ports.metadata,
             Calls(ports.lanes, ports.processor),
@@ -114,10 +115,10 @@ class TaskQueue:
 
     @property
     def index(self) -> TaskIndex:
-        """The active tasks; any thread.
+        """The active tasks. Any thread.
 
         Raises:
-            NotLeading: The tasks are not read yet.
+            NotLeading: The tasks have not been read yet.
         """
         if not self._started:
             raise NotLeading("the overlord is starting and has not read its tasks yet: try again")
@@ -126,7 +127,7 @@ class TaskQueue:
     # A term
 
     def start(self) -> None:
-        """Take over the locks, then the tasks, and begin to ask the workers.
+        """Take over the locks, then the tasks, and start to poll the workers.
 
         Raises:
             Unavailable: The metadata store does not answer.
@@ -147,26 +148,26 @@ class TaskQueue:
         ]
 
     def waits(self) -> tuple[DependencyWait, ...]:
-        """Return what the queue itself waits for; any thread."""
+        """Return the dependencies that the queue itself waits for. Any thread."""
         return self._ends.waits.all()
 
     def stop(self) -> None:
-        """Look after nothing any more; what workers run goes on."""
+        """Stop; tasks continue at their workers."""
         self.stages.stop()
         self._ends.stop()
         self._stored.stop()
         for round_ in self._rounds:
             round_.cancel()
 
-    # Tasks come
+    # Adding tasks
 
     def add(self, task: TaskSpec) -> None:
-        """Keep a new task; it goes to a worker when it has its locks and a slot is free.
+        """Store a new task; it goes to a worker once it has its locks and a slot is free.
 
         Raises:
-            InvalidRequest: Its id cannot name a folder, or it is too large.
-            Conflict: The id is taken.
-            QueueFull: There are as many tasks as there may be.
+            InvalidRequest: Its id is not valid as a folder name, or the task is too large.
+            Conflict: A task with this id exists.
+            QueueFull: The queue holds its maximum number of tasks.
             Unavailable: The metadata store does not answer.
         """
         (refusal,) = self.add_all([task])
@@ -174,15 +175,15 @@ class TaskQueue:
             raise refusal
 
     def add_all(self, tasks: Sequence[TaskSpec]) -> list[PenstockError | None]:
-        """Keep new tasks with one transaction; return of each why it was refused, or None.
+        """Store new tasks in one transaction; return an error or None for each.
 
         Raises:
-            Unavailable: The metadata store does not answer; none is kept.
+            Unavailable: The metadata store does not answer; no task is stored.
         """
         tasks = [with_context(task, self._options.context) for task in tasks]
         refusals: list[PenstockError | None] = []
         rows: dict[str, TaskRow] = {}
-        # The store and the lists of active tasks must tell the same time.
+        # The store and the lists of active tasks must have the same time.
         now_ms, bytes_max = self._clock.now_ms(), self._options.payload_bytes_max
         for task in tasks:
             try:
@@ -206,10 +207,10 @@ class TaskQueue:
                 self.stages.enter(self._table.make(task, now_ms))
         return refusals
 
-    # Tasks go
+    # Ending tasks
 
     def shutdown(self, task_id: str, reason: str, state: TaskState = TaskState.FAILED) -> bool:
-        """End an active task; false if it is not active.
+        """End an active task; return false if it is not active.
 
         Raises:
             Unavailable: The metadata store does not answer.
@@ -222,10 +223,10 @@ class TaskQueue:
         return True
 
     def shutdown_all(self, task_ids: Sequence[str], reason: str) -> int:
-        """End active tasks with one transaction; return how many of these there were.
+        """End active tasks in one transaction; return how many of them were active.
 
         Raises:
-            Unavailable: The metadata store does not answer; none is ended.
+            Unavailable: The metadata store does not answer; no task is ended.
         """
         ends = [
             (entry, TaskEnd(task_id, TaskState.FAILED, reason, None))
@@ -234,13 +235,13 @@ class TaskQueue:
         ]
         self._ends.store(ends)
         for entry, end in ends:
-            entry.end = end  # What one leaves free is not for another of them.
+            entry.end = end  # Locks and slots of one must not go to another of them.
         for entry, end in ends:
             self._finish(entry, end.state, end.error)
         return len(ends)
 
     def _finish(self, entry: Entry, state: TaskState, error: str) -> None:
-        """Let go of a task whose end is stored."""
+        """Remove a task whose end is stored."""
         task = entry.task
         self._table.remove(task.id)
         self._ends.forget(task.id)
@@ -251,7 +252,7 @@ class TaskQueue:
         try:
             self._completed(task, state, error)
         except PenstockError as failure:
-            _log.warning("what follows the end of task %s waits: %s", task.id, failure)
+            _log.warning("the follow-up of the end of task %s is delayed: %s", task.id, failure)
         self.runner.hand_over()
 
 

@@ -1,10 +1,10 @@
-"""One term of leadership: everything that an overlord does while it leads, made anew each time.
+"""One term of leadership: everything that an overlord does while it leads, created for each term.
 
-On the overlord's mailbox, but for the parts that say otherwise. Everything is read from the
-metadata store and from what workers report; nothing is taken over from an earlier term of the same
-process. Started in this order and stopped in reverse: locks and tasks with the runner (half leader:
-tasks and their actions are served), supervisors, duties (full leader). Every write of the term goes
-to a store that refuses it when a newer term has begun.
+Runs on the overlord's mailbox unless stated otherwise. A term reads all its state from the metadata
+store and from the workers' reports; it takes nothing from an earlier term of the same process.
+Starts in this order and stops in reverse: locks and tasks with the runner (half leader: tasks and
+their actions are served), supervisors, duties (full leader). The store refuses every write of the
+term after a newer term has started.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class OverlordOptions:
-    """How the overlord behaves."""
+    """Options of the overlord."""
 
     queue: TaskQueueOptions = field(default_factory=TaskQueueOptions)
     supervisors: SupervisorOptions = field(default_factory=SupervisorOptions)
@@ -60,21 +60,21 @@ class OverlordOptions:
 
 @dataclass(frozen=True, slots=True)
 class OverlordPorts:
-    """What the overlord works with.
+    """Dependencies of the overlord.
 
     Attributes:
         metadata: The metadata store, not bound to a term.
         broker: The topics.
-        peons: Running tasks; finds a peon's place by `TaskDesk.location`.
-        workers: Which workers there are.
-        lanes: For blocking calls.
-        lock_lanes: One for each datasource: its locks, allocations and commits. Apart from `lanes`,
-            so that no commit waits for a worker's answer.
-        clock: The time.
-        new_token: Gives texts that were never given before.
-        duties: Makes the duties of a term.
-        deposed: Told, on the mailbox thread, that the term is over because another one has begun.
-        events: What operators are told.
+        peons: Client of running tasks; finds a peon's address with `TaskDesk.location`.
+        workers: The announced workers.
+        lanes: Lanes for blocking calls.
+        lock_lanes: A lane for the locks, allocations and commits of each datasource. Separate from
+            `lanes`, so that no commit waits for a worker's answer.
+        clock: The clock.
+        new_token: Returns a unique string.
+        duties: Creates the duties of a term.
+        deposed: Called on the mailbox thread when another term has started and ended this one.
+        events: Reports events to operators.
     """
 
     metadata: MetadataStore
@@ -91,15 +91,15 @@ class OverlordPorts:
 
 
 class LeaderTerm:
-    """A term.
+    """A term of leadership.
 
     Args:
         processor: The overlord's mailbox.
-        ports: What the overlord works with.
-        options: How the overlord behaves.
-        metadata: The store, bound to the term.
-        number: The term's number; 0 if nobody else can lead.
-        waits: Where duties record the dependencies that they wait for.
+        ports: The overlord's ports.
+        options: The overlord's options.
+        metadata: The metadata store, bound to the term.
+        number: The term's number; 0 if no other process can lead.
+        waits: Table in which duties record the dependencies that they wait for.
     """
 
     def __init__(
@@ -161,18 +161,18 @@ class LeaderTerm:
         self.is_full = False
 
     def start(self) -> None:
-        """Begin; from now on tasks and actions are served, at the end everything is.
+        """Start; tasks and actions are served from now on, everything else when this returns.
 
         Raises:
-            Unavailable: The metadata store does not answer: nothing was begun.
+            Unavailable: The metadata store does not answer: nothing was started.
         """
         self.queue.start()
         stored = self.metadata.config.get(CONFIG_NAME)
         if stored is not None:
             try:
                 self.queue.runner.configure(parse_worker_config(stored))
-            except InvalidRequest as error:  # Another release took it; a term begins all the same.
-                _log.error("the worker config cannot be read, so the default counts: %s", error)
+            except InvalidRequest as error:  # Written by another release; the term starts anyway.
+                _log.error("the worker config is invalid, so the default applies: %s", error)
         self.supervisors.start()
         self._duties = DutyRounds(
             self._ports.duties(self.tools), self._ports.lanes, self._processor, self._waits
@@ -181,7 +181,7 @@ class LeaderTerm:
         self.is_full = True
 
     def stop(self) -> None:
-        """Look after nothing any more; tasks go on, for the next leader to find."""
+        """Stop; tasks continue for the next leader."""
         self.is_full = False
         if self._duties is not None:
             self._duties.stop()
@@ -191,7 +191,7 @@ class LeaderTerm:
 
     @property
     def tools(self) -> DutyTools:
-        """What duties work with. Raises NotLeading before the tasks are read."""
+        """Dependencies of the duties. Raises NotLeading before the tasks are read."""
         return DutyTools(
             metadata=self.metadata,
             lockboxes=self.lockboxes,
@@ -207,7 +207,7 @@ class LeaderTerm:
         )
 
     def shortage(self) -> str:
-        """Return how supervisors leave too few slots for other tasks, empty if they do not."""
+        """Describe how supervisors leave too few slots for other tasks; empty if they do not."""
         return slot_demand(self.supervisors.streams.all(), self._slots()).shortage
 
     def _slots(self) -> int:
@@ -234,13 +234,13 @@ class LeaderTerm:
         )
 
     def _locks_failed(self, error: BaseException) -> None:
-        # The locks are right again when the next term has read them.
+        # The next term reads the locks again and so repairs them.
         with suppress(Closed):
             self._processor.report_throwable(error)
 
 
 class ActionDesk:
-    """What the action handler asks of the term and tells it; any thread.
+    """Facade of the term for the action handler. Any thread.
 
     Args:
         term: The term.
@@ -250,7 +250,7 @@ class ActionDesk:
     def __init__(self, term: LeaderTerm, processor: MailboxProcessor) -> None:
         self._term = term
         self._executor = processor.main_executor
-        # Set by threads that bring actions, one word each; read to explain.
+        # Set by threads that perform actions, one assignment each; read to explain waits.
         self._waits: dict[str, str] = {}
 
     def active_task(self, task_id: str) -> TaskSpec | None:
@@ -263,12 +263,12 @@ class ActionDesk:
         return self._term.queue.index.of_supervisor(supervisor_id)
 
     def location_changed(self, task_id: str, location: TaskLocation) -> None:
-        """A peon says where it answers."""
+        """A peon reported its address."""
         runner = self._term.queue.runner
         self._post(lambda: runner.locate(task_id, location), "location changed")
 
     def checkpoint_wanted(self, task_id: str, start: Offsets) -> None:
-        """A task's sequence is full."""
+        """A task's open sequence is full."""
         offsets, task = dict(start), self.active_task(task_id)
         if task is not None:
             self._post(
@@ -277,23 +277,23 @@ class ActionDesk:
             )
 
     def waits(self, task_id: str, reason: str) -> None:
-        """A running task waits for others, or not any more."""
+        """A running task waits, or, with an empty reason, continues."""
         if reason:
             self._waits[task_id] = reason
-            if self.active_task(task_id) is None:  # It has ended since it asked.
+            if self.active_task(task_id) is None:  # The task has ended since its action.
                 self.ended(task_id)
         else:
             self._waits.pop(task_id, None)
 
     def why(self, task_id: str) -> str:
-        """Return what a running task last waited for, empty if nothing."""
+        """Return the reason for which a running task last waited, empty if none."""
         return self._waits.get(task_id, "")
 
     def ended(self, task_id: str) -> None:
-        """Forget what a task waited for."""
+        """Delete the wait reason of an ended task."""
         self._waits.pop(task_id, None)
 
     def _post(self, command: Callable[[], None], description: str) -> None:
-        # A closed mailbox means that this overlord stops; the task tells the next one again.
+        # A closed mailbox means that this overlord stops; the task reports again to the next one.
         with suppress(Closed):
             self._executor.execute(command, description)

@@ -1,7 +1,7 @@
-"""What operators look at and change beside tasks: locks, automatic compaction, segments.
+"""Administration beside tasks: locks, automatic compaction, segments.
 
-Any thread. Owns nothing but what it remembers of segments, so that a question about compaction
-reads only what changed since the one before it.
+Any thread. Its only state is a cache of segments, so that a compaction plan reads only what changed
+since the one before.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from penstock.indexing.overlord.term import LeaderTerm
     from penstock.storage.metadata import MetadataStore
 
-# Looking at the active tasks takes no longer: one created later than this had another clock.
+# Upper bound of the time to read the active tasks: a task created later had another clock.
 _LOOK_MS_MAX: Final = 1_000
 
 
 class Upkeep:
-    """The term, as far as operators keep it up. Every call raises NotLeading if there is none.
+    """Administrative operations on the term. Every call raises NotLeading if there is none.
 
-    The mutex is held while a compaction plan is made: the plan's memory of segments is for one
-    thread at a time, and the second of two questions at once finds what the first has read.
+    The mutex is held while a compaction plan is made: the cache of segments is for one thread at a
+    time, and the second of two concurrent calls uses what the first has read.
 
     Args:
         lead: Returns the term, or raises NotLeading.
@@ -44,40 +44,40 @@ class Upkeep:
 
     @property
     def metadata(self) -> MetadataStore:
-        """The metadata store, which refuses what is written after the term is over."""
+        """The metadata store, which refuses writes after the term is over."""
         return self._lead().metadata
 
     def locks(self, datasource: str) -> Future[list[HeldLock]]:
-        """Return who holds what of a datasource."""
+        """Return the locks of a datasource with their holders."""
         return self._lead().lockboxes.locks(datasource)
 
     def locked_intervals(
         self, policies: Sequence[LockPolicy]
     ) -> Future[Mapping[str, list[Interval]]]:
-        """Return the times of each datasource that are locked for who asks, disjoint, in order."""
+        """Return the locked times of each datasource for given policies, disjoint, in order."""
         return self._lead().lockboxes.locked_intervals(policies)
 
     def free_places(self, datasource: str, allocated: Interval) -> int:
-        """Free places that were allocated within a time and that nobody will publish in. Blocks.
+        """Delete the unneeded pending segments that were allocated within an interval. Blocks.
 
-        Returns how many.
+        Returns the number of deleted ids.
 
         Raises:
-            Conflict: A task that is active may yet publish in them.
+            Conflict: An active task may still publish with them.
             Unavailable: The metadata store does not answer.
         """
         term = self._lead()
-        # Asked first: what a task gets that comes after the look at them is not older than this.
+        # Read before the tasks, so that ids of a task that is added after the check are newer.
         now_ms = term.tools.clock.now_ms()
         active = term.queue.index.of_datasource(datasource).values()
-        # Of one that began by the clock of a leader that was ahead nobody knows when it did.
+        # If a former leader's clock was ahead, the creation time of its tasks is unknown.
         ahead_ms = now_ms + _LOOK_MS_MAX
         in_the_way = [one for one in active if not allocated.end_ms <= one.created_ms <= ahead_ms]
         if in_the_way:
             oldest = min(in_the_way, key=lambda one: one.created_ms)
             raise Conflict(
                 f"task {oldest.task.id} of {datasource} has been active since"
-                f" {format_time(oldest.created_ms)} and may publish in its places: end the"
+                f" {format_time(oldest.created_ms)} and may use its pending segments: end the"
                 " interval before that, or wait for the task"
             )
         return term.metadata.segments.delete_pending(
@@ -89,11 +89,11 @@ class Upkeep:
     def compaction_plans(
         self, configs: CompactionConfigs, of: Collection[str] | None = None
     ) -> Mapping[str, CompactionPlan]:
-        """Return what automatic compaction would do under these configurations. Blocks.
+        """Return the plans of automatic compaction under these configurations. Blocks.
 
         Args:
-            configs: The configurations, all of them: of others it forgets what it knows.
-            of: The datasources, suspended or not; None: all that are compacted.
+            configs: All configurations; the cache of other datasources is deleted.
+            of: The datasources, suspended or not; None: all with a configuration.
 
         Raises:
             Unavailable: The metadata store does not answer.
