@@ -249,7 +249,7 @@ def test_a_supervisor_whose_spec_nobody_can_read_can_be_terminated(make, command
     table.put("flights", table.list()[0].payload | {"ofALaterRelease": 1})
     sim.run(10)
     desk = sim.overlord.supervisor_desk
-    with pytest.raises(NotFound, match=r"cannot be read: ofALaterRelease.* or terminate it"):
+    with pytest.raises(NotFound, match=r"is invalid: ofALaterRelease.* or terminate it"):
         ask(sim, desk.status("flights"))
     if command == "one":
         ask(sim, desk.terminate("flights"))

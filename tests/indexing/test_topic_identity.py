@@ -276,7 +276,7 @@ def test_what_went_unread_is_counted(make):
     new = make_anew(sim, 20, 20)
     ask(sim, sim.overlord.supervisor_desk.resume("flights"))
     until(sim, lambda: sim.visible() == sorted(read + new))
-    assert "{0: 5, 1: 5} is published, and 6 messages more went with it" in errors(sim)
+    assert "{0: 5, 1: 5} is published; lost with it unread: 6 messages" in errors(sim)
 
 
 def test_a_topic_made_again_twice_is_read_as_it_is_now(make):
@@ -348,7 +348,7 @@ def test_a_lost_task_of_the_old_topic_holds_nothing_up(make):
     ask(sim, sim.overlord.shutdown_task(lost))
     sim.deep_store.push = push
     until(sim, lambda: sim.visible() == sorted(sim.good[10:] + new), 60)
-    assert "{0: 0, 1: 0} to {0: 5, 1: 5} went with it" in errors(sim)
+    assert "{0: 0, 1: 0} to {0: 5, 1: 5} are lost with it" in errors(sim)
 
 
 def test_the_new_topic_is_held_at_its_start(make):

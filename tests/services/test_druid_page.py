@@ -132,7 +132,7 @@ def test_every_action_has_a_line() -> None:
     told = of_kinds("action", "Tasks: `/druid/indexer/v1`")
     with pytest.raises(InvalidRequest) as caught:
         action_from_json({"type": "none"})
-    known = str(caught.value).partition("there are ")[2].split(", ")
+    known = str(caught.value).partition("use one of ")[2].split(", ")
     assert {kind for kind, here in told.items() if here != "refused"} == set(known)
 
 

@@ -278,7 +278,7 @@ def test_a_full_queue_answers_429(tmp_path: Path) -> None:
     answer = submit(world.api, noop("b"))
     assert answer.status_code == 429
     assert answer.json()["category"] == "CAPACITY_EXCEEDED"
-    assert "may hold 1" in answer.json()["errorMessage"]
+    assert "the maximum is 1" in answer.json()["errorMessage"]
     world.close()
 
 

@@ -198,7 +198,7 @@ class Lockboxes:
             Conflict: It was called before.
         """
         if self._synced:
-            raise Conflict("the locks were read before: create new lockboxes for a new term")
+            raise Conflict("the locks were already read: create new lockboxes for a new term")
         # The clock of an earlier leader may have been ahead of this one.
         newest = self._store.newest_versions()
         floors = {datasource: floor_of(version) for datasource, version in newest.items()}
@@ -465,7 +465,7 @@ class Lockboxes:
             place.active_locks = place.box.active_locks
             is_idle = place.box.is_empty and not (place.inbox or place.owed or place.broken)
             if is_idle and not place.rows.in_doubt:
-                if place.box.version_floor:  # Without one there is nothing to keep.
+                if place.box.version_floor:  # Callers may pass any name.
                     self._version_floors[datasource] = place.box.version_floor
                 if self._places.get(datasource) is place:
                     del self._places[datasource]

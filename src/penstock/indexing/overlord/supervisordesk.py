@@ -184,7 +184,7 @@ class SupervisorDesk:
         """
         rows = self._ports.metadata.supervisors.history(supervisor_id)
         if not rows:
-            raise NotFound(f"there has never been a supervisor {supervisor_id!r}")
+            raise NotFound(f"there is no supervisor {supervisor_id!r}, and no history of one")
         return rows
 
     # All supervisors

@@ -144,7 +144,7 @@ class Committed:
         self._metadata.begin_topic(self._supervisor_id, was, now, first)
         self.read()
         unread = self._topic.unread(old)
-        lost = f", and {counted(unread, 'message')} more went with it" if unread else ""
+        lost = f"; lost with it unread: {counted(unread, 'message')}" if unread else ""
         return (
             f"it was deleted and created again (id {was}, now {now}): the new one is read from its"
             f" start, {first}; of the old one everything up to {old} is published{lost}"

@@ -39,7 +39,7 @@ def new_row(task: TaskSpec, now_ms: int, *, payload_bytes_max: int) -> TaskRow:
         raise InvalidRequest(f"task {task.id} cannot be written as JSON: {error}") from None
     if size > payload_bytes_max:
         raise InvalidRequest(
-            f"task {task.id} has {size} bytes, the maximum is {payload_bytes_max}:"
+            f"task {task.id} has {size} bytes, the maximum is {payload_bytes_max} bytes:"
             " name fewer files in it, or set a larger --task-payload-size"
         )
     return TaskRow(

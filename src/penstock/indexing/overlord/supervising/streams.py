@@ -107,7 +107,7 @@ class StreamSupervisors:
         queue = self._ports.queue
         for supervisor_id in queue.index.supervisors():
             if supervisor_id not in self._running:
-                reason = f"it has no supervisor: {supervisor_id!r} does not exist or cannot run"
+                reason = f"there is no supervisor {supervisor_id!r} that can run it"
                 for task_id in queue.index.streams(supervisor_id):
                     queue.shutdown(task_id, reason)
 
