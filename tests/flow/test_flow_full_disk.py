@@ -121,7 +121,7 @@ def test_what_comes_in_is_refused_and_what_moves_or_goes_is_not(
             repository.commit(Changes(puts={"a": [made]}, written=[claim]))
             kept.append(made)
 
-    with pytest.raises(Unavailable, match="are kept free: let the flow work off"):
+    with pytest.raises(Unavailable, match="are kept free: let the flow process"):
         fill()
     assert 2 <= len(kept) <= 5
     with content.write() as writer, pytest.raises(Unavailable, match="are kept free"):

@@ -122,7 +122,7 @@ def test_a_new_metric_beside_those_that_are_there(world: BatchWorld) -> None:
     assert asked.combines == {"count", "sum_x"}
     assert [m.name for m in asked.schema.metrics] == ["count", "sum_x", "max_n"]
     before = world.rows()
-    assert "max_y (longMax) cannot be had" in compact(world, COUNT, SUM, MAX_Y)
+    assert "max_y (longMax) cannot be derived" in compact(world, COUNT, SUM, MAX_Y)
     assert world.rows() == before
 
 

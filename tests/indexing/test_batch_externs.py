@@ -160,7 +160,7 @@ def test_any_layout_is_a_table_or_is_refused(pieces: list[str]) -> None:
         ),
         (
             f'TABLE(EXTERN(\'{INLINE}\', \'{{"type":"csv","delimiter":"|"}}\', \'{COLUMNS}\'))',
-            "inputFormat.delimiter: not supported here: values stand between commas; the type tsv",
+            "inputFormat.delimiter: not supported here: csv values are separated by commas; use the type tsv",
         ),
         (f"TABLE(EXTERN('{INLINE}', '{FORMAT}')) (a VARCHAR, A BIGINT)", "SQL folds case"),
         (f"TABLE(EXTERN('{INLINE}', '{FORMAT}')) (a TIMESTAMP)", "CAST(name AS TIMESTAMP)"),
@@ -168,7 +168,7 @@ def test_any_layout_is_a_table_or_is_refused(pieces: list[str]) -> None:
         (f"TABLE(EXTERN('{INLINE}', '{FORMAT}'))", "lacks its signature, line 1, column 48"),
         (
             f"TABLE(EXTERN(inputSource => '{INLINE}', signature => '{COLUMNS}'))",
-            "EXTERN, inputFormat: is required: say how",
+            "EXTERN, inputFormat: is required: specify the format",
         ),
         (f"TABLE(EXTERN({ARGUMENTS})) (a VARCHAR)", "has its columns twice"),
         ("TABLE(EXTERN())", "lacks its inputSource"),

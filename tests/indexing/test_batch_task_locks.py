@@ -245,7 +245,7 @@ def test_locks_of_segments_go_before_the_time_is_locked() -> None:
 def test_there_is_no_way_back_from_what_was_read() -> None:
     world = World(None, segment(0), segment(0, NEXT), segment(2, NEXT))
     assert world.claim(DAY) == [0]
-    with pytest.raises(Conflict, match=r"locked one by one, but .*set forceTimeChunkLock to true"):
+    with pytest.raises(Conflict, match=r"one by one, but .*set forceTimeChunkLock to true"):
         world.claim(NEXT)
     assert world.overlord.numbers == [(DAY, 0)]
 

@@ -92,7 +92,7 @@ def test_a_deep_storage_whose_folder_is_away_is_waited_for_by_name(
 
     monkeypatch.setattr(world.deep_store, "probe", look)
     assert task.run().state is TaskState.SUCCESS
-    text = f"the deep storage folder {root} is missing: mount it, or put it back"
+    text = f"the deep storage folder {root} is missing: mount it, or restore it"
     assert told == [None, text, text]
     assert world.rows() == ABC
 
@@ -206,7 +206,7 @@ def test_an_input_that_does_not_answer_is_given_up_and_named(world: BatchWorld) 
     assert result.state is TaskState.FAILED
     assert len(began_s) == LOSSES_MAX
     assert f"did not answer {LOSSES_MAX} times, at last: https://example.org/a.json" in result.error
-    assert "See to its host, or correct the input" in result.error
+    assert "Check its host, or correct the input" in result.error
     assert began_s[-1] - began_s[0] > 600
 
 
@@ -281,7 +281,7 @@ def test_bad_rows_are_counted_sampled_and_bounded(world: BatchWorld) -> None:
     assert report.row_stats["buildSegments"]["unparseable"] == 2
     assert len(report.unparseable["buildSegments"]) == 2
     result = world.run(index(lines(*ABC) + "\nno", tuning={"maxParseExceptions": 0}))
-    assert result.error.startswith("1 row cannot be parsed, and at most 0 may be; the first: ")
+    assert result.error.startswith("1 row cannot be parsed, but the limit is 0; the first: ")
     task = world.make(world.add(index("no\nno\nno")))
     assert task.run().state is TaskState.FAILED
     assert task.report().row_stats["buildSegments"]["unparseable"] == 3

@@ -114,7 +114,7 @@ def test_tasks_of_other_columns_are_other_tasks() -> None:
     [
         ({"valueFormat": None}, "valueFormat", "must be an object"),
         ({"valueFormat": {"type": "parquet"}}, "valueFormat.type", "read it in a batch task"),
-        ({"valueFormat": DRUIDS}, "valueFormat.type", "give the format of the value"),
+        ({"valueFormat": DRUIDS}, "valueFormat.type", "set the format of the value"),
         (
             {"keyFormat": {"type": "csv", "findColumnsFromHeader": True}},
             "keyFormat.findColumnsFromHeader",
@@ -170,7 +170,7 @@ def test_a_batch_task_says_what_to_do_instead() -> None:
             },
         },
     }
-    with pytest.raises(SpecError, match="give the format of the value: only a stream's records"):
+    with pytest.raises(SpecError, match="set the format of the value: only records of a stream"):
         parse_batch_task(task)
 
 

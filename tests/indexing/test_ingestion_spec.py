@@ -52,7 +52,7 @@ MISTAKES = [
     ("spce", {}, "spce", 'unknown field: did you mean "spec"?'),
     ("spec", DELETED, "spec", "is required"),
     ("spec", [], "spec", "must be an object"),
-    ("dataSchema", {}, "dataSchema", "it goes inside spec"),
+    ("dataSchema", {}, "dataSchema", "move it into spec"),
     ("suspended", "perhaps", "suspended", "must be true or false"),
     ("id", "../x", "id", "starts with a dot"),
     ("id", "x" * 65, "id", "64 bytes"),
@@ -294,7 +294,7 @@ MISTAKES = [
         f"{IO}.autoScalerConfig",
         {"taskCountMin": 1, "taskCountMax": 2, "scaleInThreshold": 7_000_000},
         f"{IO}.autoScalerConfig.scaleInThreshold",
-        "come and go for ever",
+        "come and go forever",
     ),
     (
         f"{IO}.boundedStreamConfig",
@@ -538,7 +538,7 @@ def test_folders_and_kafka_are_sources_too():
     [
         ("folder", {}, "baseDir", "is required"),
         ("folder", {"baseDir": "/x", "topic": "t"}, "topic", "has no meaning for folder"),
-        ("penstock", {"topicPattern": "a.*"}, "topicPattern", "make a supervisor with topic"),
+        ("penstock", {"topicPattern": "a.*"}, "topicPattern", "create one supervisor for each topic"),
         ("kafka", {"consumerProperties": {}, "topic": "t"}, "consumerProperties", "bootstrap"),
         ("kafka", {"consumerProperties": {"bootstrap.servers": "x:1"}}, "topic", "is required"),
     ],

@@ -212,7 +212,7 @@ def test_older_names_of_a_compaction() -> None:
         ({"interval": "2015"}, "interval", "write 2015/P1Y"),
         ({"interval": "2015/2015"}, "interval", "holds no time"),
         ({"interval": 2015}, "interval", "write an interval as text"),
-        ({"interval": DAY, "segments": [SEGMENT]}, "segments", "is given beside interval"),
+        ({"interval": DAY, "segments": [SEGMENT]}, "segments", "conflicts with interval"),
         ({"ioConfig": {"type": "compact"}, "interval": DAY}, "interval", "beside ioConfig"),
         ({"segments": [SEGMENT, {}]}, "segments[1]", "does not name a segment"),
         ({"segments": 3}, "segments[0]", "does not name a segment"),
@@ -323,12 +323,12 @@ def test_a_number_of_rows_stands_in_two_places(partitions: dict[str, object]) ->
         ("ioConfig.taskCount", 2, "ioConfig.taskCount", "or leave out ioConfig"),
         ("tuningConfig.reportParseExceptions", 0, "tuningConfig.reportParseExceptions", "not what"),
         ("source", "others", "source", "spec.ioConfig.topic"),
-        ("spec.ioConfig.stream", "others", "spec.ioConfig.stream", "says otherwise than topic"),
+        ("spec.ioConfig.stream", "others", "spec.ioConfig.stream", "contradicts topic"),
         (
             "spec.ioConfig.useEarliestSequenceNumber",
             False,
             "spec.ioConfig.useEarliestSequenceNumber",
-            "says otherwise than useEarliestOffset",
+            "contradicts useEarliestOffset",
         ),
         (
             "spec.tuningConfig.intermediateHandoffPeriod",

@@ -213,7 +213,7 @@ INTERVALS = "spec.dataSchema.granularitySpec.intervals"
         ),
         ({f"{TU}.numShards": 3}, f"{TU}.numShards", '"hashed"'),
         ({f"{TU}.maxAllowedLockCount": 1}, INTERVALS, "need 2 locks"),
-        ({f"{IO}.inputFormat": None}, f"{IO}.inputFormat", "how the rows are written"),
+        ({f"{IO}.inputFormat": None}, f"{IO}.inputFormat", "specify the format of the rows"),
         (
             {f"{IO}.inputSource": {"type": "druid", "dataSource": "e", "interval": "2013/P1Y"}},
             f"{IO}.inputFormat",

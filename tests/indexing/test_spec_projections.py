@@ -133,39 +133,39 @@ def test_what_druid_takes_is_taken(projection):
         (
             changed(groupingColumns=[], aggregators=[]),
             ".groupingColumns",
-            "must not be empty where aggregators is: it would hold nothing",
+            "must not be empty if aggregators is empty, too: the projection has no columns",
         ),
         (
             changed(groupingColumns=["carier"]),
             ".groupingColumns[0].name",
-            "there is no column 'carier': did you mean \"carrier\"?",
+            "unknown column 'carier': did you mean \"carrier\"?",
         ),
         (
             changed(groupingColumns=["n"]),
             ".groupingColumns[0].type",
-            "must be long, as among the dimensions, not string",
+            "must be long, as in dimensionsSpec, not string",
         ),
         (
             changed(groupingColumns=["carrier", "carrier"]),
             ".groupingColumns[1]",
-            "the column 'carrier' is there already, at groupingColumns[0]",
+            "duplicate column 'carrier': groupingColumns[0] has it already",
         ),
         (
             changed(aggregators=[aggregator("carrier", "n")]),
             ".aggregators[0]",
-            "the column 'carrier' is there already, at groupingColumns[1]",
+            "duplicate column 'carrier': groupingColumns[1] has it already",
         ),
         (
             changed(aggregators=[aggregator("m", "delay")]),
             ".aggregators[0].fieldName",
-            "there is no column 'delay'; there are __gran, __time, carrier, n",
+            "unknown column 'delay'; there are __gran, __time, carrier, n",
         ),
         (
             changed(aggregators=[aggregator("m", "n", "longSu")]),
             ".aggregators[0].type",
             'did you mean "longSum"?',
         ),
-        (virtual({"v": "m + 1"}), ".virtualColumns[0].expression", "there is no column 'm'"),
+        (virtual({"v": "m + 1"}), ".virtualColumns[0].expression", "unknown column 'm'"),
         (virtual({"v": "n +"}), ".virtualColumns[0].expression", "expected a value"),
         (virtual({"v": "v + 1"}), ".virtualColumns[0]", "'v' is computed from itself"),
         (
@@ -185,17 +185,17 @@ def test_what_druid_takes_is_taken(projection):
                 ]
             ),
             ".virtualColumns[0].path",
-            "give this or pathParts",
+            "set this or pathParts",
         ),
         (
             changed(filter={"type": "null", "column": "carier"}),
             ".filter",
-            "there is no column 'carier'",
+            "unknown column 'carier'",
         ),
         (
             changed(filter={"type": "columnComparison", "dimensions": ["carrier", "n", "carier"]}),
             ".filter",
-            "there is no column 'carier'",
+            "unknown column 'carier'",
         ),
     ],
 )
@@ -216,7 +216,7 @@ def test_they_are_looked_at_though_the_schema_is_wrong_elsewhere():
 
 def test_names_are_there_once():
     found = mistakes(HOURLY, changed(name="other"), HOURLY)
-    assert found == {"[2].name": "'hourly' is there already, at projections[0]"}
+    assert found == {"[2].name": "duplicate name 'hourly': projections[0] has it already"}
 
 
 def test_metrics_are_summed_up_by_what_combines_them():
@@ -235,12 +235,12 @@ def test_metrics_are_summed_up_by_what_combines_them():
         aggregator("more", "delays"),
     ]
     assert mistakes(changed(aggregators=wrong), **rolled) == {
-        "[0].aggregators[0].name": "is a metric of the datasource: sum it up by longSum of"
-        " 'count' itself",
-        "[0].aggregators[1].name": "is a metric of the datasource: sum it up by longSum of"
-        " 'delays' itself",
-        "[0].aggregators[2].fieldName": "'delays' is a metric, summed up under its own name alone:"
-        " name this so, too",
+        "[0].aggregators[0].name": "is a metric of the datasource: aggregate it by longSum of"
+        " 'count'",
+        "[0].aggregators[1].name": "is a metric of the datasource: aggregate it by longSum of"
+        " 'delays'",
+        "[0].aggregators[2].fieldName": "'delays' is a metric, aggregated only under its own name:"
+        " use that name",
     }
 
 
@@ -264,7 +264,7 @@ def test_of_many_columns_each_is_parsed_a_few_times_and_few_names_are_guessed(mo
     guessed.reset_mock()
     many = {"dimensions": ["carrier", {"type": "long", "name": "n"}, *map(str, range(1_000))]}
     told = mistakes(virtual({"v": "carier"}), dimensionsSpec=many)
-    assert list(told.values()) == ["there is no column 'carier'"]
+    assert list(told.values()) == ["unknown column 'carier'"]
     assert not guessed.called
 
 
@@ -294,9 +294,9 @@ def test_compaction_takes_them_and_passes_them_on():
     task = parse_batch_task(raw)
     assert task.projections == config.projections
     assert parse_batch_task(task.to_json()) == task
-    with pytest.raises(SpecError, match=r"projections\[1\].name: 'hourly' is there already"):
+    with pytest.raises(SpecError, match=r"projections\[1\].name: duplicate name 'hourly'"):
         parse_batch_task(raw | {"projections": [HOURLY, HOURLY]})
-    with pytest.raises(SpecError, match=r"projections\[1\].name: 'hourly' is there already"):
+    with pytest.raises(SpecError, match=r"projections\[1\].name: duplicate name 'hourly'"):
         parse_compaction({"dataSource": "d", "projections": [HOURLY, HOURLY]})
 
 

@@ -202,7 +202,7 @@ def test_messages_that_are_not_kept_any_more_end_the_task(world):
     feed(world, 10)
     world.broker.earliest["flights", 1] = 3
     world.run(lambda: world.task.result.state is TaskState.SUCCESS)
-    assert "no longer kept from offset 0 on, only from 3" in world.report().error
+    assert "no longer stored from offset 0 on, only from 3" in world.report().error
     assert world.metadata.offsets("flights") == {0: 0, 1: 0}
 
 
@@ -246,7 +246,7 @@ def test_a_publish_behind_others_fails_and_leaves_no_file(world):
     shown(world, 4)
     world.metadata.reset_offsets("flights", {0: 9, 1: 9})
     finish(world, succeed=False)
-    assert "read again from the committed offsets" in world.task.result.error
+    assert "again from the committed offsets" in world.task.result.error
     assert world.published() == []
     assert list((world.folder / "segments").iterdir()) == []
 
@@ -476,6 +476,6 @@ def test_a_topic_that_ends_before_what_was_read_ends_the_task(world, left):
     shown(world, 10)
     world.broker.topics["flights"][1] = [event(900 + n) for n in range(left)]
     world.run(lambda: world.task.result.state is TaskState.SUCCESS)
-    assert f"only there up to offset {left}, though 5 was reached" in world.report().error
+    assert f"stored only up to offset {left}, but 5 was reached" in world.report().error
     assert world.published() == list(range(10))
     assert world.metadata.offsets("flights") == {0: 5, 1: 5}

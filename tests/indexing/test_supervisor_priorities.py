@@ -212,7 +212,7 @@ def test_replicas_that_are_not_their_sum_are_refused():
     (found,) = caught.value.mistakes
     assert found.place == "spec.ioConfig.replicas"
     assert found.message == (
-        "is 3, and serverPriorityToReplicas comes to 5 in all: leave replicas out"
+        "is 3, but serverPriorityToReplicas specifies 5 in all: leave replicas out"
     )
 
 

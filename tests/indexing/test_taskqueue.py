@@ -358,7 +358,7 @@ def test_a_task_that_the_store_refuses_costs_others_nothing(world, monkeypatch):
 
     def refuse(rows):
         if any(row.id == "bad" for row in rows):
-            raise InvalidRequest("the database cannot keep such a value")
+            raise InvalidRequest("the database cannot store such a value")
         return insert_new(rows)
 
     monkeypatch.setattr(world.metadata.tasks, "insert_new", refuse)

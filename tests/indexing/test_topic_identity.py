@@ -61,7 +61,7 @@ def test_a_task_publishes_what_it_read_of_the_old_topic_and_ends(world, count, p
     assert world.task.result.state is TaskState.SUCCESS
     assert world.published() == list(range(10))
     assert world.metadata.committed("flights") == CommittedRow(old, {0: 5, 1: 5})
-    assert f"deleted and made again (id {old}, now" in world.report().error
+    assert f"deleted and created again (id {old}, now" in world.report().error
 
 
 def test_a_topic_that_is_deleted_takes_nothing_with_it_that_was_read(world):

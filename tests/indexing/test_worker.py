@@ -330,7 +330,7 @@ def test_a_kind_that_cannot_go_on_has_failed_with_its_peon(world):
     world.launcher.peons[1].code = -9
     world.settle(1)
     assert world.only().state is TaskState.FAILED
-    assert "exit code -9; a task of its type cannot go on from its folder" in world.only().error
+    assert "exit code -9; a task of its type cannot continue from its folder" in world.only().error
 
 
 def test_a_kind_that_cannot_go_on_has_failed_with_its_worker(world):
@@ -384,7 +384,7 @@ def test_a_task_that_grows_too_large_is_ended(tmp_path):
     world.settle(30)
     told = {task.id: task for task in world.worker.report().tasks}
     assert told["b"].state is TaskState.RUNNING
-    assert "more than the 1000000 that a task may have" in told["a"].error
+    assert "more than the limit of 1000000 bytes" in told["a"].error
 
 
 class Fleeting(OsFileSystem):

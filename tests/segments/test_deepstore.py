@@ -368,10 +368,10 @@ def spoilt(root: Path, how: str) -> None:
 @pytest.mark.parametrize(
     ("how", "text"),
     [
-        ("moved", "the deep storage folder .*/disk/deep is missing: mount it, or put it back"),
-        ("a file", "/disk/deep is a file, where the deep storage has a folder"),
+        ("moved", "the deep storage folder .*/disk/deep is missing: mount it, or restore it"),
+        ("a file", "/disk/deep is a file, but must be a folder of the deep storage"),
         ("a file above", "the deep storage .*/disk/deep is missing .*is not a folder"),
-        ("a file below", "/disk/deep/flights is a file, where the deep storage has a folder"),
+        ("a file below", "/disk/deep/flights is a file, but must be a folder of the deep storage"),
     ],
 )
 def test_a_folder_that_is_away_is_waited_for_and_never_made(

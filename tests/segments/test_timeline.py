@@ -198,7 +198,7 @@ def test_is_overshadowed_asks_for_larger_versions_without_a_gap(start, end, vers
 def test_a_chunk_again_is_ignored_and_another_one_refused() -> None:
     sets = Sets(("A", 1, 9, 1), ("A", 1, 9, 1))
     assert sets.visible(1, 9) == "[1,9)A"
-    with pytest.raises(Conflict, match="number of its own"):
+    with pytest.raises(Conflict, match="use an unused number"):
         sets.add("B", 1, 9, 1)
 
 
@@ -294,9 +294,9 @@ def test_a_bulk_of_chunks_that_exclude_each_other_is_refused(clash) -> None:
     ]
     with pytest.raises(Conflict, match="newer version"):
         Timeline.of(members)
-    with pytest.raises(Conflict, match="number of its own"):
+    with pytest.raises(Conflict, match="use an unused number"):
         Timeline.of([*members[:2], (Interval(1, 5), "v", Chunk(0, 0, "C"))])
-    with pytest.raises(InvalidRequest, match="give it some time"):
+    with pytest.raises(InvalidRequest, match="set a later end"):
         Timeline.of([*members[:2], (Interval(1, 1), "v", Chunk(0, 0, "C"))])
 
 

@@ -229,11 +229,11 @@ def test_statements_of_all_forms_that_read(reading: Reading) -> None:
         ("SELECT * FROM absent", r'relation "absent" does not exist'),
         ("SELECT 1 / (n - n) FROM (VALUES (1)) AS t (n)", r"division by zero"),
         ("SELECT $1::int", "parameter"),
-        ("SELECT 1; SELECT 2", "cannot insert multiple commands.*each an entry of sqls"),
+        ("SELECT 1; SELECT 2", "cannot insert multiple commands.*each statement an entry of sqls"),
         ("SELECT 1) AS a, (SELECT 2", "syntax error"),
         ("SELECT 1) TO STDOUT; DROP TABLE things; COPY (SELECT 1", "syntax error|multiple"),
         ("INSERT INTO things VALUES (1)", "it gives no rows"),
-        ("INSERT INTO things VALUES (1) RETURNING n", "mend the statement, a SELECT"),
+        ("INSERT INTO things VALUES (1) RETURNING n", "correct the statement, a SELECT"),
         ("WITH t AS (INSERT INTO things VALUES (1) RETURNING n) SELECT * FROM t", "modifying"),
         ("DROP TABLE things", "it gives no rows"),
         ("SELECT * INTO copies FROM things", "it gives no rows"),
@@ -242,8 +242,8 @@ def test_statements_of_all_forms_that_read(reading: Reading) -> None:
         ("SELECT set_config('transaction_read_only', 'off', false)", "read-only|read-write"),
         ("SELECT n FROM things FOR UPDATE", "only read: write a SELECT"),
         ("SELECT nextval('numbers')", "only read: write a SELECT"),
-        ("SELECT pg_read_file('/etc/passwd')", "permission denied .*: let its user read"),
-        ("SHOW timezone", "syntax error .*: mend the statement, a SELECT"),
+        ("SELECT pg_read_file('/etc/passwd')", "permission denied .*: grant its user access"),
+        ("SHOW timezone", "syntax error .*: correct the statement, a SELECT"),
         ("COPY things TO '/tmp/x'", "it gives no rows"),
         ("SELECT FROM things", "it gives no rows"),
     ],
@@ -315,7 +315,7 @@ def test_a_variable_of_the_process_neither_leads_elsewhere_nor_changes_what_is_r
 
 def test_a_server_that_is_not_there_may_come_back(reading: Reading) -> None:
     for url in ("jdbc:postgresql://127.0.0.1:1/shop", "jdbc:postgresql://absent.invalid/shop"):
-        with pytest.raises(InputUnavailable, match="see to the server, or correct"):
+        with pytest.raises(InputUnavailable, match="check the server, or correct"):
             reading.tables("SELECT 1", connectURI=url)
 
 

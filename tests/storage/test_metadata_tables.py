@@ -367,8 +367,8 @@ def test_absolute_announced_files_of_earlier_releases_become_relative(store) -> 
 def test_a_number_that_the_database_cannot_keep_is_refused(
     store: MetadataStore, number: int
 ) -> None:
-    with pytest.raises(InvalidRequest, match="cannot keep or look for"):
+    with pytest.raises(InvalidRequest, match="cannot store or search for"):
         store.segments.unused(changed_before_ms=number, datasource="d")
-    with pytest.raises(InvalidRequest, match="cannot keep or look for"):
+    with pytest.raises(InvalidRequest, match="cannot store or search for"):
         store.leases.renew("r", "h", host="h", port=number, ttl_ms=1)
     assert store.leases.list() == []

@@ -1,7 +1,7 @@
-"""What a streaming task reads next: a pure choice from offsets, no I/O.
+"""The next batch that a streaming task reads: a pure choice from offsets, without I/O.
 
-Under backlog a batch is as large as the limits allow, so that one persist writes files of published
-quality; when the task has caught up it is whatever is there.
+With a backlog a batch is as large as the limits allow, so that one persist writes files of
+published quality; otherwise it contains all new messages.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from penstock.indexing.sequences import Offsets, Sequences
 
 @dataclass(frozen=True, slots=True)
 class Available:
-    """What can be read of one stream partition: durable messages below `latest`.
+    """The readable part of one stream partition: durable messages below `latest`.
 
-    `message_bytes` is the mean size of a message when it is known, else 0.
+    `message_bytes` is the mean size of a message if known, else 0.
     """
 
     folder: str
@@ -27,17 +27,17 @@ class Available:
 
 @dataclass(frozen=True, slots=True)
 class SeenTopic:
-    """A topic at one look: which one it is, and what can be read of each stream partition.
+    """A topic at one moment: its id, and the readable part of each stream partition.
 
-    A topic that is deleted and made again under its name has another `id`, and its offsets begin
-    anew. Empty: the broker gives none.
+    A topic that is deleted and created again under its name has another `id`, and its offsets start
+    again. Empty: the broker has no ids.
     """
 
     id: str
     partitions: Mapping[int, Available]
 
     def is_another(self, topic_id: str) -> bool:
-        """Whether this is surely not the topic with that id; an empty id may be any."""
+        """Return whether this is certainly not the topic with that id; an empty id may be any."""
         return bool(self.id and topic_id and self.id != topic_id)
 
 
@@ -51,13 +51,13 @@ class Batch:
 
     @property
     def messages(self) -> int:
-        """How many offsets it spans."""
+        """Number of offsets in it."""
         return sum(self.end[p] - self.start[p] for p in self.start)
 
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """How large a batch may become."""
+    """Limits for the size of a batch."""
 
     max_rows: int
     max_bytes: int
@@ -69,9 +69,9 @@ def next_batch(
     available: Mapping[int, Available],
     limits: BatchLimits,
 ) -> Batch | None:
-    """Return what to read next, None when nothing is there.
+    """Return the next batch, None if there is nothing to read.
 
-    The oldest sequence that has something unread comes first, since it is published first.
+    The oldest sequence with unread messages comes first, because it is published first.
     """
     for sequence in sequences.items:
         left = {
@@ -83,14 +83,14 @@ def next_batch(
             end = {p: current[p] + takes[p] for p in left}
             return Batch(sequence.name, dict(current), end)
         if not sequence.is_read(current):
-            return None  # Its rest is not there yet, and nothing after it may be read before it.
+            return None  # Its rest has not arrived, and nothing after it may be read before it.
     return None
 
 
 def _share(
     left: Mapping[int, int], available: Mapping[int, Available], limits: BatchLimits
 ) -> dict[int, int]:
-    """Cut what is left down to the limits, in proportion; never to nothing."""
+    """Reduce the rest to the limits, in proportion; at least one message."""
     rows = sum(left.values())
     size = sum(n * available[p].message_bytes for p, n in left.items() if n)
     share = min(1.0, limits.max_rows / rows, limits.max_bytes / size if size else 1.0)

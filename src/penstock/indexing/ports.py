@@ -1,7 +1,7 @@
-"""What indexing asks of the world outside: protocols that services and tests fulfil.
+"""Ports of indexing: protocols that services and tests implement.
 
-All calls block, may come from any one thread, and raise the errors of `penstock.core.errors`:
-`Unavailable` when nobody answers, so that the call may be made again.
+All calls block, may come from any single thread, and raise the errors of `penstock.core.errors`:
+`Unavailable` when there is no answer, so that the caller may repeat the call.
 """
 
 from __future__ import annotations
@@ -28,42 +28,42 @@ DEFAULT_WORKER_CATEGORY: Final = "_default_worker_category"
 
 
 class Lanes(Protocol):
-    """Threads of a component, one for each named lane; work of a lane runs in order.
+    """Threads of a component, one for each named lane; a lane runs its work in order.
 
-    A lane is for one kind of blocking call, so that a slow one holds up no other.
+    A lane is for one kind of blocking call, so that a slow one does not delay others.
     """
 
     def submit(self, lane: str, work: Callable[[], T]) -> Future[T]:
-        """Run work on the lane's thread, after what was submitted there before."""
+        """Run work on the lane's thread, after all work submitted there before."""
         ...
 
     def close(self) -> None:
-        """Begin no more work; what is queued is cancelled."""
+        """Start no further work; queued work is cancelled."""
         ...
 
 
-# --- the broker, as tasks and supervisors see it
+# --- the broker, as used by tasks and supervisors
 
 
 class BrokerPort(Protocol):
-    """A topic's stream partitions."""
+    """The stream partitions of a topic."""
 
     def available(
         self, topic: str, *, after: Offsets | None = None, wait_ms: int = 0, topic_id: str = ""
     ) -> SeenTopic:
-        """Return which topic has the name, and what can be read durably of its stream partitions.
+        """Return the topic of this name, and the durable range of its stream partitions.
 
-        With `after` it answers when there is something behind these offsets or the time is over,
-        and at once if they are of `topic_id` and another topic has the name by now.
+        With `after`, the call waits for messages after these offsets until the time is over. It
+        returns at once if the offsets are of `topic_id` and the name now has another topic.
 
         Raises:
-            NotFound: There is no such topic.
+            NotFound: There is no topic of this name.
             Unavailable: The broker does not answer.
         """
         ...
 
     def append_time_ms(self, topic: str, partition: int, offset: int) -> int | None:
-        """Return when a message was appended, in epoch milliseconds; None if it is not kept.
+        """Return the append time of a message in epoch milliseconds; None if it is not stored.
 
         Raises:
             Unavailable: The broker does not answer.
@@ -71,24 +71,24 @@ class BrokerPort(Protocol):
         ...
 
     def set_cursor(self, topic: str, name: str, offsets: Offsets) -> None:
-        """Keep messages from these offsets on, until the cursor moves or is dropped."""
+        """Retain messages from these offsets on, until the cursor is moved or dropped."""
         ...
 
     def drop_cursor(self, topic: str, name: str, partitions: Sequence[int]) -> None:
-        """Let go of a cursor; an unknown one is fine."""
+        """Drop a cursor; an unknown one is ignored."""
         ...
 
 
 class DeadLetterPort(Protocol):
-    """Where messages go that cannot be parsed."""
+    """The destination of messages that cannot be parsed."""
 
     def publish(
         self, topic: str, messages: Sequence[bytes], *, producer: str, sequence: int
     ) -> None:
-        """Append messages durably; a repeat of the same producer and sequence appends nothing.
+        """Append messages durably; repeating a producer's sequence number appends nothing.
 
         Raises:
-            Unavailable: It is not known whether they were appended: repeat the call.
+            Unavailable: It is unknown whether they were appended: repeat the call.
         """
         ...
 
@@ -100,11 +100,11 @@ class DeepStorePort(Protocol):
     """Deep storage."""
 
     def push(self, local_file: str, segment_id: SegmentId, unique: str) -> Pushed:
-        """Copy a file to its place, durably and at once or not at all."""
+        """Copy a file to its place in deep storage, durably and atomically."""
         ...
 
     def kill(self, load_spec: Mapping[str, object]) -> None:
-        """Delete a pushed file; one that is gone is fine."""
+        """Delete a pushed file; a missing one is ignored."""
         ...
 
 
@@ -112,34 +112,34 @@ class DeepStorePort(Protocol):
 
 
 class TaskAction(Protocol[R_co]):
-    """Something a task asks of the overlord; the kinds stand in `penstock.indexing.actions`."""
+    """A request of a task to the overlord; `penstock.indexing.actions` has the kinds."""
 
     def to_json(self) -> dict[str, object]:
         """Return the JSON form, with its `type`."""
         ...
 
     def parse_result(self, value: object) -> R_co:
-        """Read the answer's JSON form."""
+        """Parse the JSON form of the answer."""
         ...
 
 
 class ActionClient(Protocol):
-    """The overlord, as one task sees it."""
+    """Client of the overlord for one task."""
 
     def perform(self, action: TaskAction[R]) -> R:
-        """Have an action done and return its answer.
+        """Perform an action and return its answer.
 
         Raises:
-            Unavailable: The overlord does not answer; whether it was done is unknown. Every action
-                may be repeated.
-            LockRevoked: The overlord counts the task as ended: abandon it.
-            InvalidRequest: The action itself is wrong.
+            Unavailable: The overlord does not answer; it is unknown whether it performed the
+                action. Every action may be repeated.
+            LockRevoked: The overlord regards the task as ended: stop the task.
+            InvalidRequest: The action itself is invalid.
         """
         ...
 
 
 class TaskPhase(StrEnum):
-    """What a streaming task is about, as Druid names it."""
+    """Phase of a streaming task, in Druid's terms."""
 
     STARTING = "STARTING"
     READING = "READING"
@@ -150,11 +150,11 @@ class TaskPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How hard a streaming task has worked in the last quarter of an hour.
+    """Throughput of a streaming task in the last 15 minutes.
 
     Attributes:
-        per_second: Messages that it can persist in a second of work; 0 if it has persisted none.
-        idle: Share of the time for which there was nothing to do; None if that is not known.
+        per_second: Messages that it persists in a second of work; 0 if it has persisted none.
+        idle: Share of the time without work; None if unknown.
     """
 
     per_second: float = 0.0
@@ -163,19 +163,19 @@ class Effort:
 
 @dataclass(frozen=True, slots=True)
 class TaskReport:
-    """How a streaming task stands.
+    """Status of a streaming task.
 
     Attributes:
-        phase: What it is about.
-        current: Next offset to read; what is being persisted counts as read.
-        persisted: Next offset after what is persisted.
-        end: Where it will end, once agreed.
+        phase: Its phase.
+        current: Next offset to read; messages that are being persisted count as read.
+        persisted: Next offset after the persisted messages.
+        end: Agreed end offsets, if any.
         checkpoints: Start offsets of each unpublished sequence, by its number.
-        counts: Rows since the task began, by name.
-        error: What it last waited for or stumbled over, empty if nothing.
-        averages: Rows a second by name, over the spans ``1m``, ``5m`` and ``15m``.
+        counts: Rows since the task started, by name.
+        error: The last error, or the dependency that it waits for; empty if none.
+        averages: Rows per second by name, over the spans ``1m``, ``5m`` and ``15m``.
         unparseable: Some messages that could not be parsed, with place, reason and text.
-        effort: How hard it has worked.
+        effort: Its throughput.
     """
 
     phase: TaskPhase
@@ -191,14 +191,14 @@ class TaskReport:
 
 
 class TaskClient(Protocol):
-    """The control API of running peons, as the overlord sees it."""
+    """The control API of running peons, as used by the overlord."""
 
     def within(self, answer_ms: int) -> TaskClient:
-        """Return the same tasks, whose answers are waited for so long."""
+        """Return a client of the same tasks with this timeout for answers."""
         ...
 
     def report(self, task_id: str) -> TaskReport:
-        """Return how a task stands.
+        """Return the status of a task.
 
         Raises:
             Unavailable: The peon does not answer (it may be starting).
@@ -206,25 +206,25 @@ class TaskClient(Protocol):
         ...
 
     def pause(self, task_id: str) -> dict[int, int]:
-        """Stop beginning to read; return the offsets at which it stands.
+        """Pause reading; return the offsets that the task has reached.
 
-        The pause ends by itself after a while if nobody sets end offsets or resumes.
+        The pause ends by itself after a while without `set_end_offsets` or `resume`.
 
         Raises:
-            Conflict: The end is agreed already.
+            Conflict: The end offsets are agreed already.
             Unavailable: The peon does not answer.
         """
         ...
 
     def resume(self, task_id: str) -> None:
-        """Go on reading."""
+        """Continue reading."""
         ...
 
     def set_end_offsets(self, task_id: str, end: Offsets, *, finish: bool) -> None:
-        """Agree on the end of the open sequence, and resume.
+        """Set the end offsets of the open sequence, and resume.
 
         Raises:
-            InvalidRequest: The end does not fit.
+            InvalidRequest: The end offsets do not match the sequence.
             Unavailable: The peon does not answer.
         """
         ...
@@ -234,7 +234,7 @@ class TaskClient(Protocol):
 
 
 class TaskState(StrEnum):
-    """A task's state in Druid's words."""
+    """State of a task, in Druid's terms."""
 
     RUNNING = "RUNNING"
     SUCCESS = "SUCCESS"
@@ -242,13 +242,13 @@ class TaskState(StrEnum):
 
     @property
     def complete(self) -> bool:
-        """Whether it will not change any more."""
+        """Whether the state is final."""
         return self is not TaskState.RUNNING
 
 
 @dataclass(frozen=True, slots=True)
 class TaskLocation:
-    """Where a peon answers."""
+    """Address of a peon."""
 
     host: str
     port: int
@@ -268,14 +268,14 @@ class WorkerTask:
 
 @dataclass(frozen=True, slots=True)
 class WorkerReport:
-    """Everything a worker has: a task that is not listed is not there.
+    """Full state of a worker: a task that is not listed does not exist there.
 
     Attributes:
-        capacity: Tasks that it runs at a time.
-        tasks: Those that run, and those that ended and are not forgotten.
-        enabled: It takes new tasks; one that is disabled finishes what it has.
-        category: Which tasks are sent to it.
-        version: Its version; an overlord may ask for one at least.
+        capacity: Maximum number of tasks that run at once.
+        tasks: Running tasks, and ended tasks that are not forgotten yet.
+        enabled: Whether it accepts new tasks; a disabled worker finishes its tasks.
+        category: Category for the selection of workers.
+        version: Its version; an overlord may require a minimum.
     """
 
     capacity: int
@@ -287,9 +287,9 @@ class WorkerReport:
 
 @dataclass(frozen=True, slots=True)
 class HistoryPlace:
-    """A place in a worker's history: how many changes there were, and what they were, hashed.
+    """A position in a worker's history: the number of changes, and a hash of them.
 
-    The hash tells a worker that was started again, whose count is another history's.
+    The hash detects that the worker was restarted, so that the number belongs to another history.
     """
 
     counter: int = -1
@@ -298,15 +298,15 @@ class HistoryPlace:
 
 @dataclass(frozen=True, slots=True)
 class WorkerChanges:
-    """What changed at a worker since a place in its history.
+    """Changes of a worker since a position in its history.
 
     Attributes:
-        place: Ask for what comes after it with this.
-        reset: The place is not of this history, or too long ago: `report` is everything.
-        tasks: Tasks that are new or changed, each once, as they are now.
-        removed: Tasks that are not there any more.
-        report: Everything, at the first question and after a reset; None otherwise.
-        enabled: Whether it takes new tasks.
+        place: Position to pass to the next call.
+        reset: The requested position is too old or not of this history: `report` is complete.
+        tasks: New or changed tasks, without duplicates, in their current state.
+        removed: Tasks that no longer exist.
+        report: The full state, for the first call and after a reset; None otherwise.
+        enabled: Whether it accepts new tasks.
     """
 
     place: HistoryPlace
@@ -318,26 +318,26 @@ class WorkerChanges:
 
 
 class WorkerClient(Protocol):
-    """One worker, as the overlord sees it."""
+    """Client of one worker, as used by the overlord."""
 
     @property
     def name(self) -> str:
-        """Its name, the same after a restart."""
+        """Its name, which stays the same after a restart."""
         ...
 
     @property
     def host(self) -> str:
-        """Its host and port; the worker config may name it by these."""
+        """Its host and port; the worker config may refer to it by these."""
         ...
 
     def report(self) -> WorkerReport:
-        """Return everything the worker has."""
+        """Return the full state of the worker."""
         ...
 
     def changes(self, after: HistoryPlace, wait_ms: int) -> WorkerChanges:
-        """Return what changed after a place, as soon as something did or when the time is over.
+        """Return the changes after a position: at once if there are any, or after `wait_ms`.
 
-        `HistoryPlace()` asks for everything, at once. A task that ended is so known at once.
+        `HistoryPlace()` requests the full state, at once. The wait ends as soon as a task ends.
 
         Raises:
             Unavailable: The worker does not answer.
@@ -345,26 +345,26 @@ class WorkerClient(Protocol):
         ...
 
     def assign(self, task: TaskSpec) -> None:
-        """Have a task run; when this returns, the worker has written it down.
+        """Assign a task; when this returns, the worker has stored it.
 
-        Asking again for a task that it has changes nothing.
+        Assigning a task again changes nothing.
 
         Raises:
             Conflict: No slot is free.
-            Unavailable: The worker does not answer; it may have taken the task all the same.
+            Unavailable: The worker does not answer; it may have accepted the task nevertheless.
         """
         ...
 
     def shutdown(self, task_id: str) -> None:
-        """Stop a task, or forget one that ended; an unknown one is fine."""
+        """Stop a task, or forget one that ended; an unknown one is ignored."""
         ...
 
 
 class WorkerDirectory(Protocol):
-    """Which workers there are."""
+    """Directory of the workers."""
 
     def workers(self) -> Sequence[WorkerClient]:
-        """Return the workers that announce themselves."""
+        """Return the workers that have announced themselves."""
         ...
 
 
@@ -379,11 +379,11 @@ class PeonProcess(Protocol):
         ...
 
     def terminate(self) -> None:
-        """Ask it to stop at the next good moment."""
+        """Ask it to stop at the next suitable moment."""
         ...
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill it at once."""
         ...
 
 

@@ -1,7 +1,7 @@
-"""What a task is: the JSON that travels from whoever submits it to its peon, and is kept.
+"""Specs of tasks: the JSON that a task has from its submission to its peon, and in the store.
 
-Tasks of every kind have the form of `TaskSpec`; the queue, the runner and the workers know no more
-of them. Owns the streaming kind; the batch kinds are models of `penstock.indexing.spec`.
+Tasks of every kind have the form of `TaskSpec`, which is all that queue, runner and workers use.
+Owns the streaming kind; the batch kinds are models of `penstock.indexing.spec`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class TaskSpec(Protocol):
 
     @property
     def id(self) -> str:
-        """Its name, unique for ever; also the name of its folder."""
+        """Its id, never reused; also the name of its folder."""
         ...
 
     @property
@@ -46,47 +46,47 @@ class TaskSpec(Protocol):
 
     @property
     def datasource(self) -> str:
-        """Where its rows go: what it locks is of this datasource."""
+        """The datasource of its rows and locks."""
         ...
 
     @property
     def group_name(self) -> str:
-        """The tasks that share locks; a task alone has its own id."""
+        """The group of tasks that share locks; a task without a group has its own id."""
         ...
 
     @property
     def availability_group(self) -> str:
-        """Tasks of one such group never share a worker; a task alone has its own id."""
+        """Tasks of one availability group run on different workers; by default its own id."""
         ...
 
     @property
     def priority(self) -> int:
-        """The higher, the sooner it is handed over; a lock of a lower one may be revoked."""
+        """A higher priority runs earlier, and may revoke locks of a lower one."""
         ...
 
     @property
     def context(self) -> Mapping[str, JsonValue]:
-        """What its submitter says about running it."""
+        """The context from its spec."""
         ...
 
     def lock_wishes(self) -> tuple[LockWish, ...]:
-        """Return what it must lock before it may start; often nothing."""
+        """Return the intervals to lock before it starts; often none."""
         ...
 
     def to_json(self) -> dict[str, JsonValue]:
-        """Return the JSON form; `parse_task` reads it."""
+        """Return the JSON form; `parse_task` parses it."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class MessageTimes:
-    """Rows before `min_ms` are late, those at or after `max_ms` early; None: no row is."""
+    """Rows before `min_ms` are late, those at or after `max_ms` early; None means no limit."""
 
     min_ms: int | None = None
     max_ms: int | None = None
 
     def or_wider(self, other: MessageTimes) -> MessageTimes:
-        """Return the times that take what either takes."""
+        """Return the times that accept rows that either accepts."""
         starts, ends = (self.min_ms, other.min_ms), (self.max_ms, other.max_ms)
         return MessageTimes(
             None if None in starts else min(ms for ms in starts if ms is not None),
@@ -95,21 +95,23 @@ class MessageTimes:
 
 
 class StreamTaskSpec(SpecModel):
-    """A streaming task: it reads its stream partitions from `start_offsets` until told the end.
+    """A streaming task: it reads its stream partitions from `start_offsets` until its end is set.
 
-    One with `end_offsets` knows the end from the start: it makes up for a task that was lost. Rows
-    before `min_time_ms` are late, those at or after `max_time_ms` early, but none that is less than
-    `early_period_ms` ahead of the clock when it is read. The offsets are of the
-    topic with `topic_id`, or of the first that it sees if that is empty. The base sequence name
-    follows from what the task does, so tasks of one name, which are replicas, publish the same
-    rows. One that joins its replicas later is given their `checkpoints`: where each sequence that
-    is not published yet begins, by number. Without a `place`, `topic` is one of Penstock's own;
-    without a `delimited` format its messages are JSON. With a `record_format` columns are made of
-    what records have beside their values, too.
-    `replicas` is how many were to do the same when it was made; of those that keep up, the rows of
-    one with the highest `server_priority` are queried before they are published. Up to
-    `retaken_until`, tasks that were lost may have taken rows by these times; whoever goes on before
-    that takes them, too.
+    A task with `end_offsets` has a fixed end: it replaces a task that was lost. Rows before
+    `min_time_ms` are late, those at or after `max_time_ms` early, but never those that are less
+    than `early_period_ms` ahead of the clock when they are read. The offsets are of the topic with
+    `topic_id`, or of the first topic that it sees if that is empty.
+
+    The base sequence name is derived from the work, so tasks with the same name, which are
+    replicas, publish the same rows. A task that joins its replicas later is given their
+    `checkpoints`: the start offsets of each unpublished sequence, by number.
+
+    Without a `place`, `topic` is a topic of Penstock; without a `delimited` format its messages are
+    JSON. With a `record_format`, other parts of records than their values become columns, too.
+
+    `replicas` is the number of replicas when it was created. Of the replicas that keep up, queries
+    read the unpublished rows of one with the highest `server_priority`. Until `retaken_until`, a
+    task accepts rows that lost tasks may have accepted by these times.
     """
 
     type: Literal["index_penstock"] = "index_penstock"
@@ -122,7 +124,7 @@ class StreamTaskSpec(SpecModel):
     topic: str = Field(min_length=1)
     place: StreamPlace | None = None
     delimited: DelimitedFormat | None = None
-    # Left out while it is not set: workers that do not know it yet take the task.
+    # Left out if not set: workers of earlier releases then accept the task.
     record_format: KafkaFormat | None = Field(default=None, exclude_if=lambda value: value is None)
     topic_id: str = ""
     dead_letter_topic: TopicName
@@ -134,13 +136,13 @@ class StreamTaskSpec(SpecModel):
     early_period_ms: int | None = None
     retaken_until: dict[int, int] = Field(default_factory=dict)
     replicas: int = Field(default=1, ge=1)
-    # Left out while it is the usual one: peons of an earlier release do not know it.
+    # Left out if it is the default: peons of an earlier release do not know it.
     server_priority: int = Field(default=0, exclude_if=lambda value: value == 0)
     context: Context = Field(default_factory=dict)
 
     @property
     def datasource(self) -> str:
-        """Where its rows go."""
+        """The datasource of its rows."""
         return self.data_schema.data_source
 
     @property
@@ -150,20 +152,20 @@ class StreamTaskSpec(SpecModel):
 
     @property
     def availability_group(self) -> str:
-        """Replicas do the same work: they have the base sequence name in common."""
+        """The base sequence name, which replicas share because they do the same work."""
         return self.base_sequence_name
 
     @property
     def times(self) -> MessageTimes:
-        """Which rows were late or early when it was made."""
+        """Limits for late and early rows when it was created."""
         return MessageTimes(self.min_time_ms, self.max_time_ms)
 
     def times_at(self, now_ms: int) -> MessageTimes:
-        """Return which rows are late or early of those that are read now.
+        """Return the limits for late and early rows that are read now.
 
-        What is early depends on the clock, so that no fresh row ever is, however long the task
-        waited for a worker or reads on. What is late does not: a row that was in time for a task
-        that was lost is in time for the one that reads it again.
+        The limit of early rows follows the clock, so that new rows are never early, however long
+        the task waited for a worker or has been reading. The limit of late rows does not: a row
+        that a lost task accepted is also accepted by the task that reads it again.
         """
         if self.max_time_ms is None or self.early_period_ms is None:
             return self.times
@@ -176,15 +178,15 @@ class StreamTaskSpec(SpecModel):
 
     @property
     def priority(self) -> int:
-        """Streams come first: data waits in a topic only so long."""
+        """Streams have a high default: a topic stores messages for a limited time only."""
         return self.settings.priority
 
     def lock_wishes(self) -> tuple[LockWish, ...]:
-        """Return nothing: only its rows tell which time chunks it needs."""
+        """Return nothing: only its rows determine the time chunks."""
         return ()
 
     def to_json(self) -> dict[str, JsonValue]:
-        """Return the JSON form; `parse_task_spec` reads it."""
+        """Return the JSON form; `parse_task_spec` parses it."""
         value: dict[str, JsonValue] = self.model_dump(mode="json", by_alias=True)
         return value
 
@@ -193,10 +195,10 @@ NoopTaskSpec: TypeAlias = NoopSpec
 
 
 def parse_task(value: object) -> TaskSpec:
-    """Read the JSON form of a task of any kind.
+    """Parse the JSON form of a task of any kind.
 
     Raises:
-        InvalidRequest: It is of no known kind, or a `SpecError` that lists every mistake with its
+        InvalidRequest: Its kind is unknown, or a `SpecError` that lists every mistake with its
             place.
     """
     if not isinstance(value, dict):
@@ -205,7 +207,7 @@ def parse_task(value: object) -> TaskSpec:
 
 
 def parse_task_spec(value: object) -> StreamTaskSpec:
-    """Read a task's JSON form.
+    """Parse the JSON form of a streaming task.
 
     Raises:
         SpecError: An `InvalidRequest` that lists every mistake with its place.
@@ -217,7 +219,7 @@ def parse_task_spec(value: object) -> StreamTaskSpec:
 
 
 def message_times(io: IoConfig, now_ms: int) -> MessageTimes:
-    """Return which rows are late or early of a task that is made now."""
+    """Return the limits for late and early rows of a task that is created now."""
     late, early = io.late_message_rejection_period, io.early_message_rejection_period
     min_ms = None if late is None else now_ms - late
     if io.late_message_rejection_start_date_time is not None:
@@ -226,20 +228,20 @@ def message_times(io: IoConfig, now_ms: int) -> MessageTimes:
 
 
 def base_sequence_name(spec: SupervisorSpec, start_offsets: Offsets) -> str:
-    """Return the name that follows from what a task is to do; a token is added to it.
+    """Return the name that is derived from the work of a task; a token is added to it.
 
-    Equal inputs give an equal name: that is how a restarted overlord recognises its tasks, and how
-    a changed spec makes the running ones strangers. The token tells apart tasks that do the same at
+    Equal inputs give an equal name. So a restarted overlord recognises its tasks, and a changed
+    spec no longer matches the running ones. The token distinguishes tasks that do the same at
     different times: after a reset, the same offsets are published once more.
     """
-    # Other brokers of Kafka, or other credentials, want other tasks.
+    # Other brokers of Kafka, or other credentials, require other tasks.
     io = spec.io
     place = [place_of(io).model_dump(mode="json")] if io.source == "kafka" else []
     meaning = json.dumps(
         [
-            # Tasks make nothing of projections, so others make no other tasks.
+            # Projections do not change the work of tasks, so they do not change the name.
             spec.data_schema.model_dump(mode="json", by_alias=True, exclude={"projections"}),
-            # By what only the supervisor heeds, tasks do nothing otherwise.
+            # Nor do the fields that only the supervisor uses.
             spec.tuning.model_dump(
                 mode="json", by_alias=True, exclude={"offset_fetch_period", "http_timeout"}
             ),
@@ -248,7 +250,7 @@ def base_sequence_name(spec: SupervisorSpec, start_offsets: Offsets) -> str:
             offsets_to_json(start_offsets),
             io.late_message_rejection_start_date_time or io.late_message_rejection_period,
             io.early_message_rejection_period,
-            # It decides about locks. Without one, the name is as it always was.
+            # It affects locks. Without it, the name stays as in earlier releases.
             *([spec.context] if spec.context else []),
             *place,
             *(
@@ -264,7 +266,7 @@ def base_sequence_name(spec: SupervisorSpec, start_offsets: Offsets) -> str:
 
 
 def is_made_by(spec: SupervisorSpec, task: StreamTaskSpec) -> bool:
-    """Whether a spec's task that reads the same would be named alike: it would do the same."""
+    """Return whether a spec's task over the same offsets would have this name and work."""
     return task.base_sequence_name.startswith(f"{base_sequence_name(spec, task.start_offsets)}_")
 
 
@@ -279,7 +281,7 @@ def make_task(
     token: str,
     retaken_until: Offsets | None = None,
 ) -> StreamTaskSpec:
-    """Return a task of a supervisor that reads from `start`, up to `end` if that is known."""
+    """Return a task of a supervisor that reads from `start` to `end`, if given."""
     io = spec.io
     base = f"{base_sequence_name(spec, start)}_{token}"
     return StreamTaskSpec(
@@ -314,7 +316,7 @@ def make_replica(
     token: str,
     server_priority: int = 0,
 ) -> StreamTaskSpec:
-    """Return a task that does the same as another, beginning at the first of these checkpoints."""
+    """Return a replica of a task that starts at the first of these checkpoints."""
     changes = {
         "id": f"{of.base_sequence_name}_{token}",
         "checkpoints": {number: dict(start) for number, start in sorted(checkpoints.items())},

@@ -1,11 +1,12 @@
 """Deep storage in a folder of this host, or of a network file system that it mounts.
 
-A file is copied under a temporary name beside its place, synced, and renamed: it is there whole and
-durable, or not at all. It is copied and not linked: the folder it comes from belongs to a task, and
-the time of the new file tells how long it has been in deep storage.
+A file is copied under a temporary name in the same folder, synced, and renamed: it exists
+completely and durably, or not at all. It is copied and not linked, because its source folder
+belongs to a task, and because the time of the new file records how long it has been in deep
+storage.
 
-The root is made when Penstock starts, and never here: where it is missing, its disk is not mounted
-or somebody moved it, and what is written then is lost to everybody else.
+The root is created when Penstock starts, and never here: if it is missing, its disk is not mounted
+or it was moved, and no other host would find a file that is written then.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from penstock.storage.filesystem import FileSystem
 
 _COPY_BYTES = 8 * 1024 * 1024
-# Somebody who clears up may remove a folder between its making and its first file.
+# A cleanup may remove a folder between its creation and its first file.
 _TRIES = 5
 
 
@@ -45,12 +46,12 @@ class LocalFiles:
 
     def __init__(self, root: str, fs: FileSystem) -> None:
         self._root = root
-        # Whoever writes the first projection makes their folder.
+        # The process that writes the first projection creates their folder.
         self._deep_storage = root.removesuffix(f"/{PROJECTIONS}")
         self._fs = fs
 
     def size(self, relative: str) -> int | None:
-        """Return a file's size, None if there is none."""
+        """Return a file's size, None if it does not exist."""
         try:
             found = self._fs.stat(posixpath.join(self._root, relative))
         except NotFound:
@@ -65,14 +66,14 @@ class LocalFiles:
         """Copy a file to its place in a folder, durably, and return its size.
 
         Args:
-            local_file: What to copy.
-            folder: Where to, from the root.
-            name: What it is called there.
-            temporary: What it is called there until it is whole; no two writers have one name.
+            local_file: The file to copy.
+            folder: The target folder, relative to the root.
+            name: The target name.
+            temporary: The name until the copy is complete; each writer needs another one.
 
         Raises:
-            NotFound: There is no such local file.
-            Unavailable: Disk full or I/O error; nothing is there.
+            NotFound: The local file does not exist.
+            Unavailable: Disk full or I/O error; no file was created.
         """
         source = self._fs.open_read(local_file)
         source.close()
@@ -90,7 +91,7 @@ class LocalFiles:
         return size
 
     def settle(self, folder: str) -> None:
-        """Make the names on the way to a file durable: somebody cut may have left them so far."""
+        """Make the names on the path to a file durable: an interrupted writer may not have."""
         absolute = posixpath.join(self._root, folder)
         self._fs.fsync_folder(absolute)
         while absolute != self._root:
@@ -98,7 +99,7 @@ class LocalFiles:
             self._fs.fsync_folder(absolute)
 
     def delete(self, relative: str) -> None:
-        """Delete a file, and the folders above it that are empty then. No file is fine."""
+        """Delete a file, and its parent folders that are then empty. A missing file is ignored."""
         path = posixpath.join(self._root, relative)
         try:
             self._fs.unlink(path)
@@ -117,14 +118,14 @@ class LocalFiles:
             except NotFound:
                 pass
             except Unavailable:
-                return  # somebody put a file there meanwhile
+                return  # another process has added a file meanwhile
             folder = posixpath.dirname(folder)
 
     def move(self, relative: str, target: str) -> None:
-        """Give a file another path, durably.
+        """Rename a file, durably.
 
         Raises:
-            NotFound: There is no such file.
+            NotFound: The file does not exist.
             Unavailable: I/O error.
         """
         self._require(self._deep_storage)
@@ -155,7 +156,7 @@ class LocalFiles:
                     yield relative, found.modified_ms
 
     def _require_way(self, relative: str) -> None:
-        """Raise StorageUnavailable if a folder on the way to a file is missing, or is a file."""
+        """Raise StorageUnavailable if a parent folder of a file is missing, or is a file."""
         folders = posixpath.dirname(relative).split("/")
         self._require(self._deep_storage)
         for count in range(1, len(folders) + 1):
@@ -169,7 +170,7 @@ class LocalFiles:
             found = self._fs.stat(root)
         except NotFound as error:
             raise StorageUnavailable(folder_missing(root)) from error
-        except InvalidRequest as error:  # above the root, the path leads nowhere
+        except InvalidRequest as error:  # a parent of the root is not a folder
             raise StorageUnavailable(f"the deep storage {root} is missing ({error})") from error
         if not found.is_folder:
             raise StorageUnavailable(_blocked(root))
@@ -180,7 +181,7 @@ class LocalFiles:
             size = self._copy_to(temporary, local_file)
             self._fs.rename(temporary, posixpath.join(folder, name))
         except BaseException:
-            with suppress(PenstockError):  # a full disk needs the room
+            with suppress(PenstockError):  # a full disk needs the space
                 self._fs.unlink(temporary)
             raise
         return size
@@ -207,11 +208,11 @@ class LocalFiles:
 
 def folder_missing(root: str) -> str:
     """Return the message for a deep storage whose folder is missing, with the remedy."""
-    return f"the deep storage folder {root} is missing: mount it, or put it back"
+    return f"the deep storage folder {root} is missing: mount it, or restore it"
 
 
 def _blocked(folder: str) -> str:
     return (
-        f"{folder} is a file, where the deep storage has a folder: move the file away, and put the"
-        " folder back"
+        f"{folder} is a file, but must be a folder of the deep storage: move the file away, and"
+        " restore the folder"
     )

@@ -1,8 +1,8 @@
 """The skyline: disjoint spans of time, each of the entry with the largest version that covers it.
 
-Owns how a skyline is built and how a part of it is built anew. It decides neither which entries
-count nor what they are. Invariants: spans are in time order and do not overlap; those that touch
-are of different entries; a skyline follows from its entries, never from the order they came in.
+Owns the construction of a skyline, as a whole and in parts. The caller decides which entries count.
+Invariants: spans are in time order and do not overlap; adjacent spans are of different entries; a
+skyline depends on its entries, never on the order of changes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Piece(Generic[T]):
 
     @property
     def clipped(self) -> bool:
-        """Whether a part of the entry is hidden or was not asked for."""
+        """Whether a part of the entry is hidden or outside the requested interval."""
         return self.interval != self.true_interval
 
 
@@ -53,7 +53,7 @@ class _Spans(Generic[T]):
         self.entries: list[Entry[T]] = []
 
     def append(self, start_ms: int, end_ms: int, entry: Entry[T]) -> None:
-        """Add a span behind all others, joined with the last one if they are one."""
+        """Append a span, merged with the last one if it continues that."""
         if self.entries and self.entries[-1] is entry and self.ends[-1] == start_ms:
             self.ends[-1] = end_ms
             return
@@ -63,7 +63,7 @@ class _Spans(Generic[T]):
 
 
 class Skyline(Generic[T]):
-    """What is visible. Whoever owns a timeline changes it; a copy may be read by any thread."""
+    """The visible spans. The owner of a timeline changes it; any thread may read a copy."""
 
     __slots__ = ("_spans",)
 
@@ -74,11 +74,11 @@ class Skyline(Generic[T]):
         return len(self._spans.entries)
 
     def entries(self) -> Sequence[Entry[T]]:
-        """Return the entry of each span, in time order; one that is cut comes more than once."""
+        """Return the entry of each span, in time order; an entry may have several spans."""
         return self._spans.entries
 
     def copy(self) -> Skyline[T]:
-        """Return another one that stays as this one is now."""
+        """Return an independent copy."""
         made: Skyline[T] = Skyline()
         made._spans.starts = self._spans.starts[:]
         made._spans.ends = self._spans.ends[:]
@@ -96,16 +96,16 @@ class Skyline(Generic[T]):
         )
 
     def pieces(self, interval: Interval, *, skip_no_data: bool = False) -> list[Piece[T]]:
-        """Return what is visible within an interval, in time order, cut to it.
+        """Return the visible pieces within an interval, in time order, cut to it.
 
         Args:
-            interval: What is asked for; pieces that only touch it are not in the answer.
-            skip_no_data: Leave out entries without rows; they still hide what is older.
+            interval: The interval; pieces that only touch it are left out.
+            skip_no_data: Leave out entries without rows; they still hide older ones.
         """
         from_ms, to_ms = interval.start_ms, interval.end_ms
         return [
             Piece(
-                # Most are whole: their interval is there already.
+                # Most are whole: they reuse the interval of the entry.
                 entry.interval
                 if start_ms >= from_ms
                 and end_ms <= to_ms
@@ -121,10 +121,10 @@ class Skyline(Generic[T]):
         ]
 
     def fill(self, table: EntryTable[T]) -> None:
-        """Take the first entries.
+        """Fill an empty skyline.
 
-        Nearly all overlap no other and are their own span. Only where some overlap is there
-        anything to work out.
+        Nearly all entries overlap no other one and are their own span. Only overlapping ones need
+        a sweep.
         """
         spans, entries = self._spans, table.entries
         spans.starts = array("q", table.starts.tobytes())
@@ -132,7 +132,7 @@ class Skyline(Generic[T]):
         spans.entries = list(entries)
         if not entries:
             return
-        # A cluster begins where everything before has ended.
+        # A cluster begins after the end of all earlier entries.
         begins = np.flatnonzero(table.starts[1:] >= np.maximum.accumulate(table.ends)[:-1]) + 1
         lows = np.concatenate(([0], begins))
         highs = np.concatenate((begins, [len(entries)]))
@@ -143,11 +143,11 @@ class Skyline(Generic[T]):
     def rebuild(
         self, changed: Iterable[Interval], overlapping: Callable[[int, int], list[Entry[T]]]
     ) -> None:
-        """Work out anew what is visible in some intervals.
+        """Recompute the visible spans in some intervals.
 
         Args:
-            changed: Where entries came or went.
-            overlapping: Gives all entries that count and of which something is in a time.
+            changed: Intervals in which entries were added or removed.
+            overlapping: Returns all entries that count and overlap an interval.
         """
         edits = []
         for start_ms, end_ms in self._touched(changed):
@@ -157,10 +157,10 @@ class Skyline(Generic[T]):
         self._edit(edits)
 
     def _touched(self, changed: Iterable[Interval]) -> list[tuple[int, int]]:
-        """Return times in order that hold the intervals, their spans, and spans that touch them.
+        """Return ordered intervals that enclose the given ones, their spans, and adjacent spans.
 
-        A span is never cut by their ends, so what is worked out for each can stand for all that is
-        there now, and needs not be joined with what is beside it.
+        Their ends never cut a span, so the recomputed spans of each can replace the existing ones
+        without a merge with their neighbours.
         """
         spans = self._spans
         found: list[tuple[int, int]] = []
@@ -178,7 +178,7 @@ class Skyline(Generic[T]):
         return found
 
     def _range(self, start_ms: int, end_ms: int) -> tuple[int, int]:
-        """Return the indexes of the spans that overlap a time."""
+        """Return the indexes of the spans that overlap an interval."""
         low = bisect_right(self._spans.ends, start_ms)
         return low, max(low, bisect_left(self._spans.starts, end_ms))
 
@@ -192,7 +192,7 @@ class Skyline(Generic[T]):
 def sweep(
     entries: Sequence[Entry[T]], start_ms: int | None = None, end_ms: int | None = None
 ) -> _Spans[T]:
-    """Return what of some entries is visible, within a time if one is given."""
+    """Return the visible spans of some entries, within an interval if one is given."""
     made: _Spans[T] = _Spans()
     if not entries:
         return made
@@ -211,7 +211,7 @@ def sweep(
     if start_ms is not None and end_ms is not None:
         edges = {min(max(edge, start_ms), end_ms) for edge in edges}
     times = sorted(edges)
-    # The smallest rank is of the largest version; numbers keep the heap from comparing entries.
+    # The smallest rank is of the largest version; numbers prevent comparisons of entries.
     heap: list[tuple[int, int]] = []
     begun = 0
     for at, until in pairwise(times):

@@ -1,15 +1,15 @@
-"""Which versions are visible when, of one datasource.
+"""The visible versions of one datasource by time.
 
-Owns the rule that the larger version wins for the time it covers, once its set is complete. It
-knows no segment, only intervals, versions and numbered chunks, so that it can hold anything.
+Owns the rule that a larger version hides smaller ones in its interval, once its set is complete. It
+does not know segments, only intervals, versions and numbered chunks, so that it can hold any item.
 
-    complete      all core numbers 0 .. core - 1 are there; numbers behind them were appended
+    complete      all core numbers 0 .. core - 1 exist; larger numbers were appended
     skyline       disjoint spans of time, each of the largest version that covers it
     two of them   of complete entries only, and of any entries (`lookup_incomplete_ok`)
 
-Changes come in batches, and all of a batch or nothing of it is done. Invariants: what is visible
-depends on what is in the timeline, never on the order it came in; the second skyline is there only
-while an entry is not complete, since otherwise both are the same. One owner; no clock, no I/O.
+Changes are applied in batches, each completely or not at all. Invariants: visibility depends on the
+content of the timeline, never on the order of changes; the second skyline exists only while an
+entry is incomplete, because otherwise both are the same. One owner; no clock, no I/O.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _Key: TypeAlias = "tuple[Interval, str]"
 
 
 class Timeline(Generic[T]):
-    """Everything known of one datasource, and what of it is visible."""
+    """All chunks of one datasource, and which of them are visible."""
 
     def __init__(self) -> None:
         self._index: EntryIndex[T] = EntryIndex()
@@ -56,7 +56,7 @@ class Timeline(Generic[T]):
 
     @classmethod
     def of(cls, members: Iterable[Member[T]]) -> Timeline[T]:
-        """Return a timeline of many chunks at once; much faster than one by one.
+        """Return a timeline of many chunks; much faster than adding them one by one.
 
         Raises:
             InvalidRequest: An interval is empty.
@@ -76,11 +76,11 @@ class Timeline(Generic[T]):
         return (chunk for entry in self._index for chunk in entry.chunks)
 
     def add(self, interval: Interval, version: str, chunk: Chunk[T]) -> None:
-        """Put one chunk in. Raises as `change`."""
+        """Add one chunk. Raises as `change`."""
         self.change(added=((interval, version, chunk),))
 
     def remove(self, interval: Interval, version: str, number: int) -> T | None:
-        """Take a chunk out and return its item, None if it is not there."""
+        """Remove a chunk and return its item, None if it does not exist."""
         removed = self.change(removed=((interval, version, number),))
         return removed[0] if removed else None
 
@@ -90,12 +90,12 @@ class Timeline(Generic[T]):
         added: Iterable[Member[T]] = (),
         removed: Iterable[tuple[Interval, str, int]] = (),
     ) -> list[T]:
-        """Take chunks out, then put others in; all of it or nothing.
+        """Remove chunks, then add others, completely or not at all.
 
-        A chunk that is there already is ignored, and so is the removal of one that is not.
+        An existing chunk is not added again, and the removal of a missing one is ignored.
 
         Returns:
-            The items that were taken out.
+            The removed items.
 
         Raises:
             InvalidRequest: An interval is empty.
@@ -130,26 +130,26 @@ class Timeline(Generic[T]):
         """Return the visible pieces of complete entries, in time order, cut to the interval.
 
         Args:
-            interval: What is asked for; pieces that only touch it are not in the answer.
-            skip_no_data: Leave out entries without rows; they still hide what is older.
+            interval: The interval; pieces that only touch it are left out.
+            skip_no_data: Leave out entries without rows; they still hide older ones.
         """
         return self._complete.pieces(interval, skip_no_data=skip_no_data)
 
     def lookup_incomplete_ok(
         self, interval: Interval, *, skip_no_data: bool = False
     ) -> list[Piece[T]]:
-        """Return what `lookup` would if every entry counted as complete."""
+        """Return the result of `lookup` as if every entry were complete."""
         return self._any_skyline.pieces(interval, skip_no_data=skip_no_data)
 
     def visible(self) -> Skyline[T]:
-        """Return what is visible now, to be kept and read by any thread."""
+        """Return the visible spans as of now; any thread may keep and read the result."""
         return self._complete.copy()
 
     def find_chunk(self, interval: Interval, version: str, number: int) -> Chunk[T] | None:
-        """Return the chunk of this interval, or of one that holds it; None if there is none."""
+        """Return the chunk of this interval, or of one that encloses it; None if there is none."""
         entry = self._index.find(interval, version)
         if entry is None:
-            # One version has at most one entry for an instant.
+            # One version has at most one entry at any instant.
             for candidate in self._index.overlapping(interval.start_ms, interval.end_ms):
                 if candidate.version == version and candidate.interval.covers(interval):
                     entry = candidate
@@ -160,9 +160,9 @@ class Timeline(Generic[T]):
         return entry.chunks[at] if there else None
 
     def find_fully_overshadowed(self) -> list[Piece[T]]:
-        """Return what neither skyline shows, by interval and version.
+        """Return the pieces that neither skyline shows, by interval and version.
 
-        That are whole entries, and of those that show, chunks that others overwrite.
+        These are whole entries, and chunks of visible entries that others overwrite.
         """
         shown = set(map(id, self._complete.entries()))
         if self._any is not None:
@@ -179,12 +179,12 @@ class Timeline(Generic[T]):
     def is_overshadowed(
         self, interval: Interval, version: str, roots: RootRange | None = None
     ) -> bool:
-        """Tell whether what is visible hides an object everywhere in its interval, without a gap.
+        """Return whether visible entries hide an object in its entire interval.
 
         Args:
-            interval: The object's.
-            version: The object's; larger ones hide it.
-            roots: The object's root numbers; chunks of the same version may overwrite them.
+            interval: The interval of the object.
+            version: The version of the object; larger ones hide it.
+            roots: Its root partition numbers; chunks of the same version may overwrite them.
         """
         at = interval.start_ms
         for start_ms, end_ms, entry in self._complete.spans(interval):
@@ -203,7 +203,7 @@ class Timeline(Generic[T]):
     def find_non_overshadowed(
         self, interval: Interval = ETERNITY, *, incomplete_ok: bool = False
     ) -> list[T]:
-        """Return each item of which something is visible in an interval, once."""
+        """Return each item that is visible in part of an interval, without duplicates."""
         skyline = self._any_skyline if incomplete_ok else self._complete
         entries = {id(entry): entry for _, _, entry in skyline.spans(interval)}
         return [chunk.item for entry in entries.values() for chunk in entry.visible]
@@ -225,13 +225,13 @@ class Timeline(Generic[T]):
     def _put(
         self, staged: dict[_Key, dict[int, Chunk[T]]], old: dict[_Key, Entry[T] | None]
     ) -> None:
-        """Make the entries of staged chunks take the place of the old ones."""
+        """Replace the old entries by those of the staged chunks."""
         came: list[Entry[T]] = []
         went: list[Entry[T]] = []
         for key, chunks in staged.items():
             before = old[key]
             after = tuple(chunks[number] for number in sorted(chunks))
-            # Equal items may still differ in what does not count for being equal.
+            # Equal items may differ in fields that equality ignores.
             if len(after) == len(before.chunks if before else ()) and (
                 not before or all(map(is_, after, before.chunks))
             ):
@@ -274,9 +274,9 @@ class Timeline(Generic[T]):
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """Keep the garbage collector away while millions of objects are made that all stay.
+    """Pause the garbage collector while millions of permanent objects are created.
 
-    It would look at all of them again and again, and find nothing: half of the time.
+    It would scan all of them many times and free nothing, which takes half of the time.
     """
     paused = gc.isenabled()
     gc.disable()
@@ -292,7 +292,7 @@ def _key(entry: Entry[T]) -> _Key:
 
 
 def _grouped(members: list[Member[T]]) -> EntryTable[T]:
-    """Return the entries of chunks, by interval and version."""
+    """Group chunks into entries, by interval and version."""
     members, columns = _in_order(members)
     count = len(members)
     starts, ends, versions = columns
@@ -351,16 +351,16 @@ def _refuse_overlaps(table: EntryTable[T]) -> None:
 def _clash(entry: Entry[T], other: Entry[T]) -> Conflict:
     return Conflict(
         f"version {entry.version!r} for {entry.interval} overlaps its segments for "
-        f"{other.interval}: neither can hide the other; give one a newer version"
+        f"{other.interval}: neither can hide the other; use a newer version for one of them"
     )
 
 
 def _taken(interval: Interval, version: str, number: int) -> Conflict:
     return Conflict(
-        f"chunk {number} of version {version!r} for {interval} is there already and is another "
-        "one: give the new one a number of its own"
+        f"chunk {number} of version {version!r} for {interval} exists already with another "
+        "content: use an unused number for the new one"
     )
 
 
 def _empty(interval: Interval) -> InvalidRequest:
-    return InvalidRequest(f"a segment for {interval} could hold nothing: give it some time")
+    return InvalidRequest(f"a segment for {interval} has an empty interval: set a later end")

@@ -1,19 +1,19 @@
-"""The one door to the disk: every durable step is a method, so that a test can stop at each.
+"""The only access to the disk: every durable step is a method, so that a test can stop at each.
 
 Owns: opening, writing, mapping, syncing and renaming files, and the translation of ``OSError`` to
-the errors of Penstock. Does not own: what the bytes mean.
+the errors of Penstock. Does not own: the meaning of the bytes.
 
 Invariants:
 
-- ``AppendFile.writev`` is all or nothing for this process: when it raises, the file ends where it
-  ended before.
-- Nothing is durable before ``sync`` of the file and ``fsync_folder`` of the folder its name is in.
-- ``write_atomically`` leaves the old content or the new one, whatever happens in between. When it
-  raises, it is the old one, unless the very last step failed, the fsync of the folder.
+- ``AppendFile.writev`` is all or nothing for this process: if it raises, the end of the file is
+  unchanged.
+- Nothing is durable before ``sync`` of the file and ``fsync_folder`` of the folder with its name.
+- ``write_atomically`` leaves the old content or the new one. If it raises, the content is the old
+  one, unless the last step failed, the fsync of the folder.
 - No ``OSError`` leaves this module.
 """
 
-# This module is what stands between the product and `os`, so it calls `os` by name.
+# This module wraps `os` for the rest of the product, so it calls `os` by name.
 # ruff: noqa: PTH100, PTH102, PTH105, PTH106, PTH108, PTH110, PTH112, PTH116, PTH120, PTH208
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _WRONG_REQUEST = {
-    errno.EACCES: "permission denied; give this user the rights to it",
-    errno.EPERM: "not permitted; give this user the rights to it",
+    errno.EACCES: "permission denied; grant this user access",
+    errno.EPERM: "not permitted; grant this user access",
     errno.ENOTDIR: "a part of the path is not a folder; correct the path",
     errno.EISDIR: "is a folder; correct the path",
     errno.ENAMETOOLONG: "the name is too long; shorten it",
-    errno.EINVAL: "the name or the size is not legal here; correct it",
+    errno.EINVAL: "invalid name or size; correct it",
     errno.ELOOP: "too many symbolic links; correct the path",
 }
 _TRY_LATER = {
@@ -66,11 +66,11 @@ _READ_BYTES = 1 << 16
 
 
 def translate_error(error: OSError, path: str, doing: str) -> PenstockError:
-    """Return the error of Penstock that says what to do about an ``OSError``.
+    """Return the error of Penstock for an ``OSError``, with its remedy.
 
     Args:
-        error: What the system raised.
-        path: The file or folder it was raised for.
+        error: The error that the system raised.
+        path: The file or folder.
         doing: The step that failed, such as ``"open"``.
     """
     number = error.errno or 0
@@ -86,13 +86,13 @@ def translate_error(error: OSError, path: str, doing: str) -> PenstockError:
 
 @dataclass(frozen=True, slots=True)
 class FileStat:
-    """What is known of a file or folder without opening it.
+    """Properties of a file or folder, read without opening it.
 
     Attributes:
         size: In bytes.
-        modified_ms: When its content was changed last, epoch milliseconds.
-        is_folder: It is no file.
-        inode: The same for as long as a file is there, whatever its name; 0: not known.
+        modified_ms: Time of the last change of the content, in epoch milliseconds.
+        is_folder: Whether it is a folder.
+        inode: Identifies the file as long as it exists, whatever its name; 0 if unknown.
     """
 
     size: int
@@ -102,26 +102,26 @@ class FileStat:
 
 
 class AppendFile(Protocol):
-    """A file that one owner writes, at its end but for `rewrite`."""
+    """A file that one owner appends to. Only `rewrite` writes before its end."""
 
     @property
     def size(self) -> int:
-        """Return the end of the last good write."""
+        """Return the size after the last successful write."""
         ...
 
     def writev(self, buffers: Sequence[Buffer]) -> int:
-        """Append the buffers as one; return the new size.
+        """Append the buffers as one write; return the new size.
 
         Raises:
-            Unavailable: Disk full or I/O error; the file ends where it ended before.
+            Unavailable: Disk full or I/O error; the end of the file is unchanged.
         """
         ...
 
     def rewrite(self, position: int, data: Buffer) -> None:
-        """Write bytes again that stand at `position` already, to make them dirty once more.
+        """Write the bytes at `position` again, to mark their pages dirty once more.
 
-        After a failed fsync the kernel may count pages as clean that never reached the disk; a
-        second fsync alone would then lie.
+        After a failed fsync the kernel may mark pages as clean that never reached the disk, so a
+        second fsync alone would succeed without writing them.
         """
         ...
 
@@ -134,12 +134,12 @@ class AppendFile(Protocol):
         ...
 
     def close(self) -> None:
-        """Close without syncing. Closing twice is fine."""
+        """Close without syncing. Closing twice is allowed."""
         ...
 
 
 class ReadFile(Protocol):
-    """A file opened for reading. It stays readable when its name is deleted."""
+    """A file opened for reading. It stays readable after its name is deleted."""
 
     def size(self) -> int:
         """Return the size now."""
@@ -157,27 +157,27 @@ class ReadFile(Protocol):
         ...
 
     def close(self) -> None:
-        """Close. Closing twice is fine."""
+        """Close. Closing twice is allowed."""
         ...
 
 
 class FolderLock(Protocol):
-    """An exclusive claim on a folder, which ends with the process at the latest."""
+    """An exclusive lock on a folder, which ends with the process at the latest."""
 
     def release(self) -> None:
-        """Give the folder back. Releasing twice is fine."""
+        """Release the lock. Releasing twice is allowed."""
         ...
 
 
 class FileSystem(Protocol):
-    """What the product asks of a file system. Paths are strings; see the module's invariants.
+    """Operations on files. Paths are strings; see the module's invariants.
 
     Every method raises `NotFound`, `Conflict`, `InvalidRequest` or `Unavailable` with the path and
-    the mend.
+    the remedy.
     """
 
     def create(self, path: str, *, replace: bool = False) -> AppendFile:
-        """Create an empty file. `Conflict` when it exists, unless it is to be replaced."""
+        """Create an empty file. Raises `Conflict` if it exists, unless `replace` is set."""
         ...
 
     def open_append(self, path: str) -> AppendFile:
@@ -204,19 +204,19 @@ class FileSystem(Protocol):
         ...
 
     def stat(self, path: str) -> FileStat:
-        """Return size, time of change and kind."""
+        """Return size, modification time and kind."""
         ...
 
     def exists(self, path: str) -> bool:
-        """Say whether a file or folder of this name is there."""
+        """Return whether a file or folder of this name exists."""
         ...
 
     def resolve(self, path: str) -> str:
-        """Return the path without symbolic links; what does not exist stays as it is named."""
+        """Return the path without symbolic links; missing parts stay unchanged."""
         ...
 
     def mkdir(self, folder: str) -> None:
-        """Create a folder durably, with its parents; an existing one is fine."""
+        """Create a folder and its parents durably; an existing one is allowed."""
         ...
 
     def rmdir(self, folder: str) -> None:
@@ -240,11 +240,11 @@ class FileSystem(Protocol):
         ...
 
     def lock_folder(self, folder: str) -> FolderLock:
-        """Claim a folder for this owner alone; `Conflict` when somebody holds it."""
+        """Lock a folder for this owner; raises `Conflict` if another owner has locked it."""
         ...
 
     def free_bytes(self, folder: str) -> int:
-        """Return how much this user can still write to the disk of a folder."""
+        """Return how many bytes this user can still write to the disk of a folder."""
         ...
 
 
@@ -260,7 +260,7 @@ def write_file_atomically(fs: FileSystem, path: str, data: bytes) -> None:
             file.close()
         fs.rename(temporary, path)
     except BaseException:
-        with suppress(PenstockError):  # a full disk needs the room
+        with suppress(PenstockError):  # a full disk needs the space
             fs.unlink(temporary)
         raise
     fs.fsync_folder(os.path.dirname(path))
@@ -278,11 +278,11 @@ class OsAppendFile:
 
     @property
     def size(self) -> int:
-        """Return the end of the last good write."""
+        """Return the size after the last successful write."""
         return self._size
 
     def writev(self, buffers: Sequence[Buffer]) -> int:
-        """Append the buffers as one; on failure cut the file back to its old end."""
+        """Append the buffers as one write; on failure cut the file back to its old end."""
         total = sum(memoryview(buffer).nbytes for buffer in buffers)
         try:
             written = os.pwritev(self._fd, buffers, self._size)
@@ -309,12 +309,12 @@ class OsAppendFile:
         try:
             os.ftruncate(self._fd, self._size)
         except OSError:
-            # What lies behind `size` is no valid block, the next append overwrites it, and
-            # recovery cuts it: nothing of the batch becomes visible.
+            # Bytes after `size` are not a valid block, the next append overwrites them, and
+            # recovery cuts them off: nothing of the batch becomes visible.
             return
 
     def rewrite(self, position: int, data: Buffer) -> None:
-        """Write bytes again that stand at `position` already."""
+        """Write the bytes at `position` again."""
         rest = memoryview(data).cast("B")
         try:
             while rest:
@@ -343,7 +343,7 @@ class OsAppendFile:
         """Close without syncing."""
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
-            with suppress(OSError):  # `sync` says what is durable, and the file is closed anyway
+            with suppress(OSError):  # `sync` reports durability, and the file is closed anyway
                 os.close(fd)
 
 
@@ -377,14 +377,14 @@ class OsReadFile:
         try:
             mapping = mmap.mmap(self._fd, length, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
-            # ValueError: the file is shorter than asked.
+            # ValueError: the file is shorter than requested.
             raise Unavailable(
                 f"{self._path}: cannot map {length} bytes: {error}", dependency=Dependency.DISK
             ) from error
         return memoryview(mapping)
 
     def close(self) -> None:
-        """Close; mappings stay."""
+        """Close; mappings stay valid."""
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)
@@ -399,7 +399,7 @@ class OsFolderLock:
         self._fd = fd
 
     def release(self) -> None:
-        """Give the folder back."""
+        """Release the lock."""
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)
@@ -443,7 +443,7 @@ class OsFileSystem:
         fd = self._open_regular(path)
         try:
             parts = [os.read(fd, _READ_BYTES)]
-            while len(parts[-1]) == _READ_BYTES:  # less of a regular file is its end
+            while len(parts[-1]) == _READ_BYTES:  # a shorter read is the end of a regular file
                 parts.append(os.read(fd, _READ_BYTES))
             return b"".join(parts)
         except OSError as error:
@@ -463,7 +463,7 @@ class OsFileSystem:
             raise translate_error(error, folder, "list") from error
 
     def stat(self, path: str) -> FileStat:
-        """Return size, time of change and kind."""
+        """Return size, modification time and kind."""
         try:
             found = os.stat(path)
         except OSError as error:
@@ -472,7 +472,7 @@ class OsFileSystem:
         return FileStat(found.st_size, found.st_mtime_ns // 1_000_000, is_folder, found.st_ino)
 
     def exists(self, path: str) -> bool:
-        """Say whether a file or folder of this name is there."""
+        """Return whether a file or folder of this name exists."""
         return os.path.exists(path)
 
     def resolve(self, path: str) -> str:
@@ -525,7 +525,7 @@ class OsFileSystem:
         self._fsync(folder or ".", os.O_RDONLY | os.O_DIRECTORY)
 
     def lock_folder(self, folder: str) -> OsFolderLock:
-        """Claim a folder for this owner alone."""
+        """Lock a folder for this owner."""
         fd = self._open(folder, os.O_RDONLY | os.O_DIRECTORY, "open")
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -534,7 +534,7 @@ class OsFileSystem:
             os.close(fd)
             if isinstance(error, BlockingIOError):
                 raise Conflict(
-                    f"{folder}: another process (or another owner in this one) has it open; "
+                    f"{folder}: another process (or another owner in this one) has locked it; "
                     "stop that one or use another folder"
                 ) from error
             if isinstance(error, OSError):
@@ -542,15 +542,15 @@ class OsFileSystem:
             raise
 
     def free_bytes(self, folder: str) -> int:
-        """Return how much this user can still write to the disk of a folder."""
+        """Return how many bytes this user can still write to the disk of a folder."""
         try:
             found = os.statvfs(folder)
         except OSError as error:
-            raise translate_error(error, folder, "ask for the free space") from error
+            raise translate_error(error, folder, "read the free space") from error
         return found.f_bavail * found.f_frsize
 
     def _open_regular(self, path: str) -> int:
-        """Open a file for reading; what has no end, or waits for a writer, is refused."""
+        """Open a regular file for reading; devices and pipes are refused."""
         fd = self._open(path, os.O_RDONLY | os.O_NONBLOCK, "open")
         try:
             kind = os.fstat(fd).st_mode
@@ -558,7 +558,7 @@ class OsFileSystem:
                 return fd
             if stat.S_ISDIR(kind):
                 raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))  # noqa: TRY301
-            refusal = f"{path}: cannot read: is a device or a pipe; correct the path"
+            refusal = f"{path}: cannot read: it is a device or a pipe; correct the path"
             raise InvalidRequest(refusal)  # noqa: TRY301
         except BaseException as error:
             os.close(fd)

@@ -1,21 +1,20 @@
-"""A journal: a snapshot of some state, and the records of what happened since.
+"""A journal: a snapshot of a state, and the records that were appended since.
 
-Owns the files of one folder: each begins with a snapshot and goes on with batches of records, one
-checksummed block a batch. Does not own what they mean. Used by one owner, one call at a time, but
-for the fsync that `begin_sync` gives.
+Owns the files of one folder: each begins with a snapshot, followed by batches of records, one
+checksummed block per batch. Does not interpret records. Used by one owner, one call at a time,
+except for the fsync that `begin_sync` returns.
 
 Invariants:
 
-- An append is there whole or not at all, whatever happens to the process; after a power loss it is
-  there if it was synced.
-- `compact` leaves the old journal or the new one, complete, at every moment: the new one gets its
-  name when it is durable, and only then the old one goes.
-- What is read is what was appended up to some moment, never with a hole. Each block says what was
-  durable when it was written, so that a tail which a power loss left in pieces is told from damage.
-  Such a tail is cut off at the next write; damage is refused, or read up to it, as the owner wants,
-  and the file is kept aside then.
-- A journal that is only kept takes no file descriptor; one that was synced may be parked, and takes
-  none until the next append.
+- An append is stored completely or not at all, even if the process dies; it survives a power loss
+  once it is synced.
+- `compact` leaves the old journal or the new one complete at every moment: the new file gets its
+  name when it is durable, and the old file is deleted only after that.
+- A reader gets the records up to some moment, without a gap. Each block records how much was
+  durable when it was written, so a tail torn by a power loss is distinguished from damage. The
+  next write cuts off a torn tail. Damage is refused, or the journal is read up to it, as the owner
+  chooses; the damaged file is then kept aside.
+- An idle journal needs no file descriptor: after a sync it may be parked until the next append.
 """
 
 from __future__ import annotations
@@ -47,16 +46,16 @@ if TYPE_CHECKING:
     from penstock.storage.filesystem import FileSystem
 
 _TEMPORARY: Final = ".tmp"
-_DURABLE: Final = struct.Struct("<q")  # the first record of each block: what was durable then
+_DURABLE: Final = struct.Struct("<q")  # the first record of each block: durable size at that time
 
 
 @dataclass(slots=True)
 class JournalDamage:
-    """What could not be read when a journal was opened.
+    """Bytes that could not be read when a journal was opened.
 
     Attributes:
-        torn_bytes: Bytes at the end that were not durable, of unfinished writes.
-        lost_bytes: Bytes from damage on, which were durable. `compact` before anything is appended.
+        torn_bytes: Bytes of unfinished writes at the end, which were not durable.
+        lost_bytes: Bytes from the damage on, which were durable. Call `compact` before appending.
     """
 
     torn_bytes: int = 0
@@ -64,12 +63,12 @@ class JournalDamage:
 
 
 class Journal:
-    """The journal of one folder. Made by `open`.
+    """The journal of one folder. Created by `open`.
 
     Attributes:
-        snapshot: What it begins with; empty when it is new.
-        records: What was appended since, in order; whoever has read it may clear it.
-        damage: What could not be read.
+        snapshot: The snapshot at the start; empty for a new journal.
+        records: The records appended since, in order; the owner may clear it after reading.
+        damage: Bytes that could not be read.
     """
 
     def __init__(self, folder: str, fs: FileSystem, clock: Clock) -> None:
@@ -86,23 +85,23 @@ class Journal:
         self._torn = False
         self._writer: LogWriter | None = None
         self._durable = 0
-        self._old: list[int] = []  # files that go when the newest one's name is durable
-        self._leftover: str | None = None  # a new beginning that may be there and does not count
+        self._old: list[int] = []  # files to delete once the newest file's name is durable
+        self._leftover: str | None = None  # file of a failed `compact`, which must be ignored
         self._unsynced_name = False
 
     @classmethod
     def open(cls, folder: str, *, fs: FileSystem, clock: Clock, strict: bool = True) -> Self:
-        """Read the journal of a folder, or begin one.
+        """Read the journal of a folder, or start a new one.
 
         Args:
-            folder: The folder; made when it is missing.
+            folder: The folder; created if missing.
             fs: The file system.
             clock: For the times in the files.
-            strict: Refuse damage; otherwise what stands before it is read.
+            strict: Refuse damage; otherwise the records before it are read.
 
         Raises:
-            CorruptData: There is damage, and `strict`.
-            InvalidRequest: A file is of a newer format.
+            CorruptData: There is damage, and `strict` is set.
+            InvalidRequest: A file has a newer format.
             Unavailable: I/O error.
         """
         fs.mkdir(folder)
@@ -114,7 +113,7 @@ class Journal:
         if bases:
             journal._read(bases[-1], strict=strict)
             journal._old = bases[:-1]
-            # Whoever gave it the name may have died before that was durable.
+            # The process that renamed it may have died before the name was durable.
             journal._unsynced_name = True
             if journal._old:
                 journal._sync_name()
@@ -122,11 +121,11 @@ class Journal:
 
     @property
     def size_bytes(self) -> int:
-        """Return the size of the file that is written."""
+        """Return the size of the current file."""
         return self._end
 
     def append(self, records: Sequence[bytes]) -> None:
-        """Append a batch of records. They survive the process, a power loss only when synced.
+        """Append a batch of records. They survive a crash; a power loss only after a sync.
 
         Raises:
             Unavailable: Full disk or I/O error; nothing was appended.
@@ -145,7 +144,7 @@ class Journal:
 
     @property
     def unsynced(self) -> bool:
-        """Say whether something in it is not known to be durable, whoever wrote it."""
+        """Return whether the journal holds bytes that are not known to be durable."""
         return self._durable < self._next or self._unsynced_name or self._is_uncut
 
     @property
@@ -153,7 +152,7 @@ class Journal:
         return self._writer is not None and self._writer.is_uncut
 
     def sync(self) -> None:
-        """Make durable what was appended.
+        """Make all appended records durable.
 
         Raises:
             Unavailable: The fsync failed; sync again later.
@@ -161,10 +160,10 @@ class Journal:
         self.begin_sync()()
 
     def begin_sync(self) -> Callable[[], None]:
-        """Return what makes durable what was appended up to now, and raises as `sync`.
+        """Return a function that makes the records appended so far durable, and raises as `sync`.
 
-        It may run on another thread, beside appends, but not beside another of its kind, nor beside
-        `compact`, `park` or `close`.
+        It may run on another thread and concurrently with appends, but not concurrently with
+        another such function, `compact`, `park` or `close`.
 
         Raises:
             Unavailable: The file cannot be opened.
@@ -172,7 +171,7 @@ class Journal:
         target = self._next
         if self._leftover is not None:
             self._remove_leftover()
-        # Also what was there when it was opened: whoever wrote it may have been killed.
+        # Includes bytes from before the journal was opened: their writer may have been killed.
         writer = self._open_writer() if self._durable < target or self._is_uncut else None
         if writer is not None:
             writer.prepare_sync()
@@ -187,15 +186,15 @@ class Journal:
         return finish_sync
 
     def park(self) -> None:
-        """Let go of the file until it is written again, if all of it is durable."""
+        """Close the file until the next write, if all of it is durable."""
         if self._writer is not None:
             self._writer.park()
 
     def compact(self, snapshot: bytes) -> None:
-        """Begin anew with a snapshot, durably.
+        """Start a new file with a snapshot, durably.
 
         Raises:
-            Unavailable: Full disk or I/O error. The journal goes on, with the old beginning or with
+            Unavailable: Full disk or I/O error. The journal continues, with the old file or with
                 the new one, which is not durable yet.
         """
         if self._leftover is not None:
@@ -216,18 +215,18 @@ class Journal:
                 file.sync()
             finally:
                 file.close()
-            # A start must not find it behind what comes next, unless all that follows succeeds.
+            # A later start must not find this file before the steps below succeed.
             self._leftover = path
             self._fs.rename(path + _TEMPORARY, path)
         except BaseException:
-            with suppress(PenstockError):  # a full disk needs the room
+            with suppress(PenstockError):  # a full disk needs the space
                 self._fs.unlink(path + _TEMPORARY)
             self._remove_leftover()
             raise
         old = self._old if self._base is None else [*self._old, self._base]
         damage, following = JournalDamage(), base + len(batch)
         self.close()
-        # It is the newest of its folder, so that records belong behind it.
+        # It is the newest file of its folder, so records are appended to it.
         self._writer, self._leftover, self._old = None, None, old
         self.damage = damage
         self._base, self._tag, self._torn = base, tag, False
@@ -237,16 +236,16 @@ class Journal:
         self._sync_name()
 
     def _remove_leftover(self) -> None:
-        """Delete a new beginning whose `compact` raised; it stays to be deleted if this raises."""
+        """Delete the new file of a failed `compact`; raises again if it cannot be deleted."""
         if self._leftover is not None and self._fs.exists(self._leftover):
             self._unsynced_name = True
             self._fs.unlink(self._leftover)
         self._leftover = None
 
     def close(self) -> None:
-        """Let go of the file, without syncing. Closing twice is fine, and so is going on."""
+        """Close the file without syncing. Closing twice is allowed, and so is using it again."""
         if self._writer is not None:
-            self._writer.close()  # it remembers an fsync that failed
+            self._writer.close()  # it records a failed fsync
 
     def _open_writer(self) -> LogWriter:
         if self._writer is None:
@@ -256,7 +255,7 @@ class Journal:
                 file = self._fs.open_append(path)
                 try:
                     file.truncate(self._end)
-                    # Or a power loss could bring back what stood behind the next block.
+                    # Otherwise a power loss could restore the bytes after the next block.
                     file.sync()
                 finally:
                     file.close()
@@ -286,7 +285,7 @@ class Journal:
             self._end = item.position + item.header.length
             tag = item.header.tag
         self._durable = min(durable, self._next)
-        # A file gets its name when its snapshot is durable, so that one is never torn.
+        # A file gets its name when its snapshot is durable, so a snapshot is never torn.
         if self._next == base or durable > self._next:
             if strict:
                 raise CorruptData(path, self._end, "records are missing: restore a copy")
@@ -297,7 +296,7 @@ class Journal:
         self._tag = tag or 0
 
     def _durable_behind(self, log: LogBytes, damage: Damage) -> int:
-        """Return what the blocks behind a damaged place say was durable when they were written."""
+        """Return the durable size that the blocks after a damaged position recorded."""
         if damage.next_offset is None:
             return 0
         found = scan_blocks(log, damage.end, tag=None, expected=damage.next_offset, limit=None)
@@ -311,7 +310,7 @@ class Journal:
         )
 
     def _sync_name(self) -> None:
-        """Make the name of the newest file durable; then the old ones may go."""
+        """Make the name of the newest file durable; then the old files may be deleted."""
         self._fs.fsync_folder(self._folder)
         self._unsynced_name = False
         while self._old:

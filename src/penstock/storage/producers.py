@@ -1,23 +1,23 @@
-"""The last sequence number of each producer, kept in the blocks of the messages they are for.
+"""The last sequence number of each producer, stored in the blocks of the messages.
 
-Owns: the table, its bound, and the trailer of a block that carries entries of it. Does not own what
-a repeated sequence number means (the broker).
+Owns: the table, its limit, and the trailer of a block that carries entries of it. Does not own the
+meaning of a repeated sequence number (the broker).
 
-    trailer, at the end of a block whose flag says so, or before the time it is due
-     0  16n  n times: uint64 producer, int64 sequence; the one that published last is last
+    trailer, at the end of a block whose flag is set, or before the time it is due
+     0  16n  n times: uint64 producer, int64 sequence; the most recent publisher is last
     16n   4  n
     +4    2  1: the last entry is the block's own mark; 0: it has none
-    +6    2  how many entries, before the own one, are of messages that were not fsynced then
+    +6    2  number of entries, before the block's own, of messages that were not fsynced then
 
 Invariants:
 
-- A mark and its messages are in one block: a crash takes both or neither.
-- The first block of a log file carries the whole table as it was before it, so that files before
-  it may go. But a power loss may take blocks of the last two log files, or one of the files, and a
-  mark must not outlive its messages. So opening reads the last two, and more only where the first
-  block is damaged; of a file that is the only one it trusts what was fsynced when it was begun.
-  When no producer is known the last file says so alone.
-- At most `limit` producers are remembered; forgetting one is counted.
+- A mark and its messages are in one block: a crash loses both or neither.
+- The first block of a log file carries the whole table as of its start, so that earlier files may
+  be deleted. But a power loss may lose blocks of the last two log files, or one of the files, and a
+  mark must not outlive its messages. So opening reads the last two files, and more only if a first
+  block is damaged. If there is only one file, it trusts the entries that were fsynced at its start.
+  If no producer is known, the last file alone shows that.
+- At most `limit` producers are remembered; dropped ones are counted.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 
 _ENTRY = struct.Struct("<Qq")
 _END = struct.Struct("<IHH")
-PRODUCERS_LIMIT = (1 << 16) - 1  # what the trailer's counts can say
+PRODUCERS_LIMIT = (1 << 16) - 1  # maximum of the trailer's counts
 
 Mark = tuple[int, int]
 
 
 class ProducerTable:
-    """Producers and their last sequence numbers, the one that published last at the end."""
+    """Producers and their last sequence numbers; the most recent publisher is last."""
 
     __slots__ = ("_limit", "_offsets", "_sequences", "forgotten")
 
@@ -55,7 +55,7 @@ class ProducerTable:
         return len(self._sequences)
 
     def last(self, producer: int) -> int | None:
-        """Return a producer's last sequence number; None when it is not remembered."""
+        """Return a producer's last sequence number; None if it is not remembered."""
         return self._sequences.get(producer)
 
     def entry(self, producer: int) -> Mark | None:
@@ -64,7 +64,7 @@ class ProducerTable:
         return None if sequence is None else (sequence, self._offsets[producer])
 
     def put_back(self, producer: int, entry: Mark | None) -> None:
-        """Remember of a producer what was known before a publish that failed."""
+        """Restore a producer's entry to its state before a failed publish."""
         if entry is None:
             self._sequences.pop(producer, None)
             self._offsets.pop(producer, None)
@@ -72,7 +72,7 @@ class ProducerTable:
             self._sequences[producer], self._offsets[producer] = entry
 
     def put(self, producer: int, sequence: int, offset: int) -> None:
-        """Remember a publish, whose first message has this offset; numbers never go back."""
+        """Record a publish whose first message has this offset; numbers never decrease."""
         self._offsets[producer] = offset
         self._sequences[producer] = max(sequence, self._sequences.pop(producer, sequence))
         if len(self._sequences) > self._limit:
@@ -81,17 +81,17 @@ class ProducerTable:
             self.forgotten += 1
 
     def trailer(self, mark: Mark | None, *, first: bool, durable: int) -> bytes:
-        """Return the trailer of the next block; nothing when there is nothing to say.
+        """Return the trailer of the next block; empty if it has no entries.
 
         Args:
-            mark: Whose publish the block is.
-            first: It is the first block of its log file.
-            durable: The offset below which everything is fsynced.
+            mark: The producer and sequence number of the block.
+            first: Whether it is the first block of its log file.
+            durable: The offset below which all messages are fsynced.
         """
         entries: list[Mark] = []
         unsure = 0
         if first:
-            # The longer ago a producer published, the earlier it stands.
+            # Ordered by time of the last publish, the oldest first.
             entries += self._sequences.items()
             unsure = sum(self._offsets[producer] >= durable for producer, _ in entries)
         if mark is not None:
@@ -102,7 +102,7 @@ class ProducerTable:
         return b"".join([*(_ENTRY.pack(*entry) for entry in entries), end])
 
     def replay(self, files: Sequence[FileMarks]) -> None:
-        """Take what log files say, the oldest first."""
+        """Restore the table from the marks of log files, the oldest first."""
         if files:
             known = files[0].before_durable if len(files) == 1 else files[0].before
             for producer, sequence in known.items():
@@ -113,16 +113,16 @@ class ProducerTable:
 
 
 class FileMarks:
-    """What the blocks of one log file say of producers.
+    """The marks in the blocks of one log file.
 
     Args:
-        base_offset: The file's.
+        base_offset: The base offset of the file.
 
     Attributes:
-        before: The table when the file was begun.
-        before_durable: What of it was of fsynced messages then.
+        before: The table when the file was started.
+        before_durable: The part of it that belonged to fsynced messages then.
         marks: The marks of the file's own blocks: producer to sequence and offset.
-        complete: The first block is there, and so is `before`.
+        complete: Whether the first block exists, and therefore `before`.
     """
 
     def __init__(self, base_offset: int) -> None:
@@ -133,7 +133,7 @@ class FileMarks:
         self.complete = False
 
     def take(self, log: LogBytes, found: Found) -> None:
-        """Take a block that verifies; they come in order."""
+        """Add a valid block; call it in the order of blocks."""
         header = found.header
         self.complete = self.complete or header.base_offset == self._base_offset
         if not header.flags & FLAG_PRODUCERS:
@@ -154,13 +154,13 @@ class FileMarks:
 def read_marks(
     fs: FileSystem, folder: str, bases: Sequence[int], last: FileMarks
 ) -> list[FileMarks]:
-    """Return what the log files say, oldest first, reading no more of them than is needed.
+    """Return the marks of the log files, oldest first, without reading more files than needed.
 
     Args:
         fs: The file system.
-        folder: The queue's.
+        folder: The folder of the queue.
         bases: The base offsets of all log files, ascending.
-        last: What the last file says; it was read when it was recovered.
+        last: The marks of the last file, which was read when it was recovered.
 
     Raises:
         Unavailable: I/O error.

@@ -1,12 +1,12 @@
-"""What becomes of metrics when rows of segments are rolled up again. Pure.
+"""Metrics of segments whose rows are rolled up again. Pure.
 
-Owns whether a metric goes on from the column that rows have of it (counts are added up, sketches
-united) or is computed of their other columns, and refuses what neither can give: rows that were
-rolled up do not hold what they were made of any more, so a count of them would be too small and a
-sum of a field that is gone would be null.
+Owns the choice whether a metric is combined from the column that rows have of it (counts are
+summed, sketches merged) or computed from their other columns. It refuses a metric for which neither
+works: rolled-up rows no longer hold the original rows, so a count of them would be too small and a
+sum of a dropped field would be null.
 
 Rows that were never rolled up may have metrics of one row each; a column with a metric's name is
-taken for that where the field is gone.
+taken for the metric if the field does not exist.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Way = Literal["combine", "compute"]
 
 _BOTH: Final[frozenset[Way]] = frozenset({"combine", "compute"})
-# These are the same of rows that were merged: what is equal counts once, or not at all.
+# These are the same for merged rows: equal values count once, or not at all.
 _BLIND_TO_COPIES: Final = frozenset({"min", "max", "first", "last", "hll", "theta"})
 _NUMBERS: Final = frozenset({"long", "double", "float"})
 _SKETCH: Final = "BINARY"
@@ -34,11 +34,11 @@ _SKETCH: Final = "BINARY"
 
 @dataclass(frozen=True, slots=True)
 class KeptRows:
-    """What one segment, or several alike, keep of the rows they were made of.
+    """The columns and metrics of one segment, or of several equal ones.
 
     Attributes:
-        columns: Names and Spark's types, but for the time.
-        metrics: What they were rolled up by; None: they were not.
+        columns: Names and Spark's types, without the time.
+        metrics: The metrics of their roll-up; None if they were not rolled up.
     """
 
     columns: Mapping[str, str]
@@ -46,7 +46,7 @@ class KeptRows:
 
 
 def kept_rows(segments: Iterable[Segment]) -> list[KeptRows]:
-    """Return what segments keep; those that are alike count once."""
+    """Return the columns and metrics of segments, without duplicates."""
     found: dict[str, KeptRows] = {}
     for segment in segments:
         metrics = metrics_of(segment)
@@ -59,28 +59,28 @@ def kept_rows(segments: Iterable[Segment]) -> list[KeptRows]:
 
 
 def metrics_of(segment: Segment) -> list[JsonValue] | None:
-    """Return the metrics that a segment's rows were rolled up by; None: they were not."""
+    """Return the metrics of a segment's roll-up; None if it was not rolled up."""
     metrics = None if segment.rollup is None else segment.rollup.get("metricsSpec")
     return metrics if isinstance(metrics, list) else None
 
 
 def combined(wanted: Sequence[Aggregator], rows: Sequence[KeptRows]) -> frozenset[str]:
-    """Return the names of the metrics that go on from their own columns.
+    """Return the names of the metrics that are combined from their own columns.
 
     Args:
         wanted: The metrics of the new rows.
-        rows: All that is read.
+        rows: The segments to read.
 
     Raises:
-        InvalidRequest: A metric can be had neither way.
+        InvalidRequest: A metric can neither be combined nor computed.
     """
     return frozenset(metric.name for metric in wanted if _way(metric, rows) == "combine")
 
 
 def united(rows: Iterable[KeptRows]) -> tuple[Aggregator, ...] | None:
-    """Return all metrics that rows were rolled up by.
+    """Return all metrics of the roll-up of rows.
 
-    None: a name means one thing here and another there, or some rows were not rolled up.
+    None: a name has two meanings, or some rows were not rolled up.
     """
     found: dict[str, Aggregator] = {}
     for one in rows:
@@ -94,9 +94,9 @@ def united(rows: Iterable[KeptRows]) -> tuple[Aggregator, ...] | None:
 
 
 def carried(rows: Iterable[KeptRows], known: Iterable[Aggregator]) -> tuple[Aggregator, ...]:
-    """Return metrics for sketches that none of the known ones is, of rows that all stay.
+    """Return metrics for sketches that no known metric is for, of rows that are all kept.
 
-    No dimension holds bytes. Which kind of sketch it is does not matter: it goes on as it is.
+    Dimensions never hold bytes. The kind of sketch does not matter: it is copied unchanged.
     """
     named = {metric.name for metric in known}
     names = [name for one in rows for name, type_ in one.columns.items() if type_ == _SKETCH]
@@ -112,13 +112,13 @@ def _way(metric: Aggregator, rows: Sequence[KeptRows]) -> Way:
     giving = frozenset[Way]().union(*(_giving(metric, one) for one in rows))
     if not ways & giving:
         raise InvalidRequest(_refusal(metric, rows, there=bool(giving)), place="metricsSpec")
-    # Of rows as they came a column may have the metric's name and be another thing.
+    # In rows that were not rolled up, a column with the metric's name may be something else.
     first: Way = "compute" if all(one.metrics is None for one in rows) else "combine"
     return first if first in ways & giving else next(iter(ways & giving))
 
 
 def _ways(metric: Aggregator, rows: KeptRows) -> frozenset[Way]:
-    """Return how the metric can be had of rows; any way does where they have nothing of it."""
+    """Return how the metric can be derived from rows; any way if they have no values of it."""
     found: set[Way] = set()
     if rows.metrics is None:
         if metric.kind == "count" or _is_there(metric, rows):
@@ -142,7 +142,7 @@ def _ways(metric: Aggregator, rows: KeptRows) -> frozenset[Way]:
 
 
 def _giving(metric: Aggregator, rows: KeptRows) -> frozenset[Way]:
-    """Return in which ways the rows give the metric anything at all."""
+    """Return the ways in which the rows have any values of the metric."""
     found: set[Way] = set()
     if metric.name in rows.columns:
         found.add("combine")
@@ -156,7 +156,7 @@ def _is_there(metric: Aggregator, rows: KeptRows) -> bool:
 
 
 def _goes_on(metric: Aggregator, known: Aggregator) -> bool:
-    """Tell whether a metric is what another one is, of the same field or of its own column."""
+    """Return whether a metric combines another one, of the same field or of its own column."""
     kinds = {metric.kind, known.kind}
     same = len(kinds) == 1 or (metric.kind == "sum" and known.kind == "count")
     types = {metric.value_type, known.value_type}
@@ -165,7 +165,7 @@ def _goes_on(metric: Aggregator, known: Aggregator) -> bool:
 
 
 def _may_compute(metric: Aggregator, known: Mapping[str, Aggregator]) -> bool:
-    """Tell whether merged rows give what the rows gave that they were made of."""
+    """Return whether merged rows give the same value as the original rows."""
     read = [known[name] for name in metric.inputs if name in known]
     if any(one.value_type == "sketch" for one in read):
         return metric.reads_sketches and all(one.kind == metric.kind for one in read)
@@ -183,9 +183,9 @@ def _refusal(metric: Aggregator, rows: Sequence[KeptRows], *, there: bool) -> st
     elif any(one.metrics is None for one in rows) and known:
         why = "some of the segments were rolled up and some were not"
     else:
-        why = "the rows were rolled up, and what it is to be made of is gone"
-    mend = f"ask for what they have ({listed})" if listed else "name a column that is there"
+        why = "the rows were rolled up, and no longer hold its field"
+    mend = f"use the metrics that they have ({listed})" if listed else "name an existing column"
     return (
-        f"the metric {metric.name} ({metric.type}) cannot be had of the segments: {why};"
+        f"the metric {metric.name} ({metric.type}) cannot be derived from the segments: {why};"
         f" {mend}, leave it out, or set granularitySpec.rollup to false"
     )

@@ -1,9 +1,9 @@
-"""What batch tasks ask of a data engine: read an input once, write final segment files.
+"""The protocol of data engines for batch tasks: read an input once, write final segment files.
 
-A call blocks and may come from any thread. It writes into the output folder it was given and
-nowhere else; files there mean nothing before a publish names them, so a call that failed or was cut
-is made again into another folder, and what the first one left is an orphan for the janitor. That is
-the first half of the two-phase commit; the publish transaction is the second.
+A call blocks and may come from any thread. It writes only into the output folder that it was given.
+Files there have no effect before a publish names them, so a failed or interrupted call is repeated
+with another folder, and the janitor deletes the files of the first one. That is the first half of
+the two-phase commit; the publish transaction is the second.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class SegmentInput:
     """Rows of visible segments.
 
     Attributes:
-        files: (File that Spark can read, the part of time that is visible).
-        filter: Rows that do not meet it count as filtered; None: there is none. It sees all
-            columns as the segments have them.
-        hidden: Columns that are read as if the segments had none of them. Only an input that is
-            not combined with others may have these two.
-        renamed: (Name of a column, name under which it is read), as in the rows' datasource both
-            are one column; no file has both.
+        files: (File that Spark can read, visible interval of it).
+        filter: Rows that do not match count as filtered; None for no filter. It sees all columns
+            of the segments.
+        hidden: Columns that are read as if no segment had them. An input that is combined with
+            others must not have these two.
+        renamed: (Name of a column, name under which it is read), where both names are the same
+            column in the rows' datasource; no file has both.
     """
 
     files: tuple[tuple[DataFile, Interval], ...]
@@ -60,13 +60,13 @@ class CombinedInput:
 
 @dataclass(frozen=True, slots=True)
 class SqlInput:
-    """A query over the published rows of datasources and files; it gives a column `__time`.
+    """A query over the published rows of datasources and files; it returns a column `__time`.
 
     Attributes:
         query: The statement.
-        given: (datasource, its rows): read as these, and not as what is visible when Spark asks.
+        given: (datasource, its rows): read instead of the visible rows at the time of the query.
         externs: Files that it reads, the first as the table `extern_name(1)`, and so on. Each is
-            read once and as a whole, however often the query names it.
+            read once and completely, however many times the query names it.
     """
 
     query: str
@@ -79,11 +79,11 @@ BatchInput = ExternalInput | SegmentInput | CombinedInput | SqlInput
 
 @dataclass(frozen=True, slots=True)
 class Partitioning:
-    """How the rows of a time chunk are spread over segments.
+    """How the rows of a time chunk are distributed over segments.
 
-    dynamic: in the order in which they come, at most `rows_max` each; best-effort roll-up.
-    hashed: by a hash of `dimensions` (all, if empty) into `shards` buckets, or as many as give
-        `rows_target` rows each; perfect roll-up.
+    dynamic: in the order of arrival, at most `rows_max` each; best-effort roll-up.
+    hashed: by a hash of `dimensions` (all, if empty) into `shards` buckets, or into buckets of
+        about `rows_target` rows each; perfect roll-up.
     range: by the order of `dimensions`, about `rows_target` rows each; perfect roll-up.
     """
 
@@ -98,16 +98,16 @@ class Partitioning:
 class BatchRequest:
     """Read, parse, transform, filter, bucket by time chunk, partition, roll up, write sorted.
 
-    Rows outside of `intervals` are thrown away; without intervals every row counts. `output_folder`
-    is a path or a URI in deep storage that no other call was given. With more than
-    `parse_errors_max` unparseable rows the call fails; up to `parse_errors_saved` of them are given
-    back with the reason. None: it may be any number, but not all rows of an input.
+    Rows outside `intervals` are dropped; without intervals every row counts. `output_folder` is a
+    path or a URI in deep storage that no other call was given. With more than `parse_errors_max`
+    unparseable rows the call fails; None means unlimited, but an input with no other rows fails. Up
+    to `parse_errors_saved` of them are returned with the reason.
 
-    `combines`: the names of metrics that the input's rows have already (compaction): they are read
+    `combines`: the names of metrics that the input's rows already have (compaction): they are read
     from the columns of their own names and combined: counts are summed, sketches merged.
 
     Raises:
-        InvalidRequest: The schema lists time chunks, and rows of other times would count, too.
+        InvalidRequest: The schema lists time chunks, but rows outside them would be written, too.
     """
 
     task_id: str
@@ -125,17 +125,18 @@ class BatchRequest:
         chunks, wanted = condensed(given), [one for one in self.intervals if not one.is_empty]
         if given and (not wanted or condensed([*given, *wanted]) != chunks):
             raise InvalidRequest(
-                "rows outside of the time chunks that are listed would be written: let the"
-                " intervals lie within these chunks",
+                "rows outside the listed time chunks would be written: choose intervals within"
+                " these chunks",
                 place="intervals",
             )
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Which rows of its time chunk a file holds, when that is known.
+    """The rows of its time chunk that a file holds, if known.
 
-    hashed: `number` of `count`. range: from `start` on, before `end` (None: open), by dimension.
+    hashed: bucket `number` of `count`. range: from `start` on, before `end` (None: open), by
+    dimension.
     """
 
     number: int
@@ -154,7 +155,7 @@ class WrittenFile:
 
 @dataclass(frozen=True, slots=True)
 class ParseError:
-    """A row that was not taken: where it is, how it reads (cut), what is wrong."""
+    """A rejected row: its place, its text (shortened), and the reason."""
 
     place: str
     row: str
@@ -165,8 +166,8 @@ class ParseError:
 class BatchResult:
     """The files, ordered by chunk and then by bucket; `counts` are of rows before roll-up.
 
-    Rows outside of the intervals are among `counts.thrown_away_early`. `schema` is the request's,
-    with the dimensions that were found in the data where it asked for that.
+    Rows outside the intervals are among `counts.thrown_away_early`. `schema` is the request's, with
+    the discovered dimensions if it asked for discovery.
     """
 
     files: tuple[WrittenFile, ...]
@@ -176,11 +177,11 @@ class BatchResult:
 
 
 class Unparseable(EngineFailure):
-    """More rows cannot be parsed than may be.
+    """More rows are unparseable than the limit.
 
     Args:
-        message: Says so, and which was the first.
-        count: How many; at least so many, if the engine stopped to count.
+        message: The error, with the first such row.
+        count: Their number; a lower bound if the engine stopped early.
         samples: Some of them.
     """
 
@@ -191,15 +192,15 @@ class Unparseable(EngineFailure):
 
 
 def refuse_too_many(most: int | None, bad: int, errors: Sequence[ParseError]) -> None:
-    """Refuse more unparseable rows than may be; None: any number.
+    """Refuse more unparseable rows than the limit; None means unlimited.
 
     Raises:
         Unparseable: There are more.
     """
     if most is not None and bad > most:
         raise Unparseable(
-            f"{counted(bad, 'row')} cannot be parsed, and at most {most} may be{_first(errors)}."
-            " Mend the input, or raise maxParseExceptions",
+            f"{counted(bad, 'row')} cannot be parsed, but the limit is {most}{_first(errors)}."
+            " Correct the input, or raise maxParseExceptions",
             bad,
             errors,
         )
@@ -208,10 +209,10 @@ def refuse_too_many(most: int | None, bad: int, errors: Sequence[ParseError]) ->
 def refuse_unreadable(
     most: int | None, bad: int, parsed: int, errors: Sequence[ParseError]
 ) -> None:
-    """Refuse an input of which no row can be parsed, unless a number says that so many may be bad.
+    """Refuse an input of which no row can be parsed, unless the limit is set to that number.
 
-    It is of another format, or the spec names the wrong column; what it was to replace would be
-    gone.
+    The input has another format, or the spec names the wrong column; a replace with no rows would
+    remove the existing ones.
 
     Raises:
         Unparseable: There are rows, and none can be parsed.
@@ -219,9 +220,9 @@ def refuse_unreadable(
     if most is None and bad and not parsed:
         none = "the only row cannot" if bad == 1 else f"none of the {bad:,} rows can"
         raise Unparseable(
-            f"{none} be parsed{_first(errors)}. Look whether the input is of"
-            " the inputFormat, with its time where a timestampSpec says, or set maxParseExceptions"
-            " to so many",
+            f"{none} be parsed{_first(errors)}. Check that the input has the inputFormat, with its"
+            " time where timestampSpec expects it, or set maxParseExceptions to at least this"
+            " number",
             bad,
             errors,
         )
@@ -232,34 +233,34 @@ def _first(errors: Sequence[ParseError]) -> str:
 
 
 class Progress(Protocol):
-    """Told how far a request is; any thread, often, and must not block."""
+    """Callback for the progress of a request; any thread, often, and must not block."""
 
     def __call__(self, done: int, total: int) -> None:
-        """`done` of `total` parts of the work are finished; the total may grow."""
+        """Report that `done` of `total` parts of the work are finished; the total may grow."""
         ...
 
 
 class BatchEngine(Protocol):
-    """The data plane of batch tasks."""
+    """The data engine of batch tasks."""
 
     def write(self, request: BatchRequest, progress: Progress | None = None) -> BatchResult:
         """Write the input's rows as final segment files.
 
         Raises:
-            EngineUnavailable: The engine is not there; try again into another folder.
-            EngineLost: It is one of those: the engine broke down while it did this.
-            EngineFailure: The request fails for good: a file that is not there or not what the
-                format says, too many unparseable rows, an expression that does not parse.
+            EngineUnavailable: The engine is not running; retry with another folder.
+            EngineLost: A subclass: the engine crashed during this call.
+            EngineFailure: The request fails permanently: a file that is missing or does not have
+                the format, too many unparseable rows, an invalid expression.
         """
         ...
 
     def cancel(self, task_id: str) -> None:
-        """End what runs for a task, soon; its call raises EngineFailure.
+        """End the work of a task soon; its call raises EngineFailure.
 
-        So does every later call for it: a task that is stopped may be about to make one.
+        So does every later call for it, because a stopped task may be about to make one.
         """
         ...
 
     def close(self) -> None:
-        """Let go of what the engine holds."""
+        """Release the engine's resources."""
         ...

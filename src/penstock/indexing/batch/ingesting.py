@@ -1,18 +1,18 @@
-"""A batch task that writes segments: lock, write, lock what the rows tell, publish.
+"""A batch task that writes segments: lock, write, lock the chunks of the rows, publish.
 
     locked     the intervals that the spec names
-    written    one call of the engine for each job; ``written-N.json`` is the memory of it, which
-               counts as long as what the task replaces shows the same segments;
-               ``losses-N.json`` says how often that was tried in vain
-    covered    the time chunks that only the rows told are locked too
-    placed     ``publish.json`` says what is published: from here on nothing is looked up anew, as a
-               publish that went through has changed what is visible
-    published  all jobs in one transaction, or the task failed and its files are the janitor's
+    written    one call of the engine for each job; ``written-N.json`` records it, and is valid as
+               long as the segments that the task replaces are the same; ``losses-N.json`` counts
+               the failed attempts
+    covered    time chunks that only the rows determine are locked too
+    placed     ``publish.json`` records the segments to publish: from here on nothing is looked up
+               again, because a publish that was committed has changed what is visible
+    published  all jobs in one transaction; if the task failed, the janitor deletes its files
 
-A peon that dies is started again in the folder: what is written down is not done again, and the
-publish is known by the task's id. Locks are held before the write where the spec names intervals,
-and before the publish always, so no two tasks publish the same time under one version; or, where
-the context asks for that and what is there allows it, no two the same segments.
+A peon that dies is restarted in the folder: recorded steps are not repeated, and the publish is
+identified by the task's id. Locks are held before the write if the spec names intervals, and before
+the publish always. So no two tasks publish the same interval under one version; or, if the context
+asks for segment locks and the existing segments allow them, no two replace the same segments.
 """
 
 from __future__ import annotations
@@ -66,28 +66,29 @@ _log = logging.getLogger(__name__)
 
 _TOMBSTONES_MAX: Final = 100_000
 _PUBLISH: Final = "publish.json"
-# In that file: of which input it was written.
+# Key in that file: fingerprint of the input.
 _READ: Final = "read"
 
 
 class IngestSpec(LockingSpec, Protocol):
-    """What is needed of the spec of a task that writes segments."""
+    """The parts of the spec of a task that writes segments."""
 
     @property
     def datasource(self) -> str:
-        """Where its rows go."""
+        """The datasource of the rows."""
         ...
 
 
 class IngestTask:
-    """One task that writes segments. On its own thread, but for `stop` and `report`.
+    """One task that writes segments. On its own thread, except for `stop` and `report`.
 
     Args:
-        spec: What the task is.
-        wanted: What it locks before it writes.
-        plan: Says what is to be written, once that is locked: the same jobs each time it is asked.
+        spec: The spec of the task.
+        wanted: The intervals to lock before the write.
+        plan: Returns the jobs to write, called once those are locked. It must always return the
+            same jobs.
         folder: Its folder, which this process has locked.
-        ports: What it works with.
+        ports: Its ports.
     """
 
     def __init__(
@@ -114,12 +115,12 @@ class IngestTask:
     # Any thread
 
     def stop(self) -> None:
-        """Have `run` return soon; the task goes on when it is started again."""
+        """Make `run` return soon; the task continues when it is restarted."""
         self._insistence.stop()
         self._ports.engine.cancel(self._spec.id)
 
     def report(self) -> IngestionReport:
-        """Tell how it stands."""
+        """Return the current status."""
         return self._progress.report()
 
     # The task's thread
@@ -129,11 +130,11 @@ class IngestTask:
         self._ports.waits_changed(() if wait is None else (shown_wait(wait),))
 
     def run(self) -> TaskResult:
-        """Run to the end and say how it ended."""
+        """Run to the end and return the result."""
         try:
             published = self._run()
         except PenstockError as error:
-            # The engine's call was cut by `stop`, and that is no failure of the task.
+            # `stop` interrupted the call of the engine, which is not a failure of the task.
             if isinstance(error, Stopped) or self._insistence.is_stopped:
                 return TaskResult(TaskState.RUNNING)
             self._progress.failed(str(error))
@@ -151,7 +152,7 @@ class IngestTask:
         return publish.segments
 
     def _prepare(self) -> PublishSegments | None:
-        """Do all that comes before the publish; None: there is nothing to publish."""
+        """Run all steps before the publish; return None if there is nothing to publish."""
         self._progress.state(IngestionState.DETERMINE_PARTITIONS)
         if self._wanted:
             self._locks.cover(self._wanted)
@@ -178,7 +179,7 @@ class IngestTask:
         return publish
 
     def _find_publish(self) -> PublishSegments | None:
-        """Return what an earlier peon was about to publish, if it came that far."""
+        """Return the publish that an earlier peon recorded, if any."""
         value = self._folder.read_json(_PUBLISH)
         if value is None:
             return None
@@ -193,7 +194,7 @@ class IngestTask:
         return publish
 
     def _in_current_form(self, publish: PublishSegments) -> PublishSegments:
-        """Return a publish that was written down, by an earlier release perhaps, as of today."""
+        """Return a recorded publish, perhaps of an earlier release, in the current form."""
         current = self._ports.store.current
 
         def with_current_load_spec(row: SegmentRow) -> SegmentRow:
@@ -224,16 +225,16 @@ class IngestTask:
                 "writing segments", lambda: self._try_to_write(job), losses.note
             )
         except Unparseable as error:  # narrow: reports
-            # Its report shows what the task failed for, as of one that bears it.
+            # The report of the failed task lists the rows, as if it tolerated them.
             samples = error.samples[: job.parse_errors_saved]
             _tell(job, error.samples, error.count)
             self._progress.wrote(RowCounts(unparseable=error.count), samples)
             raise
 
     def _try_to_write(self, job: Job) -> Written:
-        # A folder that was never given before: what a lost engine still writes is not ours.
+        # A new folder: an engine that was lost may still write to the old one.
         spec, ports = self._spec, self._ports
-        # Engines make the folders that they write to, also below a mount point without its disk.
+        # Engines create the folders that they write to, even below an unmounted mount point.
         ports.store.probe()
         result = ports.engine.write(
             BatchRequest(
@@ -262,7 +263,7 @@ class IngestTask:
     def _place(
         self, done: Sequence[tuple[Job, Written]]
     ) -> tuple[list[Segment], PublishKind, tuple[str, ...]]:
-        """Return what is published, how, and which segments it rewrites."""
+        """Return the segments to publish, the kind of publish, and the rewritten segments' ids."""
         if self._spec.mode is IngestionMode.APPEND:
             segments = [s for job, written in done for s in self._append(job, written)]
             return segments, publish_kind(self._locks.types()), ()
@@ -285,9 +286,9 @@ class IngestTask:
     def _place_beside(
         self, done: Sequence[tuple[Job, Written]]
     ) -> tuple[list[Segment], PublishKind, tuple[str, ...]]:
-        """Return what is published as `_place` does, where segments are rewritten one by one.
+        """Return the same as `_place`, for segments that are rewritten one by one.
 
-        Where there were none, two tasks would not see each other: such time chunks are locked.
+        Two tasks that add to an empty time chunk would not conflict, so empty chunks are locked.
         """
         segments: list[Segment] = []
         overwritten: set[str] = set()
@@ -316,8 +317,8 @@ class IngestTask:
         if by_segment:
             self._locks.check_count(len(intervals))
         else:
-            # Places are asked for as long as it takes, locks no longer than taskLockTimeout: who
-            # is in the way may wait for the very slot that this task has.
+            # Allocation is repeated without a limit, locking only for taskLockTimeout: the owner of
+            # a conflicting lock may wait for the very slot that this task uses.
             self._locks.lock(intervals)
         action = SegmentAllocate(self._spec.id, intervals, by_segment=by_segment)
         places = self._insistence.ask("asking for places", action)
@@ -333,7 +334,7 @@ class IngestTask:
         )
 
     def _empty_chunks(self, job: Job, written: Written) -> list[Interval]:
-        """Return the time chunks of the intervals that show rows now and got none."""
+        """Return the time chunks of the intervals that have visible rows and got none."""
         shown = [
             one.interval for one in self._reading.visible(self._spec.datasource, job.intervals)
         ]
@@ -343,8 +344,8 @@ class IngestTask:
         chunks = list(itertools.islice(dict.fromkeys(buckets), _TOMBSTONES_MAX + 1))
         if len(chunks) > _TOMBSTONES_MAX:
             raise InvalidRequest(
-                f"more than {_TOMBSTONES_MAX} time chunks would have to be hidden one by one:"
-                " replace a shorter interval, or take a larger segmentGranularity"
+                f"more than {_TOMBSTONES_MAX} time chunks would need a tombstone each:"
+                " replace a shorter interval, or use a larger segmentGranularity"
             )
         return empty_chunks(chunks, (file.data.interval for file in written.files), shown)
 
@@ -354,11 +355,11 @@ class IngestTask:
         outcome = self._insistence.ask("publishing", action)
         if outcome.ok or outcome.already_published:
             return
-        # The files are the janitor's: a peon that dies here asks once more, and may be heard then.
+        # The janitor deletes the files, as a peon that dies here may succeed when it repeats this.
         raise Conflict(f"its segments were not published: {outcome.reason}")
 
 
 def _tell(job: Job, errors: Sequence[ParseError], count: int) -> None:
-    """Write into the log which rows could not be parsed, if the spec says so."""
+    """Log the rows that could not be parsed, if the spec asks for it."""
     if job.tells_parse_errors:
         tell([f"{one.place}: {one.reason}: {one.row!r}" for one in errors[:LOGGED_MAX]], count)

@@ -1,9 +1,9 @@
-"""Blocking calls of a batch task: tried again while nobody answers, given up when it is stopped.
+"""Blocking calls of a batch task: repeated while there is no answer, until the task is stopped.
 
-An engine that is not there is waited for without end: that is nothing of the task's. One that
-breaks down over the task's work, time and again, may do so because of that work; it is given up
-then, as it takes its neighbours' work along each time. So is work whose input does not answer: its
-name may be wrong, and it has a slot.
+While the engine is down, the task waits without a limit, because the failure is not caused by the
+task. If the engine crashes several times during the task's work, that work may be the cause, and
+each crash interrupts other tasks; so after a number of crashes the task fails. The same limit
+applies to an input that does not answer: its name may be wrong, and the task occupies a slot.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 LOSSES_MAX: Final = 20
-"""So often the engine may be lost over one piece of work, or its input not answer."""
+"""Maximum number of attempts of one piece of work in which the engine or its input is lost."""
 
 _LOST_PAUSES: Final = Retry(1_000, 600_000)
 
@@ -40,18 +40,18 @@ _log = logging.getLogger(__name__)
 
 
 class Stopped(PenstockError):
-    """The task was told to stop; what it has done so far is kept in its folder."""
+    """The task was stopped; its folder keeps the completed work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setback:
-    """What follows from a try that failed.
+    """Decision after a failed attempt.
 
     Attributes:
-        pause_ms: Least time until the next.
-        failures: How often it failed in this way; 0: nobody counts.
-        failures_max: So often it may; 0: any number of times.
-        end: Ends the work, if it failed too often.
+        pause_ms: Minimum time until the next attempt.
+        failures: Number of failures of this kind; 0 if they are not counted.
+        failures_max: Maximum number of failures; 0 means unlimited.
+        end: Error that ends the work, after too many failures.
     """
 
     pause_ms: int = 0
@@ -61,20 +61,19 @@ class Setback:
 
 
 class Losses:
-    """How often one piece of work was tried in vain, and when to try again. One thread.
+    """Counts the failed attempts of one piece of work, and decides when to retry. One thread.
 
-    Counts tries over which the engine was lost, and those in which an input did not answer; they
-    stand in the task's folder, so a peon that is started again counts on.
+    It counts attempts in which the engine was lost, and those in which an input did not answer. The
+    counts are stored in the task's folder, so that a restarted peon continues them.
 
-    Who shares an engine with the work that breaks it is lost with it, and no less often as long as
-    both begin again at once. So pauses grow up to ten minutes, each by chance between none and all
-    of that: work that is innocent is done in one of its neighbour's long before it has used up its
-    tries.
+    Tasks that share an engine with the work that crashes it fail with it, each time that both start
+    together. So pauses grow up to ten minutes, and each is a random part of that: other tasks
+    complete in one of the pauses long before they reach their maximum.
 
     Args:
-        chance: Gives numbers from 0 up to 1.
-        folder: The task's.
-        number: Of the work, among the task's.
+        chance: Returns random numbers from 0 up to 1.
+        folder: The folder of the task.
+        number: The number of the work within the task.
     """
 
     def __init__(self, chance: Callable[[], float], folder: TaskFolder, number: int = 0) -> None:
@@ -85,10 +84,10 @@ class Losses:
         self._counts = {name: _count(kept.get(name)) for name in (_ENGINE, _INPUT)}
 
     def note(self, error: Unavailable) -> Setback:
-        """Note why a try failed and return what follows.
+        """Record the error of a failed attempt and return the decision.
 
-        The end is an `EngineFailure`: the engine was lost too often, or the input did not answer
-        as often.
+        The `end` is an `EngineFailure`, if the engine was lost or the input did not answer too
+        many times.
         """
         kind = _kind_of(error)
         if kind is None:
@@ -97,11 +96,11 @@ class Losses:
         try:
             self._folder.write_json(self._file, dict(self._counts))
         except Unavailable as full:
-            _log.warning("a peon that is started again will not know of this loss: %s", full)
+            _log.warning("a restarted peon will not know of this loss: %s", full)
         count = self._counts[kind]
         if count >= LOSSES_MAX:
             return Setback(0, count, LOSSES_MAX, EngineFailure(_given_up(kind, count, error)))
-        _log.warning("the %s was lost for the %d. time: %s", kind, count, error)
+        _log.warning("lost the %s, time %d: %s", kind, count, error)
         return Setback(int(self._chance() * _LOST_PAUSES.delay_ms(count)), count, LOSSES_MAX)
 
 
@@ -114,11 +113,11 @@ def _kind_of(error: Unavailable) -> str | None:
 def _given_up(kind: str, count: int, error: Unavailable) -> str:
     if kind == _INPUT:
         return (
-            f"the input did not answer {counted(count, 'time')}, at last: {error}. See to its host,"
-            " or correct the input; then submit the task again"
+            f"the input did not answer {counted(count, 'time')}; last error: {error}. Check its"
+            " host, or correct the input; then submit the task again"
         )
     return (
-        f"the engine was lost {counted(count, 'time')} over this work, at last: {error}."
+        f"the engine was lost {counted(count, 'time')} during this work; last error: {error}."
         " Give Spark more memory (--spark-memory), or the task less to do: a shorter"
         " interval, fewer files at once, fewer rows per segment; then submit it again"
     )
@@ -129,15 +128,15 @@ def _count(value: object) -> int:
 
 
 class Insistence:
-    """Runs calls of one task until they succeed; `stop` is for any thread.
+    """Runs calls of one task until they succeed; `stop` may be called from any thread.
 
     The condition's mutex guards the flag that the task's thread waits on.
 
     Args:
         actions: The overlord.
         clock: Measures the waits.
-        retry: How long to wait when nobody answers.
-        told: Called with the wait after each failed try, and with None once a try succeeds.
+        retry: Delays between attempts when there is no answer.
+        told: Called with the wait after each failed attempt, and with None after a success.
     """
 
     def __init__(
@@ -156,11 +155,11 @@ class Insistence:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the task was told to stop."""
+        """Whether the task was stopped."""
         return self._stopped
 
     def stop(self) -> None:
-        """Have the call under way be the last."""
+        """Start no further calls."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
@@ -175,17 +174,16 @@ class Insistence:
         work: Callable[[], T],
         failed: Callable[[Unavailable], Setback] = lambda _error: Setback(),
     ) -> T:
-        """Return what `work` returns, however long nobody answers.
+        """Return the result of `work`, and repeat it while it raises `Unavailable`.
 
         Args:
-            what: For logs, and for who asks.
-            work: What to do.
-            failed: Told of each `Unavailable`; says what follows.
+            what: Name of the work, for logs and for the task's status.
+            work: The call.
+            failed: Called with each `Unavailable`; returns the decision.
 
         Raises:
-            Stopped: The task was stopped; `work` was not begun, or it failed.
-            PenstockError: Whatever else than `Unavailable` the work raises, and what follows from
-                one that was one too many.
+            Stopped: The task was stopped; `work` was not started, or it failed.
+            PenstockError: Any other error of `work`, or the `end` of a decision.
         """
         failures, since_ms = 0, 0
         while True:
@@ -209,14 +207,14 @@ class Insistence:
             self.pause(delay_ms)
 
     def _set_back(self, wait: DependencyWait, after: Setback, error: Unavailable) -> int:
-        """Report a failed try and return the delay before the next; raise what ends the work."""
+        """Report a failed attempt and return the delay before the next, or raise `end`."""
         delay_ms = max(self._retry.delay_ms(wait.tries), after.pause_ms)
         next_ms = None if after.end is not None else self._clock.now_ms() + delay_ms
         tries = after.failures or wait.tries
         self._told(replace(wait, tries=tries, tries_max=after.failures_max, next_ms=next_ms))
         if after.end is not None:
             raise after.end from error
-        _log.info("%s: trying again in %d ms: %s", wait.work, delay_ms, error)
+        _log.info("%s: retrying in %d ms: %s", wait.work, delay_ms, error)
         return delay_ms
 
     def check(self) -> None:

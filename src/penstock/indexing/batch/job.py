@@ -1,7 +1,7 @@
-"""What a batch task is to write: its spec, turned into requests to the engine. Pure.
+"""The job of a batch task: its spec, converted to requests to the engine. Pure.
 
-Owns how the modes of ingestion, partitions and contexts of the specs come together in one `Job`;
-what has to be looked up first (the visible segments of an input) is given.
+Owns the combination of ingestion modes, partitions and contexts of the specs in one `Job`; data
+that must be looked up first (the visible segments of an input) is passed in.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ if TYPE_CHECKING:
     from penstock.storage.metadata.rows import PublishKind
 
 
-# Of a statement; nobody asks it for more.
+# Samples in the report of a statement, which has no setting for them.
 _PARSE_ERRORS_SAVED: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One call of the engine, and what its files do to what is there.
+    """One call of the engine, and how its files affect existing segments.
 
     Attributes:
-        schema: Of the rows.
-        input: Where they come from.
-        intervals: Rows outside of them are thrown away; without any every row counts.
-        partitioning: How rows are spread over segments.
-        mode: What becomes of what is there.
-        compaction_state: What is written into segments for automatic compaction; None: nothing.
-        parse_errors_max: With more unparseable rows the task fails; None: any number, but not
-            all rows of an input.
-        parse_errors_saved: How many samples the report has.
-        tells_parse_errors: Whether the log tells them, too.
-        combines: The names of the metrics that the input's rows have already.
-        rollup: How rows are rolled up, as segments keep it; None: as the schema says.
+        schema: The schema of the rows.
+        input: The source of the rows.
+        intervals: Rows outside them are dropped; if empty, every row counts.
+        partitioning: How rows are distributed over segments.
+        mode: How existing segments are treated.
+        compaction_state: State stored in segments for automatic compaction; None for nothing.
+        parse_errors_max: Maximum number of unparseable rows; one more fails the task. None means
+            unlimited, but an input with no other rows fails.
+        parse_errors_saved: Maximum number of samples in the report.
+        tells_parse_errors: Whether unparseable rows are logged, too.
+        combines: The names of the metrics that the input's rows already have.
+        rollup: The roll-up that is stored in segments; None for that of the schema.
     """
 
     schema: DataSchema
@@ -76,7 +76,7 @@ class Job:
 
 
 def partitioning_of(spec: PartitionsSpec) -> Partitioning:
-    """Return a spec's partitions as the engine takes them."""
+    """Return a spec's partitions in the form that the engine takes."""
     if isinstance(spec, DynamicPartitions):
         return Partitioning("dynamic", rows_max=spec.rows_max)
     if isinstance(spec, HashedPartitions):
@@ -94,7 +94,7 @@ def index_job(spec: IndexParallelSpec, segments_of: Callable[[DruidInput], Segme
 
     Args:
         spec: The task.
-        segments_of: Looks up the files of a datasource that is read.
+        segments_of: Looks up the files of a datasource that the task reads.
     """
     parts: list[ExternalInput | SegmentInput] = []
     for source in input_sources(spec.io.input_source):
@@ -119,12 +119,12 @@ def index_job(spec: IndexParallelSpec, segments_of: Callable[[DruidInput], Segme
 def sql_job(spec: SqlIngestSpec, given: tuple[tuple[str, SegmentInput], ...] = ()) -> Job:
     """Return the job of an INSERT or a REPLACE: the query's columns are the dimensions.
 
-    CLUSTERED BY parts the rows of both by ranges. Segments that are added stand beside others, so
-    only those of a REPLACE are told by their ranges.
+    CLUSTERED BY distributes the rows of both by ranges. Appended segments are added to others, so
+    only the segments of a REPLACE record their ranges.
 
     Args:
         spec: The task's spec.
-        given: What datasources are read as; see `SqlInput`.
+        given: The rows of datasources; see `SqlInput`.
     """
     schema = parse_data_schema(
         {
@@ -150,7 +150,7 @@ def sql_job(spec: SqlIngestSpec, given: tuple[tuple[str, SegmentInput], ...] = (
 
 
 def compaction_state(schema: DataSchema, partitions: PartitionsSpec) -> dict[str, object]:
-    """Return how segments are made, in Druid's form, as it is compared by automatic compaction."""
+    """Return how segments were created, in Druid's form, which automatic compaction compares."""
     granularity = schema.granularity_spec.model_dump(mode="json", by_alias=True)
     kept = schema.transform_spec.filter
     return {
@@ -168,12 +168,12 @@ def compaction_state(schema: DataSchema, partitions: PartitionsSpec) -> dict[str
 
 
 def publish_kind(lock_types: Sequence[str]) -> PublishKind:
-    """Return how segments are published under locks of these types."""
+    """Return the kind of publish under locks of these types."""
     if "REPLACE" in lock_types:
         return "replace"
     return "append" if "APPEND" in lock_types else "insert"
 
 
 def ids_digest(ids: Sequence[str]) -> str:
-    """Return what `sha256OfSortedSegmentIds` of a compaction compares."""
+    """Return the digest that `sha256OfSortedSegmentIds` of a compaction is compared with."""
     return hashlib.sha256(",".join(sorted(ids)).encode()).hexdigest()

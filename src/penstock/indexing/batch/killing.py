@@ -1,7 +1,7 @@
-"""`kill`: rows and files of unused segments are deleted for good.
+"""`kill`: delete rows and files of unused segments permanently.
 
-Rows go before files, batch by batch: no row ever names a file that is gone. What a kill at the
-wrong moment leaves are files without a row, which the janitor deletes.
+Rows are deleted before files, batch by batch, so no row ever names a missing file. A kill that is
+interrupted may leave files without a row, which the janitor deletes.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _GONE: Final = "killed.json"
 
 
 class KillTask:
-    """One `kill`. On its own thread, but for `stop` and `report`.
+    """One `kill`. On its own thread, except for `stop` and `report`.
 
     Args:
-        spec: What the task is.
+        spec: The spec of the task.
         folder: Its folder, which this process has locked.
-        ports: What it works with.
+        ports: Its ports.
     """
 
     def __init__(self, spec: KillSpec, folder: TaskFolder, ports: BatchPorts) -> None:
@@ -55,11 +55,11 @@ class KillTask:
         self._files_deleted = 0
 
     def stop(self) -> None:
-        """Have `run` return soon; what is not deleted yet is when it is started again."""
+        """Make `run` return soon; the rest is deleted when the task is restarted."""
         self._insistence.stop()
 
     def report(self) -> IngestionReport:
-        """Tell how many are gone."""
+        """Return the number of deleted segments."""
         more: dict[str, JsonValue] = {
             "segmentsKilled": self._rows_deleted,
             "filesDeleted": self._files_deleted,
@@ -73,7 +73,7 @@ class KillTask:
         self._ports.waits_changed(() if self._wait is None else (self._wait,))
 
     def run(self) -> TaskResult:
-        """Run to the end and say how it ended."""
+        """Run to the end and return the result."""
         self._state = IngestionState.BUILD_SEGMENTS
         try:
             self._run()
@@ -93,7 +93,7 @@ class KillTask:
         timeout_ms = spec.settings.lock_timeout_ms
         action = LockTryAcquire((spec.time,))
         acquire(self._ports, self._insistence, action, timeout_ms=timeout_ms)
-        # What an earlier peon had begun it may have done, or not: done once more it surely is.
+        # An earlier peon may have deleted these or not: deleting them again makes sure.
         self._delete(self._recall())
         changed = spec.max_used_status_last_updated_time
         changed_before_ms = None if changed is None else parse_time(changed) + 1
@@ -115,11 +115,11 @@ class KillTask:
         self._keep()
 
     def _keep(self, begun: tuple[str, ...] = ()) -> None:
-        """Keep what is gone, and which segments are next, for one that is started again.
+        """Store the progress and the next segments, for a restarted peon.
 
         Raises:
-            Unavailable: There is no room for it, and it is to stop at its limit. One without a
-                limit goes on, as it is what makes room.
+            Unavailable: The disk is full, and the task has a limit that it must not exceed. A task
+                without a limit continues, because it frees space.
         """
         gone = {"rows": self._rows_deleted, "files": self._files_deleted}
         try:
@@ -127,17 +127,17 @@ class KillTask:
         except Unavailable as full:
             if self._spec.limit is not None:
                 raise
-            _log.warning("a kill that is started again will tell of less: %s", full)
+            _log.warning("after a restart, this kill will report fewer segments: %s", full)
 
     def _recall(self) -> tuple[str, ...]:
-        """Take over what an earlier peon kept, if there was one; return what it had begun."""
+        """Restore the progress of an earlier peon, if any; return the segments it had begun."""
         value = self._folder.read_json(_GONE) or {}
         self._rows_deleted = int(str(value.get("rows", 0)))
         self._files_deleted = int(str(value.get("files", 0)))
         return tuple(strings(value.get("begun", [])))
 
     def _next_batch(self) -> int:
-        """Return how many segments may go next."""
+        """Return the size of the next batch."""
         limit = self._spec.limit
         left = self._spec.batch_size if limit is None else limit - self._rows_deleted
         return min(self._spec.batch_size, left)

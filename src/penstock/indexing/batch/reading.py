@@ -1,10 +1,11 @@
-"""What a batch task that writes segments reads of datasources: what its plan may ask.
+"""Reads of datasources by a batch task that writes segments, for its plan.
 
-Owns on what the task's publish is founded (`basis`): the segments of its own datasource that it saw
-when it read them. Does not own the locks (`locks`), nor what becomes of what is read (`ingesting`).
+Owns the basis of the task's publish: the segments of its own datasource that were visible when it
+read them. Does not own the locks (`locks`), nor the use of the rows (`ingesting`).
 
-Invariant: whatever of its own datasource is read to be replaced is in the basis, so that somebody's
-change of it meanwhile refuses the publish; or the task has locked those very segments.
+Invariant: all segments of its own datasource that the task reads in order to replace them are in
+the basis, so that a concurrent change of them refuses the publish; or the task has locked those
+segments themselves.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ if TYPE_CHECKING:
 
 
 class TaskReading:
-    """What one task reads. On its thread.
+    """The reads of one task. On its thread.
 
     Args:
         datasource: The task's own, which it replaces.
-        locks: What it has locked.
-        insistence: Asks the overlord.
-        store: Knows where the files of segments are.
+        locks: Its locks.
+        insistence: Sends actions to the overlord.
+        store: Locates the files of segments.
 
     Attributes:
-        basis: On what its publish is founded; None: on nothing that is there.
+        basis: The basis of its publish; None if it read no segments that it replaces.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class TaskReading:
         self.basis: Basis | None = None
 
     def lock(self, intervals: Iterable[Interval]) -> None:
-        """Lock intervals beside those that are locked.
+        """Lock intervals in addition to those that are locked.
 
         Raises:
             PenstockError: As `TaskLocks.lock`.
@@ -66,14 +67,15 @@ class TaskReading:
         read: Sequence[Interval] | None = None,
         named: Collection[str] = (),
     ) -> list[VisibleSegment]:
-        """Lock what the task replaces, and return what is visible of it, which it reads.
+        """Lock the segments that the task replaces, and return the visible ones, which it reads.
 
-        Segments are locked one by one where the task asks for that and they allow it.
+        Segments are locked one by one if the task asks for that and the segments allow it.
 
         Args:
-            intervals: Where.
-            read: What of it is read; None: all.
-            named: The segments, where they are known; if time chunks are locked, all are returned.
+            intervals: The intervals.
+            read: The parts of them to read; None means all.
+            named: The ids of the segments, if they are known; under time chunk locks, all segments
+                are returned.
 
         Raises:
             PenstockError: As `TaskLocks.lock`.
@@ -83,7 +85,7 @@ class TaskReading:
         return self.to_replace(wanted) if found is None else found
 
     def visible(self, datasource: str, intervals: Iterable[Interval]) -> list[VisibleSegment]:
-        """Return what is visible of any datasource in intervals."""
+        """Return the visible segments of any datasource in intervals."""
         return visible_segments(*self._list(datasource, intervals, replacing=False))
 
     def datasources(self) -> tuple[str, ...]:
@@ -93,13 +95,13 @@ class TaskReading:
     def to_replace(
         self, intervals: Iterable[Interval], basis: Iterable[Interval] | None = None
     ) -> list[VisibleSegment]:
-        """Return what is visible of the task's own datasource, which it reads and replaces.
+        """Return the visible segments of the task's own datasource, which it reads and replaces.
 
-        The publish is refused when somebody marks a segment of it meanwhile.
+        The publish is refused if a segment of it is marked used or unused meanwhile.
 
         Args:
-            intervals: Where.
-            basis: Where a mark matters, if that is not the same.
+            intervals: The intervals.
+            basis: The intervals in which a mark matters, if they differ.
         """
         rows, wanted = self._list(self._datasource, intervals, replacing=True)
         found = basis_of(rows, wanted if basis is None else basis)
@@ -111,12 +113,12 @@ class TaskReading:
         interval: Interval,
         part: Callable[[Sequence[VisibleSegment]], tuple[list[VisibleSegment], set[str]]],
     ) -> list[VisibleSegment]:
-        """Return some of what is visible, which it reads and replaces; its publish keeps others.
+        """Return some of the visible segments, which it replaces; its publish keeps the others.
 
         Args:
-            interval: Where.
-            part: Returns those that it reads, and the ids of those that the publish lists again;
-                the rest it does not touch.
+            interval: The interval.
+            part: Returns the segments to read, and the ids of those that the publish lists again;
+                the others are not changed.
         """
         rows, wanted = self._list(self._datasource, [interval], replacing=False)
         chosen, kept = part(visible_segments(rows, wanted))
@@ -124,29 +126,29 @@ class TaskReading:
             action = MarkSegmentsToUpgrade(tuple(sorted(kept)))
             self._insistence.ask("keeping segments", action)
         found = basis_of(rows, wanted)
-        # What is kept the publish looks at by itself, as at what was appended since: so a second
-        # try finds the same basis, and what the first one wrote.
+        # The publish looks up the kept segments itself, as those that were appended since. So a
+        # second attempt finds the same basis, and the output of the first.
         self.basis = dataclasses.replace(found, shown=frozenset(found.shown) - kept)
         return chosen
 
     def as_input(self, found: Iterable[VisibleSegment]) -> SegmentInput:
-        """Return visible segments as the engine takes them."""
+        """Return visible segments in the form that the engine takes."""
         return SegmentInput(tuple(one.to_input(self._store) for one in found))
 
     def trial(self) -> str:
-        """Return what tells the input of one try of the task from that of another."""
+        """Return a fingerprint of the input of this attempt."""
         claimed = self._locks.claimed
         return digest(self.basis) if claimed is None else claimed
 
     def _list(
         self, datasource: str, intervals: Iterable[Interval], *, replacing: bool
     ) -> tuple[tuple[SegmentRow, ...], tuple[Interval, ...]]:
-        """Return what is there, `replacing` without what the task's own publish carries over."""
+        """Return the existing segments; `replacing` excludes those that the publish keeps."""
         wanted = tuple(condensed(intervals))
         action = SegmentListUsed(datasource, wanted, replacing)
         return self._insistence.ask("listing segments", action), wanted
 
 
 def digest(basis: Basis | None) -> str:
-    """Return what tells what one try of a task has listed from what another has."""
+    """Return a fingerprint of a basis: attempts that list other segments have another one."""
     return "" if basis is None else ids_digest(list(basis.shown))

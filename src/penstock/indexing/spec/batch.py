@@ -1,10 +1,10 @@
 """The specs of batch tasks: `index_parallel`, `compact`, `kill`, `noop` and SQL.
 
-Owns what a user may ask of a task and which contradictions are refused; what a task does is
-`indexing.batch`'s matter. All kinds have the form of a task that queue and workers know: `id`,
-`type`, `datasource`, `group_name`, `priority`, `context`, `lock_wishes`.
+Owns the requests that a user may make of a task, and the contradictions that are refused;
+`indexing.batch` runs the tasks. All kinds have the form of a task that queue and workers know:
+`id`, `type`, `datasource`, `group_name`, `priority`, `context`, `lock_wishes`.
 
-`id` is empty until somebody names the task: `with_id`.
+`id` is empty until `with_id` names the task.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ from penstock.segments.model import Segment
 
 _EXTERNS_MAX: Final = 100
 _NO_SEGMENT: Final = "does not name a segment: write its id, or the whole segment as JSON"
-_RESOURCE: Final = {"resource": "its availability group follows from its id"}
+_RESOURCE: Final = {"resource": "the availability group follows from the id of the task"}
 
 
 def _check_id(name: str, info: ValidationInfo) -> str:
@@ -70,7 +70,7 @@ def _check_id(name: str, info: ValidationInfo) -> str:
 
 
 class _BatchTask(SpecModel):
-    """What tasks of all kinds have in common."""
+    """Fields that tasks of all kinds have in common."""
 
     id: Annotated[str, AfterValidator(_check_id)] = ""
     group_id: TaskId | None = None
@@ -83,7 +83,7 @@ class _BatchTask(SpecModel):
     @model_validator(mode="before")
     @classmethod
     def _drop_own_resource(cls, data: object) -> object:
-        """Druid writes down that a task takes one place, in a group that is named as the task."""
+        """Drop Druid's `resource`: one slot, in an availability group named after the task."""
         resource = data.get("resource") if isinstance(data, dict) else None
         if not isinstance(data, dict) or not isinstance(resource, dict):
             return data
@@ -96,12 +96,12 @@ class _BatchTask(SpecModel):
 
     @property
     def group_name(self) -> str:
-        """The tasks that share its locks: it alone, unless it names a group."""
+        """The group of tasks that share locks; the task's own id unless it names a group."""
         return self.group_id or self.id
 
     @property
     def availability_group(self) -> str:
-        """It stands alone."""
+        """The availability group: the task's own id, so that it is alone in it."""
         return self.id
 
     @property
@@ -115,38 +115,38 @@ class _BatchTask(SpecModel):
 
     @property
     def priority(self) -> int:
-        """Of its locks, and in the queue."""
+        """Priority of the task in the queue, and of its locks."""
         return self.settings.priority
 
     @property
     def mode(self) -> IngestionMode:
-        """What it does to what is there already."""
+        """How the task treats existing segments."""
         return IngestionMode.NONE
 
     @property
     def locks_max(self) -> int | None:
-        """How many locks it may have; None: any number."""
+        """Maximum number of locks; None means unlimited."""
         return None
 
     @property
     def locks_segments(self) -> bool:
-        """Whether it locks segments one by one, if what is there allows it."""
+        """Whether the task locks single segments, if the existing ones allow it."""
         return False
 
     def with_id(self, name: str) -> Self:
-        """Return the same task, named."""
+        """Return a copy of the task with a name."""
         return self.model_copy(update={"id": name})
 
     def to_json(self) -> dict[str, JsonValue]:
-        """Return the JSON form, defaults included; parsing it gives an equal task."""
+        """Return the JSON form, including defaults; parsing it gives an equal task."""
         value: dict[str, JsonValue] = self.model_dump(mode="json", by_alias=True)
         return value
 
     def _stands_apart(self, tuning: BatchTuning) -> bool:
-        """Tell whether each segment that it writes stands for itself, so that it can lock them.
+        """Return whether the segments that the task writes are independent and can be locked.
 
-        What replaces whole intervals hides all that is there, and the segments of a perfect
-        partitioning, which no task appends, count together only.
+        Segments that replace whole intervals hide all existing ones, and the segments of a perfect
+        partitioning, to which no task appends, only count together.
         """
         return not (
             self.settings.force_time_chunk_lock
@@ -156,13 +156,13 @@ class _BatchTask(SpecModel):
 
     def _wishes(self, intervals: Iterable[Interval]) -> tuple[LockWish, ...]:
         if self.locks_segments:
-            return ()  # Which segments there are it looks up when it runs.
+            return ()  # It looks up the existing segments when it runs.
         appends = self.mode is IngestionMode.APPEND
         return tuple(LockWish(interval, appends=appends) for interval in condensed(intervals))
 
 
 class BatchIo(SpecModel):
-    """Where `index_parallel` reads from, and what becomes of what is there."""
+    """The input of `index_parallel`, and how it treats existing segments."""
 
     type: Literal["index_parallel", "index"] = "index_parallel"
     input_source: InputSource
@@ -176,7 +176,7 @@ class BatchIo(SpecModel):
     def _check_together(self) -> BatchIo:
         found: Found = []
         if self.append_to_existing and self.drop_existing:
-            text = "cannot go with appendToExisting: a task adds to what is there, or replaces it"
+            text = "cannot be used with appendToExisting: a task either appends or replaces"
             found.append((("dropExisting",), True, text))
         if (wrong := wrong_format(self.input_source, self.input_format)) is not None:
             found.append((("inputFormat",), None, wrong))
@@ -186,7 +186,7 @@ class BatchIo(SpecModel):
 
 
 class BatchIngestion(SpecModel):
-    """What rows look like, where they come from, how segments are cut."""
+    """The schema of rows, their source, and the size of segments."""
 
     data_schema: DataSchema
     io_config: BatchIo
@@ -197,11 +197,11 @@ class BatchIngestion(SpecModel):
         found: Found = []
         perfect = self.tuning_config.partitions.is_perfect
         if self.io_config.append_to_existing and perfect:
-            text = "appendToExisting adds segments one by one: only dynamic can do that"
+            text = "appendToExisting adds single segments, so it requires the type dynamic"
             found.append((("tuningConfig", "partitionsSpec", "type"), None, text))
         intervals = self.data_schema.granularity_spec.intervals
         if self.io_config.drop_existing and not intervals:
-            text = "dropExisting replaces what is in these intervals: list them"
+            text = "dropExisting replaces all segments of these intervals: list the intervals"
             found.append((("dataSchema", "granularitySpec", "intervals"), intervals, text))
         found += self._absent_partition_dimensions()
         if found:
@@ -209,7 +209,7 @@ class BatchIngestion(SpecModel):
         return self
 
     def _absent_partition_dimensions(self) -> Found:
-        """By a column that no row has nothing can be cut; by a metric, keys would be torn apart."""
+        """Report partition dimensions that are not dimensions: unknown columns and metrics."""
         partitions = self.tuning_config.partitions
         if isinstance(partitions, DynamicPartitions) or self.data_schema.dimensions_spec.discovers:
             return []
@@ -221,29 +221,29 @@ class BatchIngestion(SpecModel):
             is_single = isinstance(partitions, SingleDimensionPartitions)
             field = ("partitionDimension",) if is_single else ("partitionDimensions", number)
             place = ("tuningConfig", "partitionsSpec", partitions.type, *field)
-            text = f"{name!r} is none of the dimensions: take one of these, or add it there"
+            text = f"{name!r} is not a dimension: use one of these, or add it there"
             found.append((place, name, text))
         return found
 
 
 class IndexParallelSpec(_BatchTask):
-    """Read an input and make segments of it."""
+    """Read an input and write segments of it."""
 
     type: Literal["index_parallel", "index"] = "index_parallel"
     spec: BatchIngestion
 
     unsupported: ClassVar[Mapping[str, str]] = _RESOURCE | {
-        "dataSchema": "it goes inside spec",
-        "dataSource": "it goes inside spec.dataSchema",
-        "ioConfig": "it goes inside spec",
-        "tuningConfig": "it goes inside spec",
+        "dataSchema": "move it into spec",
+        "dataSource": "move it into spec.dataSchema",
+        "ioConfig": "move it into spec",
+        "tuningConfig": "move it into spec",
     }
     default_priority: ClassVar[int] = BATCH_PRIORITY
 
     @model_validator(mode="before")
     @classmethod
     def _drop_twins(cls, data: object) -> object:
-        """Druid writes the datasource beside `spec` once more, in old forms its parts, too."""
+        """Drop the copies of the datasource, and in old forms of the parts, that Druid writes."""
         inside = ("dataSchema", "dataSource")
         return without_twins("IndexParallelSpec", data, beside="dataSource", inside=inside)
 
@@ -258,7 +258,7 @@ class IndexParallelSpec(_BatchTask):
 
     @property
     def datasource(self) -> str:
-        """Where its rows go."""
+        """The datasource of the rows."""
         return self.data_schema.data_source
 
     @property
@@ -268,17 +268,17 @@ class IndexParallelSpec(_BatchTask):
 
     @property
     def io(self) -> BatchIo:
-        """Where from."""
+        """The input, and how existing segments are treated."""
         return self.spec.io_config
 
     @property
     def tuning(self) -> BatchTuning:
-        """How segments are cut."""
+        """The size of segments, and other tuning."""
         return self.spec.tuning_config
 
     @property
     def locks_max(self) -> int | None:
-        """How many locks it may have; None: any number."""
+        """Maximum number of locks; None means unlimited."""
         return self.tuning.locks_max
 
     @property
@@ -292,7 +292,7 @@ class IndexParallelSpec(_BatchTask):
 
     @property
     def intervals(self) -> tuple[Interval, ...]:
-        """Rows outside of these are thrown away; none: every row counts."""
+        """Rows outside these intervals are dropped; empty means that every row counts."""
         given = self.data_schema.granularity_spec.intervals or ()
         return tuple(condensed(map(Interval.parse, given)))
 
@@ -303,16 +303,16 @@ class IndexParallelSpec(_BatchTask):
 
     @property
     def chunks(self) -> tuple[Interval, ...]:
-        """Its intervals, widened to time chunks; nothing when only its rows tell them."""
+        """The intervals, widened to time chunks; empty if only the rows determine them."""
         return tuple(aligned(one, self.segment_granularity) for one in self.intervals)
 
     @property
     def locks_segments(self) -> bool:
-        """Whether it locks segments one by one, if what is there allows it."""
+        """Whether the task locks single segments, if the existing ones allow it."""
         return self._stands_apart(self.tuning)
 
     def lock_wishes(self) -> tuple[LockWish, ...]:
-        """Return its chunks, unless it locks segments."""
+        """Return the time chunks, or nothing if the task locks segments."""
         return self._wishes(self.chunks)
 
 
@@ -325,14 +325,14 @@ class IntervalInput(SpecModel):
 
 
 class SegmentsInput(SpecModel):
-    """Segments, named one by one."""
+    """Segments in a list."""
 
     type: Literal["segments"] = "segments"
     segments: tuple[str, ...] = Field(min_length=1)
 
 
 class SegmentDescriptor(SpecModel):
-    """A segment of the datasource, as Druid names it in short."""
+    """A segment of the datasource in Druid's short form."""
 
     itvl: IntervalText
     ver: str = Field(min_length=1)
@@ -340,7 +340,7 @@ class SegmentDescriptor(SpecModel):
 
 
 class MinorInput(SpecModel):
-    """Some segments of an interval; the other visible ones stay, their files as they are."""
+    """Some segments of an interval; the other visible segments keep their files."""
 
     type: Literal["minor"] = "minor"
     interval: IntervalText
@@ -350,7 +350,7 @@ class MinorInput(SpecModel):
     def _check_inside(self) -> MinorInput:
         whole = Interval.parse(self.interval)
         found: Found = [
-            (("segments", number, "itvl"), one.itvl, f"lies not within the interval {whole}")
+            (("segments", number, "itvl"), one.itvl, f"is not within the interval {whole}")
             for number, one in enumerate(self.segments)
             if not whole.covers(Interval.parse(one.itvl))
         ]
@@ -360,7 +360,7 @@ class MinorInput(SpecModel):
 
 
 class CompactIo(SpecModel):
-    """What is compacted."""
+    """The input of a compaction."""
 
     type: Literal["compact"] = "compact"
     input_spec: Annotated[
@@ -372,7 +372,7 @@ class CompactIo(SpecModel):
 
 
 class CompactGranularity(SpecModel):
-    """What the new segments look like; what is left out stays as it was."""
+    """The granularity of the new segments; a part that is left out stays unchanged."""
 
     segment_granularity: AnyGranularity | None = None
     query_granularity: AnyGranularity | None = None
@@ -380,18 +380,18 @@ class CompactGranularity(SpecModel):
 
 
 class CompactTransform(SpecModel):
-    """Which rows are kept."""
+    """The filter of the rows to keep."""
 
     filter: Filter | None = None
 
     unsupported: ClassVar[Mapping[str, str]] = {
-        "transforms": "compaction changes no columns: index the datasource into another one",
+        "transforms": "compaction does not change columns: index the datasource into another one",
         "virtualColumns": "filter by an expression",
     }
 
 
 class CompactSpec(_BatchTask):
-    """Read the segments of an interval and write them again, fewer or otherwise."""
+    """Read the segments of an interval and write them again, merged or in another form."""
 
     type: Literal["compact"] = "compact"
     data_source: DatasourceName
@@ -405,7 +405,7 @@ class CompactSpec(_BatchTask):
 
     unsupported: ClassVar[Mapping[str, str]] = _RESOURCE | {
         "keepSegmentGranularity": "set granularitySpec.segmentGranularity: without it, time chunks"
-        " stay as they are",
+        " do not change",
     }
     nothing_said: ClassVar[Mapping[str, object]] = {"keepSegmentGranularity": True}
     repeated: ClassVar[Mapping[str, str]] = {
@@ -420,7 +420,7 @@ class CompactSpec(_BatchTask):
 
     @classmethod
     def _without_repeated(cls, data: dict[str, object]) -> dict[str, object]:
-        """Rewrite the fields of older Druid versions, which its shipped examples still use."""
+        """Rewrite the fields of older Druid versions, which its published examples still use."""
         found: Found = []
         current = dict(data)
         _move_compaction_input(current, found)
@@ -443,11 +443,11 @@ class CompactSpec(_BatchTask):
                 f"does not begin and end with a time chunk (segmentGranularity {granularity}):"
                 f" write {aligned(interval, granularity)}, or set allowNonAlignedInterval"
             )
-            # The tag of the union comes before its field, as in pydantic's own places.
+            # pydantic also puts the tag of the union before its field.
             tag = self.io_config.input_spec.type
             found.append((("ioConfig", "inputSpec", tag, "interval"), str(interval), text))
         if self.minor is not None and not self.io_config.drop_existing:
-            text = "must be true for a minor compaction: what stays is listed again beside it"
+            text = "must be true for a minor compaction: it publishes the other segments again"
             found.append((("ioConfig", "dropExisting"), False, text))
         if found:
             raise mistakes("CompactSpec", found)
@@ -455,7 +455,7 @@ class CompactSpec(_BatchTask):
 
     @property
     def datasource(self) -> str:
-        """What is compacted."""
+        """The datasource to compact."""
         return self.data_source
 
     @property
@@ -466,43 +466,43 @@ class CompactSpec(_BatchTask):
 
     @property
     def locks_max(self) -> int | None:
-        """How many locks it may have; None: any number."""
+        """Maximum number of locks; None means unlimited."""
         return self.tuning_config.locks_max
 
     @property
     def locks_segments(self) -> bool:
-        """Whether it locks segments one by one, if what is there allows it."""
+        """Whether the task locks single segments, if the existing ones allow it."""
         return self._stands_apart(self.tuning_config)
 
     @property
     def segment_granularity(self) -> Granularity | None:
-        """The new time chunks, or None: those that are there."""
+        """The new time chunks; None keeps the existing ones."""
         text = self.granularity_spec.segment_granularity
         return None if text is None else Granularity.parse(text)
 
     @property
     def interval(self) -> Interval | None:
-        """Where the segments lie, or None: they are named one by one."""
+        """The interval of the segments; None if they are listed."""
         given = self.io_config.input_spec
         return None if isinstance(given, SegmentsInput) else Interval.parse(given.interval)
 
     @property
     def segment_ids(self) -> tuple[str, ...]:
-        """The segments, where they are named."""
+        """The ids of the segments, if they are listed."""
         given = self.io_config.input_spec
         return given.segments if isinstance(given, SegmentsInput) else ()
 
     @property
     def minor(self) -> MinorInput | None:
-        """The segments that are written anew beside others that stay, if it is so."""
+        """The segments that a minor compaction rewrites; None for another compaction."""
         given = self.io_config.input_spec
         return given if isinstance(given, MinorInput) else None
 
     def require_locks(self) -> None:
-        """Insist on the locks that it needs; its context must say what the cluster's says.
+        """Require the type of lock that the task needs; its context must match the cluster's.
 
         Raises:
-            SpecError: It is a minor compaction, and takes other locks than REPLACE.
+            SpecError: A minor compaction uses locks other than REPLACE.
         """
         if self.minor is not None and self.settings.lock_type(self.mode) != "REPLACE":
             text = (
@@ -512,7 +512,7 @@ class CompactSpec(_BatchTask):
             raise SpecError((Mistake("context.useConcurrentLocks", text),))
 
     def lock_wishes(self) -> tuple[LockWish, ...]:
-        """Return its interval, widened to the new time chunks."""
+        """Return the interval, widened to the new time chunks."""
         if self.interval is None:
             return ()
         granularity = self.segment_granularity
@@ -522,16 +522,16 @@ class CompactSpec(_BatchTask):
 
 
 def _move_compaction_input(task: dict[str, object], found: Found) -> None:
-    """Replace `interval` or `segments` of a compaction task by the `ioConfig` of the same meaning.
+    """Replace `interval` or `segments` of a compaction task by the equivalent `ioConfig`.
 
     Args:
         task: The fields of the task; changed in place.
-        found: The mistakes; added to.
+        found: The list of mistakes; this function appends to it.
     """
     given = [name for name in ("ioConfig", "interval", "segments") if task.get(name)]
     interval, segments = task.pop("interval", None), task.pop("segments", None)
     if len(given) > 1:
-        text = f"is given beside {given[0]}: a task compacts one input, so leave one of them out"
+        text = f"conflicts with {given[0]}: a task compacts one input, so leave one of them out"
         found.append(((given[1],), None, text))
     elif interval is not None:
         if text := interval_mistake(interval):
@@ -547,7 +547,7 @@ def _compaction_io(input_spec: dict[str, object]) -> dict[str, object]:
 
 
 def _named_segments(segments: object, found: Found) -> list[str]:
-    """Return the ids of segments that are given by their ids, or whole as Druid lists them."""
+    """Return the ids of segments that are given as ids, or as Druid's whole segments."""
     ids = []
     for number, one in enumerate(segments if isinstance(segments, list) else [segments]):
         if isinstance(one, str):
@@ -585,7 +585,7 @@ class KillSpec(_BatchTask):
     type: Literal["kill"] = "kill"
     data_source: DatasourceName
     interval: IntervalText
-    # They become one query, which a database takes a bounded number of values in.
+    # One query takes all of them, and databases limit the number of values in a query.
     versions: (
         Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(max_length=1_000)] | None
     ) = None
@@ -600,7 +600,7 @@ class KillSpec(_BatchTask):
 
     @property
     def datasource(self) -> str:
-        """Whose segments."""
+        """The datasource of the segments."""
         return self.data_source
 
     @property
@@ -614,7 +614,7 @@ class KillSpec(_BatchTask):
 
 
 class NoopSpec(_BatchTask):
-    """A task that only sleeps: it shows that tasks are taken and run."""
+    """A task that only sleeps, to test that the cluster runs tasks."""
 
     type: Literal["noop"] = "noop"
     data_source: DatasourceName = "none"
@@ -626,7 +626,7 @@ class NoopSpec(_BatchTask):
 
     @property
     def datasource(self) -> str:
-        """Where its rows would go."""
+        """The datasource that the task names."""
         return self.data_source
 
     def lock_wishes(self) -> tuple[LockWish, ...]:
@@ -635,9 +635,9 @@ class NoopSpec(_BatchTask):
 
 
 class SqlIngestSpec(_BatchTask):
-    """A SQL `INSERT` or `REPLACE`, taken apart by who parsed the statement.
+    """A SQL `INSERT` or `REPLACE`, as the SQL parser split the statement.
 
-    `sql` is the whole statement, to be shown; `query` its rows, with a column `__time`.
+    `sql` is the whole statement, for display; `query` selects its rows, with a column `__time`.
     `overwrite` lists the intervals of a REPLACE, ``["all"]`` for all of time; an INSERT has none.
     `query` reads the first of `externs` by the name `__penstock_extern_1`, and so on.
     """
@@ -676,12 +676,12 @@ class SqlIngestSpec(_BatchTask):
 
     @property
     def datasource(self) -> str:
-        """Where its rows go."""
+        """The datasource of the rows."""
         return self.data_source
 
     @property
     def mode(self) -> IngestionMode:
-        """INSERT appends, REPLACE replaces whole intervals."""
+        """INSERT appends; REPLACE replaces whole intervals."""
         return IngestionMode.APPEND if self.overwrite is None else IngestionMode.REPLACE
 
     @property
@@ -691,20 +691,20 @@ class SqlIngestSpec(_BatchTask):
 
     @property
     def parse_errors_max(self) -> int | None:
-        """So many rows of `externs` may be unparseable; one more fails the task.
+        """Maximum number of unparseable rows of `externs`; one more fails the task.
 
-        None: any number, but not all rows of one of `externs`.
+        None means unlimited, but one of `externs` with no other rows fails the task.
         """
         return None if self.max_parse_exceptions < 0 else self.max_parse_exceptions
 
     @property
     def intervals(self) -> tuple[Interval, ...]:
-        """What a REPLACE replaces."""
+        """The intervals that a REPLACE replaces."""
         given = self.overwrite or ()
         return tuple(ETERNITY if text == "all" else Interval.parse(text) for text in given)
 
     def lock_wishes(self) -> tuple[LockWish, ...]:
-        """Return what is replaced; nothing for an INSERT, whose rows tell their time chunks."""
+        """Return the replaced intervals; nothing for an INSERT, whose rows determine the chunks."""
         return self._wishes(self.intervals)
 
 
@@ -719,8 +719,8 @@ _TYPES: Final[Mapping[str, type[BatchTaskSpec]]] = {
     "query_controller": SqlIngestSpec,
 }
 BATCH_TASK_TYPES: Final = tuple(_TYPES)
-_OF_SUPERVISORS: Final = "tasks of streams are made by supervisors: submit one of those"
-_OF_PARALLEL: Final = "submit index_parallel: one task, whose work Spark spreads"
+_OF_SUPERVISORS: Final = "supervisors create the tasks of streams: submit a supervisor"
+_OF_PARALLEL: Final = "submit index_parallel: one task, whose work Spark distributes"
 _OF_STORES: Final = "move files with the tools of the store"
 _REFUSED_TYPES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("index_kafka", "index_kinesis", "index_rabbit"), _OF_SUPERVISORS),
@@ -737,7 +737,7 @@ _REFUSED_TYPES: Final[Mapping[str, str]] = {
         _OF_PARALLEL,
     ),
     **dict.fromkeys(("archive", "move", "restore"), _OF_STORES),
-    "query_worker": "Spark spreads the work of a statement: POST it to /druid/v2/sql/task",
+    "query_worker": "Spark distributes the work of a statement: POST it to /druid/v2/sql/task",
 }
 
 
@@ -757,19 +757,19 @@ def parse_batch_task(
         raise SpecError((Mistake("type", f"is required, one of {', '.join(_TYPES)}"),))
     if not isinstance(kind, str) or kind not in _TYPES:
         if kind in get_args(StreamType):
-            text = f"{kind!r} is a supervisor's, not a batch task's: submit it as a supervisor"
+            text = f"{kind!r} is a kind of supervisor, not of batch task: submit it as a supervisor"
             raise SpecError((Mistake("type", text),))
         if isinstance(kind, str) and kind in _REFUSED_TYPES:
             text = f"{kind!r} of Druid is not supported here: {_REFUSED_TYPES[kind]}"
             raise SpecError((Mistake("type", text),))
         given, name = (repr(kind), kind) if isinstance(kind, str) else (shown(kind), "")
-        text = f"{given} is no kind of batch task{did_you_mean(name, list(_TYPES))}"
+        text = f"{given} is not a kind of batch task{did_you_mean(name, list(_TYPES))}"
         raise SpecError((Mistake("type", text),))
     return read_model(_TYPES[kind], value, names)
 
 
 def aligned(interval: Interval, granularity: Granularity) -> Interval:
-    """Return the interval, widened until it begins and ends with a time chunk, or in a gap."""
+    """Return the interval, widened until each end is at the edge of a time chunk, or in a gap."""
     start_ms, last_ms = interval.start_ms, interval.end_ms - 1
     return Interval(
         start_ms if granularity.is_gap(start_ms) else granularity.truncate(start_ms),

@@ -1,4 +1,4 @@
-"""Where a supervisor reads from and how its tasks run: ``spec.ioConfig``, ``spec.tuningConfig``."""
+"""The stream and the tasks of a supervisor: ``spec.ioConfig`` and ``spec.tuningConfig``."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ _KAFKA_TOPIC: Final = re.compile(r"[.a-zA-Z0-9_-]{1,249}")
 _Fraction = Annotated[float, Field(ge=0, le=1)]
 _REPLICAS_MAX: Final = 10
 _TIME_LAG_EVERY_MS: Final = 30_000  # Druid's offsetFetchPeriod
-# What Java holds as an int, and each number written in one way.
+# Numbers that Java holds as an int, in their one canonical form.
 _SERVER_PRIORITY: Final = re.compile(r"0|-?[1-9][0-9]{0,8}")
 
 
 def _check_server_priorities(value: object) -> object:
-    """Refuse names that are no whole numbers, each in its place."""
+    """Refuse names that are not whole numbers, each in its place."""
     if isinstance(value, dict):
         text = 'must be a whole number of up to 9 digits: the priority of replicas, such as "1"'
         names = (str(name) for name in value)
@@ -72,14 +72,14 @@ _PriorityCounts = Annotated[
 
 
 class IdleConfig(SpecModel):
-    """When a supervisor without work lets its tasks go."""
+    """When a supervisor without new messages stops its tasks."""
 
     enabled: Flag = False
     inactive_after_millis: Count = Field(default=600_000, ge=1)
 
 
 class _ScalerBounds(SpecModel):
-    """What every scaler has: whether it works, and between which numbers of groups."""
+    """Settings of every autoscaler: whether it is enabled, and the bounds of `taskCount`."""
 
     enable_task_auto_scaler: Flag = False
     task_count_min: Count = Field(ge=1, le=1000)
@@ -99,12 +99,12 @@ class _ScalerBounds(SpecModel):
 
 
 class AutoScalerConfig(_ScalerBounds):
-    """How the number of task groups follows the lag.
+    """Settings of the autoscaler that follows the lag.
 
-    Every `scale_action_period_millis` the lags of the last `lag_collection_range_millis` are looked
-    at: with a share of `trigger_scale_out_fraction_threshold` of them at or above
-    `scale_out_threshold` groups are added, with a share of `trigger_scale_in_fraction_threshold` at
-    or below `scale_in_threshold` they are taken away.
+    Every `scale_action_period_millis` it evaluates the lags of the last
+    `lag_collection_range_millis`. If at least the share `trigger_scale_out_fraction_threshold` of
+    them is at or above `scale_out_threshold`, it adds groups. If at least the share
+    `trigger_scale_in_fraction_threshold` is at or below `scale_in_threshold`, it removes groups.
     """
 
     auto_scaler_strategy: Literal["lagBased"] = "lagBased"
@@ -123,15 +123,15 @@ class AutoScalerConfig(_ScalerBounds):
 
     unsupported: ClassVar[Mapping[str, str]] = {
         "stopTaskCountRatio": "set ioConfig.stopTaskCount",
-        "lagWeight": "it belongs to costBased: set autoScalerStrategy",
-        "idleWeight": "it belongs to costBased: set autoScalerStrategy",
+        "lagWeight": "it is a field of costBased: set autoScalerStrategy",
+        "idleWeight": "it is a field of costBased: set autoScalerStrategy",
     }
 
     @model_validator(mode="after")
     def _check_together(self) -> AutoScalerConfig:
         found = self._mistakes_in_bounds()
         if self.scale_in_threshold >= self.scale_out_threshold:
-            text = "must be less than scaleOutThreshold, or tasks would come and go for ever"
+            text = "must be less than scaleOutThreshold, or groups would come and go forever"
             found.append((("scaleInThreshold",), self.scale_in_threshold, text))
         if self.lag_collection_range_millis < self.lag_collection_interval_millis:
             text = "must be at least lagCollectionIntervalMillis"
@@ -142,10 +142,10 @@ class AutoScalerConfig(_ScalerBounds):
 
 
 class CostAutoScalerConfig(_ScalerBounds):
-    """How the number of task groups follows what a lag and idle tasks cost.
+    """Settings of the autoscaler that minimizes the cost of a lag and of idle tasks.
 
-    Every `scale_action_period_millis` the number is looked for at which `lag_weight` times the time
-    to work off the lag and `idle_weight` times what idle tasks cost are least together.
+    Every `scale_action_period_millis` it chooses the number of groups with the lowest sum of
+    `lag_weight` times the time to work off the lag and `idle_weight` times the cost of idle tasks.
     """
 
     auto_scaler_strategy: Literal["costBased"]
@@ -180,10 +180,10 @@ class CostAutoScalerConfig(_ScalerBounds):
                 "triggerScaleInFractionThreshold",
                 "triggerScaleOutFractionThreshold",
             ),
-            "it belongs to lagBased: leave it out",
+            "it is a field of lagBased: leave it out",
         ),
     }
-    # How much tasks can do and how idle they are is measured, never assumed.
+    # Throughput and idle time of tasks are measured, never assumed.
     without_effect: ClassVar[Mapping[str, Ignored]] = dict.fromkeys(
         (
             "defaultProcessingRate",
@@ -199,7 +199,7 @@ class CostAutoScalerConfig(_ScalerBounds):
     def _check_together(self) -> CostAutoScalerConfig:
         found = self._mistakes_in_bounds()
         if not self.lag_weight and not self.idle_weight:
-            text = "must be more than 0, or idleWeight must be, else nothing costs anything"
+            text = "must be more than 0 unless idleWeight is: otherwise every choice costs the same"
             found.append((("lagWeight",), self.lag_weight, text))
         if found:
             raise mistakes("CostAutoScalerConfig", found)
@@ -214,7 +214,7 @@ ScalerConfig = Annotated[
 
 
 class BoundedStreamConfig(SpecModel):
-    """From where to where a supervisor reads; then it is done. By stream partition."""
+    """The range that a supervisor reads before it stops, by stream partition."""
 
     start_sequence_numbers: dict[str, Annotated[Count, Field(ge=0)]] = Field(min_length=1)
     end_sequence_numbers: dict[str, Annotated[Count, Field(ge=0)]] = Field(min_length=1)
@@ -225,7 +225,7 @@ class BoundedStreamConfig(SpecModel):
         starts, ends = self.start_sequence_numbers, self.end_sequence_numbers
         for name in sorted(starts.keys() ^ ends.keys()):
             other = "endSequenceNumbers" if name in starts else "startSequenceNumbers"
-            found.append(((other,), None, f"stream partition {name!r} has a number in one of them"))
+            found.append(((other,), None, f"stream partition {name!r} is in only one of the two"))
         for name in sorted(starts.keys() & ends.keys()):
             if starts[name] > ends[name]:
                 text = f"stream partition {name!r} ends before its start, {starts[name]}"
@@ -236,9 +236,9 @@ class BoundedStreamConfig(SpecModel):
 
 
 class IoConfig(SpecModel):
-    """Where from, with how many tasks, and for how long each reads.
+    """The stream, the number of tasks, and the time for which each task reads.
 
-    A `kafka` spec without `consumerProperties` reads a topic of Penstock's own.
+    A `kafka` spec without `consumerProperties` reads a topic of Penstock.
     """
 
     type: StreamType = "penstock"
@@ -263,14 +263,14 @@ class IoConfig(SpecModel):
     idle_config: IdleConfig | None = None
     auto_scaler_config: ScalerConfig | None = None
     bounded_stream_config: BoundedStreamConfig | None = None
-    # Left out while it is not set: supervisors of before are then as they were.
+    # Left out if not set, so that the form of existing supervisors does not change.
     emit_time_lag_metrics: Flag = Field(default=False, exclude_if=lambda value: value is False)
 
     unsupported: ClassVar[Mapping[str, str]] = {
         "lagAggregator": "set autoScalerConfig.lagAggregate",
         "skipOffsetGaps": "set tuningConfig.resetOffsetAutomatically",
         "stopTaskCountRatio": "set stopTaskCount",
-        "topicPattern": "make a supervisor with topic for each of them",
+        "topicPattern": "create one supervisor for each topic",
     }
     nothing_said: ClassVar[Mapping[str, object]] = {
         "lagAggregator": {"type": "default"},
@@ -293,14 +293,14 @@ class IoConfig(SpecModel):
             self.late_message_rejection_period is not None
             and self.late_message_rejection_start_date_time is not None
         ):
-            text = "give this or lateMessageRejectionPeriod, not both"
+            text = "conflicts with lateMessageRejectionPeriod: set only one of them"
             value = self.late_message_rejection_start_date_time
             found.append((("lateMessageRejectionStartDateTime",), value, text))
         if self.source == "topic" and self.dead_letter_topic == self.topic:
-            text = "must be another topic, or bad messages would come round again for ever"
+            text = "must be another topic: otherwise bad messages would be read again forever"
             found.append((("deadLetterTopic",), self.dead_letter_topic, text))
         if self.bounded_stream_config is not None and self.scaler is not None:
-            text = "a bounded stream keeps its tasks: leave out one of the two"
+            text = "a bounded stream has a fixed number of tasks: leave out one of the two"
             found.append((("autoScalerConfig",), None, text))
         found += self._mistakes_in_priorities()
         if found:
@@ -309,7 +309,7 @@ class IoConfig(SpecModel):
 
     @model_validator(mode="after")
     def _count_replicas(self) -> IoConfig:
-        """Priorities of replicas say how many there are."""
+        """Set or check the number of replicas by the priorities of replicas."""
         if self.server_priority_to_replicas is None:
             return self
         count = sum(self.server_priority_to_replicas.values())
@@ -321,10 +321,10 @@ class IoConfig(SpecModel):
             return []
         total = sum(counts.values())
         if not 1 <= total <= _REPLICAS_MAX:
-            text = f"comes to {total} replicas in all, which must be 1 to {_REPLICAS_MAX}"
+            text = f"specifies {total} replicas in all, which must be 1 to {_REPLICAS_MAX}"
             return [(("serverPriorityToReplicas",), None, text)]
         if "replicas" in self.model_fields_set and self.replicas != total:
-            text = f"is {self.replicas}, and serverPriorityToReplicas comes to {total} in all:"
+            text = f"is {self.replicas}, but serverPriorityToReplicas specifies {total} in all:"
             return [(("replicas",), self.replicas, f"{text} leave replicas out")]
         return []
 
@@ -345,7 +345,7 @@ class IoConfig(SpecModel):
             if value is not None and name not in allowed:
                 text = f"has no meaning for {self.type}: leave it out"
                 if self.type == "kafka":
-                    text = "needs consumerProperties too: topics of Penstock's own have plain names"
+                    text = "is a field of folder: leave it out, or set the type folder"
                 found.append(((name,), str(value), text))
         if self.source == "folder":
             if self.base_dir is None:
@@ -371,8 +371,8 @@ class IoConfig(SpecModel):
         if not isinstance(format_, KafkaFormat):
             return [(("inputFormat", *at), v, why) for at, v, why in mistakes_in_message(format_)]
         if self.source != "folder":
-            return []  # The format has checked those that it names.
-        text = "lines of files have no keys, headers or times: give the format of the line itself"
+            return []  # The format validates its own fields.
+        text = "lines of files have no keys, headers or times: set the format of the line itself"
         return [(("inputFormat", "type"), format_.type, text)]
 
     def _mistake_in_topic(self) -> str:
@@ -381,11 +381,11 @@ class IoConfig(SpecModel):
         if _KAFKA_TOPIC.fullmatch(self.topic) and self.topic not in {".", ".."}:
             return ""
         rule = "1 to 249 letters, digits, dots, underscores or hyphens"
-        return f"{self.topic!r} cannot be a topic: {rule}"
+        return f"invalid topic name {self.topic!r}: use {rule}"
 
     @property
     def source(self) -> Literal["topic", "kafka", "folder"]:
-        """What is read: a topic of Penstock's own, Kafka, or a folder of growing files."""
+        """The kind of stream: a topic of Penstock, Kafka, or a folder of growing files."""
         if self.type == "folder":
             return "folder"
         has_servers = self.consumer_properties is not None
@@ -393,12 +393,12 @@ class IoConfig(SpecModel):
 
     @property
     def record_format(self) -> KafkaFormat | None:
-        """What of a record but its value becomes columns; None: nothing does."""
+        """The format if other parts of a record than its value become columns; None otherwise."""
         return self.input_format if isinstance(self.input_format, KafkaFormat) else None
 
     @property
     def delimited(self) -> CsvFormat | TsvFormat | None:
-        """How messages, or values of records, are written as delimited text; None: as JSON."""
+        """The format of messages, or values of records, as delimited text; None for JSON."""
         format_: StreamFormat = self.input_format
         if isinstance(format_, KafkaFormat):
             format_ = format_.value_format
@@ -406,12 +406,12 @@ class IoConfig(SpecModel):
 
     @property
     def stream(self) -> str:
-        """The name of what is read, for people: topic, or folder."""
+        """The name of the stream for people: topic, or folder."""
         return self.topic or self.base_dir or ""
 
     @property
     def server_priorities(self) -> tuple[int, ...]:
-        """The priority of each replica of a group, the highest first; 0 where nothing is said."""
+        """The priority of each replica of a group, the highest first; 0 if not specified."""
         counts = self.server_priority_to_replicas
         if counts is None:
             return (0,) * self.replicas
@@ -419,35 +419,35 @@ class IoConfig(SpecModel):
 
     @property
     def dead_letters(self) -> str:
-        """The topic that takes the messages that cannot be parsed."""
+        """The topic for messages that cannot be parsed."""
         if self.dead_letter_topic is not None:
             return self.dead_letter_topic
-        # Names of other streams may hold what ours may not.
+        # Names of other streams may contain characters that topic names may not.
         name = re.sub(r"[^.a-zA-Z0-9_-]+", "_", self.stream)
         return name[: 64 - len(_DEAD_LETTER_SUFFIX)] + _DEAD_LETTER_SUFFIX
 
     @property
     def scaler(self) -> AutoScalerConfig | CostAutoScalerConfig | None:
-        """How the number of groups follows what there is to do, if it does."""
+        """The autoscaler, if one is enabled."""
         config = self.auto_scaler_config
         return config if config is not None and config.enable_task_auto_scaler else None
 
     @property
     def first_task_count(self) -> int:
-        """How many groups there are at first: what the scaler says, else `taskCount`."""
+        """The initial number of groups: of the autoscaler, otherwise `taskCount`."""
         if self.scaler is None:
             return self.task_count
         return self.scaler.task_count_start or self.scaler.task_count_min
 
     @property
     def inactive_after_ms(self) -> int | None:
-        """So long without a new message makes the supervisor idle; None: nothing does."""
+        """Time without a new message after which the supervisor is idle; None for never."""
         config = self.idle_config
         return config.inactive_after_millis if config is not None and config.enabled else None
 
 
 class TuningConfig(SpecModel):
-    """How large segments and batches become, and how many bad messages are borne."""
+    """The size of segments and batches, and how many unparseable messages are tolerated."""
 
     type: StreamType = "penstock"
     max_rows_per_segment: Count = Field(default=5_000_000, ge=1)
@@ -459,15 +459,15 @@ class TuningConfig(SpecModel):
     max_parse_exceptions: Count | None = Field(default=None, ge=0)
     max_saved_parse_exceptions: Count = Field(default=0, ge=0, le=10_000)
     repartition_transition_duration: DurationMs = 120_000
-    # Known by what changes nothing alone, and so never kept: names of tasks follow from the rest.
+    # An ignored field, so it is never stored: names of tasks are derived from the other fields.
     intermediate_handoff_period: CappedDurationMs | None = Field(default=None, exclude=True)
-    # Left out while it is not set, for the same reason.
+    # Left out if not set, for the same reason.
     release_locks_on_handoff: Flag = Field(default=False, exclude_if=lambda value: value is False)
     skip_sequence_number_availability_check: Flag = Field(
         default=False, exclude_if=lambda value: value is False
     )
     log_parse_exceptions: Flag = Field(default=False, exclude_if=lambda value: value is False)
-    # Of the supervisor alone: others make no other tasks.
+    # Only the supervisor uses it: it does not change the tasks.
     offset_fetch_period: PositiveDurationMs | None = Field(
         default=None, exclude_if=lambda value: value is None
     )
@@ -489,7 +489,7 @@ class TuningConfig(SpecModel):
     def _check_together(self) -> TuningConfig:
         found: Found = []
         if self.report_parse_exceptions and self.max_parse_exceptions:
-            text = "reportParseExceptions allows none: leave one of the two out"
+            text = "reportParseExceptions tolerates none: leave one of the two out"
             found.append((("maxParseExceptions",), self.max_parse_exceptions, text))
         if found:
             raise mistakes("TuningConfig", found)
@@ -497,15 +497,15 @@ class TuningConfig(SpecModel):
 
     @property
     def time_lag_every_ms(self) -> int:
-        """How often the lag in time is found out, which costs reads of the stream."""
+        """Time between two measurements of the lag in time, which read the stream."""
         return self.offset_fetch_period or _TIME_LAG_EVERY_MS
 
     @property
     def waits_for_messages(self) -> bool:
-        """Whether a task waits for messages that are not there, which else are not begun at."""
+        """Whether a task waits for missing messages; otherwise it does not start at them."""
         return self.skip_sequence_number_availability_check and not self.reset_offset_automatically
 
     @property
     def parse_errors_max(self) -> int | None:
-        """So many messages may be unparseable; one more fails the task. None: any number."""
+        """Maximum number of unparseable messages; one more fails the task. None for unlimited."""
         return 0 if self.report_parse_exceptions else self.max_parse_exceptions

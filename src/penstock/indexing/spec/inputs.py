@@ -1,9 +1,9 @@
-"""Where a batch task reads from and how that is written: ``inputSource`` and ``inputFormat``.
+"""The input of a batch task and its format: ``inputSource`` and ``inputFormat``.
 
-Both with the types of their columns are a table that a statement reads: `ExternTable`.
+Together with the types of their columns they form a table that a statement reads: `ExternTable`.
 
-Owns the shapes alone; nothing here opens a file or a connection. What may be read at all (folders,
-hosts, sizes) is for the engine to hold, which knows where it runs.
+Owns only the form of specs: nothing here opens a file or a connection. The engine enforces limits
+on what may be read (folders, hosts, sizes), because they depend on where it runs.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _SCHEMES: Final[Mapping[str, tuple[str, ...]]] = {
 _BUCKETS: Final = {"s3": "s3", "google": "gs", "azure": "az"}
 EXTERN_PREFIX: Final = f"{OWN_PREFIX}extern_"
 _EXTERN_COLUMNS_MAX: Final = 10_000
-_SYSTEM_FIELDS: Final = {"systemFields": "the columns come from the rows alone: leave it out"}
+_SYSTEM_FIELDS: Final = {"systemFields": "only rows supply columns: leave it out"}
 
 
 class LocalInput(SpecModel):
-    """Files that every worker sees: a folder with a pattern of names, or a list, or both."""
+    """Files that every worker can read: a folder with a pattern of names, or a list, or both."""
 
     type: Literal["local"] = "local"
     base_dir: str | None = Field(default=None, min_length=1)
@@ -55,15 +55,15 @@ class LocalInput(SpecModel):
     @model_validator(mode="after")
     def _check_together(self) -> LocalInput:
         if self.base_dir is None and not self.files:
-            raise mistakes("LocalInput", [(("baseDir",), None, "give this with filter, or files")])
+            raise mistakes("LocalInput", [(("baseDir",), None, "set this with filter, or files")])
         if self.base_dir is not None and self.filter is None:
-            text = 'name the files of baseDir, such as "*.json"'
+            text = 'specify the file names in baseDir, such as "*.json"'
             raise mistakes("LocalInput", [(("filter",), None, text)])
         if self.base_dir is None and self.filter is not None:
-            text = "has a meaning only with baseDir: leave it out"
+            text = "requires baseDir: set it, or leave this out"
             raise mistakes("LocalInput", [(("filter",), self.filter, text)])
-        # Tasks and Spark's workers have folders of their own: each would look elsewhere.
-        text = "is a relative path, and tasks run in folders of their own: write it from / on"
+        # Tasks and Spark's workers have different folders, so each would resolve it differently.
+        text = "is a relative path, but each task runs in its own folder: use an absolute path"
         relative: Found = [
             (place, path, text)
             for place, path in (
@@ -102,8 +102,8 @@ class HttpInput(SpecModel):
             if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name) or re.search(
                 r"[\x00-\x08\x0a-\x1f\x7f]", text
             ):
-                begin = re.split(r"[^\w-]", name, maxsplit=1)[0]  # behind it its text may stand
-                raise mistake(f"{begin!r} is no header of HTTP: no control characters nor spaces")
+                begin = re.split(r"[^\w-]", name, maxsplit=1)[0]  # its text may follow
+                raise mistake(f"invalid HTTP header {begin!r}: no control characters nor spaces")
             if text == MASK:
                 raise mistake(f"{name!r} {HEADER_MASK_MEND}")
         return value
@@ -140,9 +140,9 @@ class ObjectPath(SpecModel):
 
 
 class StoredInput(SpecModel):
-    """Files of an object store or a distributed file system: named one by one, or by prefixes.
+    """Files of an object store or a distributed file system: listed, or selected by prefixes.
 
-    `fsspec` takes URLs of any scheme that the installed file systems know.
+    `fsspec` takes URLs of any scheme that the installed file systems support.
     """
 
     type: Literal["s3", "google", "azure", "hdfs", "fsspec"]
@@ -155,7 +155,7 @@ class StoredInput(SpecModel):
     object_glob: str | None = Field(default=None, min_length=1)
 
     unsupported: ClassVar[Mapping[str, str]] = _SYSTEM_FIELDS | {
-        "properties": "set the keys where tasks run: a spec holds no secrets",
+        "properties": "set the keys where tasks run: a spec must not contain secrets",
         "endpointConfig": "set the end point where tasks run",
         "proxyConfig": "set the proxy where tasks run",
         "clientConfig": "set the client where tasks run",
@@ -166,7 +166,7 @@ class StoredInput(SpecModel):
         given = [n for n in ("uris", "prefixes", "objects", "paths") if getattr(self, n)]
         found: Found = []
         if len(given) != 1:
-            text = "give exactly one of uris, prefixes, objects and paths"
+            text = "set exactly one of uris, prefixes, objects and paths"
             found.append(((given[1] if given else "uris",), given, text))
         for field in ("uris", "prefixes", "paths"):
             for number, url in enumerate(getattr(self, field)):
@@ -181,16 +181,16 @@ class StoredInput(SpecModel):
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """The URLs that are named; with `prefixes` each stands for all that begins with it."""
+        """The listed URLs; with `prefixes`, each stands for all URLs that begin with it."""
         objects = (f"{_BUCKETS[self.type]}://{o.bucket}/{o.path}" for o in self.objects)
         return (*self.uris, *self.prefixes, *self.paths, *objects)
 
 
 class DruidInput(SpecModel):
-    """Visible rows of a datasource of ours, in an interval or of segments named one by one.
+    """Visible rows of a datasource of this cluster, in an interval or in listed segments.
 
-    Rows that `filter` does not hold for are left out. `dimensions` and `metrics` list the columns
-    to read; without one of the lists all of its kind are read.
+    Rows that do not match `filter` are left out. `dimensions` and `metrics` list the columns to
+    read; without a list all columns of its kind are read.
     """
 
     type: Literal["druid"] = "druid"
@@ -204,7 +204,7 @@ class DruidInput(SpecModel):
     @field_validator("segments", mode="before")
     @classmethod
     def _take_ids(cls, value: object) -> object:
-        """Druid writes `{segmentId, intervals}`; the parts follow from the id."""
+        """Accept Druid's `{segmentId, intervals}`; the parts are derived from the id."""
         if not isinstance(value, list):
             return value
         return [
@@ -215,13 +215,13 @@ class DruidInput(SpecModel):
     @model_validator(mode="after")
     def _check_together(self) -> DruidInput:
         if (self.interval is None) == (not self.segments):
-            text = "give either this or segments"
+            text = "set either this or segments"
             raise mistakes("DruidInput", [(("interval",), self.interval, text)])
         return self
 
     @property
     def time(self) -> Interval | None:
-        """The interval to read, or None: that of the segments."""
+        """The interval to read; None for that of the segments."""
         return None if self.interval is None else Interval.parse(self.interval)
 
 
@@ -250,8 +250,8 @@ class CombiningInput(SpecModel):
                 continue
             for name in ("filter", "dimensions", "metrics"):
                 if getattr(one, name) is not None:
-                    text = "is for a source that stands alone: read this one in a task of its own"
-                    # The tag of the union comes before its field, as in pydantic's own places.
+                    text = "cannot be combined with other sources: read it in a task of its own"
+                    # pydantic also puts the tag of the union before its field.
                     found.append((("delegates", number, "druid", name), None, text))
         if found:
             raise mistakes("CombiningInput", found)
@@ -271,18 +271,18 @@ InputSource = Annotated[
 ]
 
 
-# What Druid makes of nested values when it is not told, which says nothing.
+# Druid's default for nested values, which has no effect.
 _FLAT: Final[Mapping[str, object]] = {"useFieldDiscovery": True, "fields": []}
 
 
 class JsonFormat(SpecModel):
-    """One JSON object a row, in lines or one after the other."""
+    """One JSON object per row, on lines of their own or one after the other."""
 
     type: Literal["json"] = "json"
     assume_newline_delimited: Flag = False
 
     unsupported: ClassVar[Mapping[str, str]] = {
-        "flattenSpec": "nested values are kept as JSON text: take them apart with a transform",
+        "flattenSpec": "nested values are kept as JSON text: extract parts with a transform",
         "featureSpec": "leave it out",
     }
     nothing_said: ClassVar[Mapping[str, object]] = {"flattenSpec": _FLAT, "featureSpec": {}}
@@ -292,13 +292,13 @@ class JsonFormat(SpecModel):
 
 
 _DELIMITED_TEXT: Final[Mapping[str, str]] = {
-    "hasHeaderRow": "its name is findColumnsFromHeader now",
-    "tryParseNumbers": "give dimensions their types",
+    "hasHeaderRow": "it is now called findColumnsFromHeader",
+    "tryParseNumbers": "set the types of dimensions",
 }
 
 
 class CsvFormat(SpecModel):
-    """Lines of values with commas between them."""
+    """Lines of values separated by commas."""
 
     type: Literal["csv"] = "csv"
     columns: tuple[str, ...] = ()
@@ -308,7 +308,7 @@ class CsvFormat(SpecModel):
 
     unsupported: ClassVar[Mapping[str, str]] = {
         **_DELIMITED_TEXT,
-        "delimiter": "values stand between commas; the type tsv takes another delimiter",
+        "delimiter": "csv values are separated by commas; use the type tsv for another delimiter",
     }
     nothing_said: ClassVar[Mapping[str, object]] = {"tryParseNumbers": False}
 
@@ -320,7 +320,7 @@ class CsvFormat(SpecModel):
 
     @property
     def separator(self) -> str:
-        """What stands between values."""
+        """The separator of values."""
         return ","
 
     @property
@@ -330,7 +330,7 @@ class CsvFormat(SpecModel):
 
 
 class TsvFormat(SpecModel):
-    """Lines of values with a delimiter between them, tabs unless told."""
+    """Lines of values separated by a delimiter, tabs by default."""
 
     type: Literal["tsv"] = "tsv"
     columns: tuple[str, ...] = ()
@@ -350,7 +350,7 @@ class TsvFormat(SpecModel):
 
     @property
     def separator(self) -> str:
-        """What stands between values."""
+        """The separator of values."""
         return self.delimiter
 
     @property
@@ -366,7 +366,7 @@ class ParquetFormat(SpecModel):
     binary_as_string: Flag = False
 
     unsupported: ClassVar[Mapping[str, str]] = {
-        "flattenSpec": "nested values are kept as JSON text: take them apart with a transform"
+        "flattenSpec": "nested values are kept as JSON text: extract parts with a transform"
     }
     nothing_said: ClassVar[Mapping[str, object]] = {"flattenSpec": _FLAT}
 
@@ -389,7 +389,7 @@ class AvroFormat(SpecModel):
 
     unsupported: ClassVar[Mapping[str, str]] = {
         **ParquetFormat.unsupported,
-        "schema": "the files' own schemas are used",
+        "schema": "the schemas in the files are used",
         "extractUnionsByType": "leave it out",
     }
     nothing_said: ClassVar[Mapping[str, object]] = {
@@ -399,12 +399,12 @@ class AvroFormat(SpecModel):
 
 
 REFUSED_FORMATS: Final[Mapping[str, str]] = {
-    "kafka": "give the format of the value: only a stream's records have keys and headers",
+    "kafka": "set the format of the value: only records of a stream have keys and headers",
     "avro_stream": "write messages as JSON",
     "protobuf": "write rows as JSON",
     "thrift": "write rows as JSON",
-    "regex": "read the lines as tsv and take them apart with a transform",
-    "javascript": "no spec runs code: take rows apart with transforms",
+    "regex": "read the lines as tsv and split them with a transform",
+    "javascript": "specs cannot run code: split rows with transforms",
     "lines": "read them as tsv with one column",
     "sequence": "write rows as JSON or Parquet",
 }
@@ -417,7 +417,7 @@ InputFormat = Annotated[
 
 
 DelimitedFormat = Annotated[CsvFormat | TsvFormat, Field(discriminator="type")]
-"""Lines of values, whatever stands between them."""
+"""Lines of values with any separator."""
 
 
 def _folded(value: object) -> object:
@@ -437,7 +437,7 @@ ExternType = Literal[
 
 
 class ExternColumn(SpecModel):
-    """One column of files that a statement reads, and what its values are read as."""
+    """One column of files that a statement reads, and the type of its values."""
 
     name: str = Field(min_length=1)
     type: Annotated[ExternType, BeforeValidator(_folded)]
@@ -446,7 +446,7 @@ class ExternColumn(SpecModel):
 class ExternTable(SpecModel):
     """Files that a statement reads as a table of these columns: `TABLE(EXTERN(…))`.
 
-    A database's rows are such a table, too; `inputFormat` is left out then.
+    Rows of a database are such a table, too; `inputFormat` is left out then.
     """
 
     input_source: InputSource
@@ -469,7 +469,7 @@ class ExternTable(SpecModel):
         for number, column in enumerate(value):
             folded = column.name.lower()
             if folded in seen:
-                text = f"the column {seen[folded]!r} is there already, and SQL folds case"
+                text = f"duplicate column {seen[folded]!r}: SQL ignores case"
                 found.append(((number, "name"), column.name, text))
             seen.setdefault(folded, column.name)
         if found:
@@ -484,35 +484,35 @@ class ExternTable(SpecModel):
 
 
 def wrong_format(source: InputSource, given: InputFormat | None) -> str | None:
-    """Return what is wrong with the format of a source, which must be there or must not."""
+    """Return the mistake in the format of a source that requires one, or takes none."""
     if any(not isinstance(one, DruidInput | DatabaseInput) for one in input_sources(source)):
-        return "is required: say how the rows are written" if given is None else None
+        return "is required: specify the format of the rows" if given is None else None
     if given is None:
         return None
-    return "leave it out: rows of datasources and of databases have their types"
+    return "leave it out: rows of datasources and of databases have types"
 
 
 def extern_name(number: int) -> str:
-    """Return the name by which a query reads one of its statement's external tables."""
+    """Return the name by which a query reads an external table of its statement."""
     return f"{EXTERN_PREFIX}{number}"
 
 
 def input_sources(source: InputSource) -> tuple[SingleInput, ...]:
-    """Return the inputs that a source is made of, one unless it combines."""
+    """Return the inputs of a source: several if it combines them, otherwise itself."""
     return source.delegates if isinstance(source, CombiningInput) else (source,)
 
 
 def _check_columns(columns: tuple[str, ...], *, header: bool) -> None:
     found: Found = []
     if not columns and not header:
-        text = "name the columns, or set findColumnsFromHeader"
+        text = "list the columns, or set findColumnsFromHeader"
         found.append((("columns",), None, text))
     seen: set[str] = set()
     for number, name in enumerate(columns):
         if not name:
             found.append((("columns", number), name, "must not be empty"))
         elif name in seen:
-            found.append((("columns", number), name, f"the column {name!r} is there already"))
+            found.append((("columns", number), name, f"duplicate column {name!r}: rename it"))
         seen.add(name)
     if found:
         raise mistakes("columns", found)
@@ -520,7 +520,7 @@ def _check_columns(columns: tuple[str, ...], *, header: bool) -> None:
 
 def _check_delimiters(separator: str, of_lists: str | None) -> None:
     if of_lists == separator:
-        text = "must be another one than between columns"
+        text = "must differ from the delimiter of columns"
         raise mistakes("delimiters", [(("listDelimiter",), of_lists, text)])
 
 
@@ -530,22 +530,22 @@ def _check_url(url: str, schemes: tuple[str, ...], number: int) -> None:
 
 
 def _mistake_in_url(url: str, schemes: tuple[str, ...]) -> str | None:
-    """Return what is wrong with a URL; with no schemes given any will do."""
+    """Return the mistake in a URL; without schemes any scheme is allowed."""
     if MASK in url:
         return URL_MASK_MEND
     try:
         parts = urlsplit(url)
         _ = parts.port
-    except ValueError:  # It tells what stands for a port: that may be a password.
-        return "is no URL: its port must be a number, and its host a name"
+    except ValueError:  # Its text contains the alleged port, which may be a password.
+        return "is not a URL: its port must be a number, and its host a name"
     url = masked_url(url)
     if not parts.scheme or "://" not in url:
         wanted = schemes[0] if schemes else "scheme"
-        return f"{url!r} is no URL: write {wanted}://…"
+        return f"invalid URL {url!r}: write {wanted}://…"
     if schemes and parts.scheme not in schemes:
         return f"{url!r} has the scheme {parts.scheme}: it must be {' or '.join(schemes)}"
     if parts.password is not None:
-        return "must hold no password: it would be shown wherever the spec is"
+        return "must not contain a password: it would be shown wherever the spec is"
     if schemes[:1] == ("http",) and not parts.hostname:
-        return f"{url!r} names no host"
+        return f"{url!r} has no host: add one"
     return None

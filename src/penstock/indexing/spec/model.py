@@ -1,8 +1,8 @@
-"""What the models of a spec have in common: Druid's JSON names, nothing passed over in silence.
+"""Base of the models of specs: Druid's JSON names, and no field ignored silently.
 
-A field that no model knows is a mistake. A field of Druid that is not supported yet says so, and
-one that has no meaning here (it tunes memory that we do not have) is accepted without effect; both
-are listed in the model, so that the reference page can print them.
+An unknown field is a mistake. A field of Druid that is not supported is refused with a remedy. A
+field that does not apply here (such as one that tunes a JVM's memory) is accepted without effect.
+The models list both, so that the reference page can print them.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ Found = list[tuple[tuple[str | int, ...], object, str]]
 
 
 class Ignored(Enum):
-    """What the values are of a field that changes nothing.
+    """Types of values of fields without effect.
 
-    A mistyped one is a slip, or was meant for another field, and nothing else would ever show it.
+    A value of the wrong type is a mistake, perhaps meant for another field, and no other check
+    would report it.
     """
 
     NUMBER = "must be a whole number"
@@ -54,27 +55,27 @@ class SpecModel(BaseModel):
     )
 
     unsupported: ClassVar[Mapping[str, str]] = {}
-    """Fields of Druid that we refuse unless they are empty, each with what to do instead."""
+    """Unsupported fields of Druid, refused unless they are empty, each with the remedy."""
 
     nothing_said: ClassVar[Mapping[str, object]] = {}
-    """Of fields that we refuse: what Druid writes there when nothing is said."""
+    """The values of unsupported fields that Druid writes by default."""
 
     repeated: ClassVar[Mapping[str, str]] = {}
-    """Fields of Druid that say what another one says: it may stand for it, or be the same."""
+    """Fields of Druid that repeat another field: a copy may replace it, or must be equal."""
 
     without_effect: ClassVar[Mapping[str, Ignored]] = {}
-    """Fields of Druid that may be there and change nothing; a mistyped one is told."""
+    """Fields of Druid that are accepted without effect; a value of the wrong type is refused."""
 
     kind_field: ClassVar[str] = "type"
-    """The field by which one of several models is chosen, where the model is one of several."""
+    """The field that selects the model, if the model is one of a union."""
 
     @model_validator(mode="before")
     @classmethod
     def _drop_what_says_nothing(cls, data: object) -> object:
-        """Drop fields without effect, and what Druid writes where nothing is said.
+        """Drop fields without effect, and the defaults that Druid writes.
 
-        That are nulls where they stand for the default, and what we refuse if it is empty: a spec
-        that Druid gives out names every field.
+        These are nulls where null is the default, and empty unsupported fields: a spec that Druid
+        returns names every field.
         """
         if not isinstance(data, dict):
             return data
@@ -107,7 +108,7 @@ class SpecModel(BaseModel):
             if kept.setdefault(other, value) is None:
                 kept[other] = value
             if kept[other] != value:
-                text = f"says otherwise than {other}: what is meant goes into {other} alone"
+                text = f"contradicts {other}: set only {other}"
                 found.append(((name,), value, text))
         if found:
             raise mistakes(cls.__name__, found)
@@ -123,14 +124,14 @@ class SpecModel(BaseModel):
 
 
 def mistake(message: str) -> PydanticCustomError:
-    """Return an error of a field's validator; the place is added by pydantic."""
-    # Braces would be read as the place of a value.
+    """Return an error for a field's validator; pydantic adds the place."""
+    # Braces would be taken for the placeholder of a value.
     return PydanticCustomError("spec", "{message}", {"message": message})
 
 
 @contextmanager
 def as_mistake() -> Iterator[None]:
-    """Turn what a reader of text refuses into an error of a field's validator."""
+    """Convert the errors of parsers into an error of a field's validator."""
     try:
         yield
     except InvalidRequest as error:
@@ -138,7 +139,7 @@ def as_mistake() -> Iterator[None]:
 
 
 def mistakes(title: str, found: Found) -> ValidationError:
-    """Return several errors of one model, named for pydantic."""
+    """Return several errors of one model, in pydantic's form."""
     return ValidationError.from_exception_data(
         title,
         [InitErrorDetails(type=mistake(text), loc=loc, input=value) for loc, value, text in found],
@@ -148,11 +149,11 @@ def mistakes(title: str, found: Found) -> ValidationError:
 def refusing(
     types: Mapping[str, str], *, default: str | None = None, field: str = "type"
 ) -> BeforeValidator:
-    """Return a validator for a union by `type`: kinds that Druid has and we do not say the mend.
+    """Return a validator for a union by `type` that refuses Druid's other types with a remedy.
 
     Args:
-        types: Each refused type, with what to do instead.
-        default: The type of an object that names none; without it, that is a mistake.
+        types: Each refused type, with its remedy.
+        default: The type of an object without one; if not given, a missing type is a mistake.
         field: The field that names the type.
     """
 
@@ -174,7 +175,7 @@ def _fits(kind: Ignored, value: object) -> bool:
             return True
         case Ignored.NUMBER:
             return _is_number(value)
-        case Ignored.FLAG:  # Druid takes numbers and flags as text, too.
+        case Ignored.FLAG:  # Druid accepts numbers and flags as text, too.
             return str(value).lower() in {"true", "false", "0", "1"}
         case Ignored.DURATION:
             return _is_duration(value)

@@ -1,19 +1,19 @@
-"""The folder of a task: what it keeps across a kill, and in which order it becomes durable.
+"""The folder of a task: the files that survive a crash, and the order in which they are synced.
 
-    task.json        what the task is; written by the worker before it says yes
+    task.json        the spec; the worker writes it before it accepts the task
     lock             held by the one process that works here
-    location.json    where the running peon answers
+    location.json    address of the running peon
     sequences.json   sequences and their agreed ends
-    commit.json      what is persisted: files, offsets, counts, dead letters sent
-    status.json      how the task ended
-    starts.json      how often a process began to work here
-    persist/, bad/, merge/   folders of one try each, named by the start and a number of it
+    commit.json      persisted work: files, offsets, counts, dead letters sent
+    status.json      result of the task
+    starts.json      how many processes have started here
+    persist/, bad/, merge/   folders of one attempt each, named by the start and a number
 
-No name of a data file is used twice: a query may still read what was there under it. Every JSON
-file is replaced atomically, and names files by their paths from here, so that the folder may be
-moved. A data file is fsynced, and the folders that hold its name, before
-``commit.json`` names it: so what that names is there, and what it does not name is litter of a try
-that was cut. Owns no decision on what is read or published.
+Names of data files are never reused: a query may still read the old file. Every JSON file is
+replaced atomically, and refers to files by relative paths, so that the folder may be moved. A data
+file and the folders that hold its name are fsynced before ``commit.json`` names it. So a file that
+it names exists, and a file that it does not name is left over from an interrupted attempt. Does not
+decide what is read or published.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _STARTS: Final = "starts.json"
 _DATA_FOLDERS: Final = ("persist", "bad", "merge")
-# The end of a data file's path, wherever its task's folder was when the path was written down.
+# The end of a data file's path, relative to the folder of any task.
 _DATA_FILE: Final = re.compile(
     rf"(?:.*/)?((?:{'|'.join(_DATA_FOLDERS)})/\d+-\d+(?:/.*)?)", re.DOTALL
 )
@@ -46,7 +46,7 @@ class TaskFolder:
     """One task's folder. One process at a time, which holds the lock.
 
     Args:
-        path: The folder; it is made if it is not there.
+        path: The folder; it is created if it does not exist.
         fs: The file system.
     """
 
@@ -58,7 +58,7 @@ class TaskFolder:
         fs.mkdir(path)
 
     def lock(self) -> FolderLock:
-        """Claim the folder for this process.
+        """Lock the folder for this process.
 
         Raises:
             Conflict: Another process works in it.
@@ -66,10 +66,10 @@ class TaskFolder:
         return self._fs.lock_folder(self.path)
 
     def read_json(self, name: str) -> dict[str, object] | None:
-        """Return the content of a JSON file of the folder, None if it is not there.
+        """Return the content of a JSON file of the folder, None if it does not exist.
 
         Raises:
-            CorruptData: It is no JSON object.
+            CorruptData: It is not a JSON object.
         """
         path = f"{self.path}/{name}"
         try:
@@ -97,7 +97,7 @@ class TaskFolder:
         self.write_json("sequences.json", sequences.to_json())
 
     def restore_sequences(self) -> Sequences | None:
-        """Return the sequences as they were last written, None at the first start.
+        """Return the last written sequences, None at the first start.
 
         Raises:
             CorruptData: The file is damaged. It was written atomically, so this is a broken disk.
@@ -107,11 +107,11 @@ class TaskFolder:
         return None if value is None else Sequences.from_json(value, source=source)
 
     def restore_commit(self, sequences: Container[str]) -> Commit | None:
-        """Return the newest commit all of whose files are there, None if there is none.
+        """Return the newest commit whose files all exist, None if there is none.
 
-        Persists of other sequences than the given were published. From the first persist with a
-        missing or cut file on, persists are dropped: they are read again. Files that are not named
-        then are deleted.
+        Persists of other sequences than the given ones were published. All persists from the first
+        with a missing or truncated file on are dropped: their messages are read again. Files that
+        no remaining persist names are deleted.
 
         Raises:
             CorruptData: A JSON file itself is damaged. It was written atomically, so this is a
@@ -141,7 +141,7 @@ class TaskFolder:
     def new_folder(self, kind: str) -> str:
         """Return the path of a folder that was never used: ``persist``, ``bad`` or ``merge``.
 
-        Call `restore_commit` first, once in a process: it counts the starts. Any thread may call.
+        Call `restore_commit` first, once per process: it counts the starts. Any thread may call.
         """
         self._fs.mkdir(f"{self.path}/{kind}")
         return f"{self.path}/{kind}/{self._start}-{next(self._numbers)}"
@@ -160,13 +160,13 @@ class TaskFolder:
                 if len(str(parent)) < len(self.path):
                     break
                 folders.add(str(parent))
-        # The deepest first: a name is durable before the name of what holds it.
+        # The deepest first: a name is durable before the name of its parent.
         for folder in sorted(folders, key=len, reverse=True):
             self._fs.fsync_folder(folder)
         return sizes
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Delete data files that are there, and their folders if that empties them."""
+        """Delete existing data files, and their folders if they are empty then."""
         parents: set[str] = set()
         for path in paths:
             if self._fs.exists(path):
@@ -176,12 +176,12 @@ class TaskFolder:
             self._remove_empty(parent)
 
     def remove(self, *, but: Container[str] = ()) -> None:
-        """Delete the folder and all that is in it, but files with these paths."""
+        """Delete the folder and its content, except files with these paths."""
         if self._fs.exists(self.path):
             self._sweep(self.path, but)
 
     def _count_start(self) -> None:
-        """Have this start's names differ from those of all before it, durably."""
+        """Count this start durably, so that its names differ from those of all earlier ones."""
         value = self.read_json(_STARTS)
         before = 0 if value is None else value.get("starts")
         if not isinstance(before, int):
@@ -199,7 +199,7 @@ class TaskFolder:
                 self._sweep(f"{self.path}/{kind}/{name}", named)
 
     def _sweep(self, path: str, named: Container[str]) -> bool:
-        """Delete what is not named in a tree; whether nothing is left of it."""
+        """Delete the files of a tree that are not named; return whether none are left."""
         if path in named:
             return False
         if not self._fs.stat(path).is_folder:
@@ -220,7 +220,7 @@ class TaskFolder:
         return path.removeprefix(f"{self.path}/")
 
     def _absolute(self, path: str) -> str:
-        """Return where a file is now, also if an earlier release wrote its whole path down."""
+        """Return the current path of a file, even if an earlier release stored an absolute one."""
         found = _DATA_FILE.fullmatch(path)
         return path if found is None else f"{self.path}/{found[1]}"
 

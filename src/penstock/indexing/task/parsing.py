@@ -1,7 +1,7 @@
-"""What of a task's messages could not be parsed: how many are borne, and which are shown.
+"""Unparseable messages of a task: their limit, and the samples to show.
 
 Part of a task, on its mailbox; `samples` runs on a lane. Every such message goes to the dead-letter
-topic, whatever is said here; the samples are for people who look at the task.
+topic, regardless of the settings here; the samples are for users who inspect the task.
 """
 
 from __future__ import annotations
@@ -27,40 +27,40 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 LOGGED_MAX: Final = 100
-"""So many unparseable rows of one batch, or of one job, are told in the log."""
+"""Maximum number of unparseable rows of one batch, or of one job, in the log."""
 
 _ROW_CHARACTERS_MAX: Final = 1_000
 
 Sample = dict[str, str | int]
-"""Where a message is (``partition``, ``offset``), the ``reason``, and its text (``input``)."""
+"""Position of a message (``partition``, ``offset``), the ``reason``, and its text (``input``)."""
 
 
 class ParseErrors:
     """The unparseable messages of one task.
 
     Args:
-        tuning: How many are borne and how many are shown.
+        tuning: The limits.
     """
 
     def __init__(self, tuning: TuningConfig) -> None:
         self._most = tuning.parse_errors_max
         self._saved: deque[Sample] = deque(maxlen=tuning.max_saved_parse_exceptions)
         self._tells = tuning.log_parse_exceptions
-        # One is always wanted for the error of a task that fails because of it.
+        # One is always kept, for the error of a task that fails because of it.
         least = LOGGED_MAX if self._tells else int(self._most is not None)
         self.wanted = max(tuning.max_saved_parse_exceptions, least)
 
     @property
     def saved(self) -> tuple[Sample, ...]:
-        """The newest ones, as many as the spec wants to see."""
+        """The newest ones, up to the limit of the spec."""
         return tuple(self._saved)
 
     def keep(self, samples: Sequence[Sample], count: int) -> None:
-        """Show these too, and tell them in the log if the spec says so.
+        """Keep samples, and log them if the spec asks for it.
 
         Args:
-            samples: Messages of one batch, as many as are wanted.
-            count: How many could not be parsed in it.
+            samples: Messages of one batch, up to the limit.
+            count: Number of unparseable messages in the batch.
         """
         self._saved.extend(samples)
         if self._tells:
@@ -74,11 +74,11 @@ class ParseErrors:
             )
 
     def refusal(self, count: int, samples: tuple[Sample, ...]) -> InvalidRequest | None:
-        """Return the error that ends the task if it has met too many, else None.
+        """Return the error that ends a task with too many unparseable messages, else None.
 
         Args:
-            count: How many it has met.
-            samples: Some of the last.
+            count: Number of unparseable messages.
+            samples: Some of the last ones.
         """
         if self._most is None or count <= self._most:
             return None
@@ -89,17 +89,17 @@ class ParseErrors:
             where += f": {last['reason']}"
         return InvalidRequest(
             f"{counted(count, 'message')} could not be parsed, and maxParseExceptions allows"
-            f" {self._most}{where}. Mend what sends them, or allow more; nothing of this batch"
-            " was kept"
+            f" {self._most}{where}. Fix the producer, or raise maxParseExceptions; nothing of this"
+            " batch was kept"
         )
 
 
 def tell(rows: Sequence[str], count: int) -> None:
-    """Write into the log which rows could not be parsed.
+    """Log the rows that could not be parsed.
 
     Args:
-        rows: Place, reason and text of each, `LOGGED_MAX` at most.
-        count: How many there are.
+        rows: Place, reason and text of each, at most `LOGGED_MAX`.
+        count: Number of all such rows.
     """
     for row in rows:
         _log.warning("cannot be parsed: %s", row)
@@ -111,7 +111,7 @@ def samples(fs: FileSystem, paths: Iterable[str], most: int) -> tuple[Sample, ..
     """Read some messages of files of bad messages, the first ones of each. Blocking.
 
     Raises:
-        CorruptData: A file is not what the engine writes.
+        CorruptData: A file does not have the engine's format.
     """
     found: list[Sample] = []
     for path in paths:

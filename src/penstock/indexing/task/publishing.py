@@ -1,16 +1,16 @@
-"""A sequence's way into the published segments: merge, divide, allocate, push, commit.
+"""Publishing of a sequence: merge, divide, allocate, push, commit.
 
-Where segments of finer time chunks are visible than the task makes, its files are divided by them.
+If segments of finer time chunks than the task's are visible, its files are divided by them.
 
-Blocking; runs on a lane. A publish may be cut anywhere, by an error to be tried again or by the end
-of the process: within one process it goes on where it was, a new process begins again, and the
-offsets in the transaction see to it that the rows go in once. Invariants:
+Blocking; runs on a lane. A publish may be interrupted anywhere, by an error that is retried or by
+the end of the process. Within one process it continues where it stopped; a new process starts
+again, and the offsets in the transaction ensure that the rows are committed once. Invariants:
 
-- the parts of a sequence follow from its files and the time chunks that are visible, so a repeated
-  publish asks for the same places;
-- what was pushed and then refused is deleted again; what a publish that was cut or given up
-  otherwise has pushed is an orphan, for the janitor;
-- a file that is not as long as it was written is never published.
+- the parts of a sequence are derived from its files and the visible time chunks, so a repeated
+  publish requests the same segment ids;
+- pushed files of a refused publish are deleted; files that an interrupted or otherwise failed
+  publish has pushed are orphans, which the janitor deletes;
+- a file whose length differs from its recorded length is never published.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ if TYPE_CHECKING:
     from penstock.segments.deepstore import Pushed
 
 _ADOPT_ROWS: Final = 250_000
-"""A file of so many rows is a segment of good size: to merge it with others gains nothing."""
+"""A file with this many rows is a segment of good size, which merging would not improve."""
 _DIVISIONS_MAX: Final = 5
-"""A publish is divided anew when others publish there at that moment; not for ever."""
+"""How many times a publish is divided again because others published there concurrently."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublishJob:
-    """What of a sequence is to be published: offsets and whose, the files of their rows, counts."""
+    """The part of a sequence to publish: offsets and topic, the files of the rows, counts."""
 
     sequence_name: str
     start: Offsets
@@ -63,7 +63,7 @@ class PublishJob:
 
 @dataclass(frozen=True, slots=True)
 class PublishTools:
-    """What a publish works with. `new_folder` gives a folder that was never used."""
+    """Tools of a publish. `new_folder` returns a folder that was never used."""
 
     engine: IndexingEngine
     actions: ActionClient
@@ -73,12 +73,12 @@ class PublishTools:
 
 
 class PublishRefused(Conflict):
-    """The transaction was refused for good: other tasks have moved the committed offsets."""
+    """The transaction was refused permanently: other tasks have moved the committed offsets."""
 
 
 @dataclass(slots=True)
 class _Part:
-    """One segment to be: the times of its rows, its file, its place, where it was pushed to."""
+    """A future segment: the interval of its rows, its file, its id, its location once pushed."""
 
     times: Interval
     file: DataFile
@@ -89,9 +89,9 @@ class _Part:
 def plan_parts(
     files: Iterable[DataFile], max_rows: int
 ) -> list[tuple[Interval, tuple[DataFile, ...]]]:
-    """Return which files become one segment each, by time chunk.
+    """Return the files that become one segment each, by time chunk.
 
-    A large file is a segment as it is; the small ones of a chunk are merged, up to `max_rows`.
+    A large file becomes a segment unchanged; small ones of a chunk are merged, up to `max_rows`.
     """
     chunks: dict[Interval, list[DataFile]] = {}
     for file in files:
@@ -113,12 +113,12 @@ def plan_parts(
 
 
 class SequencePublish:
-    """One publish; `run` it again, on one thread at a time, while it raises `Unavailable`.
+    """One publish; call `run` again, on one thread at a time, while it raises `Unavailable`.
 
     Args:
-        task: Whose sequence it is.
-        job: What is to be published.
-        tools: What to work with.
+        task: The task of the sequence.
+        job: The part of the sequence to publish.
+        tools: The tools.
     """
 
     def __init__(self, task: StreamTaskSpec, job: PublishJob, tools: PublishTools) -> None:
@@ -127,21 +127,21 @@ class SequencePublish:
         self._tools = tools
         # Two publishes of one sequence, before and after a crash, must not write the same files.
         self._unique = tools.new_token()
-        # What was merged, from the front of the plan on; then what becomes a segment each.
+        # The merged files, from the start of the plan; then the files of one segment each.
         self._merged: list[DataFile] = []
         self._parts: list[_Part] | None = None
         self._divisions = 0
         self._made: list[str] = []
 
     def run(self) -> tuple[str, ...]:
-        """Publish, going on where the last run was cut; return the files it made, to be deleted.
+        """Publish, continuing an interrupted run; return the files it created, for deletion.
 
         Raises:
-            Unavailable: Somebody does not answer, or an earlier sequence has to publish first.
+            Unavailable: A service does not answer, or an earlier sequence must publish first.
             PublishRefused: Other tasks published these offsets differently, or they were reset.
-            LockRevoked: The overlord counts the task as ended.
+            LockRevoked: The overlord regards the task as ended.
             EngineFailure: The files could not be merged.
-            CorruptData: A file is not what was written.
+            CorruptData: A file differs from what was written.
         """
         plan = plan_parts(self._job.files, self._task.tuning_config.max_rows_per_segment)
         for interval, files in plan[len(self._merged) :]:
@@ -167,7 +167,7 @@ class SequencePublish:
         return file
 
     def _division(self, intervals: Iterable[Interval]) -> dict[Interval, tuple[Interval, ...]]:
-        """Ask which times of each time chunk must not share a segment."""
+        """Return the intervals of each time chunk that must not share a segment."""
         wanted = tuple(dict.fromkeys(intervals))
         found = self._tools.actions.perform(SegmentDivision(wanted)) if wanted else ()
         return dict(zip(wanted, found, strict=True))
@@ -197,12 +197,12 @@ class SequencePublish:
         action = SegmentAllocate(self._job.sequence_name, tuple(part.times for part in parts))
         try:
             places = self._tools.actions.perform(action)
-        except Conflict as error:  # narrow: only a clash has the parts made again
+        except Conflict as error:  # narrow: only a conflict divides the files again
             self._divisions += 1
             if self._divisions == _DIVISIONS_MAX:
                 raise
             self._parts = None
-            raise Unavailable(f"other segments came just now: {error}") from error
+            raise Unavailable(f"other segments were published meanwhile: {error}") from error
         for part, place in zip(parts, places, strict=True):
             part.place = place
 
@@ -218,7 +218,7 @@ class SequencePublish:
         metrics = tuple(metric.name for metric in schema.metrics)
         dimensions = tuple(dimension.name for dimension in schema.dimensions)
         if schema.dimensions_spec.discovers:
-            # The file has those that were found in its messages.
+            # The columns of a file are those that were found in its messages.
             dimensions = tuple(name for name, _ in file.columns[1:] if name not in metrics)
         return Segment(
             datasource=name.datasource,
@@ -235,9 +235,9 @@ class SequencePublish:
         )
 
     def _pushed(self, file: DataFile, name: SegmentId) -> Pushed:
-        """Push a file, and refuse one that was cut since it was written.
+        """Push a file, and refuse one that was truncated since it was written.
 
-        Once the offsets have moved, nobody reads its events again.
+        Once the offsets have moved, its events are never read again.
         """
         pushed = self._tools.deep_store.push(file.path, name, self._unique)
         if pushed.size != file.bytes:
@@ -245,8 +245,8 @@ class SequencePublish:
             raise CorruptData(
                 file.path,
                 pushed.size,
-                f"it was written with {file.bytes} bytes. Its events are read again by the next"
-                " task; check the disk",
+                f"it was written with {file.bytes} bytes. The next task reads its events again;"
+                " check the disk",
             )
         return pushed
 
@@ -271,14 +271,14 @@ class SequencePublish:
         self._delete_unpublished(segments)
         if not outcome.already_published:
             raise PublishRefused(
-                f"sequence {job.sequence_name} was refused: {outcome.reason}. Its rows are read"
-                " again from the committed offsets by the next task"
+                f"sequence {job.sequence_name} was refused: {outcome.reason}. The next task reads"
+                " its rows again from the committed offsets"
             )
 
     def _delete_unpublished(self, segments: list[Segment]) -> None:
         """Delete the pushed files that no published segment refers to.
 
-        The transaction may have gone through although its answer was lost, so look what is there.
+        The transaction may have been committed although its answer was lost, so this checks first.
         """
         ids = tuple(str(segment.id) for segment in segments)
         rows = self._tools.actions.perform(RetrieveSegmentsById(ids)) if ids else ()
@@ -289,10 +289,10 @@ class SequencePublish:
 
 
 def release_locks(actions: ActionClient, needed: Iterable[Interval]) -> None:
-    """Release what a task holds but for the locks that overlap times which it needs.
+    """Release the locks of a task except those that overlap intervals which it needs.
 
     Raises:
-        LockRevoked: The overlord counts the task as ended.
+        LockRevoked: The overlord regards the task as ended.
         Unavailable: The overlord does not answer.
     """
     kept = condensed(needed)
@@ -305,15 +305,16 @@ def release_locks(actions: ActionClient, needed: Iterable[Interval]) -> None:
 class Publisher:
     """Publishes the sequences of a task, the oldest first. Part of the task, on its mailbox.
 
-    With `releaseLocksOnHandoff` the locks of a sequence go when it is published, but for those of
-    time chunks in which other rows of the task wait to be published. That comes before the next
-    publish, never beside it, which would lose the locks that it has just been given. A task that
-    was cut before does it at its start.
+    With `releaseLocksOnHandoff` the locks of a sequence are released when it is published, except
+    those of time chunks in which other rows of the task wait to be published. The release runs
+    before the next publish, never concurrently with it, because it would also release the locks
+    that the publish has just acquired. A task that was interrupted before releases them at its
+    start.
 
     Args:
         context: The task.
-        is_announced: Whether a sequence's files are announced as they are; they must be, or rows
-            would be out of sight while the sequence is merged.
+        is_announced: Whether a sequence's files are announced as they are. They must be: otherwise
+            rows would be invisible while the sequence is merged.
     """
 
     def __init__(self, context: TaskContext, is_announced: Callable[[str], bool]) -> None:
@@ -332,11 +333,11 @@ class Publisher:
 
     @property
     def trouble(self) -> str:
-        """What it waits for, empty if nothing."""
+        """The last error, empty if none."""
         return self._errand.trouble
 
     def advance(self) -> None:
-        """Publish the oldest sequence if it is complete, or release locks before."""
+        """Publish the oldest sequence if it is complete, or release locks first."""
         state = self._context.state
         if self._errand.busy:
             return

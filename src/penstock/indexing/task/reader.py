@@ -1,13 +1,12 @@
-"""The reading side of a streaming task: ask the broker what is there, have it persisted, commit.
+"""The reading part of a streaming task: poll the broker, persist a batch, commit it.
 
-One batch at a time. Each is preceded by a question to the broker, so it takes what arrived while
-the one before was persisted, and followed by another: a batch counts only if the topic is still the
-same afterwards. Log files are found by their names, and in the meantime those of a topic that was
-deleted and made again may have taken the place of those that were meant. Part of the task, on its
-mailbox.
+One batch at a time. Each is preceded by a poll, so it includes the messages that arrived while the
+previous one was persisted, and followed by another: a batch counts only if the topic is still the
+same afterwards. Log files are found by their names, and those of a topic that was deleted and
+created again may have replaced the intended ones meanwhile. Part of the task, on its mailbox.
 
-When the topic is gone, or does not hold any more what is to be read, the task ends where it stands
-and publishes what it has read: nobody could read that again.
+If the topic was deleted, or no longer holds the messages to read, the task ends at its current
+offsets and publishes what it has read, because no other task could read that again.
 """
 
 from __future__ import annotations
@@ -54,16 +53,16 @@ class _Persisted:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """All that was written."""
+        """All files that were written."""
         return tuple(f.path for f in self.files) + tuple(f.path for f in self.bad_files)
 
 
 class Reader:
-    """Reads and persists.
+    """Reads and persists batches.
 
     Args:
         context: The task.
-        persisted: Told of each sequence that has new files.
+        persisted: Called with each sequence that has new files.
     """
 
     def __init__(self, context: TaskContext, persisted: Callable[[str], None]) -> None:
@@ -77,7 +76,7 @@ class Reader:
         self._is_waiting = False
         tuning = context.spec.tuning_config
         self.parse_errors = ParseErrors(tuning)
-        # Of the batch that the task fails for: nothing of it is kept, but its report tells.
+        # The samples of the batch that fails the task: the batch is dropped, but they are reported.
         self.refused = RowCounts()
         self.averages = MovingAverages(context.ports.clock.monotonic_s())
         self.effort = EffortMeter(context.ports.clock.monotonic_s())
@@ -85,24 +84,24 @@ class Reader:
 
     @property
     def planned(self) -> Offsets:
-        """Up to where everything is read, or is being read and will be: the next batch's start."""
+        """Start of the next batch: the end of what is read or being read."""
         return self._batch.end if self._batch is not None else self._context.state.commit.current
 
     @property
     def trouble(self) -> str:
-        """What it waits for, empty if nothing."""
+        """The last error, or what it waits for; empty if none."""
         found = self._persist.trouble or self._poll.trouble
         return found or self._missing or self._broken_off
 
     def advance(self) -> None:
-        """Begin to look for the next batch unless there is nothing left to read."""
+        """Start to poll for the next batch, unless everything is read."""
         state = self._context.state
         ended = all(s.is_read(self.planned) for s in state.sequences.items)
         if self._batch is None and not self._poll.busy and not ended and not self._is_waiting:
             self._ask(self._consider, self._context.options.poll_wait_ms)
 
     def _ask(self, heard: Callable[[SeenTopic | None], None], wait_ms: int = 0) -> None:
-        """Ask the broker for news; then `heard` with what there is, None without a topic."""
+        """Poll the broker; then call `heard` with the topic, or None if it does not exist."""
         context, after = self._context, dict(self.planned)
         known = context.state.commit.topic_id
 
@@ -117,7 +116,7 @@ class Reader:
         self._poll.start(look, heard)
 
     def _weighed(self, found: Available, current: int) -> Available:
-        """Find out how large messages are if there is a backlog that the limit may cut."""
+        """Determine the size of messages if there is a backlog that the limit may cut."""
         if found.message_bytes or found.latest - current < _BACKLOG_MESSAGES:
             return found
         size = mean_message_bytes(self._context.ports.fs, found.folder, found.latest)
@@ -142,9 +141,9 @@ class Reader:
         context.wake()
 
     def _waits_for(self, lost: str, seen: SeenTopic) -> bool:
-        """Wait for messages that are not there, if the spec says so and it is the same topic.
+        """Wait for missing messages, if the spec asks for it and the topic is the same.
 
-        It looks every `missing_wait_ms`, and reads on when the topic has those offsets by then,
+        It polls every `missing_wait_ms`, and continues as soon as the topic has those offsets,
         whatever messages they are.
         """
         context = self._context
@@ -162,7 +161,7 @@ class Reader:
         self._context.wake()
 
     def _break_off(self, why: str) -> None:
-        """End the task where it stands; the supervisor sees for itself how it goes on."""
+        """End the task at its current offsets; the supervisor decides how to continue."""
         context = self._context
         state = context.state
         state.change_sequences(state.sequences.cut(state.commit.current))
@@ -171,16 +170,16 @@ class Reader:
         context.wake()
 
     def _what_is_gone(self, seen: SeenTopic | None) -> str:
-        """Say which messages are not there any more that have been read or must be, if any.
+        """Return which messages that were read or must be read no longer exist, if any.
 
-        A topic that ends before them was emptied, or lost its end: to wait until it is long enough
+        A topic that ends before them was emptied, or lost its end: waiting until it is long enough
         would skip its first messages.
         """
         state = self._context.state
         if seen is None:
             return "it was deleted"
         if seen.is_another(state.commit.topic_id):
-            return f"it was deleted and made again (id {state.commit.topic_id}, now {seen.id})"
+            return f"it was deleted and created again (id {state.commit.topic_id}, now {seen.id})"
         available = seen.partitions
         needed = dict(state.commit.current)
         for sequence in state.sequences.items:
@@ -188,11 +187,11 @@ class Reader:
         for p, wanted in sorted(state.commit.current.items()):
             found = available.get(p)
             if found is None or needed[p] > found.latest:
-                there = "not there" if found is None else f"only there up to offset {found.latest}"
-                return f"stream partition {p} is {there}, though {needed[p]} was reached before"
+                there = "missing" if found is None else f"stored only up to offset {found.latest}"
+                return f"stream partition {p} is {there}, but {needed[p]} was reached before"
             if wanted < found.earliest:
                 return (
-                    f"stream partition {p} is no longer kept from offset {wanted} on, only from"
+                    f"stream partition {p} is no longer stored from offset {wanted} on, only from"
                     f" {found.earliest}"
                 )
         return ""
@@ -212,12 +211,12 @@ class Reader:
         seen: SeenTopic,
         now: SeenTopic | None,
     ) -> None:
-        """Commit a batch if the stream is still the one that was to be read, and where it was."""
+        """Commit a batch if the stream is still the one to read, at the same place."""
         if (
             now is None
             or now.is_another(self._context.state.commit.topic_id)
             or _moved(batch, seen, now)
-            # A source that holds nothing back may delete what is being read.
+            # A source without cursors may delete the messages that are being read.
             or (isinstance(outcome, EngineFailure) and self._what_is_gone(now))
         ):
             self._batch = None
@@ -231,9 +230,9 @@ class Reader:
             self._commit(batch, outcome)
 
     def _run(self, batch: Batch, seen: SeenTopic) -> _Persisted | EngineFailure:
-        """Persist and make durable; on the lane. Each try has folders of its own.
+        """Persist and make durable; on the lane. Each attempt has new folders.
 
-        A failure is returned: it is none of the request's own if the topic was deleted meanwhile.
+        A failure is returned: the request did not cause it if the topic was deleted meanwhile.
         """
         context = self._context
         spec, folder = context.spec, context.folder
@@ -294,7 +293,7 @@ class Reader:
 
 
 def _moved(batch: Batch, seen: SeenTopic, now: SeenTopic) -> bool:
-    """Whether something else may have been read: a file was renamed, and another has its name."""
+    """Return whether another file may have been read, because of a rename to the same name."""
     return any(
         now.partitions[p].folder != seen.partitions[p].folder if p in now.partitions else True
         for p in batch.start
@@ -303,7 +302,7 @@ def _moved(batch: Batch, seen: SeenTopic, now: SeenTopic) -> bool:
 
 
 def mean_message_bytes(fs: FileSystem, folder: str, latest: int) -> int:
-    """Return the mean size of the messages in a folder of log files; 0 if it cannot be known.
+    """Return the mean size of the messages in a folder of log files; 0 if unknown.
 
     Log files are named by the offset of their first message.
     """

@@ -1,7 +1,7 @@
-"""What a running streaming task knows, and what its parts share.
+"""State of a running streaming task, and the context that its parts share.
 
-Owns the order of memory and disk: a change is durable before memory shows it, so what others were
-told is never ahead of what a restart would find. Belongs to the task's mailbox thread.
+Owns the order of disk and memory: a change is durable before memory shows it, so what other
+processes were told never exceeds what a restart recovers. Belongs to the task's mailbox thread.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TaskOptions:
-    """How a task behaves beside what its spec says.
+    """Options of a task that are not part of its spec.
 
     Attributes:
-        poll_wait_ms: How long one question to the broker waits for news.
-        missing_wait_ms: How often a task looks for messages that it waits for.
-        pause_limit_ms: After so long a pause ends by itself.
-        checkpoint_repeat_ms: How often a full sequence is reported again.
-        drop_delay_ms: How long files are kept after queries stop being sent to them.
-        fold_fan_in: So many small persists become one.
-        fold_max_rows: A fold of more rows is left to the publish.
-        retry: How long to wait when somebody does not answer.
+        poll_wait_ms: How long the broker may hold a poll until new messages arrive.
+        missing_wait_ms: Time between two checks for missing messages.
+        pause_limit_ms: Time after which a pause ends by itself.
+        checkpoint_repeat_ms: Time between two reports of a full sequence.
+        drop_delay_ms: How long files are kept after queries are no longer sent to them.
+        fold_fan_in: Number of small persists that are merged into one.
+        fold_max_rows: Larger merges are left to the publish.
+        retry: Delays between attempts when a service does not answer.
     """
 
     poll_wait_ms: int = 500
@@ -68,10 +68,10 @@ class TaskOptions:
 
 @dataclass(frozen=True, slots=True)
 class TaskPorts:
-    """What a streaming task works with.
+    """The ports of a streaming task.
 
-    `new_token` gives texts that were never given before, such as random ones. `waits_changed` is
-    called with what the task waits for, each time that changes.
+    `new_token` returns unique texts, such as random ones. `waits_changed` is called with the
+    dependencies that the task waits for, each time that they change.
     """
 
     engine: IndexingEngine
@@ -90,7 +90,7 @@ class TaskState:
     """Sequences and commit of one task, in memory as on disk.
 
     Args:
-        spec: What the task is.
+        spec: The spec of the task.
         folder: Its folder, which this process has locked.
     """
 
@@ -112,37 +112,37 @@ class TaskState:
         self.commit = commit
 
     def change_commit(self, commit: Commit) -> None:
-        """Make a commit durable, then the current one."""
+        """Make a commit durable, then make it the current one."""
         self._folder.write_commit(commit)
         self.commit = commit
 
     def change_sequences(self, sequences: Sequences) -> None:
-        """Make sequences durable, then the current ones."""
+        """Make sequences durable, then make them the current ones."""
         if sequences is not self.sequences:
             self._folder.write_sequences(sequences)
             self.sequences = sequences
 
     def mark_published(self, name: str) -> None:
-        """Let go of a sequence whose rows are committed in the metadata store.
+        """Remove a sequence whose rows are committed in the metadata store.
 
-        May be called again if it was cut by a full disk.
+        May be called again if a full disk interrupted it.
         """
-        # In this order: persists of a sequence that is not there are dropped at the next start,
-        # while a sequence without its persists would be read again.
+        # In this order: the next start drops persists of an unknown sequence, but would read a
+        # sequence without its persists again.
         if self.sequence(name) is not None:
             self.change_sequences(self.sequences.mark_published(name))
         self.change_commit(self.commit.without(name))
 
     @property
     def counts(self) -> RowCounts:
-        """What was counted, published or not published yet."""
+        """Counts of rows, published or not."""
         total = self.commit.published
         for name in self.commit.sequence_names():
             total = total.plus(self.commit.counts(name))
         return total
 
     def sequence(self, name: str) -> Sequence | None:
-        """Return a sequence that is not published yet."""
+        """Return an unpublished sequence by name, or None."""
         return next((s for s in self.sequences.items if s.name == name), None)
 
 
@@ -152,22 +152,22 @@ def _restore_sequences(spec: StreamTaskSpec, folder: TaskFolder) -> Sequences | 
         raise CorruptData(
             f"{folder.path}/sequences.json",
             0,
-            f"it is of {sequences.base_name}, but the task is {spec.base_sequence_name}",
+            f"it belongs to {sequences.base_name}, but the task is {spec.base_sequence_name}",
         )
     return sequences
 
 
 class TaskContext:
-    """What the parts of a task share: its state, its ports, its mailbox, and two calls.
+    """State, ports and mailbox of a task, and two callbacks, shared by its parts.
 
     Args:
-        spec: What the task is.
+        spec: The spec of the task.
         folder: Its folder.
-        ports: What it works with.
-        options: How it behaves.
+        ports: Its ports.
+        options: Its options.
         processor: Its mailbox.
-        wake: Have the default action look for work again.
-        fail: End the task with an error.
+        wake: Makes the default action check for work again.
+        fail: Ends the task with an error.
     """
 
     def __init__(
@@ -195,7 +195,7 @@ class TaskContext:
         self.waits = WaitTable(ports.clock, lambda: ports.waits_changed(self.waits.all()))
 
     def errand(self, name: str, lane: str) -> Errand:
-        """Return an errand on a lane; errors that retrying does not mend end the task."""
+        """Return an errand on a lane; errors that a retry cannot fix end the task."""
         return Errand(
             name,
             lane,
@@ -207,14 +207,14 @@ class TaskContext:
         )
 
     def drop(self, paths: Iterable[str]) -> None:
-        """Delete files that nobody needs; what cannot be deleted now is, at the next start."""
+        """Delete unused files; those that cannot be deleted now are deleted at the next start."""
         try:
             self.folder.delete(paths)
         except PenstockError as error:
-            _log.warning("task %s: files are left: %s", self.spec.id, error)
+            _log.warning("task %s: cannot delete files: %s", self.spec.id, error)
 
     def drop_later(self, paths: Iterable[str]) -> None:
-        """Delete files when queries that may still read them are over."""
+        """Delete files once the queries that may still read them have ended."""
         doomed = list(paths)
         if doomed:
             self.processor.timers.schedule_after(

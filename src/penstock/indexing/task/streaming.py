@@ -1,17 +1,17 @@
 """A streaming task: it reads its stream partitions, persists, and publishes its sequences.
 
-All of its state belongs to one mailbox. The default action has each part start what can be started
-(`Reader`, `Announcer`, `DeadLetters`, `Folding`, `Publisher`), then suspends itself; outcomes,
-control calls and timers arrive as mail and wake it. So the task answers at once whatever the engine
-does. Invariants:
+All of its state belongs to one mailbox. The default action lets each part (`Reader`, `Announcer`,
+`DeadLetters`, `Folding`, `Publisher`) start its next work, then suspends itself; outcomes, control
+calls and timers arrive as mail and wake it. So the task answers at once, whatever the engine does.
+Invariants:
 
 - files are durable before ``commit.json`` names them, and ``commit.json`` is durable before they
   are announced or published;
-- ``sequences.json`` is durable before the caller hears that end offsets were accepted;
+- ``sequences.json`` is durable before the caller learns that end offsets were accepted;
 - a sequence is published when all of it is persisted and announced and its bad messages are in the
   dead-letter topic; the oldest first;
-- offsets that were answered to a pause are never moved back, but when the topic is gone: then the
-  task ends where it stands.
+- offsets that a pause returned are never moved back, unless the topic was deleted: then the task
+  ends at its current offsets.
 
 `docs/indexing.md` has the table of what happens when the process dies at each step.
 """
@@ -52,7 +52,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """How a task ended. RUNNING: it was stopped, and goes on when it is started again."""
+    """Result of a task. RUNNING: it was stopped, and continues when it is restarted."""
 
     state: TaskState
     error: str = ""
@@ -62,16 +62,16 @@ class StreamingTask:
     """One streaming task. Made and run by its mailbox thread; the control calls are for any thread.
 
     Args:
-        spec: What the task is.
+        spec: The spec of the task.
         folder: Its folder, which this process has locked.
-        ports: What it works with.
-        options: How it behaves.
+        ports: Its ports.
+        options: Its options.
 
     Attributes:
-        started_ms: Since when this process runs it.
+        started_ms: When this process started it.
 
     Raises:
-        CorruptData: What the folder keeps is damaged.
+        CorruptData: A file in the folder is damaged.
     """
 
     def __init__(
@@ -103,11 +103,11 @@ class StreamingTask:
         self._checkpoints = Checkpoints(context)
         self._steering = Steering(context, self._reader)
         for sequence in context.state.sequences.items:
-            # What was announced before a crash may be gone since.
+            # Files that were announced before a crash may be lost.
             self._announcer.changed(sequence.name)
 
     def run(self) -> TaskResult:
-        """Run to the end: of the task, or of this process's patience (`stop`)."""
+        """Run until the task ends, or until `stop`."""
         try:
             self.processor.run()
         finally:
@@ -116,46 +116,46 @@ class StreamingTask:
 
     @property
     def result(self) -> TaskResult:
-        """How the task ended; RUNNING while it has not."""
+        """The result of the task; RUNNING until it ends."""
         return self._result or TaskResult(TaskState.RUNNING)
 
     @property
     def counts(self) -> dict[str, int]:
-        """What was counted; on the mailbox thread, or when `run` has returned."""
+        """Counts of rows; on the mailbox thread, or after `run` has returned."""
         return counts_to_json(self._context.state.counts.plus(self._reader.refused))
 
     @property
     def unparseable(self) -> tuple[Sample, ...]:
-        """Some messages that could not be parsed; for when its mailbox runs no more."""
+        """Some messages that could not be parsed; to be used after its mailbox has ended."""
         return self._reader.parse_errors.saved
 
     # Control, any thread
 
     def report(self) -> Future[TaskReport]:
-        """Tell how the task stands."""
+        """Return the status of the task."""
         return self.processor.main_executor.submit(self._report, "report")
 
     def pause(self) -> Future[dict[int, int]]:
-        """Begin to read nothing more; tell the offsets at which reading stands then.
+        """Pause reading; return the offsets that the task has reached.
 
-        What is being persisted counts as read, since it will be. The pause ends by itself after
+        Messages that are being persisted count as read. The pause ends by itself after
         `TaskOptions.pause_limit_ms`. The future raises Conflict if the end is agreed already.
         """
         return self._change(self._steering.pause, "pause")
 
     def resume(self) -> Future[None]:
-        """Go on reading."""
+        """Continue reading."""
         return self._change(self._steering.resume, "resume")
 
     def set_end_offsets(self, end: Offsets, *, finish: bool) -> Future[None]:
         """Close the open sequence at these offsets and resume; the task ends there if `finish`.
 
-        The future raises InvalidRequest if the offsets do not fit.
+        The future raises InvalidRequest if the offsets do not match.
         """
         return self._change(lambda: self._steering.set_end(end, finish=finish), "set end offsets")
 
     def stop(self) -> None:
-        """Let `run` return soon. What is under way is done again by the next process."""
+        """Make `run` return soon. The next process repeats unfinished work."""
         with suppress(Closed):
             self._change(lambda: self._end(TaskResult(TaskState.RUNNING)), "stop")
 
@@ -165,7 +165,7 @@ class StreamingTask:
     # The mailbox thread
 
     def _advance(self, controller: DefaultActionController) -> None:
-        """Start what can be started, then wait for mail."""
+        """Start all possible work, then wait for mail."""
         if self._context.state.sequences.done:
             self._end(TaskResult(TaskState.SUCCESS))
             return
@@ -217,9 +217,9 @@ class StreamingTask:
         return TaskPhase.READING
 
     def _fail(self, error: Exception) -> None:
-        """End the task: its work cannot be done, or somebody else does it."""
+        """End the task: its work cannot be done, or another task does it."""
         if not isinstance(error, PenstockError):
-            # A bug of ours: let it end the loop with its story.
+            # A bug in Penstock: let it end the loop with its traceback.
             raise error
         _log.error("task %s failed: %s", self._context.spec.id, error)
         self._end(TaskResult(TaskState.FAILED, str(error)))

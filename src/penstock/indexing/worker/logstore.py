@@ -1,8 +1,8 @@
 """The log store: logs and reports of tasks that ended, in a folder or behind any fsspec URL.
 
-Owns the names there, ``<task id>.log`` and ``<task id>.report.json``, how much of them is kept, and
-how long. Several workers may share one; whoever asks why a task failed asks later than its folder
-lives, and may ask another process. What fsspec raises leaves as errors of Penstock.
+Owns the names there, ``<task id>.log`` and ``<task id>.report.json``, and how many are kept, and
+for how long. Several workers may share one. A user may ask why a task failed after its folder was
+deleted, and may ask another process. Errors of fsspec are translated to those of Penstock.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 LOG: Final = ".log"
 REPORT: Final = ".report.json"
-# What the file systems of fsspec call the time of the last change.
+# Keys of the modification time in the file systems of fsspec.
 _CHANGED_NAMES: Final = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
 
 
 @dataclass(frozen=True, slots=True)
 class LogStoreOptions:
-    """What a log store keeps.
+    """Limits of a log store.
 
     Attributes:
-        tasks_max: Logs of so many tasks at most, the newest.
-        total_bytes_max: So much in all; the newest is kept however large it is.
-        log_bytes_max: Of one log, the end of it.
-        tidy_every: After so many logs the oldest are deleted.
+        tasks_max: Number of tasks whose logs are kept, the newest.
+        total_bytes_max: Total size; the newest log is kept regardless of its size.
+        log_bytes_max: Size of one log; only the end is kept.
+        tidy_every: Number of new logs after which the oldest are deleted.
     """
 
     tasks_max: int = 1_000
@@ -44,16 +44,16 @@ class LogStoreOptions:
 
 
 def part_bounds(size: int, offset: int, bytes_max: int) -> tuple[int, int]:
-    """Return where a part begins and ends in a log of a size."""
+    """Return start and end of a part of a log of this size."""
     start = max(0, size + offset) if offset < 0 else min(offset, size)
     return start, min(size, start + bytes_max)
 
 
 def checked_id(task_id: str) -> str:
-    """Return an id that is part of a file's name.
+    """Return a task id if it is safe as part of a file name.
 
     Raises:
-        NotFound: It cannot be: no task has it. It comes from outside.
+        NotFound: It is not safe, so no task has it. Ids come from outside.
     """
     if not task_id or "/" in task_id or task_id.startswith(".") or "\0" in task_id:
         raise NotFound(f"there is no log of task {task_id}")
@@ -61,7 +61,7 @@ def checked_id(task_id: str) -> str:
 
 
 class _Files(Protocol):
-    """What is used of an fsspec file system."""
+    """The methods of an fsspec file system that are used."""
 
     def info(self, path: str) -> Mapping[str, object]: ...
     def put_file(self, lpath: str, rpath: str) -> None: ...
@@ -78,7 +78,7 @@ class LogStore:
 
     Args:
         url: An absolute folder, or an fsspec URL such as ``s3://bucket/logs``.
-        options: What is kept.
+        options: The limits.
     """
 
     def __init__(self, url: str, options: LogStoreOptions | None = None) -> None:
@@ -88,7 +88,7 @@ class LogStore:
             fs, root = fsspec.core.url_to_fs(url)
         except (ImportError, ValueError) as error:
             raise InvalidRequest(
-                f"the log store {url!r} cannot be used ({error}): install the fsspec package for"
+                f"cannot use the log store {url!r} ({error}): install the fsspec package for"
                 " it, or correct the URL"
             ) from error
         self._files = cast("_Files", fs)
@@ -96,15 +96,15 @@ class LogStore:
         self._puts = 0
 
     def put(self, task_id: str, log: bytes, report: bytes | None) -> None:
-        """Keep a log and a report; and delete what is too old.
+        """Store a log and a report, and delete those that exceed the limits.
 
         Args:
-            task_id: Whose.
-            log: The log, or its end: `log_bytes_max` at the most, so that nobody reads all of it.
+            task_id: The task.
+            log: The last `log_bytes_max` bytes of the log, so that callers need not read all of it.
             report: The report, if there is one.
 
         Raises:
-            Unavailable: The store does not answer: do it again.
+            Unavailable: The store does not answer: repeat the call.
         """
         with self._translated("write", task_id):
             self._files.makedirs(self._root, exist_ok=True)
@@ -117,7 +117,7 @@ class LogStore:
 
     @property
     def log_bytes_max(self) -> int:
-        """So much of a log is kept."""
+        """Maximum number of bytes that are kept of a log."""
         return self._options.log_bytes_max
 
     def read_log(self, task_id: str, offset: int = 0, bytes_max: int = READ_BYTES_MAX) -> LogPart:
@@ -136,7 +136,7 @@ class LogStore:
             return self._files.cat_file(self._path(task_id, REPORT))
 
     def tidy(self) -> None:
-        """Delete the oldest tasks' logs and reports beyond what is kept.
+        """Delete the logs and reports of the oldest tasks that exceed the limits.
 
         Raises:
             Unavailable: The store does not answer.
@@ -144,15 +144,15 @@ class LogStore:
         tasks: dict[str, tuple[float, int, list[str]]] = {}
         with self._translated("list", ""):
             self._files.invalidate_cache()
-            # Not what is in folders below, which others may have made.
+            # Skip subfolders, which others may have created.
             listed = self._files.ls(self._root, detail=True)
         for details in listed:
             path = str(details["name"])
             name = path.rpartition("/")[2]
-            # Once: the id of a task may end so itself.
+            # Only once: a task id may end with the suffix itself.
             task_id = name.removesuffix(REPORT if name.endswith(REPORT) else LOG)
             if task_id == name or details.get("type") != "file":
-                continue  # not ours
+                continue  # not a file of this store
             changed, size, paths = tasks.get(task_id, (0.0, 0, []))
             size += int(cast("int", details.get("size") or 0))
             tasks[task_id] = (max(changed, _changed(details)), size, [*paths, path])
@@ -170,7 +170,7 @@ class LogStore:
                 with self._translated("delete", path):
                     self._files.rm_file(path)
             except NotFound:
-                continue  # another worker was sooner
+                continue  # another worker deleted it first
 
     def _path(self, task_id: str, suffix: str) -> str:
         return f"{self._root}/{checked_id(task_id)}{suffix}"
@@ -185,10 +185,10 @@ class LogStore:
             raise NotFound(f"{self._url}: there is no log or report of task {task_id}") from error
         except PermissionError as error:
             raise InvalidRequest(
-                f"{self._url}: cannot {doing} {task_id}: give this process the rights ({error})"
+                f"{self._url}: cannot {doing} {task_id}: grant this process access ({error})"
             ) from error
         except Exception as error:
-            # The documented boundary: what the packages of stores raise has no class in common.
+            # The documented boundary: exceptions of the packages of stores have no common class.
             what = str(error) or type(error).__name__
             raise Unavailable(f"{self._url}: cannot {doing} {task_id}: {what}") from error
 

@@ -1,8 +1,7 @@
-"""Who waits for a worker's next change, and for how long.
+"""Long polls of overlords that wait for a worker's next change.
 
-Belongs to the worker's mailbox thread. Owns the history and the futures of those who wait; each is
-answered once: at the next change, or when its time is over. The number of those who still wait is
-bounded.
+Belongs to the worker's mailbox thread. Owns the history and the futures of open polls; each is
+answered once: at the next change, or when its time is over. The number of open polls is bounded.
 """
 
 from __future__ import annotations
@@ -19,35 +18,35 @@ if TYPE_CHECKING:
     from penstock.indexing.worker.history import ChangeHistory
     from penstock.mailbox import MailboxProcessor, Timer
 
-# What a change of the worker itself is called; no task has this id, as it cannot name a folder.
+# The name of a change of the worker itself; no task has this id, because no folder can have it.
 WORKER: Final = "/"
 
 
 class Told(Protocol):
-    """What is told of a worker."""
+    """State of a worker, for the answers."""
 
     @property
     def enabled(self) -> bool:
-        """Whether it takes new tasks."""
+        """Whether it accepts new tasks."""
         ...
 
     def everything(self) -> WorkerReport:
-        """Return all that it has."""
+        """Return the full state."""
         ...
 
     def task(self, task_id: str) -> WorkerTask | None:
-        """Return how a task stands; None: it is not there."""
+        """Return the state of a task; None if it does not exist."""
         ...
 
 
 class LongPoll:
-    """The open questions of overlords.
+    """The open polls of overlords.
 
     Args:
-        history: What changed.
+        history: The changes.
         processor: The worker's mailbox.
-        told: What is told.
-        waiters_max: So many questions are open at a time.
+        told: The state of the worker.
+        waiters_max: Maximum number of open polls.
     """
 
     def __init__(
@@ -64,12 +63,12 @@ class LongPoll:
         self._waiting: dict[Future[WorkerChanges], tuple[HistoryPlace, Timer]] = {}
 
     def changed(self, name: str) -> None:
-        """Note a change and answer all who wait for one."""
+        """Record a change and answer all open polls."""
         self._history.add(name)
         self._answer_all()
 
     def ask(self, answer: Future[WorkerChanges], after: HistoryPlace, wait_ms: int) -> None:
-        """Answer when something changed after a place, or when the time is over."""
+        """Answer when something changed after a position, or when the time is over."""
         if wait_ms <= 0 or after != self._history.place:
             _settle(answer, self._since(after))
             return
@@ -77,7 +76,7 @@ class LongPoll:
             self._forget_gone()
         if len(self._waiting) >= self._waiters_max:
             if answer.set_running_or_notify_cancel():
-                text = f"{self._waiters_max} questions wait for a change already: ask again later"
+                text = f"{self._waiters_max} requests wait for a change already: try again later"
                 answer.set_exception(Unavailable(text))
             return
         timer = self._processor.timers.schedule_after(
@@ -86,7 +85,7 @@ class LongPoll:
         self._waiting[answer] = (after, timer)
 
     def close(self) -> None:
-        """Answer all who wait: there will be no change."""
+        """Answer all open polls: there will be no further change."""
         self._answer_all()
 
     def _answer_all(self) -> None:
@@ -121,6 +120,6 @@ class LongPoll:
 
 
 def _settle(answer: Future[WorkerChanges], changes: WorkerChanges) -> None:
-    # Whoever asked may have gone.
+    # The caller may have disconnected.
     if answer.set_running_or_notify_cancel():
         answer.set_result(changes)

@@ -1,7 +1,7 @@
-"""What a peon runs: a task of any kind behind one protocol, and how its kind is found.
+"""The protocol of tasks that a peon runs, and the registry of task kinds.
 
-Owns the protocol, the report that every task leaves, and the lookup by type. It knows no kind: who
-composes the process says which there are, and closes over what each works with.
+Owns the protocol, the report of every task, and the lookup by type. It knows no kinds: the module
+that composes the process registers them, each with its ports.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ERROR_CHARACTERS_MAX = 20_000
 
 
 class IngestionState(StrEnum):
-    """What a task is about, in Druid's words for its report."""
+    """Phase of a task, in Druid's terms for its report."""
 
     NOT_STARTED = "NOT_STARTED"
     DETERMINE_PARTITIONS = "DETERMINE_PARTITIONS"
@@ -34,16 +34,16 @@ class IngestionState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class IngestionReport:
-    """What a task tells of itself, while it runs and after it.
+    """Report of a task, while it runs and afterwards.
 
     Attributes:
-        state: What it is about.
+        state: The phase.
         row_stats: Counts by phase (``determinePartitions``, ``buildSegments``), then by name
             (``processed``, ``processedBytes``, ``processedWithError``, ``thrownAway``,
             ``unparseable`` and others).
-        unparseable: Samples of rows that could not be read, by phase; so many are shown at most.
-        error: Why it failed; empty if it did not.
-        more: What its kind says beyond that, such as the segments that it wrote.
+        unparseable: Samples of rows that could not be read, by phase; their number is limited.
+        error: Error message of a failed task; empty otherwise.
+        more: Fields of the task's kind, such as the segments that it wrote.
     """
 
     state: IngestionState
@@ -55,14 +55,14 @@ class IngestionReport:
     def to_json(
         self, task_id: str, context: Mapping[str, JsonValue] | None = None
     ) -> dict[str, JsonValue]:
-        """Return Druid's form, ``ingestionStatsAndErrors`` and ``taskContext``; it is bounded.
+        """Return Druid's form, ``ingestionStatsAndErrors`` and ``taskContext``, of bounded size.
 
-        Segments can be queried as soon as they are published, so a task that is complete has
-        nothing to wait for (``segmentAvailabilityConfirmed``).
+        Segments can be queried as soon as they are published, so a complete task always reports
+        ``segmentAvailabilityConfirmed``.
 
         Args:
             task_id: The task.
-            context: What its submitter said about running it.
+            context: The context from its spec.
         """
         is_done = self.state is IngestionState.COMPLETED and not self.error
         samples: dict[str, JsonValue] = {
@@ -92,28 +92,29 @@ class IngestionReport:
 
 
 class PeonTask(Protocol):
-    """A task that its process runs. Made when its folder is locked; `run` is called once."""
+    """A task that a peon runs. Created after its folder is locked; `run` is called once."""
 
     def run(self) -> TaskResult:
-        """Run to the end on the calling thread and say how it ended.
+        """Run to the end on the calling thread and return the result.
 
-        RUNNING: it was stopped, and goes on when it is started again in the same folder.
+        RUNNING: the task was stopped, and continues when it is restarted in the same folder.
 
         Raises:
-            Unavailable: It cannot even begin, for no fault of its own (a full disk): the peon is
-                started again. Other errors of Penstock end the task as failed.
+            Unavailable: It cannot start, for a reason outside the task (a full disk): the peon is
+                restarted. Other errors of Penstock end the task as failed.
         """
         ...
 
     def stop(self) -> None:
-        """Have `run` return soon, from any thread, also before `run` was called and after its end.
+        """Make `run` return soon; from any thread, also before `run` and after its end.
 
-        A task that cannot go on from its folder returns FAILED then, and says that it was stopped.
+        A task that cannot continue from its folder then returns FAILED, with a message that it was
+        stopped.
         """
         ...
 
     def report(self) -> IngestionReport:
-        """Tell how it stands; from any thread, at any time."""
+        """Return the current status; from any thread, at any time."""
         ...
 
 
@@ -123,9 +124,9 @@ class TaskKind:
 
     Attributes:
         type: The ``type`` of its JSON form.
-        make: Makes the task in its folder, which this process has locked by then.
-        restorable: It goes on from its folder, however its process ended. One that is not has
-            failed when its process dies after it began.
+        make: Creates the task in its folder, which this process has locked already.
+        restorable: Whether a task continues from its folder after its process died. Otherwise it
+            has failed if its process dies after the start.
     """
 
     type: str
@@ -134,7 +135,7 @@ class TaskKind:
 
 
 class TaskKinds:
-    """The kinds of task that there are, by type."""
+    """The registered kinds of task, by type."""
 
     def __init__(self, kinds: Sequence[TaskKind]) -> None:
         self._kinds = {kind.type: kind for kind in kinds}
@@ -143,7 +144,7 @@ class TaskKinds:
         """Return the kind of a type.
 
         Raises:
-            InvalidRequest: No kind has it.
+            InvalidRequest: The type is unknown.
         """
         kind = self._kinds.get(task_type)
         if kind is None:

@@ -1,16 +1,16 @@
-"""One task that runs on a worker: its peon, started again when it dies, until the task has ended.
+"""One running task of a worker: its peon, which is restarted when it dies, until the task ends.
 
-Belongs to the worker's mailbox thread. Owns the process and the files by which the task's folder
-tells how it stands; what is done with a task that ended is the worker's business.
+Belongs to the worker's mailbox thread. Owns the process and the status files in the task's folder;
+the worker handles a task that has ended.
 
-| peon | then |
+| peon | consequence |
 |---|---|
-| cannot be started | tried again for as long as it takes: a full machine is no fault of the task |
-| wrote how the task ended | it ended so, though the process may take a moment longer |
-| ended, the task was asked to end | the task has failed for that reason |
-| died, the task had begun and cannot go on from its folder | the task has failed |
-| died otherwise | started again after a while; too many deaths: the task has failed |
-| does not end when asked | killed after `shutdown_grace_ms`, and the reason says so |
+| cannot be started | retried without a limit: a full machine is not a failure of the task |
+| wrote the result of the task | the task has ended, though the process may take a moment longer |
+| ended, and the task was asked to end | the task has failed for that reason |
+| died, and the started task cannot continue from its folder | the task has failed |
+| died otherwise | restarted after a delay; after too many deaths the task has failed |
+| does not end when asked | killed after `shutdown_grace_ms`, and the reason mentions it |
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _LOG_END_BYTES: Final = 2_000
-CANNOT_GO_ON: Final = "a task of its type cannot go on from its folder: submit it again"
+CANNOT_GO_ON: Final = "a task of its type cannot continue from its folder: submit it again"
 
 
 class RunningTask:
-    """A task with a peon, or one that will be started again.
+    """A task with a peon, or one whose peon will be restarted.
 
     Args:
         task_id: The task.
         folder: Its folder, which holds ``task.json``.
-        worker: What it shares with the worker's other tasks.
+        worker: The context that it shares with the worker's other tasks.
     """
 
     def __init__(self, task_id: str, folder: TaskFolder, worker: Surroundings) -> None:
@@ -64,14 +64,14 @@ class RunningTask:
         self._starts = WaitTable(worker.clock)
 
     def told(self) -> WorkerTask:
-        """Return how the task stands, for the overlord."""
+        """Return the task's status for the overlord."""
         return WorkerTask(self._id, TaskState.RUNNING, self._location, waits=self._waits)
 
     def look(self, *, told: bool = False) -> None:
-        """Start the peon if that is due; see where it answers, and whether it has ended.
+        """Start the peon if that is due; check its address, and whether it has ended.
 
         Args:
-            told: The peon has said something: that it answers, or that the task has ended.
+            told: Whether the peon has reported its address, or the end of the task.
         """
         if self._process is None:
             if self._worker.clock.monotonic_s() >= self._start_again_s:
@@ -102,15 +102,15 @@ class RunningTask:
             self._died(f"its peon ended with exit code {code}")
 
     def ask_to_end(self, reason: str) -> None:
-        """Have the task end without ceremony, for a reason; asking again changes nothing."""
+        """End the task at once, for a reason; asking again changes nothing."""
         if self._ending is not None:
             return
         self._ending = reason
         try:
-            # Written down first: a worker that dies now must not start the peon again.
+            # Stored first: a worker that dies now must not start the peon again.
             self.folder.write_json(SHUTDOWN, {"reason": reason})
         except PenstockError as failure:
-            _log.warning("task %s: that it is to end is not written down: %s", self._id, failure)
+            _log.warning("task %s: cannot store that it must end: %s", self._id, failure)
         if self._process is None:
             self._fail(reason)
             return
@@ -123,16 +123,16 @@ class RunningTask:
         )
 
     def hold_to_limit(self, size_bytes: int) -> None:
-        """End the task if its folder, which held so much, has more than a task may have."""
+        """End the task if its folder, which has this size, exceeds the limit of a task."""
         limit = self._worker.options.task_bytes_max
         if limit is not None and size_bytes > limit:
             self.ask_to_end(
-                f"its folder holds {size_bytes} bytes, more than the {limit} that a task may have:"
-                " raise the limit, or give it less to do at a time"
+                f"its folder holds {size_bytes} bytes, more than the limit of {limit} bytes:"
+                " raise the limit, or give the task less to do at a time"
             )
 
     def terminate(self) -> None:
-        """Ask the peon to stop: the task goes on when a worker finds its folder again."""
+        """Ask the peon to stop: the task continues when a worker finds its folder again."""
         if self._process is not None:
             self._process.terminate()
 
@@ -148,7 +148,7 @@ class RunningTask:
 
     def _launch(self) -> None:
         try:
-            # The place of the peon before; a reader must not take it for the new one's.
+            # The address of the previous peon; readers must not take it for that of the new one.
             self.folder.write_json("location.json", {})
             self.folder.write_json(WAITS, {})
             self._process = self._worker.launcher.launch(self._id, self.folder.path)
@@ -177,7 +177,7 @@ class RunningTask:
             return
         delay_ms = options.restart.delay_ms(deaths)
         self._start_again_s = now_s + delay_ms / 1000
-        _log.warning("task %s: %s; starting it again in %d ms", self._id, reason, delay_ms)
+        _log.warning("task %s: %s; restarting it in %d ms", self._id, reason, delay_ms)
 
     def _fail(self, reason: str) -> None:
         self._end(TaskEnd(TaskState.FAILED, reason, self._lived_ms()))
@@ -202,11 +202,11 @@ class RunningTask:
             self._worker.changed(self._id)
 
     def _look_for_end(self, process: PeonProcess) -> None:
-        """See whether the task has ended, though its process still closes what it has open."""
+        """Check whether the task has ended, though its process may still be closing files."""
         try:
             end = self._attempts.end()
         except PenstockError:
-            return  # the end of the process tells
+            return  # the exit of the process will show it
         if end is None:
             return
         self._location = None
@@ -221,7 +221,7 @@ class RunningTask:
         try:
             found = self.folder.read_json(WAITS) or {}
         except PenstockError:
-            return  # it is written without fsync: a crash of the host may leave half of it
+            return  # it is written without fsync: a crash of the host may truncate it
         self._set_waits(waits_from_json(found.get("waits")))
 
     def _set_waits(self, waits: tuple[DependencyWait, ...]) -> None:
@@ -250,16 +250,16 @@ class RunningTask:
 
 
 class Surroundings:
-    """What the tasks of a worker share.
+    """The context that the tasks of a worker share.
 
     Args:
         fs: The file system.
         launcher: Starts peons.
         processor: The worker's mailbox.
         clock: Time.
-        options: How the worker behaves.
-        changed: Told when a task stands differently.
-        ended: Told when a task has ended, after that is written down.
+        options: The options of the worker.
+        changed: Called when the status of a task changes.
+        ended: Called when a task has ended, after that was stored.
     """
 
     def __init__(
@@ -283,8 +283,8 @@ class Surroundings:
 
 
 def write_end(folder: TaskFolder, task_id: str, end: TaskEnd) -> None:
-    """Write down how a task ended; on a full disk the worker's next start finds it again."""
+    """Store the result of a task; on a full disk the worker's next start detects it again."""
     try:
         folder.write_json(STATUS, end.to_json())
     except PenstockError as failure:
-        _log.warning("the end of task %s is not written down: %s", task_id, failure)
+        _log.warning("cannot store the end of task %s: %s", task_id, failure)

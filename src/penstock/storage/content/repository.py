@@ -1,17 +1,17 @@
-"""Content: bytes in append-only files that many share, and that go with their last reference.
+"""Content: bytes in shared append-only files, each deleted with its last reference.
 
-Owns: the folder, and when a file is deleted. Does not own: the files that are written (`written`),
-how many refer to each (`references`), who refers (`flow.repository` counts), nor what the bytes
-mean.
+Owns: the folder, and the deletion of files. Does not own: the files being written (`written`), the
+number of references to each (`references`), the referrers (`flow.repository` counts them), nor the
+meaning of the bytes.
 
 Invariants:
 
-- A file is written by one writer at a time and never again after a restart.
-- A file is deleted when it is not written any more, nobody refers to it, and whoever journals the
-  references says that this is durable (`released`, `delete_released`).
-- What is finished survives the process; a power loss when `sync` has returned.
-- A full disk leaves nothing half: what was written of a claim is cut off again. Nothing is written
-  once the disk is nearly full, so that there is room for the commits that let content go.
+- A file is written by one writer at a time, and never again after a restart.
+- A file is deleted when its writer has finished it, it has no references, and the journal of the
+  references has made that durable (`released`, `delete_released`).
+- A finished claim survives a crash of the process; it survives a power loss after `sync` returned.
+- A full disk leaves no partial claims: the bytes of an unfinished claim are cut off. Writes stop
+  when the disk is nearly full, so that commits that release content still have space.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ _logger = logging.getLogger(__name__)
 
 
 class ContentRepository:
-    """The content of one folder. Used from many threads. Made by `open`.
+    """The content of one folder. Used from many threads. Created by `open`.
 
-    Its mutex lets one pass of fsyncs or deletions run at a time; whoever asks for one waits for the
-    disk on its own thread.
+    Its mutex lets one pass of fsyncs or deletions run at a time; the calling thread waits for the
+    disk.
 
     Attributes:
-        references: How many refer to each file, and what is released.
-        on_release: Called after `release`, so that whoever deletes looks at what is released, also
-            if nothing is committed.
-        headroom: Guards the space that is kept free; asked before each write.
+        references: The number of references to each file, and the released files.
+        on_release: Called after `release`, so that the owner of the deletions checks the released
+            files even if there is no commit.
+        headroom: Keeps some space free; checked before each write.
     """
 
     def __init__(
@@ -89,17 +89,17 @@ class ContentRepository:
     def open(
         cls, folder: str, *, fs: FileSystem, clock: Clock, options: ContentOptions | None = None
     ) -> Self:
-        """Open a folder of content, or begin one. The FlowFile repository calls `recover` then.
+        """Open a folder of content, or create one. The FlowFile repository calls `recover` next.
 
         Raises:
-            Conflict: Somebody else has it open.
+            Conflict: Another owner has it open.
             Unavailable: I/O error.
         """
         fs.mkdir(folder)
         options = options or ContentOptions()
         lock = fs.lock_folder(folder)
         try:
-            # Names are never used again, also when the machine's clock went back.
+            # Names are never reused, even if the machine's clock was set back.
             stamps = [stamp_of(name) for _, name in _files_in(fs, folder)]
             stamp_ms = max([clock.now_ms(), *(stamp + 1 for stamp in stamps)])
         except BaseException:
@@ -110,18 +110,18 @@ class ContentRepository:
             lambda: fs.free_bytes(folder),
             options.min_free_bytes,
             clock,
-            "let the flow work off what it has, or free space there",
+            "let the flow process its FlowFiles, or free space there",
         )
         return cls(folder, fs, options, stamp_ms, lock, headroom)
 
     # -- writing and reading
 
     def write(self) -> ContentWriter:
-        """Begin a claim."""
+        """Start a claim."""
         return ContentWriter(self._written, self._options.buffer_bytes, self.headroom)
 
     def put(self, data: Buffer) -> ContentClaim | None:
-        """Write a small claim in one go; see `ContentWriter.finish`.
+        """Write a small claim in one call; see `ContentWriter.finish`.
 
         Raises:
             Unavailable: Disk full or I/O error; nothing was written.
@@ -145,7 +145,7 @@ class ContentRepository:
         """Return a seekable reader of part of a claim, which never reads past its end.
 
         Raises:
-            NotFound: The file is gone.
+            NotFound: The file was deleted.
             InvalidRequest: The part is not in the claim.
         """
         wanted = check_part(claim, offset, length)
@@ -155,7 +155,7 @@ class ContentRepository:
         """Return part of a claim.
 
         Raises:
-            NotFound: The file is gone.
+            NotFound: The file was deleted.
             CorruptData: It is shorter than the claim, or the checksum of the whole does not match.
             InvalidRequest: The part is not in the claim.
         """
@@ -163,29 +163,29 @@ class ContentRepository:
         return read_claim(self._files, self._folder, claim, offset, wanted)
 
     def check(self, claim: ContentClaim) -> bool:
-        """Say whether the bytes of a claim are there and match its checksum.
+        """Return whether the bytes of a claim exist and match its checksum.
 
         Raises:
-            Unavailable: That cannot be found out now.
+            Unavailable: The bytes cannot be read now.
         """
         return check_claim(self._files, claim)
 
     # -- references
 
     def hold(self, resource: ResourceClaim, count: int = 1) -> None:
-        """Count that so many more refer to a resource."""
+        """Add references to a resource."""
         self.references.adjust({resource: count})
 
     def release(self, resource: ResourceClaim, count: int = 1) -> None:
-        """Count that so many fewer refer to it, without a commit; the listener is told."""
+        """Remove references to a resource without a commit, and call the listener."""
         self.references.adjust({resource: -count})
         if self.on_release is not None:
             self.on_release()
 
     def delete_released(self, resources: Iterable[ResourceClaim]) -> None:
-        """Delete what `references.released` gave, as far as nobody refers to it by now.
+        """Delete the files that `references.released` returned, unless they have references now.
 
-        A file that cannot be deleted is an orphan of the next start.
+        A file that cannot be deleted is an orphan at the next start.
         """
         with self._disk_mutex:
             going = self.references.take_released(resources)
@@ -203,16 +203,16 @@ class ContentRepository:
                 self._files_deleted += deleted
 
     def seal(self) -> None:
-        """Let go of the files that wait for further claims, before the end.
+        """Close the files that wait for further claims, before they are full.
 
-        Those that nobody refers to are among `released` then.
+        Those without references are then among `released`.
         """
         self._written.seal()
 
     # -- durability
 
     def sync(self) -> None:
-        """Make durable what was finished.
+        """Make the finished claims durable.
 
         Raises:
             Unavailable: It failed; call again later.
@@ -221,10 +221,10 @@ class ContentRepository:
             self._written.sync()
 
     def make_durable(self, resources: Iterable[ResourceClaim]) -> None:
-        """Make files durable that are there since before the start.
+        """Make files durable that existed before the start.
 
         Raises:
-            NotFound: One is gone.
+            NotFound: One was deleted.
             Unavailable: It failed.
         """
         sections = set()
@@ -237,16 +237,16 @@ class ContentRepository:
     def recover(
         self, claimants: Mapping[ResourceClaim, int], *, keep_orphans: bool = False
     ) -> list[str]:
-        """Take over the references at start, and delete what nobody refers to.
+        """Restore the references at start, and delete the files without references.
 
-        Before anything is written, and when what the references come from is durable.
+        Call it before the first write, once the source of the references is durable.
 
         Args:
-            claimants: How many refer to each resource.
+            claimants: The number of references to each resource.
             keep_orphans: Delete nothing.
 
         Returns:
-            The paths of what nobody refers to.
+            The paths of the files without references.
 
         Raises:
             Unavailable: The folder cannot be read.
@@ -263,10 +263,10 @@ class ContentRepository:
         return orphans
 
     def close(self) -> None:
-        """Make all durable and let go of the files. Twice is fine.
+        """Make everything durable and close the files. Calling it twice is allowed.
 
         Raises:
-            Unavailable: What was finished last could not be made durable; the files are let go of.
+            Unavailable: The last claims could not be made durable; the files are closed.
         """
         if self._written.refuse():
             return
@@ -278,7 +278,7 @@ class ContentRepository:
             self._lock.release()
 
     def statistics(self) -> ContentStatistics:
-        """Return counts as of now."""
+        """Return the current counts."""
         resources, references = self.references.totals()
         return ContentStatistics(
             resources=resources,
@@ -298,7 +298,7 @@ def _delete(fs: FileSystem, folder: str, claim: ResourceClaim) -> None:
     except NotFound:
         return
     except PenstockError as error:
-        _logger.warning("content %s stays until the next start: %s", claim.id, error)
+        _logger.warning("content %s is kept until the next start: %s", claim.id, error)
 
 
 def _files_in(fs: FileSystem, folder: str) -> list[tuple[str, str]]:

@@ -1,13 +1,14 @@
-"""Rows of a PostgreSQL of others: statements that read, in one transaction, as blocks of CSV.
+"""Rows of a user's PostgreSQL database: read-only statements in one transaction, as CSV blocks.
 
-Owns what goes over a connection. Each statement is read by COPY, so the server writes
-rows as text while we take them, and neither side holds the result; what CSV cannot tell apart
-(lists, bytes) the server turns into JSON and base64. Does not own what becomes of the text.
+Owns the data exchanged over a connection. COPY reads each statement, so the server writes rows as
+text while Penstock reads them, and neither side holds the whole result; values that CSV cannot
+represent (lists, bytes) are converted to JSON and base64 by the server. Does not own the use of the
+text.
 
 Invariants: the transaction is read-only, sees one state of the database, and is never committed.
-A statement is parsed by the server as the user wrote it, alone, before it becomes part of a COPY:
-what is two statements, or no query, ends there. A wait ends when the caller wants that, and then
-the server is told to stop.
+The server parses a statement as the user wrote it, alone, before it becomes part of a COPY; so two
+statements, or a statement without rows, are refused there. A wait ends when the caller stops it;
+then the statement is cancelled on the server.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ Kind = Literal[
 BLOCK_BYTES: Final = 8 << 20
 _GONE_AFTER: Final = "2s"
 _CANCEL_TIMEOUT_S: Final = 3.0
-# So that a text means the same whoever the user is. Each is set for the transaction alone: a pool
-# of connections in between would keep others.
+# So that values have one text form for every user. Each is set for the transaction alone: a
+# connection pool would keep session settings.
 _SETTINGS: Final[Mapping[str, str]] = {
     "TimeZone": "UTC",
     "DateStyle": "ISO, YMD",
@@ -65,7 +66,7 @@ _TIMEOUTS: Final[Mapping[str, str]] = {
     "55P03": "lock_timeout",
     "57014": "statement_timeout",
 }
-# Said before a session begins, where libpq tells no code.
+# Messages before a session starts, for which libpq has no code.
 _REFUSED: Final = (
     "authentication",
     "does not exist",
@@ -76,11 +77,11 @@ _REFUSED: Final = (
     "SSL error",
     "permission denied",
 )
-# An error of TLS, too, but of a server that ends.
+# Also a TLS error, but of a server that shuts down.
 _CUT_OFF: Final = "unexpected eof"
 _BYTES: Final = 17
 _RECORD: Final = 2249
-# By the number that PostgreSQL gives to its own types, in every database.
+# By the number of PostgreSQL's own types, which is the same in every database.
 _KINDS: Final[Mapping[int, Kind]] = {
     16: "boolean",
     20: "whole",
@@ -97,7 +98,7 @@ _KINDS: Final[Mapping[int, Kind]] = {
     3802: "json",
     _BYTES: "text",
     _RECORD: "json",
-    # text, varchar, char, "char", name, uuid: the commonest of those that are text anyway
+    # text, varchar, char, "char", name, uuid: the most common types that are text anyway
     **dict.fromkeys((25, 1043, 1042, 18, 19, 2950), "text"),
     # lists
     1000: "booleans",
@@ -118,12 +119,12 @@ class Column:
     """A column of a statement's rows.
 
     Attributes:
-        name: As the statement calls it.
-        kind: What its values are. Lists come as JSON, bytes as base64 without line breaks, a time
-            without a zone as such and an instant in UTC, both as ISO 8601 has them but for a space
-            in the middle.
+        name: The name in the statement.
+        kind: The kind of values. Lists arrive as JSON, bytes as base64 without line breaks, times
+            without a zone unchanged and instants in UTC, both in ISO 8601 with a space instead of
+            the T.
         is_exact: Whether a number is whole and fits into 64 bits.
-        source: How it is asked for, given the name of the column.
+        source: The SQL expression for it, given the name of the column.
     """
 
     name: str
@@ -136,9 +137,9 @@ class PostgresReader:
     """One transaction of one connection. One thread; statements one after the other.
 
     Args:
-        connection: Opened, with nothing begun.
-        address: How messages call the database.
-        check: Called now and then, also while the server is silent; raises when this should end.
+        connection: An open connection without a transaction.
+        address: The name of the database in messages.
+        check: Called regularly, also while the server is silent; raises to end the read.
     """
 
     def __init__(
@@ -163,7 +164,7 @@ class PostgresReader:
             wanted["search_path"] = search_path
         for name, value in wanted.items():
             self._set(name, value, place)
-        # So that the server ends a statement when this process was killed. Not every one knows it.
+        # So that the server ends a statement if this process dies. Old servers do not support it.
         self._query(b"SAVEPOINT settings", place)
         with contextlib.suppress(InvalidRequest):
             self._set("client_connection_check_interval", _GONE_AFTER, place)
@@ -175,11 +176,11 @@ class PostgresReader:
 
         Args:
             sql: The statement.
-            place: How messages call it.
+            place: Its name in messages.
 
         Raises:
-            InvalidRequest: It is wrong, may not be asked, or gives no rows.
-            Unavailable: The server does not answer, or wants to be asked again.
+            InvalidRequest: It is invalid, not permitted, or returns no rows.
+            Unavailable: The server does not answer, or asks for a retry.
         """
         text = _without_end(sql)
         self._pg.send_prepare(b"", text.encode())
@@ -188,7 +189,7 @@ class PostgresReader:
         found = self._checked(self._result(), place, text)
         if not found.nfields:
             raise InvalidRequest(
-                f"{place}: it gives no rows, and statements of an input only read: write a SELECT"
+                f"{place}: it returns no rows, and statements of an input only read: write a SELECT"
             )
         types = [found.ftype(at) for at in range(found.nfields)]
         others = self._other_kinds({one for one in types if one not in _KINDS}, place)
@@ -200,28 +201,28 @@ class PostgresReader:
     def blocks(
         self, sql: str, columns: Sequence[Column], place: str, *, row_bytes_max: int
     ) -> Iterator[bytearray]:
-        """Yield a statement's rows as CSV, some at a time, each block of whole rows.
+        """Yield a statement's rows as CSV, in blocks of whole rows.
 
-        Null is nothing at all, an empty text is a pair of quotes. A caller that does not take all
-        of them closes the connection.
+        Null is an empty field, an empty text is a pair of quotes. A caller that does not read all
+        blocks must close the connection.
 
         Args:
             sql: The statement.
-            columns: What `columns` said of it.
-            place: How messages call it.
-            row_bytes_max: A longer row is refused; a block is not larger than this and 8 MiB.
+            columns: Its columns, from `columns`.
+            place: Its name in messages.
+            row_bytes_max: A longer row is refused; a block has at most this size plus 8 MiB.
 
         Raises:
-            InvalidRequest: It fails, or may not be done by a transaction that reads.
+            InvalidRequest: It fails, or is not permitted in a read-only transaction.
             Unavailable: As `columns`.
         """
         self._pg.send_query(_copying(sql, columns))
         begun = self._result()
         if begun is None or begun.status != ExecStatus.COPY_OUT:
             self._checked(begun, place)
-            raise InvalidRequest(f"{place}: it gives no rows: write a SELECT")
+            raise InvalidRequest(f"{place}: it returns no rows: write a SELECT")
         held = bytearray()
-        # The driver hands out row by row, whose bytes are gathered and not looked at.
+        # The driver returns single rows; their bytes are collected without parsing them.
         while (size := (got := self._pg.get_copy_data(1))[0]) >= 0:
             if not size:
                 self._wait()
@@ -241,7 +242,7 @@ class PostgresReader:
             yield held
 
     def _other_kinds(self, types: Iterable[int], place: str) -> dict[int, Column]:
-        """Look up types that not every database has: enumerations, composites, lists of those."""
+        """Look up types that differ between databases: enumerations, composites, lists of those."""
         wanted = ",".join(map(str, sorted(types)))
         if not wanted:
             return {}
@@ -258,7 +259,7 @@ class PostgresReader:
         return found
 
     def _table(self, command: bytes, values: list[bytes], place: str) -> list[tuple[bytes, ...]]:
-        """Return the rows of a statement of ours, as text."""
+        """Return the rows of an internal statement, as text."""
         self._pg.send_query_params(command, values)
         found = self._checked(self._result(), place)
         return [
@@ -275,7 +276,7 @@ class PostgresReader:
         self._checked(self._result(), place)
 
     def _result(self) -> PGresult | None:
-        """Return the last result of what was sent, or that from which rows begin."""
+        """Return the last result of the statement, or the one before its rows."""
         last: PGresult | None = None
         while self._pg.flush():
             self._wait(select.POLLIN | select.POLLOUT)
@@ -292,14 +293,14 @@ class PostgresReader:
                 return last
 
     def _wait(self, events: int = select.POLLIN) -> None:
-        """Return when the server may have said something, or a moment later."""
+        """Wait until the server may have sent something, or for a moment."""
         self._check()
         self._readable.modify(self._pg.socket, events)
         self._readable.poll(LOOK_EVERY_MS)
 
     def _checked(self, result: PGresult | None, place: str, sql: str = "") -> PGresult:
         if result is None:
-            raise Unavailable(f"{place}: the database said nothing: try again")
+            raise Unavailable(f"{place}: the database did not answer: try again")
         if result.status == ExecStatus.FATAL_ERROR:
             raise _said(result, place, sql)
         return result
@@ -313,19 +314,19 @@ def opened(
     check: Callable[[], None],
     clock: Clock | None = None,
 ) -> Iterator[PostgresReader]:
-    """Give a transaction that reads a database to a block.
+    """Open a database as a context manager that gives a transaction for reading.
 
     Args:
         address: The database.
-        user: Who reads.
-        password: Theirs; not empty.
-        check: Called now and then, also while the server is silent, but not while the host's name
-            is looked up; raises when this should end.
-        clock: Measures how long it takes to connect.
+        user: The user.
+        password: The user's password; not empty.
+        check: Called regularly, also while the server is silent, but not while the host's name is
+            resolved; raises to end the read.
+        clock: Measures the time to connect.
 
     Raises:
-        InvalidRequest: The database refuses the user, or its certificate is not what it should be.
-        Unavailable: It cannot be reached, or breaks off.
+        InvalidRequest: The database refuses the user, or its certificate is invalid.
+        Unavailable: It cannot be reached, or the connection breaks.
     """
     if not password:
         raise InvalidRequest(f"the password for the database {address.shown} is empty: set it")
@@ -336,11 +337,11 @@ def opened(
         yield reader
     except psycopg.Error as error:
         raise Unavailable(
-            f"the database {address.shown} broke off ({_line(error)}): try again"
+            f"the connection to the database {address.shown} broke ({_line(error)}): try again"
         ) from None
     finally:
         if connection.pgconn.transaction_status == TransactionStatus.ACTIVE:
-            # The server would look for us only when it has rows; that may be hours away.
+            # The server notices a closed connection only when it sends rows, perhaps hours later.
             with contextlib.suppress(psycopg.Error):
                 connection.cancel_safe(timeout=_CANCEL_TIMEOUT_S)
         connection.close()
@@ -356,11 +357,11 @@ def _connected(
     try:
         return connected(address, user, password, check, clock)
     except psycopg.Error as error:
-        said = f"the database {address.shown} cannot be opened ({_line(error)})"
+        said = f"cannot open the database {address.shown} ({_line(error)})"
         if _CUT_OFF not in said and any(word in said for word in _REFUSED):
-            mend = "mend user, password, database or sslmode, or let the server take them"
+            mend = "correct user, password, database or sslmode, or change the server's rules"
             raise InvalidRequest(f"{said}: {mend}") from None
-        raise Unavailable(f"{said}: see to the server, or correct its host and port") from None
+        raise Unavailable(f"{said}: check the server, or correct its host and port") from None
 
 
 def _column(name: bytes, type_: int, modifier: int, others: Mapping[int, Column]) -> Column:
@@ -379,7 +380,7 @@ def _column(name: bytes, type_: int, modifier: int, others: Mapping[int, Column]
 
 
 def _is_whole(modifier: int) -> bool:
-    """Tell whether a declared precision and scale leave whole numbers of up to 64 bits."""
+    """Return whether a declared precision and scale allow only whole numbers of up to 64 bits."""
     if modifier < 4:
         return False
     precision, scale = (modifier - 4) >> 16, (modifier - 4) & 0x7FF
@@ -387,11 +388,11 @@ def _is_whole(modifier: int) -> bool:
 
 
 def _copying(statement: str, columns: Sequence[Column]) -> bytes:
-    """Return the command that writes a statement's rows, which the server has parsed by itself."""
+    """Return the command that copies a statement's rows; the server has parsed it before."""
     names = [Identifier(f"c{number}") for number in range(len(columns))]
     asked = [SQL(one.source).format(name) for one, name in zip(columns, names, strict=True)]
     return (
-        # On lines of its own, as it may end with a comment.
+        # On separate lines, because the statement may end with a comment.
         SQL("COPY (SELECT {} FROM (\n{}\n) AS q ({})) TO STDOUT (FORMAT csv)")
         .format(SQL(", ").join(asked), SQL(_without_end(statement)), SQL(", ").join(names))
         .as_bytes()
@@ -403,7 +404,7 @@ def _without_end(sql: str) -> str:
 
 
 def _said(result: PGresult, place: str, sql: str) -> PenstockError:
-    """Return what an error of the server means, in its own words."""
+    """Return the error of Penstock for an error of the server, with the server's text."""
 
     def field(name: DiagnosticField) -> str:
         return (result.error_field(name) or b"").decode(errors="replace")
@@ -420,12 +421,12 @@ def _said(result: PGresult, place: str, sql: str) -> PenstockError:
     if state in {"25006", "0A000"}:
         return InvalidRequest(f"{text}: statements of an input only read: write a SELECT")
     if state == "42601" and "multiple commands" in said:
-        return InvalidRequest(f"{text}: make each an entry of sqls")
+        return InvalidRequest(f"{text}: make each statement an entry of sqls")
     if state in _TIMEOUTS:
-        return InvalidRequest(f"{text}: give its user a longer {_TIMEOUTS[state]}, or ask for less")
+        return InvalidRequest(f"{text}: set a longer {_TIMEOUTS[state]} for its user, or read less")
     if state == "42501":
-        return InvalidRequest(f"{text}: let its user read that, or leave it out")
-    return InvalidRequest(f"{text}: mend the statement, a SELECT, WITH, VALUES or TABLE")
+        return InvalidRequest(f"{text}: grant its user access, or leave it out")
+    return InvalidRequest(f"{text}: correct the statement, a SELECT, WITH, VALUES or TABLE")
 
 
 def _place(sql: str, position: int) -> str:

@@ -1,11 +1,11 @@
-"""Allocation: which version and partition number a new segment of a time chunk gets.
+"""Allocation: the version and partition number of a new segment of a time chunk.
 
-Asked twice for the same thing the answer is the same, so replicas and restarted tasks write the
-same segment ids. What makes two requests the same: the sequence and the interval; or, with lineage,
-the sequence and the segment before. Invariant: no two sequences get one place, and a place never
-has a version that segments of the chunk, seen or allocated, would hide or be hidden by.
+A repeated request returns the same answer, so replicas and restarted tasks write the same segment
+ids. Two requests are the same if they have the same sequence and interval; or, with lineage, the
+same sequence and previous segment. Invariant: no two sequences get the same segment id, and no id
+has a version that existing or pending segments of the chunk would hide or be hidden by.
 
-All requests of a call are one transaction; of each interval it reads once what is there.
+All requests of a call run in one transaction, which reads each interval once.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
     from penstock.core.intervals import Interval
     from penstock.storage.metadata.rows import PartitionSpace
 
-# What tasks with append locks ask for: it must never hide anything, so it is not a time of now.
+# The version for tasks with append locks: it must never hide anything, so it is not a current time.
 APPEND_VERSION = "1970-01-01T00:00:00.000Z"
 _SUFFIXES_MAX = 10
 
-# Made once: a call may ask for thousands of places.
+# Created once, because a call may request thousands of segments.
 _PENDING = select(schema.pending).where(
     schema.pending.c.datasource == bindparam("of"),
     schema.pending.c.start_ms < bindparam("to_ms"),
@@ -65,14 +65,14 @@ _CORE = select(func.max(func.abs(schema.segments.c.core_partitions))).where(*_SA
 def allocate(
     connection: Connection, requests: Sequence[AllocateRequest], now_ms: int
 ) -> list[PendingRow | None]:
-    """Answer each request with its place, None where the chunk cannot take it."""
+    """Return the pending segment for each request, None if the chunk cannot take it."""
     take_turn(connection)
     return _Allocation(connection, now_ms).answer(requests)
 
 
 @dataclass(frozen=True, slots=True)
 class _Top:
-    """The highest place of an interval: by version, then by number."""
+    """The highest pending segment of an interval: by version, then by number."""
 
     version: str
     number: int
@@ -80,13 +80,13 @@ class _Top:
 
 
 class _TimeChunk:
-    """What is there in one interval: its visible chunks, and the places that overlap it."""
+    """The content of one interval: its visible chunks, and the pending segments that overlap it."""
 
     def __init__(
         self, interval: Interval, visible: Sequence[Chunk], pending: Iterable[PendingRow]
     ) -> None:
         self.interval = interval
-        # Who asks for exactly a visible chunk has rows of times that nothing else covers there.
+        # A request for exactly a visible chunk has rows of times that no other chunk covers there.
         own = [chunk for chunk in visible if chunk.interval == interval]
         found = own or visible
         self.divided = len(found) > 1
@@ -98,7 +98,7 @@ class _TimeChunk:
             self.add(row)
 
     def add(self, row: PendingRow) -> None:
-        """Take up a place that overlaps the interval."""
+        """Add a pending segment that overlaps the interval."""
         if self.chunk is not None and row.version != self.chunk.version:
             return
         self.empty = False
@@ -110,15 +110,15 @@ class _TimeChunk:
             self._tops[space] = _Top(row.version, row.partition_number, row.interval)
 
     def place_of(self, request: AllocateRequest) -> PendingRow | None:
-        """Return the place that a sequence has here."""
+        """Return the pending segment of a sequence here."""
         return self._of_sequence.get((request.space, request.sequence_name))
 
     def admits(self, row: PendingRow) -> bool:
-        """Whether a place would be seen beside the segments that are there."""
+        """Return whether a pending segment would be visible beside the existing segments."""
         return self.chunk is None or row.version == self.chunk.version
 
     def next_place(self, request: AllocateRequest) -> tuple[str, int, int] | None:
-        """Return version, partition number and core partitions after what is there already."""
+        """Return version, partition number and core partitions after the existing segments."""
         top, core = self._tops.get(request.space), 0
         if self.chunk is not None:
             committed = self.chunk.highest(request.space)
@@ -137,13 +137,13 @@ class _TimeChunk:
 
 
 class _Allocation:
-    """One transaction's requests. What it reads is kept, and what it gives out added to that."""
+    """The requests of one transaction, with a cache of the intervals that it reads and changes."""
 
     def __init__(self, connection: Connection, now_ms: int) -> None:
         self._connection = connection
         self._now_ms = now_ms
         self._chunks: dict[tuple[str, Interval], _TimeChunk] = {}
-        # By datasource. A call may ask for a year of hours, none of which concerns another.
+        # By datasource. A call may request a year of hours that do not affect each other.
         self._chunks_at: defaultdict[str, TimeIndex[_TimeChunk]] = defaultdict(TimeIndex)
         self._made_at: defaultdict[str, TimeIndex[PendingRow]] = defaultdict(TimeIndex)
         self._lineages: dict[tuple[str, str, str], PendingRow] = {}
@@ -153,7 +153,7 @@ class _Allocation:
         self._made: list[PendingRow] = []
 
     def answer(self, requests: Sequence[AllocateRequest]) -> list[PendingRow | None]:
-        """Return the place of each request, None where there is none; write the new ones."""
+        """Return the pending segment of each request, or None; write the new ones."""
         answers = [
             row if row is None or request.space == "root" else self._with_minor(row)
             for request in requests
@@ -182,9 +182,10 @@ class _Allocation:
         return row
 
     def _with_minor(self, row: PendingRow) -> PendingRow:
-        """Return a place of one that rewrites others with a minor version that none there has.
+        """Return the row of a segment that rewrites others with a minor version of its own.
 
-        Also none that is out of view: with it in view again the two would be taken for one group.
+        Minor versions of hidden segments are excluded, too: if such a segment became visible again,
+        the two would be regarded as one group.
         """
         key = row.datasource, row.interval, row.version
         if key not in self._minors:
@@ -221,7 +222,7 @@ class _Allocation:
         return [pending_row(row) for row in found]
 
     def _place_after(self, request: AllocateRequest) -> PendingRow | None:
-        """Return the place that the sequence has after the previous segment: the newest one."""
+        """Return the pending segment after the previous one of the sequence: the newest one."""
         key = request.datasource, request.sequence_name, request.previous_id
         if key in self._lineages:
             return self._lineages[key]
@@ -242,14 +243,14 @@ class _Allocation:
     def _avoid_used_places(
         self, request: AllocateRequest, place: tuple[str, int, int], *, new_chunk: bool
     ) -> PendingRow:
-        """Step aside for segments that are unused or hidden: their ids are taken for ever."""
+        """Skip ids of segments that are unused or hidden: they are never reused."""
         version, number, core = place
         highest = self._highest_stored(request, version)
         if new_chunk and highest is not None and not self._goes_on(request, version):
             if version != APPEND_VERSION:
                 raise Conflict(
-                    f"segments of {request.datasource!r} for {request.interval} were published"
-                    f" with version {version!r} and are out of view: ask with a newer version"
+                    f"segments of {request.datasource!r} for {request.interval} were published with"
+                    f" version {version!r} and are hidden or unused: request a newer version"
                 )
             for _ in range(_SUFFIXES_MAX):
                 version += "S"
@@ -283,10 +284,10 @@ class _Allocation:
         )
 
     def _goes_on(self, request: AllocateRequest, version: str) -> bool:
-        """Whether a chunk that is out of view takes more under its version.
+        """Return whether a hidden chunk takes more segments under its version.
 
-        It does if all in it was appended: what a user marks used again comes back beside the new.
-        A core that came back in part would hide the new with itself.
+        It does if all of its segments were appended: those that a user marks used again become
+        visible beside the new ones. A partly restored core would hide the new ones with itself.
         """
         if version == APPEND_VERSION:
             return False
@@ -294,7 +295,7 @@ class _Allocation:
         return self._connection.execute(_CORE, place).scalar() == 0
 
     def _after_killed(self, request: AllocateRequest, version: str) -> int:
-        """Return the first number that no killed segment had."""
+        """Return the first number after those of killed segments."""
         if request.space == "overwrite":
             return 0
         key = request.datasource, request.interval, version

@@ -1,13 +1,13 @@
-"""Connections and transactions: how both databases are made to behave alike.
+"""Connections and transactions, with the same behaviour on both databases.
 
-Owns the start and the retry of transactions, and what callers wait for at most; `backends` has the
-engines and what their errors mean. It knows no table. On SQLite: write transactions take the write
-lock when they begin. On PostgreSQL: read committed for writes, whose authors take a row lock first
-where order matters; one frozen view for reads.
+Owns the start and the retries of transactions, and how long callers wait at most; `backends` has
+the engines and the meaning of their errors. It knows no tables. On SQLite, write transactions take
+the write lock when they begin. On PostgreSQL, writes are read committed, and take a row lock first
+if order matters; reads see one snapshot.
 
 Invariant: `read` and `write` run their work in one transaction each, and may run it again from the
-start after a clash; so work has no effects but on its connection. A server that did not answer is
-left alone for a moment: whoever asks meanwhile, such as a mailbox, hears so at once.
+start after a conflict, so work must have no effects except on its connection. After a server did
+not answer, calls fail at once for a short time, so that callers such as a mailbox do not block.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ T = TypeVar("T")
 BUSY_TIMEOUT_MS = 10_000
 TRIES = 3
 FIRST_PAUSE_S = 0.02
-# How long a server that did not answer is left alone.
+# How long calls fail at once after a server did not answer.
 REST_S = 10.0
 
 
 class Transactions(Protocol):
-    """What the tables need of a database; `Database` says more of each."""
+    """The part of `Database` that tables use; see there."""
 
     def now_ms(self) -> int:
-        """Return the time that rows of this moment get."""
+        """Return the current time for rows."""
         ...
 
     def read(self, work: Callable[[Connection], T]) -> T:
@@ -65,16 +65,16 @@ class Transactions(Protocol):
         ...
 
     def close(self) -> None:
-        """Refuse new work, if the connections are this one's."""
+        """Refuse new work, if this object owns the connections."""
         ...
 
 
 class GuardedDatabase:
-    """The same database, whose every write transaction begins with a check that may refuse it.
+    """The same database, with a check at the start of every write transaction.
 
     Args:
-        database: Whose connections these are; closing is its owner's.
-        check: Raises if the write must not be.
+        database: The owner of the connections, which also closes them.
+        check: Raises if the write must be refused.
     """
 
     def __init__(self, database: Transactions, check: Callable[[Connection], None]) -> None:
@@ -82,7 +82,7 @@ class GuardedDatabase:
         self._check = check
 
     def now_ms(self) -> int:
-        """Return the time that rows of this moment get."""
+        """Return the current time for rows."""
         return self._database.now_ms()
 
     def read(self, work: Callable[[Connection], T]) -> T:
@@ -99,7 +99,7 @@ class GuardedDatabase:
         return self._database.write(checked, patient=patient)
 
     def close(self) -> None:
-        """Do nothing: the connections are others'."""
+        """Do nothing: `Database` owns the connections."""
 
 
 class Database:
@@ -107,8 +107,8 @@ class Database:
 
     Args:
         url: An SQLAlchemy URL of SQLite (a file) or PostgreSQL.
-        clock: Time for rows and for the pauses between tries.
-        busy_timeout_ms: How long one try waits for other writers.
+        clock: Time for rows and for the pauses between attempts.
+        busy_timeout_ms: How long one attempt waits for other writers.
     """
 
     def __init__(self, url: str, clock: Clock, *, busy_timeout_ms: int = BUSY_TIMEOUT_MS) -> None:
@@ -123,8 +123,8 @@ class Database:
             sqlite.refuse_other_file(self.name)
             sqlite.create_private(self.name)
         self._closed = False
-        self._rest_until_s = clock.monotonic_s()  # one word, set and read by any thread
-        self._pause = threading.Condition()  # only ever waited on, for a pause that a clock ends
+        self._rest_until_s = clock.monotonic_s()  # one word, read and written by any thread
+        self._pause = threading.Condition()  # used only for waits that a clock ends
         self._engine = (
             sqlite.make_engine(parsed, busy_timeout_ms)
             if parsed.get_backend_name() == "sqlite"
@@ -133,7 +133,7 @@ class Database:
         self._errors = _errors_of(self._engine)
 
     def now_ms(self) -> int:
-        """Return the time that rows of this moment get."""
+        """Return the current time for rows."""
         return self._clock.now_ms()
 
     def read(self, work: Callable[[Connection], T]) -> T:
@@ -147,23 +147,23 @@ class Database:
         return self._run(work, write=False)
 
     def write(self, work: Callable[[Connection], T], *, patient: bool = False) -> T:
-        """Run `work` in one write transaction; what it raises takes all of it back.
+        """Run `work` in one write transaction; an exception from it undoes all of it.
 
         Args:
-            work: What to do on the connection.
-            patient: Whether statements may take as long as they take. Not from a mailbox.
+            work: Runs the statements on the connection.
+            patient: Whether to run statements without a time limit. Not for a mailbox.
 
         Raises:
             Closed: After `close`.
-            Conflict: A row is there already.
+            Conflict: A row exists already.
             Unavailable: The database does not answer, is full, or stayed busy. If the connection to
-                a server broke while it committed, the transaction may be there.
+                a server broke during the commit, the transaction may be committed.
             CorruptData: The database file is damaged.
         """
         return self._run(postgres.patiently(work) if patient else work, write=True)
 
     def close(self) -> None:
-        """Close the connections that nobody uses now, and refuse new work."""
+        """Close the unused connections, and refuse new work."""
         self._closed = True
         self._engine.dispose()
 
@@ -174,20 +174,20 @@ class Database:
                 raise Closed(f"the metadata store {self.name} was closed: open it again")
             if self._clock.monotonic_s() < self._rest_until_s:
                 raise MetadataUnavailable(
-                    f"{self.name}: the database server did not answer a moment ago, and is asked"
-                    f" again after {REST_S:.0f} s: see to it and try again"
+                    f"{self.name}: the database server did not answer a moment ago, and the next"
+                    f" attempt is in {REST_S:.0f} s: check the server, then try again"
                 )
             try:
                 return self._once(work, write=write)
             except OverflowError as error:
-                # SQLite's driver raises it past its own errors.
+                # SQLite's driver raises it outside its own class of errors.
                 if "SQLite" not in str(error):
                     raise
                 raise InvalidRequest(
-                    "the database cannot keep or look for a number of more than 64 bits: give a"
+                    "the database cannot store or search for a number of more than 64 bits: use a"
                     " smaller one"
                 ) from error
-            except self._errors as error:  # narrow: notes that the server is silent
+            except self._errors as error:  # narrow: records that the server does not answer
                 if postgres.is_silence(_driver_error(error)):
                     self._rest_until_s = self._clock.monotonic_s() + REST_S
                 if attempt == TRIES or not _is_clash(error):
@@ -219,16 +219,14 @@ def _checked_url(url: str) -> URL:
         if backend == "sqlite" and parsed.database and ":memory:" not in parsed.database:
             return parsed
     except (ArgumentError, NoSuchModuleError, ValueError) as error:
-        raise InvalidRequest(f"not a database URL: {mend}", place="metadata_url") from error
-    raise InvalidRequest(
-        f"no database that Penstock can use ({backend}): {mend}", place="metadata_url"
-    )
+        raise InvalidRequest(f"invalid database URL: {mend}", place="metadata_url") from error
+    raise InvalidRequest(f"unsupported database {backend}: {mend}", place="metadata_url")
 
 
 def _errors_of(engine: Engine) -> tuple[type[Exception], ...]:
-    """Return what SQLAlchemy raises, and what the driver raises past it.
+    """Return the errors that SQLAlchemy raises, and those that the driver raises past it.
 
-    Asked of the engine, so that a process on SQLite need not hold psycopg's 6 MB.
+    Taken from the engine, so that a process on SQLite does not import psycopg, which takes 6 MB.
     """
     driver: type[Exception] = engine.dialect.loaded_dbapi.Error
     return (SQLAlchemyError, driver)
@@ -249,7 +247,7 @@ def _translated(error: BaseException, name: str) -> PenstockError:
     cause = _driver_error(error)
     text = str(cause).strip().split("\n", 1)[0]
     if isinstance(error, IntegrityError):
-        return Conflict(f"{name}: a row of this key is there already ({text})")
+        return Conflict(f"{name}: a row with this key exists already ({text})")
     if isinstance(error, PoolTimeout):
         return MetadataUnavailable(f"{name}: all connections are in use: try again later")
     if isinstance(cause, sqlite3.Error):
@@ -257,6 +255,6 @@ def _translated(error: BaseException, name: str) -> PenstockError:
     else:
         meant = postgres.translated(cause, name, text)
     if meant is None:
-        # A complaint about a statement of ours: a bug, shown as it is.
+        # An error in a statement of Penstock: a bug, shown unchanged.
         raise error
     return meant

@@ -1,9 +1,9 @@
-"""Kills: rows of unused segments go, and it is told whose files may go after them.
+"""Kills: delete the rows of unused segments, and return those whose files may be deleted then.
 
-Invariants: the file of a row that is there is never said to be free; and the id of a killed segment
-is never given again, as the deletion of its file may still be under way: but for ids of rewrites,
-whose files lie where no other task ever wrote. Should another row still name the file of the killed
-one, neither file is said to be free while both rows are there; the janitor finds it later.
+Invariants: a file that an existing row names is never reported as free. The id of a killed segment
+is never allocated again, because the deletion of its file may still be running; ids of rewrites are
+an exception, because their files have unique folders. If a killed row and another killed row name
+the same file, the file may not be reported as free; the janitor finds it later.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ ON CONFLICT (datasource, start_ms, end_ms, version) DO UPDATE SET
   WHERE penstock_killed.partition_number < excluded.partition_number
 """)
 
-# Made once, as each new place asks for it.
+# Created once, because each allocation uses it.
 _KILLED = select(schema.killed.c.partition_number).where(*of_chunk(schema.killed))
 
 
 BACKUP_SERVICE: Final = "backup"
-"""Service of the lease that a backup holds while it copies what the metadata names."""
+"""Service of the lease that a backup holds while it copies the files that the metadata names."""
 
 
 def require_no_backup(connection: Connection, now_ms: int) -> None:
-    """Refuse a kill while a backup runs. Take the turn first: a backup takes its lease in one.
+    """Refuse a kill while a backup runs. Take the turn first, because a backup takes its lease so.
 
     Raises:
         Unavailable: A backup runs; its lease expires if it dies.
@@ -61,11 +61,11 @@ def require_no_backup(connection: Connection, now_ms: int) -> None:
 
 
 def kill(connection: Connection, rows: Sequence[SegmentRow]) -> Killed:
-    """Delete these rows, all of them unused, and say which files nobody names any more."""
+    """Delete these unused rows, and return which of their files no row names any longer."""
     table = schema.segments
     for batch in batches([row.id for row in rows]):
         connection.execute(delete(table).where(table.c.id.in_(batch)))
-    # The numbers of rewrites may come again.
+    # Numbers of rewrites may be allocated again.
     numbered = [row for row in rows if row.partition_number < OVERWRITE_START]
     if numbered:
         connection.execute(
@@ -93,13 +93,13 @@ def kill(connection: Connection, rows: Sequence[SegmentRow]) -> Killed:
 def highest_killed(
     connection: Connection, datasource: str, interval: Interval, version: str
 ) -> int:
-    """Return the highest number of the killed segments of a chunk, -1 without any."""
+    """Return the highest number of the killed segments of a chunk, -1 if there are none."""
     found = connection.execute(_KILLED, chunk_named(datasource, interval, version)).scalar()
     return -1 if found is None else int(found)
 
 
 def _shared_files(connection: Connection, roots: set[str]) -> set[str]:
-    """Return which of these roots, the first rows of files, have a row that is there."""
+    """Return the roots, the first rows of files, whose file an existing row names."""
     table = schema.segments
     found: set[str] = set()
     for batch in batches(sorted(roots)):

@@ -1,8 +1,8 @@
-"""What the metadata store takes and gives: frozen records, free of SQL and all but free of meaning.
+"""Frozen records that the metadata store takes and returns. They are free of SQL.
 
-Payloads are JSON objects that the store keeps and never looks into. Times are epoch milliseconds,
-intervals half open. `created_ms` and its like are stamped by the store when a row goes in; a row
-that is handed in may leave them at 0.
+Payloads are JSON objects that the store does not interpret. Times are epoch milliseconds, intervals
+half open. The store sets `created_ms` and similar fields when it inserts a row; the caller may
+leave them at 0.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ PublishKind: TypeAlias = Literal["insert", "append", "replace"]
 PartitionSpace: TypeAlias = Literal["root", "overwrite"]
 
 OVERWRITE_START: Final = 32_768
-"""Partition numbers from here up to `OVERWRITE_END` - 1 are of segments that overwrite."""
+"""Segments that overwrite others have partition numbers from here to `OVERWRITE_END` - 1."""
 
 OVERWRITE_END: Final = 65_536
 
 
 def segment_id(datasource: str, interval: Interval, version: str, partition_number: int) -> str:
-    """Return the id of the segment of a place; `penstock.segments.model` reads it."""
+    """Return the id of a segment; `penstock.segments.model` parses it."""
     text = f"{datasource}_{format_time(interval.start_ms)}_{format_time(interval.end_ms)}_{version}"
     return f"{text}_{partition_number}" if partition_number else text
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class RootRange:
-    """The root numbers from `start` up to, but not including, `end` that a segment stands for.
+    """The range of root partition numbers, [`start`, `end`), that a segment replaces or is.
 
-    Of an ordinary one that is its own number. One that overwrites others says which: the
-    `group_size` segments of equal range and `minor_version` are visible at once, or not at all.
+    An ordinary segment has its own number only. For a segment that overwrites others, the
+    `group_size` segments with the same range and `minor_version` become visible together.
     """
 
     start: int
@@ -49,23 +49,23 @@ class RootRange:
     group_size: int = 1
 
     def overlaps(self, other: RootRange) -> bool:
-        """Tell whether the two have a root number in common."""
+        """Return whether the two ranges have a number in common."""
         return self.start < other.end and other.start < self.end
 
     def covers(self, other: RootRange) -> bool:
-        """Tell whether every root number of the other is of this one."""
+        """Return whether this range includes every number of the other."""
         return self.start <= other.start and other.end <= self.end
 
     def overshadows(self, other: RootRange) -> bool:
-        """Tell whether a full group of this range hides the other."""
+        """Return whether a full group of this range hides the other."""
         return self.minor_version > other.minor_version and self.covers(other)
 
 
 @dataclass(frozen=True, slots=True)
 class TaskRow:
-    """An indexing task: what it is (`payload`), its state, and what is known of it (`status`).
+    """An indexing task: its definition (`payload`), its state, and its `status`.
 
-    `status` holds location, error message and the like; it may change while `active`.
+    `status` holds location, error message and similar fields; it may change while `active`.
     """
 
     id: str
@@ -81,9 +81,9 @@ class TaskRow:
 
 
 class TaskSummary(msgspec.Struct, frozen=True, gc=False):
-    """What lists of tasks show: a `TaskRow` without its payload.
+    """A `TaskRow` without its payload, for lists of tasks.
 
-    There may be ten thousand: so they are made in a tenth of a dataclass's time.
+    A struct, because lists may hold ten thousand and a dataclass takes ten times as long to create.
     """
 
     id: str
@@ -99,15 +99,15 @@ class TaskSummary(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class TaskFilter:
-    """Which tasks a list has; what is None does not matter.
+    """Conditions for a list of tasks; None means any.
 
     Attributes:
-        active: Only those that are active, or only those that are complete.
-        state: Only of this state.
-        datasource: Only of this one.
-        type: Only of this type.
-        created_from_ms: Only those created at this time or later.
-        created_before_ms: Only those created before this time.
+        active: Only active tasks, or only complete ones.
+        state: Only tasks in this state.
+        datasource: Only tasks of this datasource.
+        type: Only tasks of this type.
+        created_from_ms: Only tasks created at this time or later.
+        created_before_ms: Only tasks created before this time.
     """
 
     active: bool | None = None
@@ -122,8 +122,8 @@ class TaskFilter:
 class LockRow:
     """A lock as one task holds it.
 
-    Task, datasource, granularity, type, interval, version and segment partition together name it;
-    the other fields may change. `granularity` and `type` are what the lockbox calls them.
+    Task, datasource, granularity, type, interval, version and segment partition identify it; the
+    other fields may change. `granularity` and `type` are values of the lockbox.
     """
 
     task_id: str
@@ -141,7 +141,7 @@ class LockRow:
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A time of leadership: `holder` leads `service`; a larger number is a later term."""
+    """A term of leadership: `holder` leads `service`; a later term has a larger number."""
 
     service: str
     holder: str
@@ -152,7 +152,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class SupervisorRow:
-    """One version of a supervisor's spec; versions count up from 1, all are kept."""
+    """One version of a supervisor's spec. Versions count up from 1; all are kept."""
 
     id: str
     payload: JsonObject
@@ -165,7 +165,7 @@ class SupervisorRow:
 class SegmentRow:
     """A published segment. Only `used` rows can be visible.
 
-    `upgraded_from` is the id of the segment whose file this one shares, empty if it has its own.
+    `upgraded_from` is the id of the segment whose file this one shares, or empty.
     """
 
     id: str
@@ -182,7 +182,7 @@ class SegmentRow:
 
 
 class SegmentText(NamedTuple):
-    """A used segment whose payload was not read: one of very many, most of which nobody asks."""
+    """A used segment with an unparsed payload, because most callers read few of very many."""
 
     id: str
     start_ms: int
@@ -196,7 +196,7 @@ class SegmentText(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A time with so many used segments of a datasource in it."""
+    """An interval and the number of used segments of a datasource in it."""
 
     interval: Interval
     rows: int
@@ -204,11 +204,11 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class SegmentChanges:
-    """What happened to the segments of a datasource since an earlier revision.
+    """Changes to the segments of a datasource since an earlier revision.
 
     Attributes:
-        times: Where segments came, went or changed, disjoint and in order.
-        used: How many are used now.
+        times: Intervals in which segments were added, removed or changed, disjoint and in order.
+        used: Number of used segments now.
     """
 
     times: tuple[Interval, ...]
@@ -217,12 +217,12 @@ class SegmentChanges:
 
 @dataclass(frozen=True, slots=True)
 class SegmentTotals:
-    """Sums over the used segments of a datasource, or of one of its times.
+    """Sums over the used segments of a datasource, or of one of its intervals.
 
     Attributes:
-        interval: From the first instant to the last.
-        count: How many segments.
-        bytes: Their sizes together.
+        interval: From the earliest start to the latest end.
+        count: Number of segments.
+        bytes: Sum of their sizes.
     """
 
     interval: Interval
@@ -232,11 +232,11 @@ class SegmentTotals:
 
 @dataclass(frozen=True, slots=True)
 class Occupied:
-    """Which time chunks overlap an interval, those of the newest version first.
+    """Time chunks that overlap an interval, those of the newest version first.
 
     Attributes:
-        visible: Of complete chunks that are not wholly hidden within the interval.
-        pending: Of places that are not published yet, each once.
+        visible: Complete chunks that are not entirely hidden within the interval.
+        pending: Chunks of pending segments, without duplicates.
     """
 
     visible: tuple[Interval, ...]
@@ -245,11 +245,11 @@ class Occupied:
 
 @dataclass(frozen=True, slots=True)
 class PendingRow:
-    """An allocated place for a segment that is not published yet.
+    """A pending segment: an id that is allocated for a segment that is not published yet.
 
-    `upgraded_from` is set in a twin: a replace put a newer version above the place with that id,
-    and what is published there has to appear in the twin's place too. `minor_version` is for a
-    segment that rewrites others; it is no part of the place, and worked out when it is given.
+    `upgraded_from` is set in a copy: a replace put a newer version above the pending segment with
+    that id, so a segment published under that id must appear under the copy's id, too.
+    `minor_version` is for a segment that rewrites others; it is not stored, but computed on return.
     """
 
     datasource: str
@@ -266,25 +266,25 @@ class PendingRow:
 
     @property
     def id(self) -> str:
-        """The id of the segment that is published in this place."""
+        """The id that the segment will be published under."""
         return segment_id(self.datasource, self.interval, self.version, self.partition_number)
 
 
 @dataclass(frozen=True, slots=True)
 class AllocateRequest:
-    """Ask for a place of one sequence in a time chunk; `version` is for one without segments.
+    """Request to allocate a pending segment of one sequence in a time chunk.
 
     Attributes:
-        datasource: Whose time chunk.
+        datasource: The datasource.
         interval: The time chunk.
-        sequence_name: Who asks; the same asker gets the same place.
-        version: For a chunk that has none yet.
-        previous_id: The segment before this one in the sequence, "" for the first. It tells the
-            places of a sequence apart, unless `skip_lineage`.
-        skip_lineage: The interval tells them apart: a sequence has one place in each.
-        allocator_id: Whose places they are, so that they can be freed together.
-        space: Which partition numbers: of ordinary segments, or of those that rewrite others under
-            segment locks.
+        sequence_name: The sequence; the same request of a sequence returns the same segment.
+        version: Version for a chunk that has no segments yet.
+        previous_id: The segment before this one in the sequence, "" for the first. It identifies a
+            segment of the sequence, unless `skip_lineage`.
+        skip_lineage: The interval identifies it instead: a sequence has one segment in each.
+        allocator_id: The owner, so that all pending segments of an owner can be deleted together.
+        space: Range of partition numbers: of ordinary segments, or of those that rewrite others
+            under segment locks.
     """
 
     datasource: str
@@ -299,7 +299,7 @@ class AllocateRequest:
 
 @dataclass(frozen=True, slots=True)
 class AnnouncedFile:
-    """A persisted file that is not published yet; `payload` says its columns, bytes and times."""
+    """A persisted file that is not published yet; `payload` has its columns, bytes and times."""
 
     path: str
     interval: Interval
@@ -309,15 +309,15 @@ class AnnouncedFile:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Whose events announced files hold: offsets [start, end) that a supervisor has read.
+    """The events in announced files: offsets [start, end) of a supervisor's stream.
 
     Attributes:
-        supervisor_id: With whose committed offsets they are compared.
-        start: Where the sequence begins.
-        end: Up to where its files reach.
-        topic_id: The topic that the offsets are of; an empty one is any.
-        priority: Of replicas that keep up, one with the highest is shown.
-        before: Up to where they reached before the newest of them came; empty is not known.
+        supervisor_id: The supervisor whose committed offsets they are compared with.
+        start: Start offsets of the sequence.
+        end: End offsets of its files.
+        topic_id: The id of the topic of the offsets; empty means any.
+        priority: Of the replicas that keep up, one with the highest priority is shown.
+        before: End offsets before the newest file was added; empty means unknown.
     """
 
     supervisor_id: str
@@ -330,7 +330,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class AnnouncedRow:
-    """An announced file with whose it is."""
+    """An announced file with its task and sequence."""
 
     task_id: str
     datasource: str
@@ -340,11 +340,11 @@ class AnnouncedRow:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What is visible at one revision: each event in a segment or an announced file, never both.
+    """Everything visible at one revision: each event in a segment or an announced file, never both.
 
-    `segments` are all used rows, overshadowed ones too. `announced` holds one task's files for each
-    sequence at most, however many replicas announced some, and no offsets that are committed or in
-    another one's files. `segments_revision` is the revision at which
+    `segments` are all used rows, including overshadowed ones. `announced` has the files of at most
+    one task for each sequence, even if several replicas announced some, and no offsets that are
+    committed or in the files of another sequence. `segments_revision` is the revision at which
     `segments` last changed.
     """
 
@@ -357,7 +357,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class CountsRow:
-    """Rows of a supervisor, added up over all its publishes."""
+    """Rows of a supervisor, summed over all its publishes."""
 
     processed: int = 0
     unparseable: int = 0
@@ -369,10 +369,10 @@ class CountsRow:
 
 @dataclass(frozen=True, slots=True)
 class CommittedRow:
-    """The committed offset of each stream partition, and the topic in which they mean something.
+    """The committed offset of each stream partition, and the topic that the offsets belong to.
 
-    A topic that is deleted and made again under its name has another id. An empty `topic_id` means
-    that it is not known.
+    A topic that is deleted and created again under its name has another id. An empty `topic_id`
+    means that the id is unknown.
     """
 
     topic_id: str
@@ -380,7 +380,7 @@ class CommittedRow:
 
 
 class Covering(NamedTuple):
-    """The REPLACE lock that encloses an appended segment: whose it is, and its version."""
+    """The REPLACE lock that covers an appended segment: its owner and version."""
 
     task_id: str
     version: str
@@ -388,12 +388,12 @@ class Covering(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """The segments that a replacing task listed: what it read is in what it writes, no more.
+    """The segments that a replacing task listed; its output contains only their rows.
 
     Attributes:
-        intervals: Where it listed them; its locks cover that.
-        shown: Ids of those that could be seen, tombstones too.
-        hidden: Ids of the others, which newer ones hid entirely.
+        intervals: Intervals of the list; the task's locks cover them.
+        shown: Ids of visible segments, including tombstones.
+        hidden: Ids of the others, which newer segments hid entirely.
     """
 
     intervals: Sequence[Interval]
@@ -403,28 +403,28 @@ class Basis:
 
 @dataclass(frozen=True, slots=True)
 class PublishRequest:
-    """Segments of one datasource and, for a stream, the offsets they stand for.
+    """Segments of one datasource and, for a stream, the offsets that they contain.
 
     Attributes:
-        task_id: Who publishes.
-        datasource: Of all segments.
-        segments: Without any, only the offsets move.
-        supervisor_id: Whose offsets; given together with `start_offsets` and `end_offsets`, or
-            not at all.
-        start_offsets: Where the sequence began.
-        end_offsets: Where it ended.
-        sequence_name: Names the sequence whose pending places and announced files go away with the
-            publish. A batch task gives its id, so that a second publish hears of the first.
-        counts: Rows to add up.
-        topic_id: Which topic the offsets are of, if that is known.
-        kind: What the segments do beside those of other tasks: `insert` under exclusive locks,
+        task_id: The task that publishes.
+        datasource: The datasource of all segments.
+        segments: If empty, only the offsets are committed.
+        supervisor_id: The supervisor of the offsets; given together with `start_offsets` and
+            `end_offsets`, or not at all.
+        start_offsets: Start of the sequence.
+        end_offsets: End of the sequence.
+        sequence_name: The sequence whose pending segments and announced files the publish deletes.
+            A batch task uses its id, so that a second publish detects the first.
+        counts: Rows to add to the supervisor's sums.
+        topic_id: The id of the topic of the offsets, if known.
+        kind: How the segments relate to those of other tasks: `insert` under exclusive locks,
             `append` under APPEND locks, `replace` under a REPLACE lock.
-        covering: Of an append: for the ids of segments that lie in the REPLACE lock of another
-            task, that lock.
-        basis: Of what replaces segments that it has read: which those were. None: it replaces
-            whatever is there.
-        overwritten: Ids of the segments that those of `segments` rewrite whose number says that
-            they do: both have the same version and stand for the same root numbers.
+        covering: For an append: ids of segments within the REPLACE lock of another task, with that
+            lock.
+        basis: For a replace of segments that the task read: those segments. None: it replaces all
+            existing segments.
+        overwritten: Ids of the segments that those of `segments` with an overwriting partition
+            number rewrite: both have the same version and the same root numbers.
     """
 
     task_id: str
@@ -444,16 +444,16 @@ class PublishRequest:
 
 @dataclass(frozen=True, slots=True)
 class PublishOutcome:
-    """What became of a publish.
+    """Result of a publish.
 
-    ok: committed now; `inserted` are the ids of the segments that were not there before, copies
-        under the version of a replace too. `upgraded` are the twins that a replace made of places
-        that appending tasks hold.
-    retryable: nothing changed; an earlier sequence has to publish first, ask again later.
-    already_published: nothing changed; this very sequence, from the same start to the same end, was
-        committed before, by a replica or by this task before it was cut. Its rows are in.
-    Neither: refused for good; nothing changed. `outdated_by` are then segments that were taken out
-        of view, or brought back into it, after the task had listed them as its basis.
+    ok: committed now; `inserted` are the ids of the segments that did not exist before, including
+        copies under the version of a replace. `upgraded` are the copies that a replace made of the
+        pending segments of appending tasks.
+    retryable: nothing changed; an earlier sequence must publish first, so retry later.
+    already_published: nothing changed; this sequence, with the same start and end, was committed
+        before, by a replica or by this task before it was killed. Its rows are stored.
+    Neither: refused permanently; nothing changed. `outdated_by` are then segments that became
+        hidden, or visible again, after the task had listed them as its basis.
     """
 
     ok: bool
@@ -467,11 +467,11 @@ class PublishOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Killed:
-    """Unused segments whose rows are gone.
+    """Unused segments whose rows were deleted.
 
     Attributes:
         rows: All of them.
-        files_free: Those of them whose file no other row names: it may be deleted.
+        files_free: Those whose file no other row names, so that it may be deleted.
     """
 
     rows: tuple[SegmentRow, ...]
@@ -489,7 +489,7 @@ class RuleRow:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRow:
-    """An instance of a service that said lately that it is there; `extra` is its own."""
+    """An instance of a service that renewed its lease recently; the service defines `extra`."""
 
     service: str
     instance: str
@@ -502,7 +502,7 @@ class LeaseRow:
 
 @dataclass(frozen=True, slots=True)
 class AuditRow:
-    """Who changed what, when and why."""
+    """Audit entry: author, change, time and reason."""
 
     key: str
     type: str

@@ -1,10 +1,11 @@
-"""The metadata store: the door to the database, and the transactions that span its tables.
+"""The metadata store: access to the database, and the transactions that span several tables.
 
-Owns opening and closing and the list of named transactions. Each table that stands alone has a
-small store of its own (`tasks`, `supervisors`, `segments`, `leases`, `audit`). It does not know
-what a payload means. Invariant: every method is one transaction; after any error nothing of it is
-there, but where a connection to a server broke during the commit all of it may be. A publish that
-is asked again then says so (`already_published`), others say `Conflict` or do no harm twice.
+Owns opening, closing and the named transactions. Tables that no such transaction needs have stores
+of their own (`tasks`, `supervisors`, `segments`, `leases`, `audit`). Payloads are not interpreted.
+
+Invariant: every method is one transaction, and an error undoes all of it, with one exception: if
+the connection to a server breaks during the commit, the transaction may be committed. A repeated
+publish then returns `already_published`; other methods raise `Conflict` or are idempotent.
 """
 
 from __future__ import annotations
@@ -73,21 +74,21 @@ T = TypeVar("T")
 
 
 class MetadataStore:
-    """All metadata of one Penstock, on SQLite or PostgreSQL; any thread, any number of processes.
+    """All metadata of one Penstock, on SQLite or PostgreSQL, for any thread and several processes.
 
     Attributes:
         tasks: Indexing tasks and their states.
         supervisors: Supervisor specs, every version.
-        segments: Published segments by id, used and unused; pending places.
-        survey: All used segments: sums, changes, and piece by piece.
-        leases: Which instances of which services are there.
-        roots: Where the folders of tasks are.
-        upgrades: What was appended while a task replaces its time.
-        locks: Locks of tasks, as the lockbox wants them kept.
-        terms: Who leads which service.
+        segments: Published segments by id, used and unused; pending segments.
+        survey: All used segments: sums, changes, and reads in parts.
+        leases: Live instances of services.
+        roots: Folders that hold the folders of tasks.
+        upgrades: Segments appended to an interval while a task replaces it.
+        locks: Task locks, as stored for the lockbox.
+        terms: Leaders of services.
         rules: Retention rules.
         config: Dynamic configuration by name.
-        audit: Who changed what.
+        audit: Audit log of changes.
     """
 
     def __init__(self, database: Transactions) -> None:
@@ -111,16 +112,16 @@ class MetadataStore:
     def open(
         cls, url: str, *, clock: Clock | None = None, busy_timeout_ms: int = BUSY_TIMEOUT_MS
     ) -> MetadataStore:
-        """Open the store and bring its tables to this release's format.
+        """Open the store and migrate its tables to this release's format.
 
         Args:
             url: ``sqlite:////absolute/path`` or ``postgresql+psycopg://user:secret@host/name``.
-            clock: Where row times come from.
-            busy_timeout_ms: How long a transaction waits for other writers, three times over.
+            clock: Clock for the times in rows.
+            busy_timeout_ms: How long each of up to three attempts waits for other writers.
 
         Raises:
-            InvalidRequest: The URL is wrong, the file is no database of Penstock, it or its folder
-                cannot be written, or its format is newer than this release.
+            InvalidRequest: The URL is invalid, the file is not a database of Penstock, it or its
+                folder is not writable, or its format is newer than this release.
             Unavailable: The server or the disk does not answer now.
         """
         database = Database(url, clock or SystemClock(), busy_timeout_ms=busy_timeout_ms)
@@ -143,28 +144,27 @@ class MetadataStore:
         self.close()
 
     def close(self) -> None:
-        """Close all connections. Calls that follow raise `Closed`."""
+        """Close all connections. Later calls raise `Closed`."""
         self._database.close()
 
     def under(self, term: Term, *, on_fenced: Callable[[], None] = lambda: None) -> MetadataStore:
-        """Return this store for the leader of a term: its writes end when the next term begins.
+        """Return this store for the leader of a term: its writes fail once the next term begins.
 
-        Every write first looks, in its own transaction, whether the term is the newest one; it
-        does not matter whether it has run out. Reads are not checked. Closing it does nothing.
+        Every write first checks, in its own transaction, that the term is the newest one, even if
+        it has expired. Reads are not checked. Closing the returned store does nothing.
 
         Args:
             term: The leader's term.
-            on_fenced: Called with each write that is refused, on the writer's thread; it must
-                not block.
+            on_fenced: Called with each refused write, on the writer's thread; it must not block.
 
         Raises:
-            Fenced: By each write, once another leader took over or this one resigned.
+            Fenced: By each write after another leader took over or this one resigned.
         """
 
         def check(connection: Connection) -> None:
             try:
                 require_newest(connection, term)
-            except Fenced:  # narrow: passes on that the term ended
+            except Fenced:  # narrow: reports that the term ended
                 on_fenced()
                 raise
 
@@ -180,21 +180,21 @@ class MetadataStore:
         return write_copy(self._database, path, clock)
 
     def read_copy(self, path: str, clock: Clock) -> None:
-        """Take over all metadata of a copy into an empty database. Raises as `read_copy`."""
+        """Load all metadata of a copy into an empty database. Raises as `read_copy`."""
         read_copy(path, self._database, clock)
 
     def publish(self, request: PublishRequest) -> PublishOutcome:
         """Publish segments and move the supervisor's offsets, both or neither.
 
         The start offsets are compared with the committed ones (`docs/metadata.md` has the table).
-        On success the same transaction adds the counts and drops the sequence's pending places and
-        its announced files, so that a snapshot has each event once.
+        On success the same transaction adds the counts and deletes the sequence's pending segments
+        and announced files, so that a snapshot has each event once.
 
         Raises:
             InvalidRequest: The request contradicts itself.
-            Conflict: A segment takes the place of another one with a different id.
-            Unavailable: The database does not answer. Ask again: if the first try went through,
-                the answer is `already_published`.
+            Conflict: A segment has the place of another one with a different id.
+            Unavailable: The database does not answer. Repeat the call: if the first attempt was
+                committed, the answer is `already_published`.
         """
         return self._moving(
             request.supervisor_id or "",
@@ -202,15 +202,14 @@ class MetadataStore:
         )
 
     def allocate_segments(self, requests: Sequence[AllocateRequest]) -> list[PendingRow | None]:
-        """Give each request a place of its own, the same one when asked again.
+        """Allocate a pending segment for each request; a repeated request returns the same one.
 
-        None stands where a time chunk cannot take the segment: the interval has more than one
-        visible chunk, or segments of another interval are there. Requests that are equal share a
-        place.
+        The result is None if the time chunk cannot take the segment: the interval has more than
+        one visible chunk, or segments of another interval. Equal requests share a segment.
 
         Raises:
-            Conflict: The requested version was used before in this chunk; ask with a newer one.
-            Unavailable: The database does not answer; ask again.
+            Conflict: The requested version was used before in this chunk; use a newer one.
+            Unavailable: The database does not answer; repeat the call.
         """
         return self._database.write(lambda c: allocate(c, requests, self._database.now_ms()))
 
@@ -222,18 +221,18 @@ class MetadataStore:
         files: Sequence[AnnouncedFile],
         reading: Reading | None = None,
     ) -> bool:
-        """Make `files` all that this task shows of one sequence, in place of what it showed before.
+        """Replace the files that this task announces for one sequence.
 
         Args:
-            task_id: Whose files they are.
-            datasource: Where its rows belong.
-            sequence_name: What they are part of; replicas have the same names.
+            task_id: The task.
+            datasource: The datasource of the rows.
+            sequence_name: The sequence of the files; replicas use the same names.
             files: The files.
-            reading: The offsets of their events, so that no snapshot shows one twice whatever other
-                tasks announce or publish. Without it only replicas of the sequence are known.
+            reading: The offsets of their events, so that no snapshot shows an event twice, whatever
+                other tasks announce or publish. Without it only replicas of the sequence are known.
 
         Returns:
-            False, and nothing is shown, when the sequence was published already or the task is
+            False, and nothing is announced, if the sequence was published already or the task is
             complete: its rows would count twice.
         """
         return self._database.write(
@@ -245,21 +244,21 @@ class MetadataStore:
 
         Args:
             datasource: Only this one.
-            known: An earlier snapshot of the same datasource; what did not change since is taken
-                from it and not read again. The same object comes back when nothing changed.
+            known: An earlier snapshot of the same datasource; unchanged parts are taken from it
+                and not read again. If nothing changed, the same object is returned.
         """
         return self._database.read(lambda c: read_snapshot(c, datasource, known))
 
     def is_stored_name(self, name: str) -> bool:
-        """Tell whether anything is stored under exactly this name; see `Overview.has_name`."""
+        """Return whether anything is stored under exactly this name; see `Overview.has_name`."""
         return self.survey.look(lambda overview: overview.has_name(name))
 
     def revision(self) -> int:
-        """Return the revision of what is visible; it grows with every change. One short query."""
+        """Return the revision of visible data, which grows with every change. One short query."""
         return self._database.read(lambda c: read_revision(c)[0])
 
     def committed(self, supervisor_id: str) -> CommittedRow | None:
-        """Return the committed offset of each stream partition and whose, None before the first."""
+        """Return the committed offsets and their topic, None before the first commit."""
         return self._database.read(lambda c: read_committed(c, supervisor_id))
 
     def offsets(self, supervisor_id: str) -> dict[int, int] | None:
@@ -274,7 +273,7 @@ class MetadataStore:
 
         Call it before tasks start on new stream partitions. Without a committed offset any start
         is accepted, so a sequence that overtakes its predecessor would skip that one's events. The
-        topic's id is committed too where none is.
+        topic's id is also committed if none is.
 
         Raises:
             Conflict: The committed offsets are of a topic with another id.
@@ -289,10 +288,10 @@ class MetadataStore:
     def begin_topic(self, supervisor_id: str, was: str, topic_id: str, offsets: Offsets) -> bool:
         """Replace all committed offsets of the topic `was` by first ones in its successor.
 
-        Publishes that began in the old topic are refused from now on.
+        Later publishes of sequences that started in the old topic are refused.
 
         Returns:
-            False, and nothing changes, when the committed offsets are not of the topic `was`.
+            False, and nothing changes, if the committed offsets are not of the topic `was`.
         """
         first = CommittedRow(topic_id, offsets)
         return self._moving(
@@ -301,9 +300,9 @@ class MetadataStore:
         )
 
     def move_offsets(self, supervisor_id: str, offsets: Offsets) -> dict[int, int]:
-        """Set the committed offsets of some stream partitions whatever they were; return all.
+        """Set the committed offsets of some stream partitions unconditionally; return all.
 
-        Those of others stay as they are, also when tasks publish at this very moment.
+        The others stay unchanged, even if tasks publish concurrently.
         """
         return self._moving(
             supervisor_id,
@@ -313,7 +312,7 @@ class MetadataStore:
     def reset_offsets(
         self, supervisor_id: str, offsets: Offsets | None, topic_id: str = ""
     ) -> None:
-        """Set the committed offsets, and whose they are, whatever was there; None removes them."""
+        """Set the committed offsets and their topic unconditionally; None removes them."""
         wanted = None if offsets is None else CommittedRow(topic_id, offsets)
         self._moving(
             supervisor_id,
@@ -321,10 +320,10 @@ class MetadataStore:
         )
 
     def last_move(self, supervisor_id: str) -> int:
-        """Return a number that is another one after each write of the committed offsets by this.
+        """Return a number that changes with each write of the committed offsets by this object.
 
-        After each that was tried, as it may have been committed though its answer is lost. While it
-        stays the same, a leader's offsets do too: nobody else may write them in its term.
+        It also changes with a failed write, which may be committed though its answer was lost.
+        While it is unchanged, a leader's offsets are too: only the leader of a term writes them.
         """
         return self._offset_writes.get(supervisor_id, 0)
 
@@ -335,9 +334,9 @@ class MetadataStore:
             self._offset_writes[supervisor_id] = next(self._numbers)
 
     def counts(self, supervisor_id: str) -> CountsRow:
-        """Return the rows counted by all publishes of a supervisor."""
+        """Return the sum of rows over all publishes of a supervisor."""
         return self._database.read(lambda c: read_counts(c, supervisor_id))
 
     def all_counts(self) -> Mapping[str, CountsRow]:
-        """Return the rows counted by all publishes of each supervisor that has published, by id."""
+        """Return the sum of rows over all publishes of each supervisor, by id."""
         return self._database.read(read_all_counts)

@@ -1,16 +1,16 @@
-"""What is written of one queue: the log files, the next offset, and what of it is durable.
+"""The state of one queue's log: its files, the next offset, and the durable offset.
 
-Owns: that state, the mutex around it, and appending to it. Does not own: when it is fsynced
-(`syncing`), who waits for that, who holds the folder (`diskqueue`), nor which log files may go
+Owns: that state, the mutex around it, and appending. Does not own: the schedule of fsyncs
+(`syncing`), waiting for them, the lock on the folder (`diskqueue`), nor the deletion of log files
 (`retention`).
 
 Invariants:
 
-- An offset is given to one message only. After a crash the offsets of messages that were never
-  durable may be given again; below `durable` never.
-- A batch is one block: it is written whole, or nothing of it is visible.
-- At most the last two log files hold bytes that are not fsynced: a full one grows on while the one
-  before it is not synced, to twice its size at most.
+- Each offset belongs to one message. After a crash, the offsets of messages that were not durable
+  may be assigned again; offsets below `durable` never are.
+- A batch is one block: it is written completely, or nothing of it is visible.
+- At most the last two log files hold bytes that are not fsynced: while the previous file is not
+  synced, a full one keeps growing, up to twice its size.
 """
 
 from __future__ import annotations
@@ -42,29 +42,29 @@ _OVERFULL = 2  # how many times its size a log file may grow to while it cannot 
 
 
 class QueueLog:
-    """The messages of a queue, as its writer knows them. `recover` comes first.
+    """The messages of a queue, from its writer's side. Call `recover` first.
 
-    The mutex guards the fields and is held while a batch is written, so batches have one order;
-    mail to an owning thread would cost more than the write itself. It is never held while an fsync
-    runs or while a reader reads.
+    The mutex guards the fields and is held while a batch is written, so that batches have one
+    order; mail to an owning thread would cost more than the write itself. It is never held during
+    an fsync or while a reader reads.
 
     Args:
         fs: The file system.
-        folder: The queue's.
-        options: What the queue was told.
-        clock: Tells the time.
-        hurry: Called, with the mutex held, when a log file is full and cannot be rolled before the
-            one before it is fsynced.
+        folder: The folder of the queue.
+        options: The options of the queue.
+        clock: Returns the time.
+        hurry: Called, with the mutex held, when a log file is full but cannot be rolled before the
+            previous one is fsynced.
 
     Attributes:
-        options: What the queue was told; may be replaced at any time.
-        mutex: For those who look at `files` or `producers`.
+        options: The options of the queue; may be replaced at any time.
+        mutex: For access to `files` and `producers`.
         files: The log files.
         producers: The last sequence number of each producer.
-        latest: The offset the next message gets.
-        durable: The offset below which everything is fsynced.
-        last_append_ms: When the last batch was appended, epoch ms.
-        closed: Nothing is appended any more.
+        latest: The offset of the next message.
+        durable: All messages below this offset are fsynced.
+        last_append_ms: Time of the last append, in epoch milliseconds.
+        closed: Whether the queue refuses appends.
     """
 
     __slots__ = (
@@ -106,14 +106,14 @@ class QueueLog:
         self.closed = False
 
     def recover(self, names: Sequence[str], quarantine: Quarantine) -> None:
-        """Take over what is in the folder, or begin the first log file there.
+        """Restore the log from its folder, or start the first log file there.
 
         Args:
-            names: Of the files in the folder.
-            quarantine: Told of damage.
+            names: Names of the files in the folder.
+            quarantine: Receives reports of damage.
 
         Raises:
-            InvalidRequest: The folder has a newer format, or may not be written.
+            InvalidRequest: The folder has a newer format, or is not writable.
             Unavailable: Disk full or I/O error.
         """
         bases = log_files_among(names)
@@ -137,20 +137,20 @@ class QueueLog:
             self.files.adopt(bases, tail.writer)
         self.durable = self.files.unsynced[0].base_offset
 
-    # -- what there is
+    # -- extent
 
     @property
     def earliest(self) -> int:
-        """Return the offset of the first message that is kept."""
+        """Return the offset of the first stored message."""
         with self.mutex:
             return self.files.earliest
 
     def bounds(self) -> tuple[int, int]:
-        """Return the offset of the first message that is kept, and of the next one."""
+        """Return the offset of the first stored message, and of the next one."""
         return self.earliest, self.latest
 
     def extent(self) -> QueueExtent:
-        """Return what may be read now.
+        """Return the range that can be read now.
 
         Raises:
             Closed: The queue was closed.
@@ -160,7 +160,7 @@ class QueueLog:
             return QueueExtent(self.files.bases(), self.files.active.size, self.latest)
 
     def check_open(self) -> None:
-        """Do nothing but raise.
+        """Check that the queue is open.
 
         Raises:
             Closed: The queue was closed.
@@ -173,7 +173,7 @@ class QueueLog:
     def append(
         self, batch: pa.BinaryArray, producer: Mark | None, due_ms: int
     ) -> OffsetRange | None:
-        """Write one block; None where that has to wait for the fsync of an earlier log file.
+        """Write one block; return None if it must wait for the fsync of an earlier log file.
 
         Raises:
             InvalidRequest: The batch makes too large a block.
@@ -190,7 +190,7 @@ class QueueLog:
             buffers, length = self._encode(batch, said, active, now_ms, options.max_block_bytes)
             size, limit = active.size + length, options.max_bytes_per_file
             if size > limit and active.size > FILE_HEADER_BYTES:
-                # Only when this file is synced can the next one be rolled.
+                # The next file can be rolled only after this one is synced.
                 self._hurry()
                 if self.files.may_roll:
                     self._roll_at(now_ms)
@@ -211,7 +211,7 @@ class QueueLog:
     def _append_of(self, producer: Mark, active: LogWriter, buffers: Sequence[Buffer]) -> None:
         before = self.producers.entry(producer[0])
         try:
-            # First: once the block is written, nothing may raise.
+            # Do this first: after the block is written, nothing may raise.
             self.producers.put(*producer, self.latest)
             active.append(buffers)
         except BaseException:
@@ -219,7 +219,7 @@ class QueueLog:
             raise
 
     def roll(self) -> None:
-        """Go on in a new log file; the mutex is held.
+        """Continue in a new log file; the caller holds the mutex.
 
         Raises:
             Unavailable: Disk full or I/O error; the active log file stays the same.
@@ -227,7 +227,7 @@ class QueueLog:
         self._roll_at(max(self._clock.now_ms(), self.last_append_ms))
 
     def sync(self) -> int:
-        """Make durable what was appended before now, and return `durable`; one call at a time.
+        """Make earlier appends durable, and return `durable`; one call at a time.
 
         Raises:
             Unavailable: I/O error; call it again.
@@ -245,9 +245,10 @@ class QueueLog:
         return self.durable
 
     def end(self) -> bool:
-        """Let nothing be appended any more; say whether a sync has something to do.
+        """Refuse further appends; return whether a sync is still needed.
 
-        What was not touched is as durable as whoever wrote it has left it. The mutex is held.
+        Files that this process did not write are as durable as they were. The caller holds the
+        mutex.
         """
         self.closed = True
         return self._changed and self.durable < self.latest
@@ -270,7 +271,7 @@ class QueueLog:
         buffers, length = encode_block(batch, self.latest, now_ms, active.tag, trailer, due_ms)
         if length > max_block_bytes:
             raise InvalidRequest(
-                f"{self._folder}: a batch that makes a block of {length} bytes is over "
+                f"{self._folder}: a batch of {length} bytes as a block exceeds "
                 f"max_block_bytes, {max_block_bytes}: send smaller batches"
             )
         return buffers, length

@@ -1,21 +1,21 @@
-"""What a batch task has locked: time chunks, or the segments that it replaces, one by one.
+"""The locks of a batch task: on time chunks, or on single segments that it replaces.
 
-Owns which of the two it is, and what of the segments the task has read already. Not what is listed
-for a basis, nor what is published: that is the task's.
+Owns the choice between the two, and the record of segments that the task has read. Does not own the
+list of segments for a basis, nor the publish: these belong to the task.
 
-A task begins with segments where its spec asks for that, and falls back to time chunks when what is
-there does not allow it:
+A task starts with segment locks if its spec asks for them, and falls back to time chunk locks if
+the existing segments do not allow them:
 
-    never both for one time      a task's own lock would be in the way of its other one, so those of
-                                 segments are released before time chunks are locked, and no time
-                                 chunk is locked around another of the task
-    locked is what is visible    who had the locks before may have replaced what they are on, so
-                                 what is visible is looked up again under the locks
-    read is what is locked       once segments were read that are locked one by one, there is no
-                                 way back: the task fails where it would have to fall back; and of
-                                 a time chunk that is locked so nothing more is taken in later
-    seen again by the next peon  one that dies leaves its locks; who goes on after it with locks of
-                                 time chunks keeps to these
+    never both for one interval    locks of one task conflict with each other, so segment locks are
+                                   released before time chunks are locked, and no time chunk is
+                                   locked around another one of the task
+    locked means visible           the previous owner of a lock may have replaced its segment, so
+                                   the visible segments are looked up again under the locks
+    read means locked              after the task has read segments under segment locks, it cannot
+                                   fall back: it fails instead; and it adds no segments of that time
+                                   chunk later
+    the next peon continues        a peon that dies leaves its locks; a peon that continues with
+                                   time chunk locks keeps using time chunk locks
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ _LOOKS_MAX: Final = 5
 
 
 class LockingSpec(Protocol):
-    """What is needed of the spec of a task that locks."""
+    """The parts of a task's spec that decide about its locks."""
 
     @property
     def id(self) -> str:
-        """Its name."""
+        """The id of the task."""
         ...
 
     @property
     def mode(self) -> IngestionMode:
-        """What becomes of what is there."""
+        """How the task treats existing segments."""
         ...
 
     @property
@@ -66,28 +66,28 @@ class LockingSpec(Protocol):
 
     @property
     def segment_granularity(self) -> Granularity | None:
-        """Its time chunks; None: those that are there."""
+        """The new time chunks; None keeps the existing ones."""
         ...
 
     @property
     def locks_segments(self) -> bool:
-        """Whether it locks segments one by one, if what is there allows it."""
+        """Whether the task locks single segments, if the existing ones allow it."""
         ...
 
     @property
     def locks_max(self) -> int | None:
-        """How many locks it may have; None: any number."""
+        """Maximum number of locks; None means unlimited."""
         ...
 
 
 class TaskLocks:
-    """The locks of one task. On the task's thread.
+    """The locks of one task. Used on the task's thread.
 
     Args:
-        spec: What the task is.
-        ports: What it works with.
-        insistence: Asks until there is an answer.
-        visible: Returns what is visible of the task's datasource in intervals.
+        spec: The spec of the task.
+        ports: The peon's ports.
+        insistence: Repeats actions until they succeed.
+        visible: Returns the visible segments of the task's datasource in intervals.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class TaskLocks:
 
     @property
     def by_segment(self) -> bool:
-        """Whether segments are locked one by one, as far as is known."""
+        """Whether the task locks single segments, as far as it has decided."""
         return self._by_segment
 
     @property
@@ -118,40 +118,40 @@ class TaskLocks:
 
     @property
     def claimed(self) -> str | None:
-        """What tells the segments that were read under locks of their own from others, if any."""
+        """Fingerprint of the segments that were read under segment locks, if any."""
         return self._claimed
 
     def types(self) -> list[str]:
-        """Return the types of all locks that the task has."""
+        """Return the types of all locks that the task holds."""
         return [lock.type for lock in self._held()]
 
     def check_count(self, more: int) -> None:
-        """Return if the task may have so many locks beside those on segments that it rewrites.
+        """Check that the task may have so many locks besides those on segments that it rewrites.
 
         Raises:
-            InvalidRequest: It may not.
+            InvalidRequest: The number exceeds the maximum.
         """
         most = self._spec.locks_max
         locks = more + sum(len(rewrite.segments) for rewrite in self._rewrites.values())
         if most is not None and locks > most:
             raise InvalidRequest(
-                f"the rows lie in times that need {locks} locks, more than"
+                f"the rows are in intervals that need {locks} locks, more than"
                 f" maxAllowedLockCount {most}: raise it, or ingest fewer time chunks at once",
                 place="tuningConfig.maxAllowedLockCount",
             )
 
     def lock(self, intervals: Iterable[Interval]) -> HeldLocks:
-        """Lock intervals beside those that are locked.
+        """Lock intervals in addition to those that are locked.
 
         Raises:
-            InvalidRequest: They would be more than the task may have.
+            InvalidRequest: The number of locks would exceed the maximum.
             PenstockError: As `locking.acquire`.
         """
         if not self._locked:
-            # Of an earlier peon; with its places it may have got others than it had asked for.
+            # An earlier peon may hold more locks than it requested: allocation also locks.
             held = {one.interval for one in self._held() if one.partition_number is None}
             self._locked = sorted(held)
-        # Never one lock across another of the task: it would wait for itself.
+        # A lock must not overlap another lock of the task: it would wait for itself.
         more = outside(condensed(intervals), condensed(self._locked))
         self._locked = sorted([*self._locked, *more])
         self.check_count(len(self._locked))
@@ -164,7 +164,7 @@ class TaskLocks:
         )
 
     def cover(self, intervals: Sequence[Interval]) -> None:
-        """Lock what is replaced without being read: segments, if the task may, or time chunks.
+        """Lock the segments, if the task may, or the time chunks that it replaces unread.
 
         Raises:
             PenstockError: As `lock`.
@@ -175,9 +175,9 @@ class TaskLocks:
             self.lock(intervals)
 
     def cover_written(self, chunks: Sequence[Interval]) -> None:
-        """Lock the segments of time chunks that only the rows told, if the task still may.
+        """Lock the segments of time chunks that only the rows determined, if the task still may.
 
-        Of a task that has locked segments before nothing more is: what is there beside them stays.
+        If the task has locked segments before, it locks no others: these remain visible.
 
         Raises:
             PenstockError: As `lock`.
@@ -188,15 +188,15 @@ class TaskLocks:
     def claim(
         self, intervals: Sequence[Interval], *, read: Sequence[Interval], named: Collection[str]
     ) -> list[VisibleSegment] | None:
-        """Lock what the task replaces, and return the segments of it that it reads.
+        """Lock the segments that the task replaces, and return those that it reads.
 
         Args:
-            intervals: Where.
-            read: What of it is read.
-            named: The segments, where they are known.
+            intervals: The intervals.
+            read: The parts of the intervals to read.
+            named: The ids of the segments, if they are known.
 
         Returns:
-            None if time chunks are locked: the task lists what is there, for its basis.
+            None if time chunks are locked: the task lists the segments, for its basis.
 
         Raises:
             PenstockError: As `lock`.
@@ -206,22 +206,22 @@ class TaskLocks:
             return None
         locked = {name for rewrite in self._rewrites.values() for name in rewrite.ids}
         found = [one for one in self._visible(read) if str(one.segment.id) in locked]
-        # Marks of these the publish finds by itself, as it names what it rewrites.
+        # The publish finds changes to these by itself, because it lists the rewritten segments.
         self._claimed = ids_digest([self._claimed or "", *(str(one.segment.id) for one in found)])
         return found
 
     def _rewrite(self, intervals: Iterable[Interval], named: Collection[str] = ()) -> bool:
-        """Lock the visible segments of intervals; false if time chunks have to be locked instead.
+        """Lock the visible segments of intervals; return false to lock time chunks instead.
 
-        Those of a time chunk that are locked stay all that is rewritten there: rows of others may
-        lie in what was read of it before they came.
+        The task rewrites only the segments of a time chunk that it locked first, because it may
+        have read the chunk before other tasks added segments.
 
         Raises:
             PenstockError: As `lock`.
         """
         wanted = tuple(condensed(intervals))
         if any(lock.partition_number is None for lock in self._held()):
-            # Of an earlier peon. They would be in the way of what is asked for here.
+            # Locks of an earlier peon. They would conflict with the requested ones.
             self._fall_back("it did so before")
             return False
         tries = 0
@@ -237,12 +237,12 @@ class TaskLocks:
             self._acquire(LockTryAcquire((), segments=segments))
             locked = {one.segment.id for one in shown}
             now = {one.segment.id for one in self._visible_of(wanted, named)}
-            # What was appended meanwhile is replaced, too; not without end, as it may stay beside.
+            # Segments appended meanwhile are replaced, too, up to a limit of attempts.
             if now == locked or (locked <= now and tries >= _LOOKS_MAX):
                 self._rewrites |= {rewrite.interval: rewrite for rewrite in found}
                 return True
             if not locked <= now:
-                # Who had these locks before has replaced what they are on.
+                # The previous owner of these locks has replaced the segments.
                 for rewrite in found:
                     self._insistence.ask("releasing locks", LockRelease(rewrite.interval))
 
@@ -252,7 +252,7 @@ class TaskLocks:
     def _visible_of(
         self, intervals: Iterable[Interval], named: Collection[str]
     ) -> list[VisibleSegment]:
-        """Return what is visible, and named if any are, in time chunks that are not locked yet."""
+        """Return the visible segments, or the named ones of them, in chunks that are not locked."""
         return [
             one
             for one in self._visible(intervals)
@@ -261,19 +261,19 @@ class TaskLocks:
         ]
 
     def _fall_back(self, reason: str) -> None:
-        """Lock time chunks from now on; nothing that was read counts on segments that are locked.
+        """Lock time chunks from now on, unless the task has read under segment locks.
 
         Raises:
-            Conflict: Something was.
+            Conflict: The task has read segments that it locked.
         """
         if self._claimed is not None:
             raise Conflict(
-                f"the segments that it replaces are locked one by one, but {reason}: set"
+                f"the task locks the segments that it replaces one by one, but {reason}: set"
                 " forceTimeChunkLock to true in its context, and submit it again"
             )
-        _log.info("task %s locks time chunks, as %s", self._spec.id, reason)
+        _log.info("task %s locks time chunks, because %s", self._spec.id, reason)
         self._by_segment = False
-        # A lock of one segment would be in the way of a larger one, its own task's too.
+        # A lock of a segment conflicts with a larger lock, even of its own task.
         for interval in {
             lock.interval for lock in self._held() if lock.partition_number is not None
         }:

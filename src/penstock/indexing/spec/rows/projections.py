@@ -1,9 +1,9 @@
-"""Druid's projections of a datasource: ``projections``. Their form, and what is wrong with one.
+"""Druid's projections of a datasource, ``projections``: their form, and their validation.
 
-A projection is what rows are summed up to beside themselves, so that a query that asks for such
-sums is answered sooner. It changes no answer, and nothing about how rows are ingested: the router
-makes them from the segments that there are (`spark.projections`). What they say is held against
-the columns of the datasource as soon as it is said, as a mistake would else be found by nobody.
+A projection is a set of aggregates that is kept beside the rows, so that a query for such
+aggregates is answered faster. It changes neither answers nor ingestion: the router builds it from
+the existing segments (`spark.projections`). Projections are checked against the columns of the
+datasource when they are submitted, because nothing would report a mistake later.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from penstock.indexing.spec.rows.dimensions import COLUMNS_MAX, Dimension
 from penstock.indexing.spec.scalars import TIME_COLUMN, ColumnName, Flag
 
 PROJECTIONS_MAX: Final = 1_000
-# To look for the name that was meant takes long: for so many mistakes, among so many columns.
+# Finding similar names is slow, so it is limited to this many mistakes and columns.
 _HINTS_MAX: Final = 20
 _HINTS_COLUMNS_MAX: Final = 1_000
 
@@ -40,7 +40,7 @@ _COLUMN_TYPE: Final = re.compile(
     r"(?:LONG|FLOAT|DOUBLE|STRING|ARRAY<(?:LONG|FLOAT|DOUBLE|STRING)>|COMPLEX<[A-Za-z0-9_.]+>)",
     re.IGNORECASE,
 )
-# What sums up sums: of a count their sum, of a sketch that was built what merges such.
+# How each aggregator is combined: counts are summed, sketches are merged.
 _COMBINING: Final = {"count": "longSum", "HLLSketchBuild": "HLLSketchMerge"}
 
 _REFUSED: Final = dict.fromkeys(
@@ -51,7 +51,7 @@ _REFUSED: Final = dict.fromkeys(
 
 def _column_type(text: str) -> str:
     if not _COLUMN_TYPE.fullmatch(text):
-        raise mistake(f"{text!r} is no type of a column: LONG, DOUBLE, STRING, ARRAY<LONG> …")
+        raise mistake(f"{text!r} is not a type of column: use LONG, DOUBLE, STRING, ARRAY<LONG> …")
     return text
 
 
@@ -66,7 +66,7 @@ _NameText = Annotated[str, Field(min_length=1)]
 
 
 class ExpressionColumn(SpecModel):
-    """A virtual column that is computed, in Druid's language."""
+    """A virtual column that an expression of Druid's language computes."""
 
     type: Literal["expression"]
     name: ColumnName
@@ -80,7 +80,7 @@ class ExpressionColumn(SpecModel):
 
 
 class NestedFieldColumn(SpecModel):
-    """A virtual column that is a part of a nested one."""
+    """A virtual column that is a part of a nested column."""
 
     type: Literal["nested-field"]
     column_name: _NameText
@@ -94,13 +94,13 @@ class NestedFieldColumn(SpecModel):
     @model_validator(mode="after")
     def _check_path(self) -> NestedFieldColumn:
         if self.path is None and self.path_parts is None:
-            text = "say which part: give this or pathParts"
+            text = "specify the part to extract: set this or pathParts"
             raise mistakes("NestedFieldColumn", [(("path",), None, text)])
         return self
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The name of the column."""
         return self.output_name
 
     @property
@@ -115,7 +115,7 @@ VirtualColumn = Annotated[
 
 
 class GroupingColumn(Dimension):
-    """A column by which a projection groups: a dimension, a virtual column, or the time."""
+    """A column that a projection groups by: a dimension, a virtual column, or the time."""
 
     name: _NameText
 
@@ -125,10 +125,9 @@ def _named(value: object) -> object:
 
 
 class Projection(SpecModel):
-    """Rows grouped and summed up beside themselves, made when a query comes that it answers.
+    """Aggregates kept beside the rows, built when a query first needs them.
 
-    Of the aggregators, sums, least and greatest values and counts are kept; a query that asks for
-    others is answered from the rows.
+    Only sums, minima, maxima and counts are kept; a query for other aggregates reads the rows.
     """
 
     type: Literal["aggregate"]
@@ -140,14 +139,14 @@ class Projection(SpecModel):
     )
     aggregators: tuple[Aggregator, ...] = Field(default=(), max_length=COLUMNS_MAX)
 
-    # It follows from the grouping columns; Druid writes it.
+    # Derived from the grouping columns; Druid writes it.
     without_effect: ClassVar[Mapping[str, Ignored]] = {"ordering": Ignored.ANY}
 
     @model_validator(mode="after")
     def _check_names(self) -> Projection:
         found: Found = []
         if not self.grouping_columns and not self.aggregators:
-            text = "must not be empty where aggregators is: it would hold nothing"
+            text = "must not be empty if aggregators is empty, too: the projection has no columns"
             found.append((("groupingColumns",), None, text))
         virtual = [("virtualColumns", i, c.name) for i, c in enumerate(self.virtual_columns)]
         made = [("groupingColumns", i, c.name) for i, c in enumerate(self.grouping_columns)]
@@ -157,12 +156,12 @@ class Projection(SpecModel):
             for part, number, name in places:
                 place = f"{part}[{number}]"
                 if first.setdefault(name, place) != place:
-                    text = f"the column {name!r} is there already, at {first[name]}"
+                    text = f"duplicate column {name!r}: {first[name]} has it already"
                     found.append(((part, number), name, text))
         circular = _circular(self.virtual_columns)
         for number, column in enumerate(self.virtual_columns):
             if column.name in circular:
-                text = f"{column.name!r} is computed from itself, or from a column that is"
+                text = f"{column.name!r} is computed from itself, or from a column that is circular"
                 found.append((("virtualColumns", number), column.name, text))
         if found:
             raise mistakes("Projection", found)
@@ -171,12 +170,12 @@ class Projection(SpecModel):
 
 @dataclass(frozen=True, slots=True)
 class BaseColumns:
-    """The columns of a datasource that projections may be of.
+    """The columns of a datasource that projections may use.
 
     Attributes:
         dimensions: The dimensions, by name.
         metrics: The metrics, by name.
-        are_all: Whether there are no others; found are those of data that nobody has seen yet.
+        are_all: Whether the datasource has no other columns; discovery may add columns.
     """
 
     dimensions: Mapping[str, Dimension]
@@ -189,7 +188,7 @@ def _of_different_names(projections: tuple[Projection, ...]) -> tuple[Projection
     first: dict[str, int] = {}
     for number, projection in enumerate(projections):
         if (at := first.setdefault(projection.name, number)) != number:
-            text = f"{projection.name!r} is there already, at projections[{at}]"
+            text = f"duplicate name {projection.name!r}: projections[{at}] has it already"
             found.append(((number, "name"), projection.name, text))
     if found:
         raise mistakes("Projection", found)
@@ -198,14 +197,14 @@ def _of_different_names(projections: tuple[Projection, ...]) -> tuple[Projection
 
 Projections = Annotated[
     tuple[Projection, ...],
-    # Left out where there are none: earlier releases know no such field.
+    # Left out if empty, because earlier releases do not know this field.
     Field(max_length=PROJECTIONS_MAX, exclude_if=lambda value: not value),
     AfterValidator(_of_different_names),
 ]
 
 
 def projection_mistakes(projections: Sequence[Projection], base: BaseColumns) -> Found:
-    """Return which columns of projections a datasource has not, or has otherwise.
+    """Return the columns of projections that the datasource lacks, or that differ from its own.
 
     Places begin with ``projections``.
     """
@@ -219,14 +218,14 @@ def projection_mistakes(projections: Sequence[Projection], base: BaseColumns) ->
 
 
 class _Hints:
-    """What is told of columns that are not there: at what was meant as long as that is quick."""
+    """Error texts for unknown columns, with similar names as long as that is fast."""
 
     def __init__(self) -> None:
         self._left = _HINTS_MAX
 
     def missing(self, name: str, known: Collection[str]) -> str:
-        """Return the text for a name that none of the known columns has."""
-        text = f"there is no column {name!r}"
+        """Return the text for a name that is not among the known columns."""
+        text = f"unknown column {name!r}"
         if not self._left or len(known) > _HINTS_COLUMNS_MAX:
             return text
         self._left -= 1
@@ -245,7 +244,7 @@ def _mistakes_in_columns(
         for name in column.inputs:
             if base.are_all and name not in readable:
                 field = "expression" if isinstance(column, ExpressionColumn) else "columnName"
-                # The tag of the union comes before its field, as in pydantic's own places.
+                # pydantic also puts the tag of the union before its field.
                 at = ("virtualColumns", number, column.type, field)
                 yield at, name, hints.missing(name, readable)
     for number, grouping in enumerate(projection.grouping_columns):
@@ -254,7 +253,7 @@ def _mistakes_in_columns(
         if base.are_all and name not in known:
             yield ("groupingColumns", number, "name"), name, hints.missing(name, known)
         elif dimension is not None and dimension.type != grouping.type:
-            text = f"must be {dimension.type}, as among the dimensions, not {grouping.type}"
+            text = f"must be {dimension.type}, as in dimensionsSpec, not {grouping.type}"
             yield ("groupingColumns", number, "type"), grouping.type, text
     for number, aggregator in enumerate(projection.aggregators):
         for field, name, text in _mistakes_in_aggregator(aggregator, known, virtual, base, hints):
@@ -276,20 +275,20 @@ def _mistakes_in_aggregator(
     if metric is not None:
         if not _combines(aggregator, metric):
             type_ = _COMBINING.get(metric.type, metric.type)
-            text = f"is a metric of the datasource: sum it up by {type_} of {metric.name!r} itself"
+            text = f"is a metric of the datasource: aggregate it by {type_} of {metric.name!r}"
             yield "name", aggregator.name, text
         return
     field = "fields" if aggregator.fields is not None else "fieldName"
     for name in aggregator.inputs:
         if name in base.metrics and name not in virtual:
-            text = f"{name!r} is a metric, summed up under its own name alone: name this so, too"
+            text = f"{name!r} is a metric, aggregated only under its own name: use that name"
             yield field, name, text
         elif base.are_all and name not in known:
             yield field, name, hints.missing(name, known | base.metrics.keys())
 
 
 def _combines(aggregator: Aggregator, metric: Aggregator) -> bool:
-    """Whether an aggregator of a projection sums up a metric of the datasource."""
+    """Return whether an aggregator of a projection combines a metric of the datasource."""
     if aggregator == metric:
         return True
     of_itself = aggregator.field_name == metric.name or aggregator.fields == (metric.name,)
@@ -312,7 +311,7 @@ def _filtered_columns(node: JsonValue) -> Iterator[str]:
 
 
 def _circular(columns: Sequence[ExpressionColumn | NestedFieldColumn]) -> frozenset[str]:
-    """Return the virtual columns that are computed from themselves, also by way of others."""
+    """Return the virtual columns that are computed from themselves, directly or indirectly."""
     names = {column.name for column in columns}
     inputs = {column.name: names.intersection(column.inputs) for column in columns}
     readers: dict[str, list[str]] = {name: [] for name in names}

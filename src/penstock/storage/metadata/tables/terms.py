@@ -1,11 +1,12 @@
-"""Terms of leadership: who leads a service, and since which term.
+"""Terms of leadership: the leader of each service.
 
-A leader renews its term; one that does not is succeeded. Who leads is found without comparing
-clocks of two hosts: the newest term counts until there is a newer one or its holder gives it up,
-and who wants to succeed measures the holder's silence by a clock of its own. When a term expires is
-said by the wall clock of its holder: to others that is the mark of a renewal, and a hint at most.
-Invariant: numbers of terms only grow, and once `take` has returned, no write under an earlier term
-is committed: such a write holds its term's row shared until its end, which `take` waits for.
+A leader renews its term; if it does not, another instance succeeds it. No decision compares the
+clocks of two hosts: the newest term is valid until there is a newer one or its holder resigns, and
+a candidate measures the time without a renewal by its own clock. The expiry of a term is a time of
+its holder's wall clock: for others it is only the mark of a renewal, and a hint.
+
+Invariant: term numbers only grow, and once `take` has returned, no write under an earlier term is
+committed: such a write holds a shared lock on its term's row, which `take` waits for.
 """
 
 from __future__ import annotations
@@ -32,32 +33,32 @@ class Terms:
     def take(
         self, service: str, holder: str, ttl_ms: int, *, instead_of: Term | None = None
     ) -> Term | None:
-        """Begin the next term, if nobody leads.
+        """Start the next term, if there is no leader.
 
-        Without `instead_of` the time of another's term is compared with this host's wall clock.
+        Without `instead_of` the expiry of another's term is compared with this host's wall clock.
 
         Args:
-            service: What is led.
-            holder: Who asks. One that leads already begins a new term at once, as after a restart
-                or an answer that was lost.
+            service: The service to lead.
+            holder: The candidate. The current leader starts a new term at once, as after a restart
+                or a lost answer.
             ttl_ms: How long the term lasts without a renewal.
-            instead_of: A term, as `current` told it, that ends now whatever wall clocks say: the
+            instead_of: A term, returned by `current`, that ends now regardless of wall clocks: the
                 caller knows that it was not renewed for long enough, or that another arbiter has
-                chosen the caller. Once renewed or succeeded, it does not end.
+                chosen the caller. It does not end if it was renewed or succeeded meanwhile.
 
         Returns:
-            The new term; None if another one leads.
+            The new term; None if another holder leads.
         """
         return self._database.write(lambda c: self._take(c, service, holder, ttl_ms, instead_of))
 
     def renew(self, term: Term) -> Term:
-        """Let the term last its `ttl_ms` from now, also when it had run out but nobody took over.
+        """Extend the term to `ttl_ms` from now, even if it has expired but was not succeeded.
 
         Raises:
-            Fenced: It is not the newest term any more.
+            Fenced: It is no longer the newest term.
         """
         expires_ms = self._database.now_ms() + term.ttl_ms
-        # The key stays as it is, so writes that hold the row do not delay this.
+        # The key does not change, so writes that hold the row do not delay this.
         change = update(schema.terms).where(*_is(term)).values(expires_ms=expires_ms)
 
         def work(connection: Connection) -> Term:
@@ -68,7 +69,7 @@ class Terms:
         return self._database.write(work)
 
     def resign(self, term: Term) -> None:
-        """Give the term up: whoever asks next leads. A term that has ended already may stay so."""
+        """Give up the term: the next candidate leads. A term that has ended may stay unchanged."""
         table = schema.terms
         change = update(table).where(*_is(term)).values(holder="", expires_ms=0)
 
@@ -81,9 +82,9 @@ class Terms:
         self._database.write(work)
 
     def current(self, service: str) -> Term | None:
-        """Return the newest term unless it was given up, also when its time has run out.
+        """Return the newest term unless its holder resigned, even if it has expired.
 
-        Its `ttl_ms` is what is left by this host's wall clock, which may be wrong; at least 0.
+        Its `ttl_ms` is the time left by this host's wall clock, which may be wrong; at least 0.
         """
         found = self._database.read(lambda c: _find(c, service, lock=False))
         if found is None or not found.holder:
@@ -128,13 +129,13 @@ class Terms:
 
 
 def require_newest(connection: Connection, term: Term) -> None:
-    """Hold the term's row until the transaction ends, so that no later term begins before.
+    """Lock the term's row until the transaction ends, so that no later term starts before.
 
     Raises:
-        Fenced: It is not the newest term any more.
+        Fenced: It is no longer the newest term.
     """
     query = select(schema.terms.c.number).where(*_is(term))
-    # Of PostgreSQL's row locks the one that excludes `take` and not `renew`.
+    # The row lock of PostgreSQL that excludes `take` but not `renew`.
     if connection.execute(query.with_for_update(read=True, key_share=True)).first() is None:
         raise _fenced(connection, term)
 
@@ -164,5 +165,5 @@ def _fenced(connection: Connection, term: Term) -> Fenced:
     now = f"term {found.number} of {found.holder or 'nobody'}" if found else "no term at all"
     return Fenced(
         f"term {term.number} of {term.holder} as leader of {term.service} has ended, there is {now}"
-        " by now: stop leading and stand for election again"
+        " now: stop leading and stand for election again"
     )
