@@ -155,7 +155,7 @@ FILES = (
 )
 @pytest.mark.parametrize("granularity", ["ALL", "DAY"])
 def test_a_query_without_a_time_is_refused(query: str, granularity: str) -> None:
-    with pytest.raises(InvalidRequest, match="the query gives no column __time") as caught:
+    with pytest.raises(InvalidRequest, match="the query returns no column __time") as caught:
         parse_ingest(f"INSERT INTO t {query} PARTITIONED BY {granularity}")
     assert f"PARTITIONED BY {granularity}" in str(caught.value)
     assert "AS __time" in str(caught.value)

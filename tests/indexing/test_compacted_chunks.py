@@ -189,4 +189,4 @@ def test_metrics_do_not_become_one_with_what_differs_in_case_alone(
     result = world.run(compact(day(1, 31), granularitySpec=rollup))
     assert result.state is TaskState.FAILED
     assert result.error is not None
-    assert "differ in case alone, and not all of them are dimensions" in str(result.error)
+    assert "differ only in case, and not all of them are dimensions" in str(result.error)

@@ -101,7 +101,7 @@ MISTAKES = [
         f"{DS}.dimensionsSpec.dimensions.1",
         "carrier",
         f"{DS}.dimensionsSpec.dimensions[1].name",
-        "is there already",
+        "duplicate column",
     ),
     (
         f"{DS}.dimensionsSpec.dimensionExclusions",
@@ -139,7 +139,7 @@ MISTAKES = [
         f"{DS}.metricsSpec",
         [{"type": "count", "name": "carrier"}],
         f"{DS}.metricsSpec[0].name",
-        "is there already, at dimensionsSpec.dimensions[0]",
+        "duplicate column 'carrier': dimensionsSpec.dimensions[0] has it already",
     ),
     # granularity
     (
@@ -538,7 +538,12 @@ def test_folders_and_kafka_are_sources_too():
     [
         ("folder", {}, "baseDir", "is required"),
         ("folder", {"baseDir": "/x", "topic": "t"}, "topic", "has no meaning for folder"),
-        ("penstock", {"topicPattern": "a.*"}, "topicPattern", "create one supervisor for each topic"),
+        (
+            "penstock",
+            {"topicPattern": "a.*"},
+            "topicPattern",
+            "create one supervisor for each topic",
+        ),
         ("kafka", {"consumerProperties": {}, "topic": "t"}, "consumerProperties", "bootstrap"),
         ("kafka", {"consumerProperties": {"bootstrap.servers": "x:1"}}, "topic", "is required"),
     ],

@@ -57,7 +57,7 @@ def test_asking_again_changes_nothing(paused):
         ({0: 3}, False, {0: 0, 1: 0}, True, "one offset for each"),
         ({0: 3, 1: 4, 2: 0}, True, {0: 0, 1: 0}, True, "one offset for each"),
         ({0: 3, 1: 4}, False, {0: 0, 1: 0}, False, "pause the task"),
-        ({0: 3, 1: 4}, True, {0: 4, 1: 0}, True, "before what was read"),
+        ({0: 3, 1: 4}, True, {0: 4, 1: 0}, True, "before the offsets already read"),
     ],
 )
 def test_what_does_not_fit_is_refused(offsets, finish, current, paused, says):

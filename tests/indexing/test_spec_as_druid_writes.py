@@ -308,7 +308,7 @@ def test_a_number_of_rows_stands_in_two_places(partitions: dict[str, object]) ->
     parse_batch_task(changed(index_parallel(), "spec.tuningConfig.partitionsSpec", partitions))
     wrong = changed(index_parallel(), "spec.tuningConfig.maxRowsPerSegment", 7)
     place = "spec.tuningConfig.maxRowsPerSegment"
-    assert mistakes(wrong) == {place: "put it into partitionsSpec, which is there too"}
+    assert mistakes(wrong) == {place: "conflicts with partitionsSpec: move it into partitionsSpec"}
 
 
 @pytest.mark.parametrize(

@@ -422,7 +422,7 @@ def test_json_refuses_a_number_of_more_than_64_bits_too(number):
     with pytest.raises(SpecError) as caught:
         read_object(raw)
     assert [one.place for one in caught.value.mistakes] == ["a[0].b", "c"]
-    assert "more than 64 bits: write it in quotes" in str(caught.value)
+    assert "more than 64 bits: put it in quotes" in str(caught.value)
 
 
 def test_numbers_of_64_bits_are_read_as_they_are():

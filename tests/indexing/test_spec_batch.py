@@ -289,7 +289,7 @@ def test_a_secret_comes_only_from_variables_that_are_meant_for_it():
         }
 
     index(inputSource=source("PENSTOCK_INPUT_X"))
-    with pytest.raises(SpecError, match="not for specs to read"):
+    with pytest.raises(SpecError, match="cannot be read by a spec"):
         index(inputSource=source("AWS_SECRET_ACCESS_KEY"))
 
 

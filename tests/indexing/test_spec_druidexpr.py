@@ -162,7 +162,7 @@ def test_conditions_are_joined_and_no_texts(text, sql):
 
 @pytest.mark.parametrize("text", ["a || b == 'xy'", "s != 'a' || 'b'", "a || (b == 1)"])
 def test_what_could_be_either_is_told(text):
-    with pytest.raises(InvalidRequest, match="where true or false is needed: compare it"):
+    with pytest.raises(InvalidRequest, match="but must be a condition: compare it"):
         as_spark_sql(text, condition=True)
 
 
@@ -217,10 +217,13 @@ def test_what_spark_has_too_is_spark_sql_as_it_is(text):
         ("strlen(99999999999999999999)", "does not fit into 64 bits"),
         ("cast(x, 'BYTES')", "LONG, DOUBLE, FLOAT, STRING"),
         ("mv_length(x)", "JSON text: use Spark's functions on from_json(column, 'ARRAY<STRING>')"),
-        ("strlen(reflect('a', 'b'))", "no function of Druid"),
+        ("strlen(reflect('a', 'b'))", "not a supported function of Druid"),
         ("strlen(" + "(" * 200 + "x" + ")" * 201, "nested deeper than"),
-        (r"strlen('\ud83d')", "half of a character: write the whole one, line 1, column 8"),
-        (r'strlen("\ude00\ud83d")', "half of a character"),
+        (
+            r"strlen('\ud83d')",
+            "half of a surrogate pair: write the whole character, line 1, column 8",
+        ),
+        (r'strlen("\ude00\ud83d")', "half of a surrogate pair"),
     ],
 )
 def test_what_has_no_exact_translation_is_refused_with_the_mend(text, hint):

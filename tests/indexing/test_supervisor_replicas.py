@@ -226,7 +226,7 @@ def test_a_task_that_has_read_past_the_end_of_its_replicas_is_ended(twins):
     overlord.look()
     ((task_id, reason),) = overlord.ended
     assert task_id == "T2"
-    assert "lies before what was read already" in reason
+    assert "is before the offsets already read" in reason
     assert overlord.group.end == {0: 3, 1: 1}
 
 
@@ -349,7 +349,7 @@ def test_a_replica_that_refuses_while_the_store_is_silent_is_ended_later(make, m
 
     def set_end_offsets(task_id, end, *, finish):
         if task_id == two:
-            raise InvalidRequest("it lies before what was read already")
+            raise InvalidRequest("it is before the offsets already read")
         tell(task_id, end, finish=finish)
 
     def set_statuses(changes):

@@ -164,7 +164,7 @@ def test_a_commit_that_contradicts_itself_is_told_even_without_assertions():
 def test_a_newer_commit_is_refused_with_both_numbers(folder):
     value = committed(folder, 1).to_json() | {"format": 7}
     OsFileSystem().write_atomically(f"{folder.path}/commit.json", orjson.dumps(value))
-    with pytest.raises(InvalidRequest, match="format number 7, this release reads up to 2"):
+    with pytest.raises(InvalidRequest, match="format number 7, but this release reads up to 2"):
         again(folder).restore_commit({"B_0"})
 
 

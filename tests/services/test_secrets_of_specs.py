@@ -316,7 +316,7 @@ def test_a_secret_in_a_wrong_place_is_not_told(secret: dict[str, JsonValue]) -> 
         ("uris", ["htp://ann:hush@h/"], f"'htp://ann:{MASK}@h/' has the scheme"),
         ("systemFields", "https://ann:hush@h/", "leave it out"),
         ("type", "https://ann:hush@h/", f'"https://ann:{MASK}@h/" is not one of'),
-        ("httpAuthenticationPassword", {"variable": "hush"}, "is not for specs to read"),
+        ("httpAuthenticationPassword", {"variable": "hush"}, "cannot be read by a spec"),
     ],
 )
 def test_a_secret_beside_its_place_is_not_told(place: str, value: object, said: str) -> None:
@@ -334,7 +334,7 @@ def test_a_secret_beside_its_place_is_not_told(place: str, value: object, said: 
         ("connectURI", "postgresql://ann:hush@h/shop", "write jdbc:postgresql://"),
         ("connectURI", {"url": "hush"}, "must be text, not an object"),
         ("passwort", "hush", "unknown field"),
-        ("password", {"variable": "hush"}, "is not for specs to read"),
+        ("password", {"variable": "hush"}, "cannot be read by a spec"),
         ("user", ["hush"], "must be text, not a list"),
     ],
 )

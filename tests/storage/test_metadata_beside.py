@@ -56,7 +56,7 @@ def test_an_append_does_not_hide_what_came_back_after_its_place_was_given(store,
     assert store.segments.mark_used_within("d", DAY) == 1
     outcome = read(store, late, other, start=1, kind=kind)
     assert (outcome.ok, outcome.retryable) == (False, False)
-    assert "were out of view; they are back, and they would be hidden by it" in outcome.reason
+    assert "were hidden; they are visible again, and they would be hidden by it" in outcome.reason
     assert (seen(store), store.offsets("sup")) == ({first.id}, {0: 1})
     again = place(store, "s1 once more")
     assert read(store, again, start=1, kind=kind).ok
@@ -72,7 +72,7 @@ def test_an_append_is_not_hidden_by_what_came_back_after_its_place_was_given(sto
     store.segments.mark_used_within("d", DAY)
     outcome = read(store, late)
     assert not outcome.ok
-    assert "were out of view; they are back, and they would hide it" in outcome.reason
+    assert "were hidden; they are visible again, and they would hide it" in outcome.reason
     again = place(store, "s0 once more")
     assert read(store, again).ok
     assert seen(store) == {*(one.id for one in whole), again.id}

@@ -223,7 +223,7 @@ def test_a_full_disk_changes_nothing(tmp_path) -> None:
 
         engine = store._database._engine
         event.listen(engine, "checkout", limit)
-        with pytest.raises(Unavailable, match="disk is full: make room"):
+        with pytest.raises(Unavailable, match="disk is full: free space"):
             store.tasks.insert_new([task("t2", 100_000)])
         event.remove(engine, "checkout", limit)
         assert [row.id for row in store.tasks.list()] == ["t1"]
@@ -372,11 +372,11 @@ def test_a_text_that_postgresql_cannot_keep_is_a_mistake_of_who_sent_it(postgres
 
 @pytest.mark.postgres
 def test_a_server_that_is_gone_is_unavailable_and_its_secret_not_told(postgres, clock, tmp_path):
-    with pytest.raises(Unavailable, match="see to the database server") as caught:
+    with pytest.raises(Unavailable, match="check the database server") as caught:
         MetadataStore.open(f"postgresql+psycopg://me:hush@/db?host={tmp_path}", clock=clock)
     assert "hush" not in str(caught.value)
     url = postgres.empty_database()
-    with pytest.raises(InvalidRequest, match="mend user, secret or database"):
+    with pytest.raises(InvalidRequest, match="correct user, password or database"):
         MetadataStore.open(url.replace("/postgres?", "/nothing?"), clock=clock)
     with MetadataStore.open(url, clock=clock) as store:
         # The server ends our connections; the next call makes a new one.

@@ -1,8 +1,8 @@
-"""What indexing asks of a data engine, and nothing of which one it is.
+"""The protocol of data engines for indexing, independent of any engine.
 
-The engine turns offset ranges of a stream into sorted Parquet files, one or more for each time
-chunk, and merges such files. Calls block and may come from any thread; they change nothing but the
-folders they are given, so a call that failed or was cut can be made again with a new folder.
+The engine converts offset ranges of a stream into sorted Parquet files, one or more for each time
+chunk, and merges such files. Calls block and may come from any thread. They change only the folders
+that they are given, so a failed or interrupted call can be repeated with a new folder.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from penstock.core.errors import Dependency, PenstockError, Unavailable
 from penstock.core.intervals import Interval
 
 if TYPE_CHECKING:
-    # Not at run time: the models cost 21 MB, which the router, which reads no spec, does without.
+    # Not at run time: the models take 21 MB, and the router reads no spec.
     from penstock.indexing.spec import DataSchema
     from penstock.indexing.spec.inputs import CsvFormat, TsvFormat
     from penstock.indexing.spec.rows.records import KafkaFormat
 
 
 class EngineUnavailable(Unavailable):
-    """The engine was lost or is not up yet: make the same call again, into a new folder."""
+    """The engine was lost or is not running yet: repeat the call with a new folder."""
 
     dependency = Dependency.SPARK
 
 
 class EngineLost(EngineUnavailable):
-    """The engine broke down over the request, which may be why; or over that of a neighbour."""
+    """The engine crashed during the request, which may be the cause; or another request was."""
 
 
 class InputUnavailable(EngineUnavailable):
-    """Where an input is nobody answers: the message names the input."""
+    """The source of an input does not answer: the message names the input."""
 
     dependency = Dependency.INPUT
 
 
 class EngineFailure(PenstockError):
-    """The request itself fails, and would fail again: the message says where."""
+    """The request itself fails, and would fail again: the message has the place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +54,9 @@ class TopicRange:
 class KafkaRange:
     """Records [start, end) of one partition of a Kafka topic; there may be fewer than offsets.
 
-    `properties` are settings of a Kafka client, as (name, value) pairs, `bootstrap.servers` among
-    them; they hold secrets, so they are not shown. `bytes` is about how large the records are, 0 if
-    that is not known.
+    `properties` are settings of a Kafka client, as (name, value) pairs, including
+    `bootstrap.servers`; they hold secrets, so they are not shown. `bytes` is the approximate size
+    of the records, 0 if unknown.
     """
 
     partition: int
@@ -80,15 +80,15 @@ class FileRange:
 
 
 StreamRange = TopicRange | KafkaRange | FileRange
-"""Records [start, end) of one stream partition, wherever they are."""
+"""Records [start, end) of one stream partition of any kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowCounts:
-    """What became of the messages of a request; `processed` rows are in its files.
+    """Counts of the messages of a request; `processed` rows are in its files.
 
     processed + unparseable + thrown_away_* equals the messages read, before roll-up; `read_bytes`
-    is how large all of them were.
+    is the size of all of them.
     """
 
     processed: int = 0
@@ -112,9 +112,9 @@ class RowCounts:
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A Parquet file, all of one time chunk, sorted by time and dimensions as its schema says.
+    """A Parquet file of one time chunk, sorted by time and dimensions as its schema specifies.
 
-    `min_time_ms` and `max_time_ms` are the least and the greatest `__time` in it; `columns` its
+    `min_time_ms` and `max_time_ms` are the smallest and the largest `__time` in it; `columns` its
     (name, Spark SQL type) pairs in order, `__time` first.
     """
 
@@ -131,14 +131,14 @@ class DataFile:
 class PersistRequest:
     """Read the ranges, parse, transform, filter, bucket by time chunk, roll up, write sorted.
 
-    Rows with a time before `min_time_ms` are thrown away as late, those at or after `max_time_ms`
-    as early. Messages that cannot be parsed go to JSON-lines files in `bad_folder`, named by their
+    Rows with a time before `min_time_ms` are dropped as late, those at or after `max_time_ms` as
+    early. Messages that cannot be parsed go to JSON-lines files in `bad_folder`, named by their
     offset range so that a repeated attempt writes the same file again. Both folders are absent or
     empty before the call. Without a `delimited` format messages are JSON. With a `record_format`
-    what records have beside their values is read as columns, too.
+    other parts of records than their values are read as columns, too.
 
-    Dimensions that the schema leaves to the data are found in these messages; the files name them,
-    and those of other requests may have others.
+    With discovery, the dimensions are those of these messages; the files name them, and files of
+    other requests may have others.
     """
 
     task_id: str
@@ -155,7 +155,7 @@ class PersistRequest:
 
 @dataclass(frozen=True, slots=True)
 class PersistResult:
-    """The files of one persist, what was counted, and the files of unparseable messages."""
+    """The files of one persist, the counts, and the files of unparseable messages."""
 
     files: tuple[DataFile, ...]
     counts: RowCounts
@@ -166,8 +166,8 @@ class PersistResult:
 class MergeRequest:
     """Merge files of one time chunk into one, sorted, rolled up again if the schema rolls up.
 
-    Where dimensions are left to the data it has those of all files: null where a file lacks one,
-    and the wider type where they differ.
+    With discovery the result has the dimensions of all files: null if a file lacks one, and the
+    wider type if they differ.
     """
 
     task_id: str
@@ -179,7 +179,7 @@ class MergeRequest:
 
 @dataclass(frozen=True, slots=True)
 class DivideRequest:
-    """Divide a file by time: `times` are disjoint, in order, and hold all of its rows."""
+    """Divide a file by time: `times` are disjoint, in order, and cover all of its rows."""
 
     task_id: str
     file: DataFile
@@ -189,14 +189,14 @@ class DivideRequest:
 
 
 class IndexingEngine(Protocol):
-    """The data plane of a task."""
+    """The data engine of a streaming task."""
 
     def persist(self, request: PersistRequest) -> PersistResult:
         """Write the rows of the ranges.
 
         Raises:
             EngineUnavailable: The engine was lost; try again.
-            EngineFailure: The request fails for good, such as an expression that does not parse.
+            EngineFailure: The request fails permanently, such as an invalid expression.
         """
         ...
 
@@ -205,12 +205,12 @@ class IndexingEngine(Protocol):
         ...
 
     def divide(self, request: DivideRequest) -> tuple[DataFile, ...]:
-        """Write a file for each of the times that has rows, in order; its interval is those times.
+        """Write a file for each of the times that has rows, in order, with that interval.
 
         Raises as `persist`.
         """
         ...
 
     def close(self) -> None:
-        """Let go of what the engine holds."""
+        """Release the engine's resources."""
         ...

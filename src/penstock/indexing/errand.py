@@ -1,12 +1,12 @@
-"""Blocking work of a mailbox: one at a time, elsewhere, tried again while nobody answers.
+"""Blocking work of a mailbox: one call at a time, on a lane, repeated while there is no answer.
 
-An errand is one kind of such work: asking the broker, persisting, announcing. It runs on a lane;
-its outcome comes back as mail. `Unavailable` means that the same work is tried again after a
-growing while, for ever: how long is too long is the supervisor's to judge. Any other error goes to
-the owner. Belongs to the mailbox thread.
+An errand is one kind of such work: polling the broker, persisting, announcing. Its outcome arrives
+as mail. After `Unavailable` the same work is retried with growing delays, without a limit; the
+supervisor decides when a task takes too long. Any other error goes to the owner. Belongs to the
+mailbox thread.
 
 No outcome is lost: an exception of the work, expected or not, goes to the owner as an error; an
-exception while the outcome is handed over ends the mailbox's loop.
+exception while the outcome is delivered ends the mailbox's loop.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How long to wait before the next try: doubled each time, up to a limit."""
+    """Delays before the next attempt: doubled each time, up to a limit."""
 
     initial_ms: int = 100
     max_ms: int = 5_000
 
     def delay_ms(self, failures: int) -> int:
-        """Return the wait after so many failures in a row, 1 or more."""
+        """Return the delay after this number of failures in a row, 1 or more."""
         return min(self.max_ms, self.initial_ms << min(failures - 1, 30))
 
 
@@ -48,7 +48,7 @@ class Calls:
 
     Args:
         lanes: The lanes.
-        processor: Whose mailbox the outcomes go to.
+        processor: The mailbox that receives the outcomes.
     """
 
     def __init__(self, lanes: Lanes, processor: MailboxProcessor) -> None:
@@ -62,12 +62,11 @@ class Calls:
         done: Callable[[T], None],
         failed: Callable[[PenstockError], None],
     ) -> None:
-        """Run `work` on a lane, then one of the others with what came of it, as mail.
+        """Run `work` on a lane, then `done` or `failed` with the outcome, as mail.
 
-        An exception of the work that is not a `PenstockError` goes to `failed` as `Unavailable`:
-        nobody knows how much of the work was done. Exceptions of `done` and `failed` end the
-        mailbox's loop. Closed lanes mean that the owner is stopping: nothing is begun any more,
-        and nobody waits for it.
+        An exception of the work that is not a `PenstockError` goes to `failed` as `Unavailable`,
+        because it is unknown how much of the work was done. Exceptions of `done` and `failed` end
+        the mailbox's loop. If the lanes are closed, the owner is stopping, and the call is ignored.
         """
         try:
             future = self._lanes.submit(lane, work)
@@ -84,7 +83,7 @@ class Calls:
         done: Callable[[T], None],
         failed: Callable[[PenstockError], None],
     ) -> None:
-        """Run one of `done` and `failed` as mail once a call that others run has ended."""
+        """Run `done` or `failed` as mail once a call that others run has ended."""
         future.add_done_callback(lambda ended: self._report(ended, done, failed))
 
     def _report(
@@ -111,16 +110,16 @@ class Calls:
 
 
 class Errand:
-    """One kind of blocking work, at most one at a time.
+    """One kind of blocking work, at most one call at a time.
 
     Args:
         name: For logs and for `trouble`.
-        lane: Which lane it runs on.
+        lane: The lane that it runs on.
         lanes: The lanes.
-        processor: Whose mailbox the outcome goes to.
-        retry: How long to wait when nobody answers.
-        on_failure: Told of an error that trying again would not mend.
-        waits: Where a wait for a dependency is recorded.
+        processor: The mailbox that receives the outcome.
+        retry: Delays between attempts when there is no answer.
+        on_failure: Called with an error that a retry would not fix.
+        waits: Records a wait for a dependency.
     """
 
     def __init__(
@@ -148,8 +147,9 @@ class Errand:
     def start(self, work: Callable[[], T], done: Callable[[T], None]) -> None:
         """Run `work` on the lane until it succeeds; then `done` with its result, as mail.
 
-        `work` is called anew for each try, so what must be fresh for each is made in it. `done` is
-        called again too if it raises `Unavailable`; the errand is busy until it succeeded.
+        `work` is called for each attempt, so it must create anything that each attempt needs anew.
+        `done` is also called again if it raises `Unavailable`; the errand is busy until it
+        succeeds.
         """
         assert not self.busy, f"{self._name} is under way"
         self.busy = True
@@ -160,7 +160,7 @@ class Errand:
         try:
             future = self._lanes.submit(self._lane, work)
         except Closed:
-            return  # The owner is stopping; the next process begins anew.
+            return  # The owner is stopping; the next process starts again.
         except PenstockError as error:
             future = Future()
             future.set_exception(error)
@@ -187,10 +187,10 @@ class Errand:
             raise error
 
     def _deliver(self, result: T, done: Callable[[T], None]) -> None:
-        """Hand over a result; a full disk there is no reason to do the work again."""
+        """Deliver a result; a full disk there is no reason to repeat the work."""
         try:
             done(result)
-        except Fenced as error:  # Nobody waits for it: the term is over.
+        except Fenced as error:  # The result is not needed: the term is over.
             self.busy = False
             self.trouble = f"{self._name}: {error}"
             self._waits.ended(self._name)
@@ -205,5 +205,5 @@ class Errand:
         self.trouble = f"{self._name}: {error}"
         delay_ms = self._retry.delay_ms(self._failures)
         self._waits.failed(self._name, error, tries=self._failures)
-        _log.info("%s: trying again in %d ms: %s", self._name, delay_ms, error)
+        _log.info("%s: retrying in %d ms: %s", self._name, delay_ms, error)
         self._processor.timers.schedule_after(delay_ms, action, f"{self._name} again")

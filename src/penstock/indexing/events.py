@@ -1,7 +1,6 @@
-"""What indexing tells operators: measured values, and what somebody should look at.
+"""Events of indexing for operators: metrics and alerts.
 
-Owns the port alone; where events go is the process's to say. Which there are stands in
-`docs/operations.md`.
+Owns only the port; the process decides where events go. `docs/operations.md` lists them.
 """
 
 from __future__ import annotations
@@ -10,19 +9,19 @@ from typing import Protocol
 
 
 class Events(Protocol):
-    """Takes events; any thread. Neither call blocks or raises."""
+    """Receives events; any thread. Neither call blocks or raises."""
 
     def measured(self, metric: str, value: float, **dimensions: str) -> None:
-        """Take a measured value; times are in milliseconds."""
+        """Record a measured value; times are in milliseconds."""
         ...
 
     def alert(self, description: str, **data: str) -> None:
-        """Take word of something that somebody should look at."""
+        """Report a condition that an operator should check."""
         ...
 
 
 class NoEvents:
-    """Nobody listens."""
+    """Drops all events."""
 
     def measured(self, metric: str, value: float, **dimensions: str) -> None:
         """Do nothing."""

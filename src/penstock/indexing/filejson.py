@@ -13,7 +13,7 @@ Number = TypeVar("Number", int, float)
 
 
 def data_file_to_json(file: DataFile) -> dict[str, object]:
-    """Return a file's form in JSON."""
+    """Return the JSON form of a file."""
     return {
         "path": file.path,
         "interval": str(file.interval),
@@ -26,10 +26,10 @@ def data_file_to_json(file: DataFile) -> dict[str, object]:
 
 
 def data_file_from_json(value: Mapping[str, object]) -> DataFile:
-    """Read a file's form; KeyError, TypeError, ValueError or InvalidRequest if it is none."""
+    """Parse the form of a file; KeyError, TypeError, ValueError or InvalidRequest if invalid."""
     columns = value["columns"]
     if not isinstance(columns, list):
-        raise TypeError("columns is no list")
+        raise TypeError("columns is not a list")
     return DataFile(
         path=str(value["path"]),
         interval=Interval.parse(str(value["interval"])),
@@ -42,7 +42,7 @@ def data_file_from_json(value: Mapping[str, object]) -> DataFile:
 
 
 def counts_to_json(counts: RowCounts) -> dict[str, int]:
-    """Return the form of counts in JSON."""
+    """Return the JSON form of counts."""
     return {
         "processed": counts.processed,
         "unparseable": counts.unparseable,
@@ -54,14 +54,13 @@ def counts_to_json(counts: RowCounts) -> dict[str, int]:
 
 
 def row_stats(counts: Mapping[str, Number]) -> dict[str, Number]:
-    """Return the names of Druid's row stats, and beside them why rows were thrown away.
+    """Return counts by the names of Druid's row stats, and the reasons for dropped rows.
 
-    A field that does not fit its column is null there, and its row processed: so none is processed
-    with an error.
+    A field that does not fit its column becomes null, and its row counts as processed. So no row is
+    processed with an error.
 
     Args:
-        counts: Counts, or rates of them, by the names that `counts_to_json` gives; what is not
-            there is 0.
+        counts: Counts, or rates of them, by the names in `counts_to_json`; a missing one is 0.
     """
     reasons = {name: n for name, n in counts.items() if name.startswith("thrownAway")}
     return {
@@ -75,16 +74,16 @@ def row_stats(counts: Mapping[str, Number]) -> dict[str, Number]:
 
 
 def counts_from_json(value: object) -> RowCounts:
-    """Read counts; KeyError or TypeError if they are none."""
+    """Parse counts; KeyError or TypeError if they are invalid."""
     if not isinstance(value, dict):
-        raise TypeError("counts are no object")
+        raise TypeError("counts are not an object")
     return RowCounts(
         processed=whole_number(value["processed"]),
         unparseable=whole_number(value["unparseable"]),
         thrown_away_late=whole_number(value["thrownAwayLate"]),
         thrown_away_early=whole_number(value["thrownAwayEarly"]),
         thrown_away_filtered=whole_number(value["thrownAwayFiltered"]),
-        read_bytes=whole_number(value.get("processedBytes", 0)),  # Not in files of before.
+        read_bytes=whole_number(value.get("processedBytes", 0)),  # Missing in earlier releases.
     )
 
 

@@ -1,8 +1,8 @@
-"""Which settings of a Kafka client a spec may give, and what they become. Pure.
+"""The settings of a Kafka client that a spec may contain, and their conversion. Pure.
 
-A spec comes from outside, and a client can be told to run commands, load libraries and read files:
-so settings are taken from a list of those that cannot. Secrets are written as text, or better as
-variables of the environment, which are looked up where the client is and nowhere else.
+A spec comes from outside, and some settings make a client run commands, load libraries or read
+files, so only settings from a list of safe ones are accepted. Secrets are given as text, or better
+as environment variables, which are resolved only where the client runs.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 Setting = str | int | bool | EnvironmentSecret
 Settings = tuple[tuple[str, str], ...]
-"""Names and values, as a client takes them; values may be secrets: never show them."""
+"""Names and values in the client's form; values may be secrets, so do not show them."""
 
 PLACE: Final = "spec.ioConfig.consumerProperties"
 
-# Names of Java's client that its users have in their specs, and librdkafka's for the same.
+# Names of the Java client that existing specs use, and librdkafka's names for them.
 _RENAMED: Final = {
     "fetch.max.wait.ms": "fetch.wait.max.ms",
     "request.timeout.ms": "socket.timeout.ms",
@@ -30,7 +30,7 @@ _RENAMED: Final = {
     "socket.connection.setup.timeout.max.ms": "socket.connection.setup.timeout.ms",
     "sasl.mechanisms": "sasl.mechanism",
 }
-# What Penstock decides itself, by offsets; Druid passes over most of these too.
+# Settings that Penstock controls itself, by offsets; Druid ignores most of these too.
 _WITHOUT_EFFECT: Final = frozenset(
     {
         "auto.offset.reset",
@@ -47,15 +47,15 @@ _WITHOUT_EFFECT: Final = frozenset(
 )
 _MENDS: Final = {
     "debug": "set the level of the service's log instead",
-    "druid.dynamic.config.provider": 'give each as {"type": "environment", "variable": …}',
-    "sasl.jaas.config": "give sasl.username and sasl.password",
+    "druid.dynamic.config.provider": 'set each as {"type": "environment", "variable": …}',
+    "sasl.jaas.config": "set sasl.username and sasl.password",
     "sasl.kerberos.kinit.cmd": "it would run a command: Kerberos is not supported",
     "sasl.kerberos.keytab": "it would read a file: Kerberos is not supported",
-    "ssl.ca.location": "give the certificates themselves as ssl.ca.pem",
-    "ssl.certificate.location": "give the certificate itself as ssl.certificate.pem",
-    "ssl.key.location": "give the key itself as ssl.key.pem",
-    "ssl.keystore.location": "give ssl.certificate.pem and ssl.key.pem",
-    "ssl.truststore.location": "give the certificates themselves as ssl.ca.pem",
+    "ssl.ca.location": "set the certificates themselves as ssl.ca.pem",
+    "ssl.certificate.location": "set the certificate itself as ssl.certificate.pem",
+    "ssl.key.location": "set the key itself as ssl.key.pem",
+    "ssl.keystore.location": "set ssl.certificate.pem and ssl.key.pem",
+    "ssl.truststore.location": "set the certificates themselves as ssl.ca.pem",
 }
 _ALLOWED: Final = frozenset(
     {
@@ -118,10 +118,10 @@ _CA: Final = "ssl.ca.pem"
 
 
 def checked(given: Mapping[str, Setting]) -> dict[str, Setting]:
-    """Return a spec's settings under the names that the client has; what has no effect is left out.
+    """Return a spec's settings under the client's names, without those that have no effect.
 
     Raises:
-        InvalidRequest: One is not allowed; the message holds no value.
+        InvalidRequest: A setting is not allowed; the message contains no value.
     """
     found: dict[str, Setting] = {}
     for name, value in given.items():
@@ -130,9 +130,9 @@ def checked(given: Mapping[str, Setting]) -> dict[str, Setting]:
         ours = _RENAMED.get(name, name)
         if ours not in _ALLOWED:
             mend = _MENDS.get(name, "leave it out")
-            raise InvalidRequest(f"{name} is not for specs to set: {mend}", place=PLACE)
+            raise InvalidRequest(f"{name} must not be set in a spec: {mend}", place=PLACE)
         if ours == _CA and isinstance(value, str) and "-----BEGIN" not in value:
-            # The client takes this word for what the system trusts, and other text for mistakes.
+            # The client takes this word for the system's certificates, and other text for errors.
             raise InvalidRequest(f"{name} must be the text of certificates in PEM", place=PLACE)
         found[ours] = value
     level = found.setdefault(_ISOLATION, READ_COMMITTED)
@@ -143,7 +143,7 @@ def checked(given: Mapping[str, Setting]) -> dict[str, Setting]:
 
 
 def resolved(given: Mapping[str, Setting], environment: Mapping[str, str]) -> Settings:
-    """Return settings as the client takes them, with the secrets that the environment holds.
+    """Return settings in the client's form, with secrets from the environment.
 
     Raises:
         InvalidRequest: A variable is not set here.

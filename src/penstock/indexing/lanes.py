@@ -1,8 +1,8 @@
-"""Threads for blocking calls, which run in named lanes: the work of one lane in order.
+"""Threads for blocking calls, in named lanes: each lane runs its work in order.
 
 A component on a mailbox must not block; it submits the call to a lane and gets the result as mail.
-A lane that has nothing to do costs nothing, so there may be one for each peon that ever was: a
-thread of the pool takes a lane's work when there is some, and goes on with other lanes after it.
+An idle lane costs nothing, so there may be one for each peon that ever existed: a thread of the
+pool takes a lane's work when there is some, and then continues with other lanes.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _BUSY_LANES_MAX: Final = 128
 def promise(
     work: Callable[[], T], *, through: tuple[type[BaseException], ...] = ()
 ) -> tuple[Future[T], Callable[[], None]]:
-    """Return a future, and what runs the work and settles it.
+    """Return a future, and a function that runs the work and resolves the future.
 
     Args:
-        work: What is to be run; never, if the future is cancelled before.
-        through: Exceptions that end who runs it, and are none of the future's.
+        work: The work; it does not run if the future is cancelled before.
+        through: Exceptions that are raised to the caller, and not set in the future.
     """
     future: Future[T] = Future()
 
@@ -43,7 +43,7 @@ def promise(
             result = work()
         except through:
             raise
-        except BaseException as error:  # noqa: BLE001 - whoever holds the future hears it
+        except BaseException as error:  # noqa: BLE001 - the owner of the future gets it
             future.set_exception(error)
         else:
             future.set_result(result)
@@ -55,11 +55,11 @@ class ThreadLanes:
     """Lanes on the threads of one pool. Any thread may submit.
 
     The mutex guards the queues of the lanes, which the owner fills and the pool empties; it is held
-    around a few lines.
+    for a few lines.
 
     Args:
         name: Part of the threads' names.
-        busy_max: Lanes that run work at a time; work of others waits.
+        busy_max: Number of lanes that run work at a time; work of others waits.
     """
 
     def __init__(self, name: str, *, busy_max: int = _BUSY_LANES_MAX) -> None:
@@ -67,12 +67,15 @@ class ThreadLanes:
         self._busy_max = busy_max
         self._pool = self._make_pool()
         self._mutex = threading.Lock()
-        # A lane is here while it has work that runs or waits.
+        # A lane has an entry while it has running or waiting work.
         self._waiting: dict[str, deque[tuple[Future[object], Callable[[], None]]]] = {}
         self._closed = False
 
     def submit(self, lane: str, work: Callable[[], T]) -> Future[T]:
-        """Run work in the lane, after what was submitted there before.
+        """Run work in the lane, after all work submitted there before.
+
+        The future raises Unavailable if no thread can be started for the lane; the work does not
+        run then.
 
         The future raises Unavailable if no thread can be started for the lane; the work is not
         done then.
@@ -91,13 +94,13 @@ class ThreadLanes:
                 try:
                     self._pool.submit(self._run_lane, lane, waiting)
                 except BaseException as error:
-                    # The pool has queued the empty lane all the same, and after it would take a
-                    # busy thread for an idle one. Its threads go on with what they have.
+                    # The pool has queued the empty lane nevertheless, and would then take a busy
+                    # thread for an idle one. Its existing threads continue.
                     self._pool.shutdown(wait=False)
                     self._pool = self._make_pool()
                     if not isinstance(error, RuntimeError):
                         raise
-                    reason = f"no thread of {self._name} for {lane!r} can be started: {error}"
+                    reason = f"cannot start a thread of {self._name} for {lane!r}: {error}"
                     future.set_exception(Unavailable(reason))
                     return future
                 self._waiting[lane] = waiting
@@ -105,13 +108,13 @@ class ThreadLanes:
         return future
 
     def close(self) -> None:
-        """Begin no more work; cancel what is queued. What runs is not waited for."""
+        """Start no further work and cancel queued work. Does not wait for running work."""
         with self._mutex:
             self._closed = True
             dropped = [future for waiting in self._waiting.values() for future, _run in waiting]
             for waiting in self._waiting.values():
                 waiting.clear()
-        # Outside of the mutex: those who wait for them are called from here.
+        # Outside the mutex: cancelling runs the callbacks of the futures here.
         for future in dropped:
             future.cancel()
         self._pool.shutdown(wait=False)
@@ -131,6 +134,6 @@ class ThreadLanes:
                 _future, run = waiting.popleft()
             try:
                 run()
-            except BaseException:  # noqa: BLE001 - the lane's other work must go on
-                # The work's own errors are its future's; this one is of who was called back.
-                _log.exception("lane %s of %s: an outcome could not be told", lane, self._name)
+            except BaseException:  # noqa: BLE001 - the lane's other work must continue
+                # Errors of the work are set in its future; this one is from a callback.
+                _log.exception("lane %s of %s: a callback of the outcome failed", lane, self._name)

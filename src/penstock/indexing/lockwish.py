@@ -1,6 +1,6 @@
-"""What a task wants to lock before it may start, in words that a spec can say.
+"""Locks that a task requires before it may start, in terms of its spec.
 
-Which lock type that becomes is the lockbox's to choose, from the task's context.
+The lockbox chooses the lock type, by the task's context.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ class LockWish:
     """One interval that a task must lock before it may start.
 
     Attributes:
-        interval: What is to be locked, aligned to the segment granularity already.
-        appends: Whether the task adds to what is there, and replaces nothing.
+        interval: The interval, already aligned to the segment granularity.
+        appends: Whether the task only adds to existing segments, and replaces none.
     """
 
     interval: Interval

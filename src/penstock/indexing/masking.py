@@ -1,10 +1,9 @@
-"""Which values of a spec are secrets, and what is shown in their place. Pure.
+"""Secrets in specs, and the mark that is shown in their place. Pure.
 
-A secret that stands in a spec as text is stored with it, since the next overlord needs it, and is
-shown to nobody: a fixed mark stands there instead. Nobody can tell by its name which header of HTTP
-holds one, nor which part of a URL's query, so all of them are hidden. Invariant: a spec that holds
-the mark where a secret belongs is refused, so that what was shown never becomes a secret by being
-sent back.
+A secret in a spec is stored with it as text, because the next overlord needs it, but never shown: a
+fixed mark replaces it. Names do not reveal which HTTP header or which part of a URL's query is a
+secret, so all of them are masked. Invariant: a spec with the mark in place of a secret is refused,
+so that the mark is never stored as a secret when a shown spec is sent back.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 MASK: Final = "<masked>"
-"""What is shown in place of a secret."""
+"""The text that is shown instead of a secret."""
 
 MASK_MEND: Final = (
     "is the mark that Penstock shows in place of a secret, not the secret: write the secret again,"
@@ -33,33 +32,33 @@ HEADER_MASK_MEND: Final = (
 )
 
 _SECRET_FIELDS: Final = frozenset({"httpAuthenticationPassword", "password"})
-# Objects that name what they hold freely; `properties` is a task's form of `consumerProperties`.
+# Objects with freely chosen names; `properties` is a task's form of `consumerProperties`.
 _CLIENT_SETTINGS: Final = frozenset({"consumerProperties", "properties"})
 _SECRET_SETTINGS: Final = ("password", "secret", "key.pem", "oauthbearer.config")
 _HEADERS: Final = "requestHeaders"
-# Of a database: a URL with a password in it is refused, and not told.
+# For a database: a URL with a password is refused, and not shown.
 _CONNECTION: Final = "connectorConfig"
 _HOLDERS: Final = _SECRET_FIELDS | _CLIENT_SETTINGS | {_HEADERS, _CONNECTION}
 _URLS: Final = frozenset({"uris", "prefixes", "paths"})
-# `storage://container@account/…` names a place before the @: of other schemes than HTTP only what
-# stands behind a colon there is a password.
+# `storage://container@account/…` names a container before the @: for schemes other than HTTP only
+# the part after a colon there is a password.
 _PASSWORD: Final = re.compile(r"(://[^/?#@\s]*?:)[^/?#\s]*@")
 _HTTP_USER: Final = re.compile(r"(https?://)[^/?#:@\s]+@", re.IGNORECASE)
 _HTTP_QUERY: Final = re.compile(r"(https?://[^?#\s]*\?)([^#\s]*)", re.IGNORECASE)
 _VALUE: Final = re.compile(r"(^|&)([^=&]*=)?[^&]+")
-# Where such a URL holds its password depends on the driver.
+# The place of the password in such a URL depends on the driver.
 _JDBC: Final = re.compile(r"(jdbc:[a-z0-9]+:)\S+", re.IGNORECASE)
 
 
 def is_secret_setting(name: str) -> bool:
-    """Whether the value of a Kafka client's setting is a secret."""
+    """Return whether the value of a Kafka client's setting is a secret."""
     return name.endswith(_SECRET_SETTINGS)
 
 
 def masked_url(url: str) -> str:
-    """Return a URL as it may be shown: without passwords and the values of an HTTP query.
+    """Return a URL for display: without passwords and the values of an HTTP query.
 
-    Of one of JDBC, which is in no place where URLs are shown, only its kind.
+    A JDBC URL, which is nowhere shown as a URL, becomes only its scheme.
     """
     url = _JDBC.sub(rf"\g<1>{MASK}", url)
     if "://" not in url:
@@ -69,19 +68,19 @@ def masked_url(url: str) -> str:
 
 
 def masked(spec: Mapping[str, object]) -> dict[str, object]:
-    """Return the JSON form of a spec or task as it may be shown; the given one is not changed."""
+    """Return the JSON form of a spec or task for display; the given one is not changed."""
     return {name: _shown(name, value) for name, value in spec.items()}
 
 
 def told(value: object, names: Iterable[str | int]) -> object:
-    """Return what an error may show of a value that stands in a wrong place; None: only its kind.
+    """Return the part of a value that an error may show; None: only its kind.
 
-    What is wrong may be a secret all the same, as Druid writes it or misspelt, so nothing of an
-    object or a list is shown, and nothing at all where secrets belong.
+    An invalid value may still be a secret, in Druid's form or with a wrong name, so nothing of an
+    object or a list is shown, and no value at all in the place of a secret.
 
     Args:
         value: The value.
-        names: The way to it.
+        names: The path to it.
     """
     if isinstance(value, dict | list) or not _HOLDERS.isdisjoint(names):
         return None
@@ -92,7 +91,7 @@ def _shown(name: str, value: object) -> object:
     if name in _SECRET_FIELDS:
         return _hidden(value)
     if isinstance(value, str):
-        # A single path may stand where a list of them is meant.
+        # A single path may be given where a list of them is expected.
         return masked_url(value) if name in _URLS else value
     if isinstance(value, list):
         if name in _URLS:
@@ -108,7 +107,7 @@ def _shown(name: str, value: object) -> object:
 
 
 def _hidden(value: object) -> object:
-    if isinstance(value, dict):  # One that says where the secret is, or Druid's, which holds it.
+    if isinstance(value, dict):  # It names the secret's variable, or is Druid's and contains it.
         return {k: v if k in {"type", "variable"} else MASK for k, v in value.items()}
     return None if value is None else MASK
 

@@ -1,16 +1,16 @@
 """The sequences of a streaming task: which offsets are published together, and in which order.
 
-A pure machine: immutable values, no clock, no I/O. A sequence is a run of offsets [start, end) of
-all stream partitions of a task; its rows are published in one transaction. Only the last one may
-be open (its end not yet agreed). Invariants, checked whenever a value is made:
+A pure state machine: immutable values, no clock, no I/O. A sequence is a range of offsets [start,
+end) of all stream partitions of a task; its rows are published in one transaction. Only the last
+one may be open (its end is not agreed yet). Invariants, checked whenever a value is created:
 
-- each sequence starts where the one before it ends;
+- each sequence starts at the end of the previous one;
 - every sequence but the last is closed; when the task finishes, the last one is closed too;
 - ends are never before starts, and all name the same stream partitions.
 
-| state | how it got there | what may follow |
+| state | previous event | next state |
 |---|---|---|
-| open | the task started, or the sequence before it was closed | closed |
+| open | the task started, or the previous sequence was closed | closed |
 | closed | `set_end_offsets`, or `cut` | publishing, once everything before its end is persisted |
 | publishing | `mark_publishing` | published, which removes it |
 """
@@ -39,7 +39,7 @@ class Sequence:
     publishing: bool = False
 
     def is_read(self, current: Offsets) -> bool:
-        """Whether nothing is left before its end."""
+        """Return whether everything before its end is read."""
         return self.end is not None and all(current[p] >= end for p, end in self.end.items())
 
     def left(self, partition: int, current: int, available: int) -> int:
@@ -52,7 +52,7 @@ class Sequence:
 class Sequences:
     """All sequences of a task that are not published yet, oldest first.
 
-    `final` is where the task ends once that was agreed, else None.
+    `final` is the agreed end of the task, else None.
 
     Raises:
         ValueError: They contradict each other.
@@ -88,13 +88,13 @@ class Sequences:
         end: Offsets | None = None,
         checkpoints: Mapping[int, Offsets] | None = None,
     ) -> Sequences:
-        """Return the sequences a task starts with.
+        """Return the initial sequences of a task.
 
         Args:
-            base_name: What their names begin with.
-            start: Where sequence 0 begins.
-            end: Where the last one ends, if that is known already.
-            checkpoints: Where sequences begin, by number, for a replica that joins others: all but
+            base_name: Prefix of their names.
+            start: Start of sequence 0.
+            end: End of the last one, if known.
+            checkpoints: Starts of sequences, by number, for a replica that joins others: all but
                 the last are closed. Without them there is one sequence, 0.
         """
         final = None if end is None else dict(end)
@@ -121,14 +121,14 @@ class Sequences:
     ) -> Sequences:
         """Close the open sequence at `end`; open the next one there, or finish the task.
 
-        Asking again for what was agreed already changes nothing, so a caller whose answer was lost
-        may ask again.
+        Setting the same end again changes nothing, so a caller whose answer was lost may repeat the
+        call.
 
         Args:
             end: The agreed end of every stream partition.
             finish: Whether the task ends there.
-            current: Up to where the task has read, or has begun to read.
-            paused: Whether the task is paused, so that `current` stands still.
+            current: The end of what the task has read, or has started to read.
+            paused: Whether the task is paused, so that `current` does not change.
 
         Raises:
             InvalidRequest: It names other stream partitions, the end is agreed already, the task is
@@ -139,7 +139,7 @@ class Sequences:
         if end.keys() != known.keys():
             raise InvalidRequest(
                 f"end offsets name the stream partitions {sorted(end)}, but the task reads"
-                f" {sorted(known)}: give one offset for each"
+                f" {sorted(known)}: specify one offset for each"
             )
         if finish and self.final is not None and dict(end) == dict(self.final):
             return self
@@ -156,7 +156,7 @@ class Sequences:
         behind = {p: o for p, o in end.items() if o < reached[p]}
         if behind:
             raise InvalidRequest(
-                f"{last.name}: the end {_text(behind)} lies before what was read already,"
+                f"{last.name}: the end {_text(behind)} is before the offsets already read,"
                 f" {_text({p: reached[p] for p in behind})}: agree on a later one"
             )
         closed = (*self.items[:-1], replace(last, end=dict(end)))
@@ -167,9 +167,9 @@ class Sequences:
         return replace(self, items=(*closed, opened))
 
     def cut(self, persisted: Offsets) -> Sequences:
-        """Return the state of a task that ends where it stands: what it was to read is gone.
+        """Return the state of a task that ends at its current offsets: later messages are lost.
 
-        Ends that were agreed on and lie behind that are taken back.
+        Agreed ends after these offsets are withdrawn.
         """
         items: list[Sequence] = []
         for item in self.items:
@@ -184,7 +184,7 @@ class Sequences:
     def to_publish(self, persisted: Offsets) -> Sequence | None:
         """Return the oldest sequence if all of it is persisted and it is not publishing yet.
 
-        Only the oldest: the transaction of a later one would have to wait for it anyway.
+        Only the oldest, because the transaction of a later one would have to wait for it.
         """
         first = self.items[0] if self.items else None
         if first is None or first.publishing or not first.is_read(persisted):
@@ -202,7 +202,7 @@ class Sequences:
         return replace(self, items=self.items[1:])
 
     def to_json(self) -> dict[str, object]:
-        """Return the form kept on disk; whether one is publishing is not kept: it starts anew."""
+        """Return the form stored on disk, without `publishing`: a restart publishes again."""
         return {
             "baseName": self.base_name,
             "final": None if self.final is None else offsets_to_json(self.final),
@@ -219,10 +219,10 @@ class Sequences:
 
     @classmethod
     def from_json(cls, value: object, *, source: str) -> Sequences:
-        """Read the form kept on disk.
+        """Parse the form stored on disk.
 
         Raises:
-            CorruptData: It is not what `to_json` writes, or contradicts itself.
+            CorruptData: It is not the output of `to_json`, or contradicts itself.
         """
         try:
             return _from_json(value)
@@ -233,7 +233,7 @@ class Sequences:
             AttributeError,
             InvalidRequest,
         ) as error:
-            raise CorruptData(source, 0, f"no list of sequences: {error!r}") from error
+            raise CorruptData(source, 0, f"not a list of sequences: {error!r}") from error
 
 
 def _require(holds: bool, otherwise: str) -> None:
@@ -258,12 +258,12 @@ def _from_json(value: object) -> Sequences:
 
 
 def offsets_to_json(offsets: Offsets) -> dict[str, int]:
-    """Return offsets with text keys, in order, as JSON wants them."""
+    """Return offsets with text keys, in order, as JSON requires."""
     return {str(partition): offsets[partition] for partition in sorted(offsets)}
 
 
 def offsets_from_json(value: object) -> dict[int, int]:
-    """Read offsets written by `offsets_to_json`.
+    """Parse offsets written by `offsets_to_json`.
 
     Raises:
         InvalidRequest: It is not an object of stream partition numbers and offsets.
@@ -285,7 +285,7 @@ def offsets_from_json(value: object) -> dict[int, int]:
 
 
 def range_from_json(start: object, end: object) -> tuple[dict[int, int], dict[int, int]]:
-    """Read where a sequence begins and ends. Raises as `offsets_from_json`.
+    """Parse the start and the end of a sequence. Raises as `offsets_from_json`.
 
     Raises:
         InvalidRequest: The two name different stream partitions.
@@ -293,7 +293,7 @@ def range_from_json(start: object, end: object) -> tuple[dict[int, int], dict[in
     begins, ends = offsets_from_json(start), offsets_from_json(end)
     if begins.keys() != ends.keys():
         raise InvalidRequest(
-            f"the start names the stream partitions {sorted(begins)}, and the end {sorted(ends)}:"
+            f"the start names the stream partitions {sorted(begins)}, but the end {sorted(ends)}:"
             " name the same in both"
         )
     return begins, ends

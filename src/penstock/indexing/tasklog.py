@@ -1,7 +1,7 @@
-"""What tasks left to be read: parts of their logs, and their reports.
+"""Readable output of tasks: parts of their logs, and their reports.
 
-The seam between who keeps logs, a worker or a log store, and who shows them, here or by HTTP. It
-imports nothing of either, as the router shows logs and has no worker.
+The protocol between the owner of logs, a worker or a log store, and the code that shows them, here
+or by HTTP. It imports neither, because the router shows logs and has no worker.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 READ_BYTES_MAX: Final = 1 << 20
-"""Most bytes of a log that one answer holds."""
+"""Maximum number of bytes of a log in one answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +19,8 @@ class LogPart:
 
     Attributes:
         content: Its bytes.
-        offset: Where they begin in the log.
-        size: Of the whole log, in bytes; one that still grows has more next time.
+        offset: Their position in the log.
+        size: The size of the whole log in bytes, which may still grow.
     """
 
     content: bytes
@@ -29,18 +29,18 @@ class LogPart:
 
 
 class TaskLogReader(Protocol):
-    """Reads what tasks left, wherever it is: of running ones too, if they run here."""
+    """Reads logs and reports of tasks, including running ones if they run here."""
 
     def read_log(self, task_id: str, offset: int = 0, bytes_max: int = READ_BYTES_MAX) -> LogPart:
         """Return a part of a task's log.
 
         Args:
             task_id: The task.
-            offset: Its first byte; a negative one counts from the end.
-            bytes_max: The most that is returned.
+            offset: The first byte; a negative one counts from the end.
+            bytes_max: Maximum number of bytes to return.
 
         Raises:
-            NotFound: There is no log of it (any more).
+            NotFound: There is no log of the task, or it was deleted.
             Unavailable: The store does not answer.
         """
         ...

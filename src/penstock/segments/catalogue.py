@@ -1,13 +1,13 @@
-"""From a metadata snapshot to the segments that a query reads.
+"""The visible segments of a metadata snapshot, for queries.
 
-Owns the step from rows to visible pieces, and what is kept from one revision to the next. It does
-not read the metadata (whoever owns the store hands snapshots in), nor files. Invariants:
+Owns the step from rows to visible pieces, and its cache between revisions. It reads neither the
+metadata (the owner of the store passes snapshots in) nor files. Invariants:
 
 - a view is immutable and of exactly one revision;
-- what did not change is not worked out again: datasources whose rows are the same are left alone,
-  of the others only the time is done anew in which segments came or went;
-- no row is in two pieces of a view: pieces of one datasource overlap in time only if they are of
-  one interval and version, and of those each file is there once.
+- unchanged parts are not recomputed: datasources with the same rows are skipped; for the others
+  only the intervals in which segments were added or removed are recomputed;
+- no row is in two pieces of a view: pieces of one datasource overlap in time only if they have one
+  interval and version, and each file of those occurs once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Known = TypeVar("Known", "Segment", "Outline")
 
 @dataclass(frozen=True, slots=True)
 class VisiblePiece:
-    """A segment, and the time of it that counts."""
+    """A segment and its visible interval."""
 
     segment: Segment
     interval: Interval
@@ -49,28 +49,28 @@ class VisiblePiece:
 
 @dataclass(frozen=True, slots=True)
 class CatalogueView:
-    """What is visible at one revision; may be read by any thread."""
+    """The visible segments at one revision; any thread may read it."""
 
     revision: int
     skylines: Mapping[str, Skyline[Segment]]
     announced_rows: Mapping[str, tuple[AnnouncedRow, ...]]
 
     def datasources(self) -> list[str]:
-        """Return the names of all datasources that have something visible."""
+        """Return the names of all datasources with visible segments."""
         return sorted(self.skylines.keys() | self.announced_rows.keys())
 
     def visible(self, datasource: str, interval: Interval = ETERNITY) -> list[VisiblePiece]:
-        """Return the visible pieces in time order, cut to the interval; none if it is unknown."""
+        """Return the visible pieces in time order, cut to the interval; none if unknown."""
         skyline = self.skylines.get(datasource)
         return visible_pieces(skyline, interval) if skyline else []
 
     def announced(self, datasource: str) -> tuple[AnnouncedRow, ...]:
-        """Return the files that running tasks show; none if the datasource is unknown."""
+        """Return the files that running tasks announce; none if the datasource is unknown."""
         return self.announced_rows.get(datasource, ())
 
 
 class Catalogue:
-    """Keeps a timeline for each datasource and moves it from snapshot to snapshot. One owner."""
+    """Holds a timeline for each datasource and updates it from snapshots. One owner."""
 
     def __init__(self) -> None:
         self._rows: dict[str, _Rows] = {}
@@ -79,7 +79,7 @@ class Catalogue:
         self._view = CatalogueView(-1, {}, {})
 
     def view(self, snapshot: Snapshot) -> CatalogueView:
-        """Return what is visible in a snapshot; take snapshots of one kind, in any order.
+        """Return the view of a snapshot; pass snapshots of one kind, in any order.
 
         Raises:
             InvalidRequest: A segment's payload cannot be read; the message names it.
@@ -92,7 +92,7 @@ class Catalogue:
             try:
                 skylines = self._move_to(snapshot)
             except BaseException:
-                # Half way is nowhere: the next snapshot starts from nothing.
+                # A partial update is not usable: the next snapshot is processed completely.
                 self._rows, self._timelines, self._segments_revision = {}, {}, -1
                 self._view = CatalogueView(-1, {}, {})
                 raise
@@ -105,7 +105,7 @@ class Catalogue:
         return self._view
 
     def overshadowed(self) -> list[Segment]:
-        """Return the segments of the last snapshot that nothing shows any more."""
+        """Return the segments of the last snapshot that are completely overshadowed."""
         return [
             chunk.item
             for timeline in self._timelines.values()
@@ -131,7 +131,7 @@ class Catalogue:
         return skylines
 
     def _move(self, name: str, rows: _Rows) -> bool:
-        """Move the timeline of one datasource to its rows; tell whether anything changed."""
+        """Update the timeline of one datasource to its rows; return whether anything changed."""
         before = self._rows.get(name, [])
         if len(rows) == len(before) and all(map(is_, rows, before)):
             return False
@@ -159,7 +159,7 @@ def timeline_of(rows: Iterable[SegmentRow]) -> Timeline[Segment]:
 
 
 def visible_pieces(skyline: Skyline[Segment], interval: Interval = ETERNITY) -> list[VisiblePiece]:
-    """Return what has rows within an interval, in time order, cut to it."""
+    """Return the pieces that have rows within an interval, in time order, cut to it."""
     found: list[VisiblePiece] = []
     for start_ms, end_ms, entry in skyline.spans(interval):
         part = Interval(max(start_ms, interval.start_ms), min(end_ms, interval.end_ms))
@@ -185,7 +185,7 @@ def _member(row: SegmentRow) -> Member[Segment]:
     except InvalidRequest as error:
         raise InvalidRequest(
             f"the payload of segment {row.id!r} in the metadata cannot be read ({error}): "
-            "mark the segment unused and load its time again"
+            "mark the segment unused and load its interval again"
         ) from error
     spec = segment.shard_spec
     chunk = Chunk(
@@ -197,8 +197,8 @@ def _member(row: SegmentRow) -> Member[Segment]:
 def with_rows(entry: Entry[Known]) -> Iterator[Known]:
     """Yield the segments, or outlines, of an entry that have rows, each file once.
 
-    A replacement takes over what was appended meanwhile: the same file under another id, in another
-    version, of which only one is visible. Should one be taken over twice, it still counts once.
+    A replacement copies segments that were appended meanwhile: the same file under another id, in
+    another version; only one of the two is visible. A file that is copied twice still counts once.
     """
     taken_over: set[str] = set()
     for chunk in entry.visible:

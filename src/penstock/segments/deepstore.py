@@ -1,13 +1,13 @@
 """Deep storage: the files of published segments, pushed once and never changed.
 
-Owns the life of a file: pushed, or written by Spark into the folder of an attempt, before its
-segment is published, killed after its segment is deleted, and found by `list_orphans` when its
-publish never came. It does not know which segments exist. Invariants:
+Owns the life of a file: it is pushed, or written by Spark into the folder of an attempt, before its
+segment is published; it is killed after its segment is deleted; `list_orphans` finds it if its
+publish failed. It does not know which segments exist. Invariants:
 
 - a load spec names a whole file by its path below the root, so it stays valid when the root moves;
   one file has one load spec, so that segments that share a file are recognized;
 - a push that is repeated with the same `unique` is the same push;
-- nothing outside the root is ever touched.
+- nothing outside the root is changed.
 """
 
 from __future__ import annotations
@@ -43,27 +43,27 @@ LOAD_SPEC_TYPE: Final = "deepStorage"
 """Type of a load spec whose `path` is relative to the root of the deep storage."""
 
 _PROBED: Final = ".penstock-probe"
-"""Name that no file has."""
-# Spark and fsspec have names of their own for one store.
+"""A name that no file has."""
+# Schemes that Spark and fsspec name differently.
 _SAME_STORE: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs"}
 
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """Where a pushed file is: `load_spec` as kept in the segment, and its size."""
+    """Location of a pushed file: `load_spec` as stored in the segment, and its size."""
 
     load_spec: Mapping[str, object]
     size: int
 
 
 class KnownFiles:
-    """The names of very many files, of which only numbers are kept.
+    """A set of very many file names, stored as hashes.
 
-    A name that was never among them is taken for one of them once in 10^13 times a million: what is
-    known is known, and a file that is not may be left for the next process to find.
+    Among a million names, an unknown name is reported as known once in 10^13 times. A known name is
+    never missed; an unknown file may be left for the next process to find.
 
     Args:
-        names: The files, by their path from the root.
+        names: The files, by their path relative to the root.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -76,10 +76,10 @@ class KnownFiles:
 
 
 class StoredFiles(Protocol):
-    """Files below a root, by their path from there; `localfiles` and `remotefiles` have them."""
+    """Files below a root, by relative path; implemented by `localfiles` and `remotefiles`."""
 
     def size(self, relative: str) -> int | None:
-        """Return a file's size, None if there is none."""
+        """Return a file's size, None if it does not exist."""
         ...
 
     def put(self, local_file: str, folder: str, name: str = FILE_NAME, temporary: str = "") -> int:
@@ -87,15 +87,15 @@ class StoredFiles(Protocol):
         ...
 
     def settle(self, folder: str) -> None:
-        """Make the names on the way to a file durable."""
+        """Make the names on the path to a file durable."""
         ...
 
     def delete(self, relative: str) -> None:
-        """Delete a file; none is fine."""
+        """Delete a file; a missing one is ignored."""
         ...
 
     def move(self, relative: str, target: str) -> None:
-        """Give a file another path."""
+        """Rename a file."""
         ...
 
     def walk(self) -> Iterator[tuple[str, int]]:
@@ -107,7 +107,7 @@ def files_below(url: str, fs: FileSystem) -> tuple[str, StoredFiles]:
     """Return a root in the form that engines open, and the files below it.
 
     Raises:
-        InvalidRequest: The URL cannot be used; the message says what is missing.
+        InvalidRequest: The URL cannot be used; the message has the reason.
     """
     path = _local_path(url)
     if path is not None:
@@ -120,11 +120,11 @@ class DeepStore:
     """A folder or a bucket for segment files. Any thread may call.
 
     Args:
-        url: An absolute path, ``file:///path``, or a URL that fsspec knows.
+        url: An absolute path, ``file:///path``, or a URL that fsspec supports.
         fs: The file system that local files are read from and, for a path, pushed to.
 
     Raises:
-        InvalidRequest: The URL cannot be used; the message says what is missing.
+        InvalidRequest: The URL cannot be used; the message has the reason.
     """
 
     def __init__(self, url: str, *, fs: FileSystem | None = None) -> None:
@@ -133,15 +133,15 @@ class DeepStore:
         self._is_local = "://" not in self._root
 
     def push(self, local_file: str, segment_id: SegmentId, unique: str) -> Pushed:
-        """Copy a file to its place, durably and at once or not at all.
+        """Copy a file to its place, durably and atomically.
 
         Args:
-            local_file: A file that does not change any more.
-            segment_id: Whose it is.
-            unique: Tells this content from others of the same id, such as a replica's.
+            local_file: A file that no longer changes.
+            segment_id: The segment of the file.
+            unique: Distinguishes this content from others of the same id, such as a replica's.
 
         Raises:
-            NotFound: There is no such local file.
+            NotFound: The local file does not exist.
             Conflict: A file of another size was pushed with this `unique`.
             Unavailable: The store is full, does not answer, or its folder is missing; push again.
         """
@@ -151,7 +151,7 @@ class DeepStore:
         present = self._files.size(place)
         if present is not None and present != size:
             raise Conflict(
-                f"{self._location(place)} is there with {present} bytes, not {size}: "
+                f"{self._location(place)} exists with {present} bytes, not {size}: "
                 "push other content with another unique name"
             )
         if present is not None:
@@ -163,10 +163,10 @@ class DeepStore:
         return Pushed(self._load_spec(place), size)
 
     def make_root(self) -> None:
-        """Make the folder of a local store; called at the start of Penstock only.
+        """Create the folder of a local store; called only at the start of Penstock.
 
         Raises:
-            InvalidRequest: It cannot be made there.
+            InvalidRequest: It cannot be created there.
             Conflict: A file has its name.
             Unavailable: The disk does not answer.
         """
@@ -174,7 +174,7 @@ class DeepStore:
             self._fs.mkdir(self._root)
 
     def probe(self) -> None:
-        """Return if the store answers; reads and writes nothing.
+        """Check that the store answers; reads and writes nothing.
 
         Raises:
             Unavailable: The store does not answer, or its folder is missing.
@@ -183,18 +183,18 @@ class DeepStore:
         self._files.size(_PROBED)
 
     def attempt_folder(self, datasource: str, task_id: str, attempt: str) -> str:
-        """Return where one call of an engine writes, in the form that `location` has.
+        """Return the output folder of one call of an engine, in the form of `location`.
 
-        Whoever writes there makes the folder, and makes the files durable before they are
-        published. Nobody else writes there.
+        The engine creates the folder, and makes the files durable before they are published. No
+        other call writes there.
 
         Args:
-            datasource: What the files are of.
-            task_id: Whose they are.
-            attempt: Tells this call from all others of the task.
+            datasource: The datasource of the files.
+            task_id: The task.
+            attempt: Distinguishes this call from all others of the task.
 
         Raises:
-            InvalidRequest: A part cannot be a name.
+            InvalidRequest: A part is not a valid name.
         """
         return self._location(attempt_folder(datasource, task_id, attempt))
 
@@ -202,7 +202,7 @@ class DeepStore:
         """Return the load spec of a file that was written into an attempt's folder.
 
         Args:
-            uri: The folder and the file's name, or how Spark calls the file.
+            uri: The folder and the file's name, or Spark's name of the file.
 
         Raises:
             InvalidRequest: It is not in an attempt's folder of this store.
@@ -211,21 +211,21 @@ class DeepStore:
         if relative is None or not is_attempt_file(relative):
             raise InvalidRequest(
                 f"{uri} is not a file of a batch task in the deep storage {self._root}: write into"
-                " the folder that `attempt_folder` gives"
+                " the folder that `attempt_folder` returns"
             )
         return self._load_spec(relative)
 
     def rebased(self, location: str) -> str:
-        """Return where a file is now whose location was written down earlier.
+        """Return the current location of a file from its location as stored earlier.
 
-        The deep storage may have moved since: the end of the location that has the shape of a
-        segment's file decides. A location without such an end is returned as it is.
+        The deep storage may have moved since: the end of the location that has the form of a
+        segment's file is used. A location without such an end is returned unchanged.
         """
         relative = segment_file_of(location)
         return location if relative is None else self._location(relative)
 
     def current(self, load_spec: Mapping[str, object]) -> Mapping[str, object]:
-        """Return a load spec in the form that is written today.
+        """Return a load spec in the current form.
 
         Earlier releases wrote absolute locations, which become invalid when the deep storage moves.
         A task that was interrupted then may still have one in its folder.
@@ -236,9 +236,9 @@ class DeepStore:
         return load_spec if relative is None else self._load_spec(relative)
 
     def kill(self, load_spec: Mapping[str, object]) -> None:
-        """Delete a file and the folders that are empty then; one that is gone is fine.
+        """Delete a file and its parent folders that are then empty; a missing one is ignored.
 
-        Two segments may name one file: whoever asks must know that no segment does any more.
+        Two segments may name one file: the caller must know that no segment names it any longer.
 
         Raises:
             InvalidRequest: The load spec is not of this store.
@@ -250,7 +250,7 @@ class DeepStore:
             self._files.delete(checksum_file(relative))
 
     def location(self, load_spec: Mapping[str, object]) -> str:
-        """Return what an engine opens: a path on this host, or a URL. Raises as `kill`."""
+        """Return the location that an engine opens: a local path or a URL. Raises as `kill`."""
         return self._location(self._relative(load_spec))
 
     @property
@@ -264,11 +264,11 @@ class DeepStore:
         return self._is_local
 
     def relative(self, load_spec: Mapping[str, object]) -> str:
-        """Return the path of a file from the root. Raises InvalidRequest as `kill`."""
+        """Return the path of a file relative to the root. Raises InvalidRequest as `kill`."""
         return self._relative(load_spec)
 
     def size(self, relative: str) -> int | None:
-        """Return the size of a file by its path from the root, None if there is none.
+        """Return the size of a file by its path relative to the root, None if it does not exist.
 
         Raises:
             Unavailable: The store does not answer.
@@ -276,16 +276,16 @@ class DeepStore:
         return self._files.size(relative)
 
     def put_aside(self, relative: str) -> None:
-        """Move a file to where neither queries nor the search for orphans find it.
+        """Move a file to a place that neither queries nor the search for orphans use.
 
         Raises:
-            NotFound: There is no such file.
+            NotFound: The file does not exist.
             Unavailable: The store does not answer.
         """
         self._files.move(relative, f"{LEFT_OUT}/{relative}")
 
     def walk(self) -> Iterator[tuple[str, int]]:
-        """Yield the path of every file from the root, and when it changed, in epoch milliseconds.
+        """Yield the relative path of every file, and the time of its last change in epoch ms.
 
         Raises:
             Unavailable: The store does not answer.
@@ -293,24 +293,23 @@ class DeepStore:
         yield from self._files.walk()
 
     def known(self, load_specs: Iterable[Mapping[str, object]]) -> KnownFiles:
-        """Return which files of this store load specs name, in eight bytes each."""
+        """Return the files of this store that load specs name, in eight bytes each."""
         return KnownFiles(self._named(load_specs))
 
     def list_orphans(
         self, known: Iterable[Mapping[str, object]] | KnownFiles, *, modified_before_ms: int
     ) -> list[Mapping[str, object]]:
-        """Return what to kill: files of no segment, left by tasks that were cut.
+        """Return the files to kill: those of no segment, left by interrupted tasks.
 
-        That are pushes without a publish and, of the attempts of batch tasks, all that no segment
-        names: halves, and what Spark keeps beside. Files that no task can have made are left
-        alone; those of another Penstock below the same root are not, so that each needs a root of
-        its own.
+        These are pushes without a publish and, in the attempts of batch tasks, all files that no
+        segment names, such as partial ones and Spark's own. Files that no task can have created are
+        not returned. Files of another Penstock below the same root are, so each needs its own root.
 
         Args:
             known: The load specs of all segments, used and unused, read after the time below, or
-                the files that they name; those of other stores do not matter.
-            modified_before_ms: Leaves files alone whose publish may still come. Take a time longer
-                ago than a task goes on trying to publish.
+                the files that they name; those of other stores are ignored.
+            modified_before_ms: Excludes files that may still be published. Choose a time longer ago
+                than a task keeps trying to publish.
 
         Raises:
             Unavailable: The store does not answer.
@@ -357,20 +356,20 @@ class DeepStore:
         return None
 
     def _below(self, location: str) -> str | None:
-        """Return the path of a location from the root, None if it is elsewhere."""
+        """Return the path of a location relative to the root, None if it is outside."""
         prefix = f"{self._root}/"
         relative = location.removeprefix(prefix)
         return relative if location.startswith(prefix) and _is_inside(relative) else None
 
 
 def _is_inside(relative: str) -> bool:
-    """Whether a path stays below the folder that it is relative to."""
+    """Return whether a path stays below the folder that it is relative to."""
     normal = relative != "" and posixpath.normpath(relative) == relative
     return normal and not relative.startswith(("../", "/")) and relative not in {"..", "."}
 
 
 def _unquoted(uri: str, root: str) -> str:
-    """Return a URI as the store would write it: a plain path, or with the scheme of its root."""
+    """Return a URI in the store's form: a plain path, or with the scheme of its root."""
     if uri.startswith("file:"):
         return unquote(urlsplit(uri).path)
     scheme, separator, rest = uri.partition("://")
@@ -381,18 +380,18 @@ def _unquoted(uri: str, root: str) -> str:
 
 
 def _local_path(url: str) -> str | None:
-    """Return the path that a URL without a scheme, or of a file, stands for."""
+    """Return the path of a URL without a scheme, or with the scheme file."""
     if url.startswith("file://"):
         parts = urlsplit(url)
         if parts.netloc not in {"", "localhost"}:
             raise InvalidRequest(
-                f"deep storage {url!r} names the host {parts.netloc}: write file:// and the whole"
-                " path, file:///path"
+                f"deep storage {url!r} names the host {parts.netloc}: write file:// and the"
+                " absolute path, file:///path"
             )
         url = unquote(parts.path)
     elif "://" in url:
         return None
     if not url.startswith("/"):
-        raise InvalidRequest(f"deep storage {url!r} is no absolute path: write the whole path")
-    # Two slashes at the start would stay, and load specs with one be of another store.
+        raise InvalidRequest(f"deep storage {url!r} is not an absolute path: write it from / on")
+    # Two leading slashes would be kept, and load specs with one would belong to another store.
     return "/" + posixpath.normpath(url).lstrip("/")

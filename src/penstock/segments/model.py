@@ -1,8 +1,8 @@
-"""Segments and their names.
+"""Segments and their ids.
 
 Owns the text form of segment ids and the JSON form of segments (Druid's names, plus `columns`). It
-does not say which segments are visible. Invariants: everything here is immutable; a text that was
-parsed prints as the same text; segments are equal, and ordered, by their ids alone.
+does not decide visibility. Invariants: everything here is immutable; a parsed text prints as the
+same text; segments are equal, and ordered, by their ids alone.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FIRST: Final = ShardSpec()
 class SegmentId:
     """Datasource, interval, version and partition number; ordered by them in this order.
 
-    Its text is ``datasource_start_end_version``, and ``_partition`` behind it unless that is 0.
+    Its text is ``datasource_start_end_version``, followed by ``_partition`` unless that is 0.
     """
 
     datasource: str
@@ -46,13 +46,13 @@ class SegmentId:
         """Return the most probable reading of a text.
 
         Raises:
-            InvalidRequest: It is no segment id, or none of this datasource.
+            InvalidRequest: It is not a segment id, or not one of this datasource.
         """
         readings = cls.possible_readings(text, datasource)
         if not readings:
             of = f" of datasource {datasource!r}" if datasource is not None else ""
             raise InvalidRequest(
-                f"{text!r} is no segment id{of}: write datasource_start_end_version[_partition]"
+                f"{text!r} is not a segment id{of}: use datasource_start_end_version[_partition]"
             )
         return readings[0]
 
@@ -67,7 +67,7 @@ class SegmentId:
             prefix = f"{datasource}_"
             return cls._read(datasource, text[len(prefix) :]) if text.startswith(prefix) else []
         readings: list[SegmentId] = []
-        # Leftmost first: a version is often a time, a part of a datasource's name hardly ever.
+        # Leftmost first: a version is often a time, a part of a datasource's name rarely is.
         at = text.find("_", 1)
         while at != -1:
             readings.extend(cls._read(text[:at], text[at + 1 :]))
@@ -76,7 +76,7 @@ class SegmentId:
 
     @classmethod
     def _read(cls, datasource: str, rest: str) -> list[SegmentId]:
-        """Read what follows the datasource."""
+        """Parse the text after the datasource."""
         start, _, rest = rest.partition("_")
         end, _, version = rest.partition("_")
         interval = _canonical_interval(start, end)
@@ -96,20 +96,20 @@ class SegmentId:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segment:
-    """A published slice of a datasource, and how to fetch its file.
+    """A published part of a datasource, and how to fetch its file.
 
     `columns` are its (name, Spark SQL type) pairs in order, `__time` first; a segment from Druid
     has none.
 
     Attributes:
         upgraded_from: The id that its rows were appended under, if a replacement of the time chunk
-            took them over under this one, else empty; both then name one file.
-        projections: None if whoever wrote it knew nothing of projections.
+            copied them under this one, else empty; both then name one file.
+        projections: None if its writer did not support projections.
         last_compaction_state: How it was compacted, in Druid's form; None if it was not.
-        indexing_state_fingerprint: The name of that state, where it is kept on its own.
-        cluster_groups: As Druid wrote it; nothing here reads it.
-        rollup: How rows were rolled up: `queryGranularity` and `metricsSpec`, in Druid's form; None
-            if they are as they came, or if that is not known.
+        indexing_state_fingerprint: The name of that state, if it is stored separately.
+        cluster_groups: As Druid wrote it; not used here.
+        rollup: The roll-up of its rows: `queryGranularity` and `metricsSpec`, in Druid's form; None
+            if they were not rolled up, or if that is unknown.
     """
 
     datasource: str
@@ -131,7 +131,7 @@ class Segment:
 
     @property
     def id(self) -> SegmentId:
-        """The segment's name."""
+        """The id of the segment."""
         return SegmentId(
             self.datasource, self.interval, self.version, self.shard_spec.partition_number
         )
@@ -180,10 +180,10 @@ class Segment:
 
     @classmethod
     def from_json(cls, value: Mapping[str, object]) -> Segment:
-        """Read the form that `to_json` gives, or a segment of Druid's; unknown fields are left out.
+        """Parse the form of `to_json`, or a segment of Druid; unknown fields are dropped.
 
         Raises:
-            InvalidRequest: A field is missing or has the wrong type; the message says which.
+            InvalidRequest: A field is missing or has the wrong type; the message names it.
         """
         fields = Fields(value, "segment")
         spec = fields.optional_mapping("shardSpec")
@@ -192,7 +192,7 @@ class Segment:
             interval=Interval.parse(fields.text("interval")),
             version=sys.intern(fields.text("version")),
             load_spec=fields.mapping("loadSpec"),
-            # Druid takes a segment without one, which is very old, for the only one of its chunk.
+            # Druid takes a very old segment without one for the only one of its chunk.
             shard_spec=ShardSpec(0, 1) if spec is None else ShardSpec.from_json(spec),
             size=fields.whole("size", 0),
             total_rows=fields.whole("totalRows", 0),
@@ -210,7 +210,7 @@ class Segment:
         )
 
     def to_row(self, *, used: bool = True) -> SegmentRow:
-        """Return the row that a publish puts into the metadata."""
+        """Return the row that a publish inserts into the metadata."""
         return SegmentRow(
             id=str(self.id),
             datasource=self.datasource,
@@ -225,9 +225,9 @@ class Segment:
 
     @classmethod
     def from_row(cls, row: SegmentRow) -> Segment:
-        """Return the segment of a row, whose columns count where its payload says another place.
+        """Return the segment of a row, whose columns take precedence over its payload.
 
-        A copy may keep the payload of what it was copied from. Raises as `from_json`.
+        A copy may have the payload of its original. Raises as `from_json`.
         """
         found = cls.from_json(row.payload)
         spec = found.shard_spec
@@ -248,7 +248,7 @@ class Segment:
 
 
 def _canonical_interval(start: str, end: str) -> Interval | None:
-    """Return the interval if both texts are times as `format_time` writes them."""
+    """Return the interval if both texts are times in the form of `format_time`."""
     try:
         interval = Interval(parse_time(start), parse_time(end))
     except InvalidRequest:

@@ -1,7 +1,7 @@
-"""Deep storage behind fsspec: object stores, HDFS and what else it reaches.
+"""Deep storage behind fsspec: object stores, HDFS and other file systems that it supports.
 
-Object stores show a file when all of it has arrived; elsewhere it goes under a temporary name
-first. The one place that knows fsspec; what its file systems raise leaves as errors of Penstock.
+Object stores show a file when it is complete; for others it has a temporary name first. The only
+module that uses fsspec; it translates exceptions of its file systems to errors of Penstock.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _ATOMIC_PUT = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "memory"})
-# What the file systems of fsspec call the time of the last change.
+# Keys of the modification time in the file systems of fsspec.
 _CHANGED_NAMES = ("LastModified", "last_modified", "mtime", "updated", "modified", "created")
 
 
 class _RemoteFileSystem(Protocol):
-    """What is used of an fsspec file system."""
+    """The methods of an fsspec file system that are used."""
 
     def info(self, path: str) -> Mapping[str, object]: ...
     def put_file(self, lpath: str, rpath: str) -> None: ...
@@ -41,7 +41,7 @@ class RemoteFiles:
     """The files below a URL.
 
     Args:
-        url: Such as ``s3://bucket/folder``; secrets come from the environment, as fsspec has it.
+        url: Such as ``s3://bucket/folder``; secrets come from the environment, as fsspec defines.
     """
 
     def __init__(self, url: str) -> None:
@@ -52,14 +52,14 @@ class RemoteFiles:
             fs, root = fsspec.core.url_to_fs(url)
         except (ImportError, ValueError) as error:
             raise InvalidRequest(
-                f"deep storage {url!r} cannot be used ({error}): install the fsspec package for "
+                f"cannot use the deep storage {url!r} ({error}): install the fsspec package for "
                 f"{scheme}://, or correct the URL"
             ) from error
         self._fs = cast("_RemoteFileSystem", fs)
         self._root = str(root).rstrip("/")
 
     def size(self, relative: str) -> int | None:
-        """Return a file's size, None if there is none."""
+        """Return a file's size, None if it does not exist."""
         try:
             with self._translated("look for", relative):
                 self._fs.invalidate_cache()
@@ -71,15 +71,15 @@ class RemoteFiles:
         """Copy a file to its place in a folder and return its size there.
 
         Args:
-            local_file: What to copy.
-            folder: Where to, from the root.
-            name: What it is called there.
-            temporary: What it is called there until it is whole, where that shows; no two writers
-                have one name.
+            local_file: The file to copy.
+            folder: The target folder, relative to the root.
+            name: The target name.
+            temporary: The name until the copy is complete, if partial files are visible; each
+                writer needs another one.
 
         Raises:
-            NotFound: There is no such local file.
-            Unavailable: The store does not answer, or did not keep all of it.
+            NotFound: The local file does not exist.
+            Unavailable: The store does not answer, or did not store the whole file.
         """
         place = posixpath.join(folder, name)
         with self._translated("write", place):
@@ -93,15 +93,15 @@ class RemoteFiles:
         size = self.size(place)
         if size is None:
             raise StorageUnavailable(
-                f"{self._url}/{place}: not there after it was written: push it again"
+                f"{self._url}/{place}: missing after it was written: push it again"
             )
         return size
 
     def settle(self, folder: str) -> None:
-        """Do nothing: what a remote store shows is durable."""
+        """Do nothing: visible files of a remote store are durable."""
 
     def delete(self, relative: str) -> None:
-        """Delete a file; none is fine. Object stores have no folders to clear up."""
+        """Delete a file; a missing one is ignored. Object stores have no folders to delete."""
         try:
             with self._translated("delete", relative):
                 self._fs.rm_file(self._path(relative))
@@ -109,7 +109,7 @@ class RemoteFiles:
             pass
 
     def move(self, relative: str, target: str) -> None:
-        """Give a file another path. Raises as the store does; both may exist after a crash."""
+        """Rename a file. Raises as the store does; both names may exist after a crash."""
         with self._translated("move", relative):
             self._fs.mv(self._path(relative), self._path(target))
 
@@ -141,22 +141,23 @@ class RemoteFiles:
             raise NotFound(f"{place}: cannot {doing}: no such file ({error})") from error
         except PermissionError as error:
             raise InvalidRequest(
-                f"{place}: cannot {doing}: give this process the rights to it ({error})"
+                f"{place}: cannot {doing}: grant this process access ({error})"
             ) from error
         except NotImplementedError as error:
-            raise InvalidRequest(f"{place}: cannot {doing}: the store has no such call") from error
+            raise InvalidRequest(f"{place}: cannot {doing}: not supported by the store") from error
         except Exception as error:
-            # What the packages of stores raise beyond this has no class in common: botocore,
-            # aiohttp and google.auth each have their own, for a network that is down as well as
-            # for credentials that expired.
+            # Other exceptions of the packages of stores have no common class: botocore, aiohttp and
+            # google.auth each have their own, both for a network failure and for expired
+            # credentials.
             what = str(error) or type(error).__name__
             raise StorageUnavailable(f"{place}: cannot {doing}: {what}: try again later") from error
 
 
 def _changed_ms(details: Mapping[str, object]) -> int | None:
-    """Return the time of the last change from a listing, where it says.
+    """Return the time of the last change from a listing, if it has one.
 
-    A listing costs a request for a thousand files, to ask for the time of each costs one a file.
+    A listing costs one request per thousand files; requesting the time of each file costs one per
+    file.
     """
     for name in _CHANGED_NAMES:
         value = details.get(name)

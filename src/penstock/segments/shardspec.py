@@ -1,21 +1,21 @@
 """Shard specs: a segment's place among those of its interval and version, in Druid's forms.
 
-Owns the kinds, their JSON, and what may share a time chunk. It does not say what is visible; the
-timeline does, from `number`, `core_partitions`, and for a few kinds the `layout`.
+Owns the kinds, their JSON, and which may share a time chunk. The timeline decides visibility, from
+`number`, `core_partitions`, and for a few kinds the `layout`.
 
     none                 alone in its chunk
     numbered             0 to core - 1 belong together; higher numbers were appended
-    linear               each stands for itself
+    linear               each is independent
     hashed               numbered; the rows of one bucket of a hash
     single, range        numbered; the rows of a range of one or more dimensions. Old ones do not
-                         know their core count: then their ranges have to form a chain
-    dim_value_set        numbered; says which values some dimensions have
+                         have a core count: their ranges must form a chain
+    dim_value_set        numbered; lists the values of some dimensions
     numbered_overwrite   replaces a range of root numbers once its atomic update group is full
-    tombstone            no rows; hides what is older
+    tombstone            no rows; hides older segments
 
-Invariants: everything here is immutable and hashable; what was read from JSON is written as the
-same JSON. The kinds that exist only while Druid ingests (``building_*``, ``bucket_*``) are refused:
-a published segment never has one.
+Invariants: everything here is immutable and hashable; a spec that was read from JSON is written as
+the same JSON. The kinds that exist only while Druid ingests (``building_*``, ``bucket_*``) are
+refused: a published segment never has one.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ Key: TypeAlias = tuple[str | None, ...]
 """The values of the dimensions of a range, null first."""
 
 UNKNOWN_CORE: Final = -1
-"""Old segments of ranges do not know how many they are."""
+"""Core count of old segments of ranges, which do not record it."""
 
 HASH_FUNCTION: Final = "murmur3_32_abs"
 
 _PLACE: Final = "segment.shardSpec"
-# Names that were in use, and the one that stands for them.
+# Former names, and the current name of each.
 _ALIASES: Final = {"single_dim": "single"}
 
 
 @dataclass(frozen=True, slots=True)
 class HashBucket:
-    """Rows whose hash of `dimensions` (none: of all) gives `bucket` of `buckets`.
+    """Rows whose hash of `dimensions` (empty means all) is `bucket` of `buckets`.
 
     `function` is None in segments from before Druid 0.21, which cannot be pruned.
     """
@@ -76,9 +76,9 @@ class KeyRange:
 
 @dataclass(frozen=True, slots=True)
 class ValueSets:
-    """The values that some dimensions have; those that are not named may have any.
+    """The values that some dimensions have; other dimensions may have any.
 
-    `types` names the type of the values that are not texts, in Druid's form.
+    `types` has the types of values that are not texts, in Druid's form.
     """
 
     values: tuple[tuple[str, Key], ...]
@@ -92,8 +92,8 @@ Layout: TypeAlias = HashBucket | KeyRange | ValueSets | RootRange | None
 class ShardSpec:
     """A segment's place among those of its interval and version.
 
-    The numbers 0 to `core_partitions` - 1 belong together: none is visible before all are there.
-    Higher numbers were appended later. `layout` says what else the kind knows.
+    The numbers 0 to `core_partitions` - 1 belong together: none is visible before all exist.
+    Higher numbers were appended later. `layout` has the additional fields of the kind.
     """
 
     partition_number: int = 0
@@ -108,12 +108,12 @@ class ShardSpec:
 
     @classmethod
     def linear(cls, number: int) -> ShardSpec:
-        """Return the spec of a segment that stands for itself."""
+        """Return the spec of an independent segment."""
         return cls(number, 0, "linear")
 
     @classmethod
     def tombstone(cls) -> ShardSpec:
-        """Return the spec of a segment without rows; it has no core, so appends show beside it."""
+        """Return the spec of a segment without rows or core, so that appends are visible beside."""
         return cls(0, 0, "tombstone")
 
     @classmethod
@@ -153,27 +153,27 @@ class ShardSpec:
             )
         if not 0 <= roots.start < roots.end or roots.minor_version < 1 or roots.group_size < 1:
             raise InvalidRequest(
-                f"partition {number} cannot overwrite {roots}: the range must hold a number, and "
-                "minor version and group size be at least 1",
+                f"partition {number} cannot overwrite {roots}: the range must not be empty, and "
+                "minor version and group size must be at least 1",
                 place=_PLACE,
             )
         return cls(number, 0, "numbered_overwrite", roots)
 
     @property
     def is_chained(self) -> bool:
-        """Whether its set is complete when the ranges leave no gap: its core count is unknown."""
+        """Whether its set is complete when the ranges have no gap: its core count is unknown."""
         return self.core_partitions == UNKNOWN_CORE
 
     @property
     def roots(self) -> RootRange:
-        """The root numbers that it stands for: its own, unless it overwrites."""
+        """Its root numbers: its own number, unless it overwrites others."""
         if isinstance(self.layout, RootRange):
             return self.layout
         return RootRange(self.partition_number, self.partition_number + 1)
 
     @property
     def place(self) -> RootRange | KeyRange | None:
-        """What the timeline has to know beside the numbers: nothing, for nearly all."""
+        """Additional information for the timeline; None for nearly all kinds."""
         if isinstance(self.layout, RootRange) or (
             self.is_chained and isinstance(self.layout, KeyRange)
         ):
@@ -188,7 +188,7 @@ class ShardSpec:
     def renumbered(self, number: int, core: int | None = None) -> ShardSpec:
         """Return this spec with another number and, unless None, another core count.
 
-        It keeps what queries are pruned by. The kinds that have no number among others (none,
+        It keeps the fields for pruning. The kinds that have no number among others (none,
         tombstone, overwriting), and linear with a core, become numbered.
         """
         core = self.core_partitions if core is None else core
@@ -245,10 +245,10 @@ class ShardSpec:
 
     @classmethod
     def from_json(cls, value: Mapping[str, object]) -> ShardSpec:
-        """Read Druid's JSON form.
+        """Parse Druid's JSON form.
 
         Raises:
-            InvalidRequest: A kind that no published segment has, or a wrong field.
+            InvalidRequest: Its kind is not one of published segments, or a field is invalid.
         """
         fields = Fields(value, _PLACE)
         kind = fields.text("type")
@@ -356,6 +356,6 @@ _READERS: Final[dict[str, Callable[[Fields], ShardSpec]]] = {
     "range": _read_range,
     "dim_value_set": _read_value_sets,
     "numbered_overwrite": _read_overwrite,
-    # Old ones have a core of 1, which hid what was appended to their chunk.
+    # Old ones have a core of 1, which hid segments that were appended to their chunk.
     "tombstone": lambda _: ShardSpec.tombstone(),
 }

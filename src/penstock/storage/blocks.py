@@ -1,7 +1,7 @@
-"""Framing: the bytes of a log file's header and of a block, and walking over them.
+"""Framing: the bytes of a log file's header and of a block, and iteration over them.
 
 Owns: the layout below, encoding without copying payloads, decoding without copying anything, and
-finding the next good block behind damage. Does not own: files, names, what a loss means.
+finding the next valid block after damage. Does not own: files, names, the handling of losses.
 
 All numbers are little-endian; blocks begin and end at multiples of eight bytes.
 
@@ -11,7 +11,7 @@ All numbers are little-endian; blocks begin and end at multiples of eight bytes.
     12   4  crc32c of the other 60 bytes
     16   8  base offset: of the first message; also in the file's name
     24   8  creation time, epoch ms
-    32   8  max_bytes_per_file when it was made (for people; no reader needs it)
+    32   8  max_bytes_per_file at creation (for people; no reader needs it)
     40   4  tag: the identity of this file, repeated in each of its blocks
     44  20  zero
 
@@ -21,23 +21,23 @@ All numbers are little-endian; blocks begin and end at multiples of eight bytes.
      8   4  length of the block, a multiple of 8
     12   4  message count, at least 1
     16   8  base offset: of the first message
-    24   8  append time, epoch ms, never lower than in the block before
+    24   8  append time, epoch ms, never lower than in the previous block
     32   4  tag of the file
-    36   4  flags: 1 = a trailer says whose messages they are, see `producers`; 2 = behind that, the
-            last 8 bytes say when the messages are due, epoch ms (codec and keys come)
+    36   4  flags: 1 = a trailer has the producers of the messages, see `producers`; 2 = the last 8
+            bytes after that are the due time of the messages, epoch ms (codec and keys reserved)
     40   4  0
     44   4  crc32c of bytes 0-3 and 8-43
     48      int32 starts[count + 1], the first 0; zeros to a multiple of 8; payload; zeros to 8;
-            the trailer, a multiple of 8 long, which readers of messages need not know
+            the trailer, a multiple of 8 long, which readers of messages may ignore
 
 Invariants:
 
-- The header has a checksum of its own, so blocks can be hopped over, and a damaged body costs that
-  block alone: its length and its offsets are still known.
-- The block's checksum continues from the header's state and leaves both checksum fields out: a CRC
+- The header has its own checksum, so blocks can be skipped, and a damaged body loses only that
+  block: its length and its offsets are still known.
+- The block's checksum continues from the header's state and leaves out both checksum fields: a CRC
   over data followed by its own CRC would be a constant and protect nothing.
-- A block counts only with the tag of its file and with offsets that follow; so bytes of a block
-  inside a message, or left over on a recycled disk page, are never taken for one.
+- A block is valid only with the tag of its file and with consecutive offsets; so bytes of a block
+  inside a message, or left over on a recycled disk page, are never taken for a block.
 """
 
 from __future__ import annotations
@@ -93,9 +93,9 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A batch of messages as it lies on disk; `messages` and `raw` are views of the same bytes.
+    """A batch of messages as stored on disk; `messages` and `raw` are views of the same bytes.
 
-    `due_ms` is when they are due, 0 when they are not deferred; readers of offsets need not care.
+    `due_ms` is the due time, 0 if they are not deferred; readers of offsets may ignore it.
     """
 
     base_offset: int
@@ -107,7 +107,7 @@ class Block:
 
 
 class FileHeader(NamedTuple):
-    """What a log file says of itself."""
+    """The header of a log file."""
 
     base_offset: int
     created_ms: int
@@ -117,7 +117,7 @@ class FileHeader(NamedTuple):
 
 
 class BlockHeader(NamedTuple):
-    """A block's header, whose own checksum held."""
+    """A block's header with a valid checksum."""
 
     length: int
     messages: int
@@ -135,27 +135,28 @@ class BlockHeader(NamedTuple):
 
 
 class LogBytes:
-    """The bytes of a log file, as the two kinds of view that are wanted of them."""
+    """The bytes of a log file, as two kinds of view."""
 
     __slots__ = ("buffer", "size", "view")
 
     def __init__(self, view: memoryview) -> None:
         self.view = view
-        self.buffer = pa.py_buffer(view)  # the checksum takes this, and no memoryview, uncopied
+        self.buffer = pa.py_buffer(view)  # the checksum takes this without a copy, no memoryview
         self.size = len(view)
 
 
 class Found(NamedTuple):
-    """A block that verifies."""
+    """A valid block."""
 
     position: int
     header: BlockHeader
 
 
 class Damage(NamedTuple):
-    """Bytes [position, end) that are no block, and the messages [first_lost, next_offset) gone.
+    """Bytes [position, end) that are not a block, and the lost messages [first_lost, next_offset).
 
-    `next_offset` is None when nothing behind the damage says how many: the tail of the last file.
+    `next_offset` is None if their number is unknown, because the damage is the end of the last
+    file.
     """
 
     position: int
@@ -171,7 +172,7 @@ def as_messages(messages: Sequence[bytes] | pa.BinaryArray) -> pa.BinaryArray:
     """Return a batch as an Arrow array, in one C-level pass if it is not one already.
 
     Raises:
-        InvalidRequest: It holds something else than bytes, or more than 2 GiB.
+        InvalidRequest: It holds values other than bytes, or more than 2 GiB.
     """
     array = messages if isinstance(messages, pa.BinaryArray) else _joined(messages)
     if array.null_count:
@@ -180,11 +181,11 @@ def as_messages(messages: Sequence[bytes] | pa.BinaryArray) -> pa.BinaryArray:
 
 
 def _joined(messages: Sequence[bytes]) -> pa.BinaryArray:
-    # `pa.array` would do, but its first call imports pandas: a second, and 40 MB, in every writer.
+    # `pa.array` would work, but its first call imports pandas: 1 s, and 40 MB, in every writer.
     count = len(messages)
     if count <= _FEW and all(isinstance(one, bytes) for one in messages):
-        # The way of a publisher that sends one message at a time, and of a journal, whose blocks
-        # have two: without numpy's toll.
+        # The path of a publisher that sends one message at a time, and of a journal, whose blocks
+        # have two: it avoids the overhead of numpy.
         ends = list(accumulate(map(len, messages), initial=0))
         if ends[-1] <= _ARRAY_LIMIT_BYTES:
             data = messages[0] if count == 1 else b"".join(messages)
@@ -217,10 +218,10 @@ def encode_block(
     Args:
         messages: At least one message, without nulls; may be a slice.
         base_offset: The offset of the first one.
-        append_time_ms: The wall time, never lower than the block's before.
-        tag: The tag of the file it goes to.
-        producers: The trailer that says whose messages they are, or nothing.
-        due_ms: When they are due, epoch ms; 0: they are not deferred.
+        append_time_ms: The wall time, never lower than in the previous block.
+        tag: The tag of its file.
+        producers: The trailer with the producers of the messages, or nothing.
+        due_ms: The due time, epoch ms; 0 if they are not deferred.
     """
     count = len(messages)
     _, starts, data = messages.buffers()
@@ -242,12 +243,12 @@ def encode_block(
 def encode_records(
     records: Sequence[bytes], base_offset: int, append_time_ms: int, tag: int
 ) -> tuple[list[Buffer], int]:
-    """Return the same as `encode_block` for records that are no array.
+    """Return the same as `encode_block` for records that are not an array.
 
-    A few of them are not made one, which would take longer than all the rest.
+    A few records are not converted to one, which would take longer than the rest.
 
     Raises:
-        InvalidRequest: They are more than 2 GiB.
+        InvalidRequest: They exceed 2 GiB.
     """
     count = len(records)
     ends = list(accumulate(map(len, records), initial=0))
@@ -264,7 +265,7 @@ def _framed(
     place: tuple[int, int, int, int],
     trailer: bytes,
 ) -> tuple[list[Buffer], int]:
-    """Put header, checksums and padding around a block's parts."""
+    """Add header, checksums and padding to the parts of a block."""
     count, payload_bytes = sizes
     gap = _PADDING[-4 * (count + 1) % 8]
     padding = _PADDING[-payload_bytes % 8]
@@ -287,7 +288,7 @@ def _framed(
 
 
 def encode_file_header(header: FileHeader) -> bytes:
-    """Return the 64 bytes that a log file begins with."""
+    """Return the 64 bytes at the start of a log file."""
     after = struct.pack(
         "<qqqI20x", header.base_offset, header.created_ms, header.max_bytes_per_file, header.tag
     )
@@ -299,10 +300,10 @@ def encode_file_header(header: FileHeader) -> bytes:
 
 
 def parse_file_header(raw: bytes, path: str) -> FileHeader | None:
-    """Return a log file's header, or None when it is cut, zeroed or damaged.
+    """Return a log file's header, or None if it is truncated, zeroed or damaged.
 
     Raises:
-        InvalidRequest: It is good, but of a newer format.
+        InvalidRequest: It is valid, but of a newer format.
     """
     if len(raw) < FILE_HEADER_BYTES or not raw.startswith(_FILE_MAGIC):
         return None
@@ -311,14 +312,14 @@ def parse_file_header(raw: bytes, path: str) -> FileHeader | None:
         return None
     if format_number > FORMAT_NUMBER:
         raise InvalidRequest(
-            f"{path}: has format number {format_number}, this Penstock reads up to "
+            f"{path}: has format number {format_number}, but this Penstock reads up to "
             f"{FORMAT_NUMBER}: use the newer Penstock that wrote it"
         )
     return FileHeader(base, created, max_bytes, tag, format_number)
 
 
 def parse_block_header(raw: bytes | memoryview) -> BlockHeader | None:
-    """Return the header in the first 48 bytes, or None when they are not one."""
+    """Return the header in the first 48 bytes, or None if they are not a header."""
     raw = bytes(raw[:BLOCK_HEADER_BYTES])
     if len(raw) < BLOCK_HEADER_BYTES or not raw.startswith(_BLOCK_MAGIC):
         return None
@@ -331,7 +332,7 @@ def parse_block_header(raw: bytes | memoryview) -> BlockHeader | None:
 
 
 def block_verifies(log: LogBytes, position: int, header: BlockHeader) -> bool:
-    """Say whether the whole block is there and its checksum holds."""
+    """Return whether the block is complete and its checksum matches."""
     if position + header.length > log.size:
         return False
     body = log.buffer.slice(position + BLOCK_HEADER_BYTES, header.length - BLOCK_HEADER_BYTES)
@@ -360,7 +361,7 @@ def block_of(log: LogBytes, position: int, header: BlockHeader) -> Block:
 
 
 def due_of(log: LogBytes, position: int, header: BlockHeader) -> int:
-    """Return when the messages of a verified block are due, epoch ms; 0: not deferred."""
+    """Return the due time of the messages of a verified block, epoch ms; 0 if not deferred."""
     if not header.flags & FLAG_DUE:
         return 0
     (due_ms,) = _DUE.unpack_from(log.view, position + header.length - DUE_BYTES)
@@ -370,17 +371,17 @@ def due_of(log: LogBytes, position: int, header: BlockHeader) -> int:
 def scan_blocks(
     log: LogBytes, position: int, *, tag: int | None, expected: int, limit: int | None
 ) -> Iterator[Found | Damage]:
-    """Walk the blocks from `position` to the end, saying exactly what is missing between them.
+    """Iterate over the blocks from `position` to the end, and the damage between them.
 
     Args:
         log: The bytes of the file.
-        position: Where a block begins, or the bytes after the header.
-        tag: The file's tag; None takes that of the first good block.
+        position: The start of a block, or the end of the header.
+        tag: The file's tag; None takes that of the first valid block.
         expected: The offset that the first block should have.
-        limit: The base offset of the file that follows, if one does.
+        limit: The base offset of the next file, if there is one.
 
     Yields:
-        Good blocks in order, and the damage between them.
+        Valid blocks in order, and the damage between them.
     """
     while position < log.size:
         header = parse_block_header(log.view[position : position + BLOCK_HEADER_BYTES])
@@ -391,7 +392,7 @@ def scan_blocks(
             yield Damage(position, found.position, expected, found.header.base_offset)
             position, header = found
         elif position + header.length > log.size:
-            break  # the header's checksum holds, so nothing can stand behind it
+            break  # the header's checksum matches, so no block can follow it
         elif not block_verifies(log, position, header):
             yield Damage(position, position + header.length, expected, header.end_offset)
             position, expected = position + header.length, header.end_offset
@@ -407,7 +408,7 @@ def scan_blocks(
 def find_block(
     log: LogBytes, position: int, *, tag: int | None, expected: int, limit: int | None
 ) -> Found | None:
-    """Return the next block that verifies at or behind `position`."""
+    """Return the next valid block at or after `position`."""
     start = (position + 7) // 8 * 8
     while start < log.size:
         window = bytes(log.view[start : start + _SEARCH_WINDOW_BYTES])
@@ -425,7 +426,7 @@ def find_block(
 
 
 def magic_positions(window: bytes) -> Iterator[int]:
-    """Yield the aligned places in a window where a block may begin."""
+    """Yield the aligned positions in a window where a block may begin."""
     index = window.find(_BLOCK_MAGIC)
     while index >= 0:
         if index % 8 == 0:

@@ -1,17 +1,17 @@
 """The durable queue of one stream partition: a folder of log files with one writer process.
 
-Owns: who may write, and who waits for an fsync. Does not own: what is written (`queue.log`),
-framing (`blocks`), reading (`queue.reading`), cursors, sync policy (`syncing`), deleting
-(`queue.retention`): each is a module of its own. Who writes and who reads have one face here; who
-deletes has `DiskQueue.retention`, which ends when the queue is closed.
+Owns: the lock of the writer, and the callers that wait for an fsync. Does not own: the log
+(`queue.log`), framing (`blocks`), reading (`queue.reading`), cursors, sync policy (`syncing`),
+deletion (`queue.retention`): each has its own module. Writers and readers use this class; deletion
+uses `DiskQueue.retention`, which ends when the queue is closed.
 
-Invariants, beside those of the log:
+Invariants, in addition to those of the log:
 
-- `append` is all or nothing: when it raises `Unavailable`, nothing of the batch is visible. The one
-  exception: ``durable=True`` whose fsync fails; the batch is written then, just not known durable.
-- Nothing is needed to open a queue but its log files. Opening reads the names and the last file.
-- A queue that was killed starts with `durable` at the beginning of the last log file but one, and
-  what is not synced is bounded by the two.
+- `append` is all or nothing: if it raises `Unavailable`, nothing of the batch is visible. The one
+  exception is ``durable=True`` with a failed fsync: the batch is written, but may not be durable.
+- A queue can be opened from its log files alone. Opening reads the names and the last file.
+- A queue that was killed starts with `durable` at the start of the last log file but one, so
+  unsynced data is limited to the last two files.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class DiskQueue:
     """A queue of messages on disk; every method may be called from any thread.
 
     Attributes:
-        retention: What deletes of it.
+        retention: Deletes messages of the queue.
     """
 
     def __init__(
@@ -103,21 +103,21 @@ class DiskQueue:
         threads: SyncThreads | None = None,
         lock: bool = True,
     ) -> Self:
-        """Open the queue in `folder`, or make one there.
+        """Open the queue in `folder`, or create one there.
 
         Args:
             folder: Its folder.
-            options: How it rolls, syncs and keeps.
+            options: How it rolls, syncs and retains log files.
             fs: The file system.
-            clock: Tells the time.
-            threads: Those that fsync, shared with other queues and closed after them; None: some
-                of its own.
-            lock: Lock the folder; False: the caller has locked one above it, which spares a file
+            clock: Returns the time.
+            threads: Threads for fsyncs, shared with other queues and closed after them; None:
+                threads of its own.
+            lock: Lock the folder; False: the caller has locked a parent folder, which saves a file
                 descriptor.
 
         Raises:
             Conflict: Another process, or another owner in this one, has it open.
-            InvalidRequest: The folder has a newer format, or may not be written.
+            InvalidRequest: The folder has a newer format, or is not writable.
             Unavailable: Disk full or I/O error.
         """
         fs, clock = fs or OsFileSystem(), clock or SystemClock()
@@ -152,12 +152,12 @@ class DiskQueue:
         self._cursors.load(names, self._log.earliest, self._log.latest)
 
     def close(self) -> None:
-        """Sync, save the cursors, release the folder. Closing twice is fine.
+        """Sync, save the cursors, release the folder. Closing twice is allowed.
 
-        What was not touched is not synced: it is as durable as whoever wrote it has left it.
+        Files that this process did not write are not synced.
 
         Raises:
-            Unavailable: The last sync failed; the queue is closed all the same.
+            Unavailable: The last sync failed; the queue is closed nevertheless.
         """
         with self._log.mutex:
             if self._log.closed:
@@ -168,7 +168,7 @@ class DiskQueue:
                 self._syncer.request().result()
         finally:
             self._syncer.close()
-            self.retention.finish()  # the next owner must not meet one that still deletes
+            self.retention.finish()  # the next owner must not meet a running deletion
             self._release()
 
     def _release(self) -> None:
@@ -184,11 +184,11 @@ class DiskQueue:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # -- what there is
+    # -- state
 
     @property
     def options(self) -> DiskQueueOptions:
-        """Return how it rolls, syncs and keeps; may be replaced, but when it syncs stays."""
+        """The current options; may be replaced, but the time of syncs does not change."""
         return self._log.options
 
     @options.setter
@@ -197,27 +197,27 @@ class DiskQueue:
 
     @property
     def earliest(self) -> int:
-        """Return the offset of the first message that is kept."""
+        """Return the offset of the first stored message."""
         return self._log.earliest
 
     @property
     def latest(self) -> int:
-        """Return the offset the next message gets."""
+        """Return the offset of the next message."""
         return self._log.latest
 
     @property
     def durable(self) -> int:
-        """Return the offset below which everything is fsynced."""
+        """Return the offset below which all messages are fsynced."""
         return self._log.durable
 
     @property
     def last_append_ms(self) -> int:
-        """Return when the last batch was appended, epoch ms."""
+        """Return the time of the last append, in epoch ms."""
         return self._log.last_append_ms
 
     @property
     def size_bytes(self) -> int:
-        """Return the size of the log files; cheap enough for every append."""
+        """Return the size of the log files; cheap enough to call for every append."""
         with self._log.mutex:
             return self._log.files.size_bytes
 
@@ -260,18 +260,18 @@ class DiskQueue:
         Args:
             messages: The batch. An Arrow array, or a slice of one, is written without a copy.
             durable: Return after an fsync, which all waiting appends share.
-            producer: Whose batch it is (64 bits) and its sequence number, for `last_sequence`.
-            due_ms: When they are due, epoch ms, for channels; 0: at once.
-            wait: Where two full log files are not fsynced yet, wait for it; False refuses the
-                batch, for an event loop that has others to serve.
+            producer: The producer (64 bits) and its sequence number, for `last_sequence`.
+            due_ms: The due time for channels, epoch ms; 0 means at once.
+            wait: Wait if two full log files are not fsynced yet; False refuses the batch instead,
+                for an event loop that must not block.
 
         Raises:
-            InvalidRequest: The batch holds something else than bytes, or is too large.
-            Full: The disk does not keep up and the caller does not wait; nothing of the batch
-                is visible.
+            InvalidRequest: The batch holds values other than bytes, or is too large.
+            Full: The disk is too slow and the caller does not wait; nothing of the batch is
+                visible.
             Unavailable: Disk full or I/O error; nothing of the batch is visible. With `durable`
-                the batch may be visible and only its fsync have failed, so that publishing it
-                again may double it.
+                the batch may be visible if only its fsync failed, so that publishing it again may
+                duplicate it.
             Closed: The queue was closed.
         """
         batch = as_messages(messages)
@@ -290,7 +290,7 @@ class DiskQueue:
         return written
 
     def last_sequence(self, producer: int) -> int | None:
-        """Return the last sequence number of a producer; None when it is not remembered."""
+        """Return the last sequence number of a producer; None if it is not remembered."""
         with self._log.mutex:
             return self._log.producers.last(producer)
 
@@ -300,19 +300,19 @@ class DiskQueue:
         """Fsync now, shared by all waiters; return `durable`.
 
         Raises:
-            Unavailable: The fsync failed; what is on disk stays, and the next sync tries again.
+            Unavailable: The fsync failed; the data stays on disk, and the next sync tries again.
             Closed: The queue was closed.
         """
         return self.request_sync().result()
 
     def request_sync(self) -> Future[int]:
-        """Ask for an fsync without waiting; the future gives `durable`. For an event loop."""
+        """Request an fsync without waiting; the future returns `durable`. For an event loop."""
         with self._log.mutex:
             self._log.check_open()
         return self._syncer.request()
 
     def _sync_pass(self) -> int:
-        """Make durable what was appended before now. One at a time: the syncer sees to it."""
+        """Make earlier appends durable. The syncer runs one pass at a time."""
         durable = self._log.sync()
         self._cursors.save(durable)
         return durable
@@ -320,14 +320,14 @@ class DiskQueue:
     # -- reading
 
     def read(self, offset: int, max_bytes: int) -> list[Block]:
-        """Return whole blocks from the one that holds `offset` on, or the first one behind it.
+        """Return whole blocks, from the one that holds `offset`, or the next one.
 
-        The first block may begin before `offset`, and a jump of offsets between blocks is a loss
+        The first block may begin before `offset`, and a gap between the offsets of blocks is a loss
         that was counted. The blocks are views of mapped files.
 
         Args:
             offset: The first wanted message.
-            max_bytes: Stop before the blocks are larger together; the first one comes always.
+            max_bytes: Limit for the total size; the first block is returned even if it is larger.
 
         Raises:
             OffsetsDeleted: Retention has deleted the offset; the error has the earliest.
@@ -337,7 +337,7 @@ class DiskQueue:
         return self._reader.read(offset, max_bytes)
 
     def offset_at(self, time_ms: int) -> int:
-        """Return the first offset appended at or after a wall time; `latest` when none was.
+        """Return the first offset appended at or after a wall time; `latest` if there is none.
 
         Raises:
             Closed: The queue was closed.
@@ -345,7 +345,7 @@ class DiskQueue:
         return self._reader.offset_at(time_ms)
 
     def verify(self) -> DiskQueueStatistics:
-        """Read everything, so that the statistics name every loss there is."""
+        """Read everything, so that the statistics include every loss."""
         offset = self.earliest
         while offset < self.latest and (blocks := self.read(offset, _VERIFY_BYTES)):
             offset = blocks[-1].base_offset + blocks[-1].count
@@ -354,11 +354,11 @@ class DiskQueue:
     # -- cursors
 
     def cursor(self, name: str, start: Literal["earliest", "latest"] | int = "earliest") -> Cursor:
-        """Return the named cursor, made durably at `start` when there is none.
+        """Return the named cursor; a new one is created durably at `start`.
 
         Raises:
-            InvalidRequest: The name is not legal, or `start` is not an offset of this queue.
-            Unavailable: Disk full or I/O error; there is no such cursor then.
+            InvalidRequest: The name is invalid, or `start` is not an offset of this queue.
+            Unavailable: Disk full or I/O error; the cursor was not created.
         """
         with self._log.mutex:
             self._log.check_open()
@@ -376,4 +376,4 @@ class DiskQueue:
 
 
 def _no_lock(_folder: str) -> None:
-    """Stand in for a lock of the caller's."""
+    """Replace the lock of the folder if the caller holds one."""

@@ -1,4 +1,4 @@
-"""What a disk queue is told, and what it tells of itself."""
+"""Options and statistics of a disk queue."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from penstock.storage.producers import PRODUCERS_LIMIT
 
 @dataclass(frozen=True, slots=True)
 class DiskQueueOptions:
-    """How a disk queue rolls, syncs and keeps.
+    """How a disk queue rolls, syncs and retains log files.
 
     Args:
-        max_bytes_per_file: A log file is rolled before a block would pass this. May change at any
-            time; readers do not look at it.
+        max_bytes_per_file: A log file is rolled before a block would exceed this. May change at any
+            time; readers ignore it.
         sync_every_messages: An fsync begins when this many messages are not synced.
         sync_interval_ms: An fsync begins when the oldest message not synced is this old.
-        sync_pause_ms: Between two fsyncs that nobody waits for, at least this.
+        sync_pause_ms: Minimum time between two fsyncs that no caller waits for.
         retention_ms: Keep consumed log files until their newest message is this old; None: keep.
         retention_bytes: Keep consumed log files while the queue is not larger; None: keep.
         max_block_bytes: A batch that makes a larger block is refused.
-        max_producers: The last sequence numbers of so many producers are remembered, 1 to 65,535.
-        sync_in_background: False syncs on the appending thread, as tests need it; the interval is
-            then only looked at by the next append.
+        max_producers: Number of producers whose last sequence numbers are remembered, 1 to 65,535.
+        sync_in_background: False syncs on the appending thread, for tests; only the next append
+            then checks the interval.
     """
 
     max_bytes_per_file: int = 100 * 1024 * 1024
@@ -56,9 +56,9 @@ def _check(name: str, value: int, least: int, most: int | None = None) -> None:
 class DiskQueueStatistics:
     """An immutable snapshot of a disk queue.
 
-    Losses are those met since it was opened: while recovering the last file, by readers, or by
-    `verify`, which meets all. `torn_bytes` were cut at opening. `messages_dropped` went to keep the
-    queue within a bound, since it was opened.
+    Losses are those detected since it was opened: while recovering the last file, by readers, or by
+    `verify`, which detects all. `torn_bytes` were cut off at opening. `messages_dropped` were
+    deleted since it was opened to keep the queue within a limit.
     """
 
     earliest: int

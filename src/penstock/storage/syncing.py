@@ -1,23 +1,23 @@
-"""Group commit: when to fsync, and one fsync for all who wait.
+"""Group commit: the schedule of fsyncs, and one fsync for all callers that wait.
 
-Owns: the waiting futures and the count of what is not synced. Does not own: what a pass does (the
-queue gives it as a function that returns the durable offset), nor the threads (`syncthreads`).
+Owns: the waiting futures and the count of unsynced messages. Does not own: the work of a pass (the
+queue supplies it as a function that returns the durable offset), nor the threads (`syncthreads`).
 
 Invariants:
 
-- A pass covers whoever asked before it began: it serves every request made up to then, and those
-  made meanwhile go to the next one. So the number of fsyncs does not grow with that of waiters.
-- One pass at a time, and it is given to a thread once.
+- A pass serves every request made before it began; later requests go to the next one. So the number
+  of fsyncs does not grow with the number of callers.
+- One pass runs at a time, and it is submitted to a thread once.
 - If no thread can be started, a caller that waits for a pass runs it; the next call plans again.
-- A failed pass fails its waiters; what it was for counts as not synced again, and unless somebody
-  asks it is tried again after the interval, however much is written meanwhile.
+- A failed pass fails its requests; its messages count as unsynced again. Without another request it
+  is repeated after the interval, however much is written meanwhile.
 
-What the limits bound: a pass begins when `sync_every_messages` are not synced or the oldest of them
-is `sync_interval_ms` old; but, if nobody waits for it, not within `sync_pause_ms` of the end of the
-one before, because a file that is fsynced without a pause takes appends at a fifth of the rate.
-Appends go on beside a pass. So a crash of the operating system loses `sync_every_messages`, or what
-was appended during the pause and one pass if that is more. The queue bounds it to two log files
-however slow the disk is, and asks to hurry when the second one is full.
+A pass begins when `sync_every_messages` are unsynced or the oldest of them is `sync_interval_ms`
+old; but, if no caller waits for it, not within `sync_pause_ms` of the end of the previous one,
+because a file that is fsynced without a pause takes appends at a fifth of the rate. Appends
+continue during a pass. So a crash of the operating system loses at most `sync_every_messages`, or
+the messages appended during the pause and one pass if these are more. On a slow disk the queue
+limits this to two log files, and calls `hurry` when the second one is full.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-_RETRY_S: Final = 1.0  # until a thread is tried again
+_RETRY_S: Final = 1.0  # until it tries to start a thread again
 
 
 class Syncer:
-    """Has passes run, on shared threads, or on the caller's.
+    """Runs passes, on shared threads, or on the caller's.
 
-    Its mutex guards a few fields and is never held during a pass: the owner of the state is
-    whoever appends, and mail to it would put every batch through a queue.
+    Its mutex guards a few fields and is never held during a pass. Appending threads own the state,
+    because mail to an owning thread would put every batch through a queue.
 
     Args:
-        run_pass: Makes what was appended durable, and returns up to where.
+        run_pass: Makes all appends durable, and returns the durable offset.
         every_messages: See above.
         interval_ms: See above.
         pause_ms: See above.
-        clock: Tells the time.
-        threads: Run the passes; None: whoever asks does.
+        clock: Returns the time.
+        threads: Run the passes; None: the caller's thread does.
         name: For the log.
     """
 
@@ -111,10 +111,10 @@ class Syncer:
         self._pass_mutex = threading.Lock()
         self._waiters: list[Future[int]] = []
         self._given = False
-        self._unplanned = False  # no thread could be had for the next pass
+        self._unplanned = False  # no thread could be started for the next pass
         self._closing = False
         self._dirty_since_s: float | None = None
-        self._oldest_s: float | None = None  # of what no pass has begun to sync
+        self._oldest_s: float | None = None  # of the messages that no pass has begun to sync
         self._hurried = False
         self._not_before_s = clock.monotonic_s()
         self.unsynced_messages = 0
@@ -122,10 +122,10 @@ class Syncer:
         self.failures = 0
 
     def wrote(self, messages: int) -> None:
-        """Count messages that are not synced; start a pass if it is time.
+        """Count unsynced messages; start a pass if it is due.
 
-        Without a thread the pass runs here, and its failure is only logged: the append that came
-        along succeeded, and did not ask for more.
+        Without a thread the pass runs here, and its failure is only logged, because the append
+        succeeded and did not request a sync.
         """
         with self._mutex:
             first = self._dirty_since_s is None
@@ -144,7 +144,7 @@ class Syncer:
             self._serve()
 
     def hurry(self) -> None:
-        """Let the next pass begin as soon as the pause is over, whatever the limits say.
+        """Start the next pass as soon as the pause is over, regardless of the limits.
 
         Without a thread the next `wrote` runs it.
         """
@@ -159,7 +159,7 @@ class Syncer:
                 self._arrange(self._threads)
 
     def request(self) -> Future[int]:
-        """Ask for a pass; the future gives the durable offset, or the error of the pass.
+        """Request a pass; the future returns the durable offset, or raises the error of the pass.
 
         Raises:
             Closed: The queue was closed.
@@ -177,7 +177,7 @@ class Syncer:
         return future
 
     def close(self) -> None:
-        """Wait for the pass that runs. Waiters are served; nothing is asked for afterwards."""
+        """Wait for the running pass, which serves its requests. Later requests are refused."""
         with self._mutex:
             self._closing = True
         self._serve()
@@ -186,14 +186,14 @@ class Syncer:
                 self._unsynced.synced(self, None)
 
     def _note_append(self, now_s: float) -> None:
-        """Note that there is unsynced data; the mutex is held."""
+        """Record that there is unsynced data; the caller holds the mutex."""
         if self._oldest_s is None:
             self._oldest_s = now_s
             if self._unsynced is not None:
                 self._unsynced.appended(self, now_s)
 
     def _pass(self, run_pass: Callable[[], int]) -> int:
-        """Run a pass, and keep account of the age of what is not synced."""
+        """Run a pass, and update the age of unsynced data."""
         with self._mutex:
             oldest_s, self._oldest_s = self._oldest_s, None
         try:
@@ -208,9 +208,9 @@ class Syncer:
         return durable
 
     def _arrange(self, threads: SyncThreads) -> None:
-        """See to the next pass; the mutex is held."""
+        """Plan the next pass; the caller holds the mutex."""
         if self._given or self._closing:
-            return  # looked at again when the pass ends
+            return  # checked again when the pass ends
         wait_s = 0.0 if self._waiters else self._wait_s()
         try:
             if wait_s == 0:
@@ -221,7 +221,7 @@ class Syncer:
             self._unplanned = False
         except (RuntimeError, MemoryError) as error:
             self._unplanned = True
-            self._trouble.warning("%s: no thread can be started to sync: %s", self._name, error)
+            self._trouble.warning("%s: cannot start a thread to sync: %s", self._name, error)
             with suppress(RuntimeError, MemoryError):  # the timer may have its thread already
                 retry_s = max(self._interval_s, _RETRY_S)
                 threads.call_at(self._clock.monotonic_s() + retry_s, self._look)
@@ -256,7 +256,7 @@ class Syncer:
                 began_s = self._clock.monotonic_s()
                 waiters, self._waiters = self._waiters, nobody
                 if not waiters and (self._closing or self._dirty_since_s is None):
-                    return  # another pass has served whoever asked
+                    return  # another pass has served the request
                 taken, self.unsynced_messages = self.unsynced_messages, 0
                 self._dirty_since_s, self._hurried = None, False
                 self.passes += 1
@@ -281,7 +281,7 @@ class Syncer:
         steps = Steps()
         with self._mutex:
             self.failures += 1
-            # Not at once, or a failing disk would be asked again and again.
+            # Not at once, or a failing disk would be tried again and again.
             self._dirty_since_s, self._not_before_s = began_s, began_s + self._interval_s
             now_s = steps.take(self._clock.monotonic_s)
             if now_s is not None:
@@ -291,7 +291,7 @@ class Syncer:
                 steps.take(waiter.set_exception, error)
         if isinstance(error, PenstockError):
             self._trouble.warning(
-                "%s: %s could not be synced: %s", self._name, counted(taken, "message"), error
+                "%s: cannot sync %s: %s", self._name, counted(taken, "message"), error
             )
         else:
             _logger.error("%s: syncing failed", self._name, exc_info=error)

@@ -1,11 +1,10 @@
-"""`compact`: the segments of an interval are read and written again, fewer or otherwise.
+"""`compact`: read the segments of an interval and write them again, merged or in another form.
 
-Without a segment granularity each time chunk stays as it is, those that overlap become one, and
-chunks of one granularity are one job. Rows are rolled up if the spec says so, or if all that is
-read was rolled up alike; else every row stays. Rows that were rolled up once are known as such for
-good, with the metrics that they have: a later compaction must not take them for rows that were
-counted one by one. A minor one reads some segments of its time chunks, and its publish lists the
-others again: see `minor`.
+Without a segment granularity each time chunk is unchanged, overlapping ones are merged, and chunks
+of one granularity are one job. Rows are rolled up if the spec asks for it, or if all segments were
+rolled up by the same metrics; otherwise every row is kept. Rows that were once rolled up keep that
+mark and their metrics: a later compaction must not count them as single rows. A minor compaction
+reads some segments of its time chunks, and its publish lists the others again: see `minor`.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ def compact_task(spec: CompactSpec, folder: TaskFolder, ports: BatchPorts) -> In
 
     def plan(reading: TaskReading) -> Sequence[Job]:
         interval = _interval(spec)
-        # Named segments have no interval that could have been locked before.
+        # The interval of named segments was unknown before, so it could not be locked.
         if spec.minor is None:
             found = reading.claim([interval], named=frozenset(spec.segment_ids))
             _check_input(spec, found)
@@ -76,7 +75,7 @@ def compact_task(spec: CompactSpec, folder: TaskFolder, ports: BatchPorts) -> In
 
 
 def _interval(spec: CompactSpec) -> Interval:
-    """Return the time that is compacted: whole time chunks where the spec names them."""
+    """Return the interval to compact: whole time chunks if the spec names a granularity."""
     if spec.interval is not None:
         interval = spec.interval
     else:
@@ -89,11 +88,11 @@ def _interval(spec: CompactSpec) -> Interval:
 
 
 def _check_input(spec: CompactSpec, found: Sequence[VisibleSegment]) -> None:
-    """Compare what is visible with what the spec was made for.
+    """Compare the visible segments with those that the spec expects.
 
     Raises:
-        NotFound: Nothing is there.
-        InvalidRequest: It is not what the spec names; the message says what differs.
+        NotFound: There are none.
+        InvalidRequest: They differ; the message has the difference.
     """
     if not found:
         raise NotFound(
@@ -103,8 +102,8 @@ def _check_input(spec: CompactSpec, found: Sequence[VisibleSegment]) -> None:
     if spec.segment_ids and ids != set(spec.segment_ids):
         differing = ", ".join(sorted(ids ^ set(spec.segment_ids))[:3])
         raise InvalidRequest(
-            f"the visible segments of the interval are not those that are named: {differing}"
-            " differ; read them anew and submit the task again",
+            f"the visible segments of the interval are not those that the spec names: {differing}"
+            " differ; list them again and submit the task again",
             place="ioConfig.inputSpec.segments",
         )
     given = spec.io_config.input_spec
@@ -112,7 +111,7 @@ def _check_input(spec: CompactSpec, found: Sequence[VisibleSegment]) -> None:
     if digest is not None and digest != ids_digest(sorted(ids)):
         raise InvalidRequest(
             "the segments of the interval have changed since the task was made:"
-            " submit it with what is there now",
+            " submit it again with the current segments",
             place="ioConfig.inputSpec.sha256OfSortedSegmentIds",
         )
 
@@ -120,9 +119,9 @@ def _check_input(spec: CompactSpec, found: Sequence[VisibleSegment]) -> None:
 def _groups(
     spec: CompactSpec, interval: Interval, found: Sequence[VisibleSegment]
 ) -> list[tuple[dict[str, JsonValue], list[VisibleSegment]]]:
-    """Return what is written together: the new time chunks, as a granularitySpec says, and of what.
+    """Return the groups to write together: the new time chunks as a granularitySpec, the segments.
 
-    Time chunks that overlap become one, as in Druid: what is written of both is of one version, so
+    Overlapping time chunks are merged, as in Druid: the new segments of both have one version, so
     neither would hide the other.
 
     Raises:
@@ -134,7 +133,7 @@ def _groups(
     wholes = {one.segment.interval for one in found}
     if cut := [whole for whole in sorted(wholes) if not interval.covers(whole)]:
         raise InvalidRequest(
-            f"{interval} cuts the time chunk {cut[0]}: take the whole of it, or name a"
+            f"{interval} cuts the time chunk {cut[0]}: include the whole chunk, or set"
             " segmentGranularity",
             place="ioConfig.inputSpec.interval",
         )
@@ -151,10 +150,10 @@ def _groups(
 
 
 def _chunks(granularity: str, chunks: Iterable[Interval]) -> dict[str, JsonValue]:
-    """Return the time chunks of a job: those of a granularity, listed where it has no name.
+    """Return the time chunks of a job: a granularity, or a list if it has no name.
 
-    Two months are no multiple of what their length makes of a year, nor are days of a zone; what
-    times are truncated to fits into each of them all the same.
+    A list is needed because two months are not a fixed part of a year, nor are days of a time zone.
+    The query granularity divides each of them nevertheless.
     """
     if Granularity.parse(granularity) in NAMED_GRANULARITIES:
         return {"segmentGranularity": granularity}
@@ -196,11 +195,11 @@ def _rolls_up(spec: CompactSpec, group: Iterable[VisibleSegment]) -> bool:
 def _metrics(
     spec: CompactSpec, group: Sequence[VisibleSegment]
 ) -> tuple[tuple[Aggregator, ...], frozenset[str]]:
-    """Return the metrics of a job, and the names of those that its input has already."""
+    """Return the metrics of a job, and the names of those that its input already has."""
     rows = kept_rows(one.segment for one in group)
     known = united(rows)
     if not _rolls_up(spec, group):
-        # What was rolled up stays so: its metrics are not dimensions.
+        # Rolled-up rows stay rolled up: their metrics are not dimensions.
         metrics = known or ()
         if spec.dimensions_spec is None:
             more = carried(rows, metrics)
@@ -212,7 +211,7 @@ def _metrics(
         metrics = known
     else:
         raise InvalidRequest(
-            "the rows were not rolled up alike, so there are no common metrics: give a"
+            "the rows were not rolled up by the same metrics, so there are no common metrics: set"
             " metricsSpec, or set granularitySpec.rollup to false",
             place="metricsSpec",
         )
@@ -230,7 +229,7 @@ def _schema(
     """Return the schema of a job.
 
     Raises:
-        InvalidRequest: Metrics differ in case alone from what is one column with them.
+        InvalidRequest: Columns whose names differ only in case include a metric.
     """
     listed: list[JsonValue] = [
         metric.model_dump(mode="json", by_alias=True, exclude_none=True) for metric in metrics
@@ -264,8 +263,8 @@ def _schema(
     if schema.has_exact_names and not exact and spec.dimensions_spec is None:
         twins = twins_in([*(d.name for d in schema.dimensions), *(m.name for m in schema.metrics)])
         raise InvalidRequest(
-            f"the columns {shown_twins(twins)} differ in case alone, and not all of them are"
-            " dimensions, so they cannot be made one: give a dimensionsSpec and a metricsSpec",
+            f"the columns {shown_twins(twins)} differ only in case, and not all of them are"
+            " dimensions, so they cannot be merged: set dimensionsSpec and metricsSpec",
             place="dimensionsSpec",
         )
     return schema
@@ -274,10 +273,10 @@ def _schema(
 def _has_exact_names(
     spec: CompactSpec, group: Sequence[VisibleSegment], reading: TaskReading
 ) -> bool:
-    """Tell whether case counts in the names of the datasource's columns: see `core.twins`.
+    """Return whether the names of the datasource's columns are case-sensitive: see `core.twins`.
 
-    If no segment of the group has twins, though names differ in case, all others of the datasource
-    are asked for: what is one column to queries must become one, and two must stay two.
+    If names differ only in case between segments of the group, all other segments of the
+    datasource are checked: columns that are one to queries must become one, others must not.
     """
     names = [name for one in group for name, _ in one.segment.columns]
     if spec.dimensions_spec is not None:
@@ -293,7 +292,7 @@ def _any_has_twins(segments: Iterable[VisibleSegment]) -> bool:
 
 
 def _renamed(group: Iterable[VisibleSegment], schema: DataSchema) -> tuple[tuple[str, str], ...]:
-    """Return under which names columns are read that have a dimension's name but for its case."""
+    """Return the names under which columns are read that match a dimension except for case."""
     known = {dimension.name for dimension in schema.dimensions}
     known |= {metric.name for metric in schema.metrics}
     dimensions = ColumnNames({d.name: d.name for d in schema.dimensions}, exact=False)
@@ -303,13 +302,13 @@ def _renamed(group: Iterable[VisibleSegment], schema: DataSchema) -> tuple[tuple
 
 
 def _alike(group: Iterable[VisibleSegment]) -> bool:
-    """Tell whether all segments were rolled up, by the same metrics."""
+    """Return whether all segments were rolled up by the same metrics."""
     found = [metrics_of(one.segment) for one in group]
     return found[0] is not None and all(metrics == found[0] for metrics in found)
 
 
 def _rollup_before(group: Sequence[VisibleSegment]) -> dict[str, object] | None:
-    """Return how rows were rolled up that now are read and not rolled up again."""
+    """Return the earlier roll-up of rows that are read and not rolled up again."""
     metrics: list[JsonValue] = []
     for one in group:
         metrics += [m for m in metrics_of(one.segment) or () if m not in metrics]
@@ -319,7 +318,7 @@ def _rollup_before(group: Sequence[VisibleSegment]) -> dict[str, object] | None:
 
 
 def _common_query_granularity(group: Iterable[VisibleSegment]) -> JsonValue:
-    """Return what all times are truncated to; the finest that some are would lose nothing."""
+    """Return the common granularity of all times; the finest one keeps all of them."""
     found = [_rollup(one).get("queryGranularity", "none") for one in group]
     if any(one != found[0] for one in found):
         return "none"
@@ -333,9 +332,10 @@ def _rollup(one: VisibleSegment) -> Mapping[str, object]:
 def _dimensions(
     group: Iterable[VisibleSegment], *, leave_out: set[str], exact: bool
 ) -> list[JsonValue]:
-    """Return the columns of all segments, in the order of the newest, with types that hold all.
+    """Return the columns of all segments, in the order of the newest, with types that fit all.
 
-    Unless names are exact, those that differ in case alone are one, called as in the newest.
+    Unless names are case-sensitive, those that differ only in case are one column, named as in the
+    newest segment.
     """
     types: dict[str, set[str]] = {}
     names: dict[str, str] = {}

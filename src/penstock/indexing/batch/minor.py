@@ -1,8 +1,8 @@
-"""Minor compaction: some segments are written anew, the others beside them stay as they are. Pure.
+"""Minor compaction: some segments are rewritten, the others in their time chunks are kept. Pure.
 
-What is written gets the version of the task's REPLACE lock, which would hide all else in its time
-chunks; so the publish lists what stays again under that version, by the same files. Invariant: a
-segment that stays is seen whole before and after, as its file is read whole.
+New segments get the version of the task's REPLACE lock, which would hide all others in their time
+chunks; so the publish lists the kept ones again under that version, with the same files. Invariant:
+a kept segment is entirely visible before and after, because its file is read completely.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _SEGMENTS = "ioConfig.inputSpec.segments"
 def parted(
     spec: CompactSpec, minor: MinorInput, found: Sequence[VisibleSegment]
 ) -> tuple[list[VisibleSegment], set[str]]:
-    """Return what is written anew, and the ids of what else is visible in the same time chunks.
+    """Return the segments to rewrite, and the ids of the others in the same time chunks.
 
     Args:
         spec: The task.
-        minor: Which segments it names.
-        found: What is visible in its interval.
+        minor: The segments that it names.
+        found: The visible segments in its interval.
 
     Raises:
-        InvalidRequest: A named segment is not visible, or one that would stay cannot: the message
-            says why.
+        InvalidRequest: A named segment is not visible, or another one cannot be kept: the message
+            has the reason.
     """
     named = {
         str(SegmentId(spec.datasource, Interval.parse(one.itvl), one.ver, one.part))
@@ -60,7 +60,7 @@ def parted(
             continue
         if one.interval != whole:
             raise InvalidRequest(
-                f"segment {name} would stay, but newer ones hide a part of it: name it, too",
+                f"segment {name} would be kept, but newer ones hide a part of it: name it, too",
                 place=_SEGMENTS,
             )
         if granularity is None:
@@ -69,8 +69,8 @@ def parted(
             fits = granularity.bucket(whole.start_ms).covers(whole)
         if not fits:
             raise InvalidRequest(
-                f"segment {name} would stay, but its time chunk is larger than those that are"
-                " written: name it, too, or a coarser segmentGranularity",
+                f"segment {name} would be kept, but its time chunk is larger than the new ones:"
+                " name it, too, or set a coarser segmentGranularity",
                 place=_SEGMENTS,
             )
         kept.add(name)

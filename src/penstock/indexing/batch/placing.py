@@ -1,8 +1,8 @@
-"""From files to segments: which version, partition number and shard spec each gets. Pure.
+"""Conversion of files to segments: their versions, partition numbers and shard specs. Pure.
 
-A task that replaces numbers its files itself: what it writes is the whole of each time chunk under
-the version of its lock. A task that appends has its places allocated, as streams have; so has one
-that rewrites segments which it has locked one by one, and keeps their version.
+A task that replaces numbers its files itself: they are the complete time chunks under the version
+of its lock. A task that appends uses allocated ids, as streams do; so does one that rewrites
+segments that it has locked one by one, and keeps their version.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SegmentForm:
-    """What all segments of a task have in common.
+    """Properties that all segments of a task share.
 
     Attributes:
-        datasource: Whose they are.
-        load_spec: Says how the file at a URI is fetched.
-        partitioning: How rows were spread over files.
-        compaction_state: How the segments were made, for automatic compaction; None if not kept.
-        rollup: How their rows were rolled up; None if they were not.
+        datasource: Their datasource.
+        load_spec: Returns the load spec of the file at a URI.
+        partitioning: How rows were distributed over files.
+        compaction_state: How the segments were created, for automatic compaction; None if it is
+            not stored.
+        rollup: The roll-up of their rows; None if they were not rolled up.
     """
 
     datasource: str
@@ -51,9 +52,9 @@ class SegmentForm:
 def replacing(
     form: SegmentForm, written: Written, version_of: Callable[[Interval], str]
 ) -> list[Segment]:
-    """Return the segments that are to be all of their time chunks, in order.
+    """Return segments that replace their whole time chunks, in order.
 
-    The core partitions of a chunk are all of them, so queries see them together or not at all.
+    All segments of a chunk are core partitions, so queries see them together or not at all.
     """
     segments = []
     for interval, group in _by_chunk(written.files):
@@ -66,9 +67,9 @@ def replacing(
 
 
 def appended(form: SegmentForm, written: Written, places: Sequence[SegmentPlace]) -> list[Segment]:
-    """Return the segments that are added, one for each file in the order of the files.
+    """Return the appended segments, one for each file in the order of the files.
 
-    A place may be of a larger time chunk than the file's: that of the segments which are there.
+    An id may be of a larger time chunk than the file's: that of the existing segments.
     """
     return [
         _segment(
@@ -91,10 +92,10 @@ def rewriting(
 ) -> list[Segment]:
     """Return the segments that rewrite others, one for each file in the order of the files.
 
-    All of a time chunk are one atomic update group: they are seen together or not at all.
+    All of a time chunk are one atomic update group: they are visible together or not at all.
 
     Raises:
-        Conflict: A place is not beside what is rewritten.
+        Conflict: An id is not beside the rewritten segments.
     """
     sizes = Counter(file.data.interval for file in written.files)
     minors: dict[Interval, int] = {}
@@ -118,7 +119,7 @@ def rewriting(
 def tombstones(
     form: SegmentForm, chunks: Iterable[Interval], version_of: Callable[[Interval], str]
 ) -> list[Segment]:
-    """Return segments without rows, which hide what is older in time chunks that got none."""
+    """Return segments without rows, which hide older ones in time chunks that got no rows."""
     return [
         Segment(
             form.datasource,
@@ -136,9 +137,9 @@ def tombstones(
 def empty_chunks(
     chunks: Iterable[Interval], filled: Iterable[Interval], visible: Iterable[Interval]
 ) -> list[Interval]:
-    """Return the chunks that got no rows though something is visible in them."""
+    """Return the chunks that got no rows although segments are visible in them."""
     got = set(filled)
-    # Ends of what is visible, in order, to be walked beside the chunks.
+    # Ends of the visible intervals, in order, to be iterated together with the chunks.
     shown = sorted(visible)
     found: list[Interval] = []
     at = 0
@@ -161,8 +162,8 @@ def _shard(number: int, core: int, bucket: Bucket | None, partitioning: Partitio
     if bucket is None or partitioning.kind == "dynamic":
         return ShardSpec(number, core)
     if partitioning.kind == "hashed":
-        # Buckets without rows have no file, so numbers and buckets may differ. Rows are spread by
-        # Spark's hash, which is none of Druid's: with its name a reader would skip what it wants.
+        # Buckets without rows have no file, so numbers and buckets may differ. Spark's hash
+        # distributes rows, and none of Druid's equals it: with a name a reader would prune wrongly.
         spread = HashBucket(bucket.number, bucket.count, partitioning.dimensions, function=None)
         return ShardSpec.hashed(number, core, spread)
     return ShardSpec.range(number, core, partitioning.dimensions, bucket.start, bucket.end)

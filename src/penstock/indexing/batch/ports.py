@@ -1,4 +1,4 @@
-"""What a batch task works with."""
+"""The ports of a batch task."""
 
 from __future__ import annotations
 
@@ -15,43 +15,43 @@ if TYPE_CHECKING:
 
 
 class AttemptStore(Protocol):
-    """Deep storage, as batch tasks see it."""
+    """Deep storage, as used by batch tasks."""
 
     def probe(self) -> None:
-        """Return if the store answers. Raises Unavailable if it does not."""
+        """Check that the store answers. Raises Unavailable if it does not."""
         ...
 
     def attempt_folder(self, datasource: str, task_id: str, attempt: str) -> str:
-        """Return where one call of the engine writes; the same place is never given twice."""
+        """Return the output folder of one call of the engine; it is never returned twice."""
         ...
 
     def load_spec_of(self, uri: str) -> Mapping[str, object]:
-        """Return how a file that the engine wrote is fetched."""
+        """Return the load spec of a file that the engine wrote."""
         ...
 
     def rebased(self, location: str) -> str:
-        """Return where a file is now whose location was written down earlier."""
+        """Return the current location of a file from its location as stored earlier."""
         ...
 
     def current(self, load_spec: Mapping[str, object]) -> Mapping[str, object]:
-        """Return a load spec that was written down earlier in the form that is written today."""
+        """Return a load spec, as stored earlier, in the current form."""
         ...
 
     def location(self, load_spec: Mapping[str, object]) -> str:
-        """Return what the engine reads a segment's file by."""
+        """Return the location by which the engine reads a segment's file."""
         ...
 
     def kill(self, load_spec: Mapping[str, object]) -> None:
-        """Delete a file; one that is gone is fine."""
+        """Delete a file; a missing one is ignored."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class BatchPorts:
-    """What a batch task works with.
+    """The ports of a batch task.
 
-    `new_token` gives texts that were never given before, `chance` numbers from 0 up to 1.
-    `waits_changed` is called with what the task waits for, each time that changes.
+    `new_token` returns unique texts, `chance` random numbers from 0 up to 1. `waits_changed` is
+    called with the dependencies that the task waits for, each time that they change.
     """
 
     engine: BatchEngine

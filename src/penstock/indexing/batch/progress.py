@@ -1,6 +1,6 @@
-"""How far a batch task is: told by its thread and the engine's, read by whoever asks.
+"""Progress of a batch task: updated by its thread and the engine's, read by any thread.
 
-Each fact is one attribute that is replaced whole, so that no reader sees half of it.
+Each fact is one attribute that is replaced as a whole, so that no reader sees part of it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _EMPTIED_SHOWN_MAX = 100
 
 
 class TaskProgress:
-    """What is known of a task. Any thread."""
+    """The progress of a task. Any thread."""
 
     def __init__(self) -> None:
         self._state = IngestionState.NOT_STARTED
@@ -43,29 +43,29 @@ class TaskProgress:
         self._wait: DependencyWait | None = None
 
     def __call__(self, done: int, total: int) -> None:
-        """The engine has finished so many parts of its work."""
+        """Record how many parts of its work the engine has finished."""
         self._parts = (done, total)
 
     def state(self, state: IngestionState) -> None:
-        """Say what the task is about."""
+        """Set the phase of the task."""
         self._state = state
 
     def tries(self, wait: DependencyWait | None) -> None:
-        """Note that a try of the work under way failed; None: a later try succeeded."""
+        """Record a failed attempt of the current work; None: a later attempt succeeded."""
         self._wait = None if wait is None else shown_wait(wait)
 
     def wrote(self, counts: RowCounts, samples: Sequence[ParseError], rows: int = 0) -> None:
-        """Add what one call of the engine counted, and the rows of its files; it succeeded."""
+        """Add the counts of a successful call of the engine, and the rows of its files."""
         self._counts = self._counts.plus(counts)
         self._rows += rows
         self._samples = (*self._samples, *samples)
 
     def published(self, segments: int, emptied: Sequence[Interval]) -> str:
-        """Say that all is done, and return what that is.
+        """Record the end of the task, and return a summary.
 
         Args:
-            segments: How many were published, with those that only hide others.
-            emptied: Where segments were replaced by nothing, in order and apart.
+            segments: Number of published segments, including tombstones.
+            emptied: Intervals whose segments were replaced by nothing, in order and disjoint.
         """
         self._segments = segments
         self._emptied = tuple(emptied)
@@ -79,11 +79,11 @@ class TaskProgress:
         return f"{text}; the segments of {shown}{rest} are replaced by nothing"
 
     def failed(self, reason: str) -> None:
-        """Say why the task failed; its state says in what."""
+        """Record why the task failed; its state is the phase in which it failed."""
         self._error = reason
 
     def report(self) -> IngestionReport:
-        """Return all of it in the form of every task's report."""
+        """Return everything in the form of every task's report."""
         counts = self._counts
         samples: list[JsonValue] = [
             {"place": one.place, "input": one.row, "details": [one.reason]} for one in self._samples
@@ -119,12 +119,12 @@ class TaskProgress:
 
 
 def shown_wait(wait: DependencyWait) -> DependencyWait:
-    """Return a wait without secrets of URLs, and no longer than users read."""
+    """Return a wait for display: without secrets of URLs, and shortened."""
     return dataclasses.replace(wait, error=masked_url(wait.error)[:_REASON_CHARACTERS_MAX])
 
 
 def wait_fields(wait: DependencyWait) -> dict[str, JsonValue]:
-    """Return what a task's report says of work that is tried again."""
+    """Return the fields of a task's report about work that is retried."""
     next_ms = wait.next_ms
     return {
         "failedWork": wait.work,

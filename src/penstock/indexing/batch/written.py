@@ -1,8 +1,7 @@
-"""What one call of the engine wrote, as the task keeps it in its folder across a kill.
+"""The output of one call of the engine, as the task stores it in its folder.
 
-``written-N.json``, one for each job of the task, is its memory of the first phase: with it a peon
-that was started again goes on with the publish, without it the input is read again into another
-folder.
+``written-N.json``, one for each job of the task, records the first phase: with it a restarted peon
+continues with the publish; without it the peon reads the input again into another folder.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ _FILE: Final = "written-{}.json"
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The files of a task's input, all durable in deep storage, and what was counted.
+    """The files of a task's input, all durable in deep storage, and the counts of rows.
 
-    `dimensions` and `metrics` are the columns' names as the schema has them after discovery.
+    `dimensions` and `metrics` are the names of the columns in the schema after discovery.
     """
 
     files: tuple[WrittenFile, ...]
@@ -45,7 +44,7 @@ class Written:
 
     @classmethod
     def of(cls, result: BatchResult) -> Written:
-        """Return what is kept of an engine's result."""
+        """Return the stored form of an engine's result."""
         schema = result.schema
         return cls(
             result.files,
@@ -57,11 +56,11 @@ class Written:
 
     @property
     def rows(self) -> int:
-        """How many rows the files have: of rows that are rolled up fewer than were read."""
+        """Number of rows in the files; after a roll-up it is smaller than the number read."""
         return sum(file.data.rows for file in self.files)
 
     def rebased(self, place: Callable[[str], str]) -> Written:
-        """Return the same, with each file where `place` says that it is now."""
+        """Return a copy with each path as `place` returns it."""
         return replace(
             self,
             files=tuple(
@@ -71,11 +70,11 @@ class Written:
         )
 
     def of_chunks(self, which: Callable[[Interval], bool]) -> Written:
-        """Return the same, with the files of some time chunks alone."""
+        """Return a copy with only the files of some time chunks."""
         return replace(self, files=tuple(f for f in self.files if which(f.data.interval)))
 
     def keep(self, folder: TaskFolder, number: int, read: str) -> None:
-        """Write down what the job of a number wrote, durably; `read` says of what input.
+        """Store the output of a job by its number, durably; `read` identifies its input.
 
         Raises:
             Unavailable: Disk full or I/O error.
@@ -94,7 +93,7 @@ class Written:
 
     @classmethod
     def find(cls, folder: TaskFolder, number: int, read: str) -> Written | None:
-        """Read what was written down of a job; None if it has not ended with this input yet.
+        """Return the stored output of a job; None if it has not ended with this input yet.
 
         Raises:
             CorruptData: The file is damaged. It was written atomically, so this is a broken disk.
@@ -112,7 +111,7 @@ class Written:
             )
         except (KeyError, TypeError, ValueError) as error:
             path = f"{folder.path}/{_FILE.format(number)}"
-            raise CorruptData(path, 0, f"not what a batch task writes: {error!r}") from error
+            raise CorruptData(path, 0, f"not the output of a batch task: {error!r}") from error
 
 
 def _file_to_json(file: WrittenFile) -> dict[str, object]:
@@ -132,10 +131,10 @@ def _file_to_json(file: WrittenFile) -> dict[str, object]:
 
 def _file_from_json(value: object) -> WrittenFile:
     if not isinstance(value, Mapping):
-        raise TypeError("a file is no object")
+        raise TypeError("a file is not an object")
     data, bucket = value["data"], value["bucket"]
     if not isinstance(data, Mapping):
-        raise TypeError("data is no object")
+        raise TypeError("data is not an object")
     return WrittenFile(
         data_file_from_json(data),
         None
@@ -161,5 +160,5 @@ def _key_from_json(value: object) -> tuple[str | None, ...] | None:
 
 def _items(value: object) -> list[object]:
     if not isinstance(value, list):
-        raise TypeError(f"{value!r} is no list")
+        raise TypeError(f"{value!r} is not a list")
     return value

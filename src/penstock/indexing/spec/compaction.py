@@ -1,7 +1,7 @@
-"""Automatic compaction: what segments should look like, and how many tasks may run at once.
+"""Automatic compaction: the wanted form of segments, and the maximum number of tasks.
 
-Owns the JSON, also that of a supervisor of compaction, and the task that it makes of an interval;
-which intervals need one is the overlord's matter.
+Owns the JSON, also of a compaction supervisor, and the task for an interval; the overlord chooses
+the intervals.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from penstock.indexing.spec.scalars import Count, DatasourceName, Flag, OffsetTe
 from penstock.indexing.spec.tuning import BatchTuning
 
 AUTOCOMPACT: Final = "autocompact"
-"""The type of supervisors that compact."""
+"""The type of compaction supervisors."""
 SUPERVISOR_PREFIX: Final = "autocompact__"
-"""What the id of such a supervisor has before its datasource."""
+"""The prefix of the id of such a supervisor, before its datasource."""
 
 _BYTES_DEFAULT = 100_000_000_000_000
 _SLOTS_DEFAULT = 2_147_483_647
 
 
 class CompactionIo(SpecModel):
-    """Whether all of an interval is replaced, or the time chunks that have rows."""
+    """Whether the whole interval is replaced, or only the time chunks that have rows."""
 
     drop_existing: Flag = False
 
 
 class CompactionConfig(SpecModel):
-    """What the segments of a datasource should look like; those that do not are compacted.
+    """The wanted form of a datasource's segments; others are compacted.
 
-    The newest `skip_offset_from_latest` of the data is left alone, as rows still come in there;
-    so are intervals with more than `input_segment_size_bytes`.
+    The newest `skip_offset_from_latest` of the data is skipped, because rows still arrive there; so
+    are intervals with more than `input_segment_size_bytes`.
     """
 
     data_source: DatasourceName
@@ -66,15 +66,15 @@ class CompactionConfig(SpecModel):
 
     unsupported: ClassVar[Mapping[str, str]] = {
         "baseTable": "leave it out",
-        "skipIntervals": "submit compact tasks for the intervals that are not to be skipped",
-        "type": "there is no catalog: say here what segments should look like, and leave it out",
+        "skipIntervals": "submit compact tasks for the intervals to compact",
+        "type": "there is no catalog: set the form of segments here, and leave it out",
     }
     nothing_said: ClassVar[Mapping[str, object]] = {"type": "inline"}
     without_effect: ClassVar[Mapping[str, Ignored]] = {"engine": Ignored.ANY}
 
     @property
     def tuning(self) -> BatchTuning:
-        """How segments are cut."""
+        """The size of segments, and other tuning."""
         tuning = self.tuning_config or BatchTuning(type="compaction")
         if self.max_rows_per_segment is None or tuning.partitions_spec is not None:
             return tuning
@@ -87,7 +87,7 @@ class CompactionConfig(SpecModel):
             io_config=CompactIo(
                 input_spec=IntervalInput(interval=str(interval)),
                 drop_existing=self.io_config.drop_existing,
-                # Chunks that are there may be of other granularities than the wanted one.
+                # Existing chunks may have other granularities than the wanted one.
                 allow_non_aligned_interval=True,
             ),
             dimensions_spec=self.dimensions_spec,
@@ -100,13 +100,13 @@ class CompactionConfig(SpecModel):
         )
 
     def to_json(self) -> dict[str, JsonValue]:
-        """Return the JSON form; `parse_compaction` reads it."""
+        """Return the JSON form; `parse_compaction` parses it."""
         value: dict[str, JsonValue] = self.model_dump(mode="json", by_alias=True)
         return value
 
 
 class CompactionSupervisorSpec(SpecModel):
-    """A supervisor that keeps a datasource compacted: its configuration, with versions and a pause.
+    """A supervisor that keeps a datasource compacted, with versions of its spec and suspension.
 
     Its id is `autocompact__` and the datasource.
     """
@@ -123,26 +123,26 @@ class CompactionSupervisorSpec(SpecModel):
 
     @property
     def supervisor_id(self) -> str:
-        """The name of the supervisor."""
+        """The id of the supervisor."""
         return SUPERVISOR_PREFIX + self.spec.data_source
 
     @property
     def stream(self) -> str:
-        """The name of what is read: no stream is."""
+        """The name of the stream: empty, because there is none."""
         return ""
 
     def to_json(self) -> dict[str, JsonValue]:
-        """Return the JSON form, defaults included; parsing it gives an equal spec."""
+        """Return the JSON form, including defaults; parsing it gives an equal spec."""
         value: dict[str, JsonValue] = self.model_dump(mode="json", by_alias=True)
         return value
 
     def with_suspended(self, suspended: bool) -> CompactionSupervisorSpec:
-        """Return the same spec, suspended or not."""
+        """Return a copy that is suspended or not."""
         return self.model_copy(update={"suspended": suspended})
 
 
 class ClusterCompaction(SpecModel):
-    """How many compaction tasks may run at once."""
+    """The maximum number of concurrent compaction tasks."""
 
     compaction_task_slot_ratio: float = Field(default=0.1, ge=0, le=1)
     max_compaction_task_slots: Count = Field(default=_SLOTS_DEFAULT, ge=0)
@@ -159,9 +159,9 @@ class ClusterCompaction(SpecModel):
     )
 
     def slots(self, capacity: int) -> int:
-        """Return how many tasks may run where workers have room for `capacity`; at least one.
+        """Return the maximum number of tasks if workers have `capacity` slots; at least one.
 
-        None at all when the ratio or the limit is 0.
+        It is 0 if the ratio or the limit is 0.
         """
         if not self.compaction_task_slot_ratio or not self.max_compaction_task_slots:
             return 0
@@ -169,7 +169,7 @@ class ClusterCompaction(SpecModel):
         return min(share, self.max_compaction_task_slots)
 
     def to_json(self) -> dict[str, JsonValue]:
-        """Return the JSON form; `parse_cluster_compaction` reads it."""
+        """Return the JSON form; `parse_cluster_compaction` parses it."""
         value: dict[str, JsonValue] = self.model_dump(mode="json", by_alias=True)
         return value
 
@@ -177,7 +177,7 @@ class ClusterCompaction(SpecModel):
 def parse_compaction(
     raw: bytes | str | Mapping[str, JsonValue], names: Callable[[str], str] | None = None
 ) -> CompactionConfig:
-    """Read a datasource's configuration; for `names` see `read_model`.
+    """Parse a datasource's configuration; for `names` see `read_model`.
 
     Raises:
         SpecError: An `InvalidRequest` that lists every mistake with its place.
@@ -186,5 +186,5 @@ def parse_compaction(
 
 
 def parse_cluster_compaction(raw: bytes | str | Mapping[str, JsonValue]) -> ClusterCompaction:
-    """Read the cluster's configuration. Raises as `parse_compaction`."""
+    """Parse the cluster's configuration. Raises as `parse_compaction`."""
     return read_model(ClusterCompaction, raw)

@@ -1,6 +1,6 @@
-"""A task's context: what every kind of task may be told, and which locks follow from it.
+"""A task's context: the settings of every kind of task, and the locks that follow from them.
 
-A context may hold anything; what we know in it is checked, the rest is kept as it is.
+A context may hold any keys; known ones are validated, the others are kept unchanged.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _NUMBERS: Final = {
 
 
 class IngestionMode(StrEnum):
-    """What a batch task does to what is there already."""
+    """How a batch task treats existing segments."""
 
     APPEND = "APPEND"
     REPLACE = "REPLACE"
@@ -58,9 +58,9 @@ class TaskContext:
     """The context with its defaults.
 
     Attributes:
-        priority: Of its locks and in the queue; higher goes first.
+        priority: Priority of the task's locks, and in the queue; higher goes first.
         lock_timeout_ms: How long one request for a lock waits.
-        store_compaction_state: Write into segments how they were made, for automatic compaction.
+        store_compaction_state: Store in segments how they were created, for automatic compaction.
         force_time_chunk_lock: Batch tasks lock time chunks, never single segments.
     """
 
@@ -73,9 +73,9 @@ class TaskContext:
     force_time_chunk_lock: bool = True
 
     def lock_type(self, mode: IngestionMode) -> LockTypeName:
-        """Return the kind of lock that a batch task takes.
+        """Return the type of lock that a batch task acquires.
 
-        Shared and append locks are for appending alone: otherwise the lock is exclusive.
+        Shared and append locks are only for appending: otherwise the lock is exclusive.
         """
         appends = mode is IngestionMode.APPEND
         if self.use_concurrent_locks:
@@ -85,7 +85,7 @@ class TaskContext:
 
     @property
     def streaming_lock_type(self) -> LockTypeName:
-        """The kind of lock that a streaming task takes."""
+        """The type of lock that a streaming task acquires."""
         return "APPEND" if self.use_concurrent_locks else self._wanted()
 
     def _wanted(self) -> LockTypeName:
@@ -97,12 +97,12 @@ class TaskContext:
 def read_context(
     context: Mapping[str, JsonValue], *, priority: int, store_compaction_state: bool = False
 ) -> TaskContext:
-    """Return a checked context with the defaults of the task's kind.
+    """Return a validated context with the defaults of the task's kind.
 
     Args:
-        context: As a model of ours holds it.
-        priority: When it names none.
-        store_compaction_state: When it does not say.
+        context: The context, as a model holds it.
+        priority: The default priority.
+        store_compaction_state: The default for this setting.
     """
     named = context.get("taskLockType")
     return TaskContext(
@@ -119,13 +119,13 @@ def read_context(
 
 
 def with_defaults(context: Mapping[str, T], defaults: Mapping[str, T]) -> dict[str, T]:
-    """Return a context that says what the defaults do where it says nothing: null says nothing."""
+    """Return a context with defaults for missing and null keys."""
     said = {k: v for k, v in context.items() if v is not None or k not in defaults}
     return {**defaults, **said}
 
 
 def uses_concurrent_locks(context: Mapping[str, object]) -> bool:
-    """Tell what a context, checked or not, says of `useConcurrentLocks`; Druid takes text too."""
+    """Return `useConcurrentLocks` of a context, validated or not; Druid accepts text too."""
     return _as_flag(context.get("useConcurrentLocks")) is True
 
 
@@ -133,7 +133,7 @@ def _check_context(context: dict[str, JsonValue]) -> dict[str, JsonValue]:
     found: Found = []
     for name, value in context.items():
         if value is None:
-            continue  # As everywhere, it counts as absent.
+            continue  # Null counts as absent everywhere.
         if name in _FLAGS and _as_flag(value) is None:
             found.append(((name,), value, "must be true or false"))
         elif name in _NUMBERS and (text := _wrong_number(value, *_NUMBERS[name])):
@@ -152,10 +152,10 @@ _CONTEXT: Final = TypeAdapter[dict[str, JsonValue]](Context)
 
 
 def checked_context(value: object, place: str) -> dict[str, JsonValue]:
-    """Return a context that comes from elsewhere than a spec.
+    """Return a validated context from another source than a spec.
 
     Raises:
-        InvalidRequest: No task may have it.
+        InvalidRequest: It is not valid for any task.
     """
     try:
         return _CONTEXT.validate_python(value)
@@ -173,7 +173,7 @@ def _wrong_number(value: JsonValue, least: int, most: int) -> str:
 
 
 def _as_flag(value: object) -> bool | None:
-    """Druid takes flags as text too."""
+    """Return a flag, which Druid also accepts as text; None if it is neither."""
     if isinstance(value, bool):
         return value
     folded = value.lower() if isinstance(value, str) else None

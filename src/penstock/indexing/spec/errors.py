@@ -1,6 +1,6 @@
-"""All mistakes of a spec at once, each with its place and, where one is near, the name meant.
+"""All mistakes of a spec at once, each with its place and a similar valid name, if there is one.
 
-Owns the translation of pydantic's errors; the words of our own checks stand beside the checks.
+Owns the translation of pydantic's errors; the texts of other checks are beside the checks.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _WORDS: Final = {
 _PLAIN: Final = {
     "missing": "is required",
 }
-# A value that may be of several kinds: pydantic tells each of them, a user wants to hear it once.
+# A value that may be of several kinds: pydantic reports each of them, one text replaces them.
 _SCALAR: Final = "must be text, a number, true or false"
 _KIND_OF_VALUE: Final = re.compile(
     r"(?:str|int|float|bool|none|date)$|(?:list|dict|tuple|literal|nullable|constrained|function)[\[-]"
@@ -79,8 +79,8 @@ class Mistake:
 class SpecError(InvalidRequest):
     """A spec with mistakes: `mistakes` holds them, the text lists them.
 
-    Of very many the first are told, and how many more there are, `rest` of them not among
-    `mistakes`; long names and values are cut.
+    If there are very many, the text lists the first ones and the number of the others; `rest` of
+    these are not in `mistakes`. Long names and values are cut.
     """
 
     def __init__(self, mistakes: tuple[Mistake, ...], rest: int = 0) -> None:
@@ -96,14 +96,14 @@ class SpecError(InvalidRequest):
 
 
 def spec_error(error: ValidationError, model: type[SpecModel]) -> SpecError:
-    """Translate what pydantic found in an instance of `model`."""
+    """Translate the errors of pydantic in an instance of `model`."""
     found: dict[Mistake, None] = {}
     rest = 0
     for details in error.errors(include_url=False):
         if details["type"] == "too_short" and _is_long_enough(details):
-            continue  # Its items are mistaken, and are reported themselves.
+            continue  # Its items are invalid, and are reported themselves.
         if len(found) == _MISTAKES_MAX:
-            rest += 1  # To look for the name that was meant takes long.
+            rest += 1  # Finding similar names is slow.
             continue
         at = _walk(model, details["loc"])
         found.setdefault(Mistake(_place(details, at), _message(details, at)))
@@ -111,7 +111,7 @@ def spec_error(error: ValidationError, model: type[SpecModel]) -> SpecError:
 
 
 def _place(details: ErrorDetails, at: _At) -> str:
-    """Return where a mistake is: of a wrong kind at its field, where pydantic tells the object."""
+    """Return the place of a mistake: for a wrong kind its field, where pydantic has the object."""
     if details["type"] not in {"union_tag_invalid", "union_tag_not_found"}:
         return at.place
     return f"{at.place}.{at.kind}" if at.place else at.kind
@@ -124,12 +124,12 @@ def _is_long_enough(details: ErrorDetails) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _At:
-    """Where an error is: the place as a user writes it, and the model that holds its last step."""
+    """The place of an error, as a user writes it, and the model that holds its last step."""
 
     place: str
     parent: type[SpecModel] | None
-    types: tuple[str, ...] = ()  # what its kind may be, where that decides the rest
-    kind: str = "type"  # the field that says which kind it is
+    types: tuple[str, ...] = ()  # the possible kinds, if the kind selects the model
+    kind: str = "type"  # the field that selects it
     is_scalar: bool = False
 
 
@@ -207,7 +207,7 @@ def _message(details: ErrorDetails, at: _At) -> str:
     if kind == "literal_error":
         return _not_one_of(details["input"], given, str(context["expected"]))
     if kind == "union_tag_invalid":
-        # pydantic's own `tag` is text, also of an object.
+        # pydantic's own `tag` is text, even if the value is an object.
         names = _QUOTED.findall(context["discriminator"])
         tag = next((details["input"][name] for name in names if name in details["input"]), None)
         return _not_one_of(tag, shown(tag, ()), str(context["expected_tags"]))
@@ -220,7 +220,7 @@ def _unknown_field(name: str, parent: type[SpecModel]) -> str:
     if name in parent.unsupported:
         return f"not supported here: {parent.unsupported[name]}"
     known = sorted(f.alias or n for n, f in parent.model_fields.items())
-    # Names that change nothing here, or are refused with what to do instead, are meant as well.
+    # Names without effect, or refused with a remedy, may also be the intended ones.
     others = (*parent.without_effect, *parent.repeated, *parent.unsupported)
     return f"unknown field{did_you_mean(name, known, others)}"
 
@@ -239,12 +239,12 @@ def _not_one_of(given: object, text: str, expected: str) -> str:
 def did_you_mean(
     given: str, names: list[str], others: Iterable[str] = (), *, or_all: bool = True
 ) -> str:
-    """Return a hint at the nearest name, or the names there are (nothing, if not `or_all`).
+    """Return a hint with the nearest name, or all names (nothing, if not `or_all`).
 
     Args:
-        given: What was written.
-        names: The names.
-        others: Names that may be meant, too, and are not listed.
+        given: The invalid name.
+        names: The valid names.
+        others: Further names to compare with, which are not listed.
         or_all: List the names if none is near.
     """
     near = _nearest(given, [*names, *others])
@@ -260,17 +260,17 @@ def _nearest(given: str, names: list[str]) -> str | None:
 
 
 def _cut(text: str) -> str:
-    """Return a text that fits into an answer, and that every encoding can hold."""
+    """Return a text that is short enough for an answer, and valid in every encoding."""
     short = text if len(text) <= _TEXT_LENGTH_MAX else f"{text[: _TEXT_LENGTH_MAX - 1]}…"
     return short.encode("utf-8", "backslashreplace").decode()
 
 
 def shown(value: object, way: Iterable[str | int] = ()) -> str:
-    """Write a value as it stands in the JSON, or only what it is if it may be a secret.
+    """Return a value as JSON, or only its kind if it may be a secret.
 
     Args:
         value: The value.
-        way: The names on the way to it.
+        way: The names on the path to it.
     """
     known = told(value[:_TEXT_LOOKED_AT] if isinstance(value, str) else value, way)
     if known is None and value is not None:

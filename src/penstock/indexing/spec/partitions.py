@@ -1,7 +1,7 @@
-"""How the rows of a time chunk are spread over segments: ``tuningConfig.partitionsSpec``.
+"""How the rows of a time chunk are distributed over segments: ``tuningConfig.partitionsSpec``.
 
-`is_perfect` tells whether all rows of a key come into one segment, so that roll-up merges all of
-them; otherwise roll-up is best effort.
+`is_perfect` is set if one segment has all rows of a key, so that roll-up merges all of them;
+otherwise roll-up is best effort.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ from penstock.indexing.spec.model import Ignored, SpecModel, mistakes
 from penstock.indexing.spec.scalars import Count, in_any_case
 
 ROWS_DEFAULT: Final = 5_000_000
-# Ranges are cut by a sample of the rows, whether these are rolled up already or not.
+# Ranges are determined from a sample of the rows, whether these are rolled up already or not.
 _GROUPED: Final[Mapping[str, Ignored]] = {"assumeGrouped": Ignored.FLAG}
 
 
 class DynamicPartitions(SpecModel):
-    """Rows in the order in which they come, a new segment whenever one is full."""
+    """Rows in the order of arrival, with a new segment whenever one is full."""
 
     type: Literal["dynamic"] = "dynamic"
     max_rows_per_segment: Count = Field(default=ROWS_DEFAULT, ge=1)
 
-    # Segments are published at the end of the task, however many rows they have together.
+    # Segments are published at the end of the task, whatever their total number of rows.
     without_effect: ClassVar[Mapping[str, Ignored]] = {"maxTotalRows": Ignored.NUMBER}
 
     @property
     def is_perfect(self) -> bool:
-        """Rows of a key may lie in several segments."""
+        """Rows of a key may be in several segments."""
         return False
 
     @property
     def rows_max(self) -> int:
-        """How many rows a segment holds at most."""
+        """Maximum number of rows in a segment."""
         return self.max_rows_per_segment
 
 
 class HashedPartitions(SpecModel):
-    """Rows by a hash of their dimensions: a number of segments, or so many that each has its rows.
+    """Rows by a hash of their dimensions: a fixed number of segments, or of rows per segment.
 
     No `partition_dimensions` means all of them.
     """
@@ -58,7 +58,7 @@ class HashedPartitions(SpecModel):
     @model_validator(mode="after")
     def _check_together(self) -> HashedPartitions:
         if self.num_shards is not None and self.target_rows_per_segment is not None:
-            text = "give this or numShards, not both"
+            text = "conflicts with numShards: set only one of them"
             value = self.target_rows_per_segment
             raise mistakes("HashedPartitions", [(("targetRowsPerSegment",), value, text)])
         _check_distinct(self.partition_dimensions)
@@ -66,12 +66,12 @@ class HashedPartitions(SpecModel):
 
     @property
     def is_perfect(self) -> bool:
-        """Rows of a key lie in one segment."""
+        """Rows of a key are in one segment."""
         return True
 
     @property
     def rows_target(self) -> int:
-        """About how many rows a segment is to hold, unless the number of segments is given."""
+        """Approximate number of rows in a segment, unless the number of segments is given."""
         return self.target_rows_per_segment or ROWS_DEFAULT
 
 
@@ -97,12 +97,12 @@ class SingleDimensionPartitions(SpecModel):
 
     @property
     def is_perfect(self) -> bool:
-        """Rows of a key lie in one segment."""
+        """Rows of a key are in one segment."""
         return True
 
     @property
     def rows_target(self) -> int:
-        """About how many rows a segment is to hold."""
+        """Approximate number of rows in a segment."""
         return _target(self.target_rows_per_segment, self.max_rows_per_segment)
 
 
@@ -124,12 +124,12 @@ class RangePartitions(SpecModel):
 
     @property
     def is_perfect(self) -> bool:
-        """Rows of a key lie in one segment."""
+        """Rows of a key are in one segment."""
         return True
 
     @property
     def rows_target(self) -> int:
-        """About how many rows a segment is to hold."""
+        """Approximate number of rows in a segment."""
         return _target(self.target_rows_per_segment, self.max_rows_per_segment)
 
 
@@ -140,7 +140,7 @@ PartitionsSpec = Annotated[
 
 
 def segment_rows_max(spec: PartitionsSpec) -> int:
-    """Return how many rows Druid says that a segment has at most."""
+    """Return the maximum number of rows in a segment, in Druid's terms."""
     if isinstance(spec, DynamicPartitions):
         return spec.rows_max
     if isinstance(spec, HashedPartitions):
@@ -151,18 +151,18 @@ def segment_rows_max(spec: PartitionsSpec) -> int:
 def _check_distinct(dimensions: tuple[str, ...]) -> None:
     for number, name in enumerate(dimensions):
         if name in dimensions[:number]:
-            text = f"{name!r} is there already"
+            text = f"duplicate dimension {name!r}: leave one out"
             raise mistakes("partitions", [(("partitionDimensions", number), name, text)])
 
 
 def _check_one_size(target: int | None, most: int | None) -> None:
     if (target is None) == (most is None):
-        text = "give exactly one of this and targetRowsPerSegment"
+        text = "set exactly one of this and targetRowsPerSegment"
         raise mistakes("partitions", [(("maxRowsPerSegment",), most, text)])
 
 
 def _target(target: int | None, most: int | None) -> int:
-    """Return the target; of a maximum, two thirds, for that is how far targets are exceeded."""
+    """Return the target; for a maximum two thirds of it, because targets may be exceeded."""
     if target is not None:
         return target
     return ROWS_DEFAULT if most is None else max(1, most * 2 // 3)

@@ -1,8 +1,7 @@
-"""What the rows of a datasource look like: time, dimensions, metrics, granularity, transforms.
+"""The schema of a datasource's rows: time, dimensions, metrics, granularity, transforms.
 
-The models take Druid's JSON (``spec.dataSchema``). The engine reads them through the properties of
-`DataSchema`, which are resolved and checked. Owns no parsing of rows and nothing of where they come
-from.
+The models parse Druid's JSON (``spec.dataSchema``). The engine reads them through the properties of
+`DataSchema`, which are resolved and validated. Owns neither the parsing of rows nor their source.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _DISCOVERING: Final = ("includeAllDimensions", "useSchemaDiscovery")
 class Transform(SpecModel):
     """A column computed from the others: an expression in Spark SQL or in Druid's language.
 
-    Names stand in double quotes, text in single ones.
+    Names are in double quotes, text in single ones.
     """
 
     type: Literal["expression"] = "expression"
@@ -56,12 +55,12 @@ class TransformSpec(SpecModel):
 
 
 def _place(steps: tuple[str | int, ...]) -> str:
-    """Return where a column is named, as places of mistakes are written."""
+    """Return the place where a column is named, in the form of places of mistakes."""
     return ".".join(str(step) for step in steps[:-2]) + f"[{steps[-2]}]"
 
 
 def _elsewhere(schema: dict[str, object]) -> set[str]:
-    """Return the columns of rows that become no dimensions: the time, and what metrics read."""
+    """Return the columns of rows that are not dimensions: the time, and the inputs of metrics."""
     time, metrics = schema.get("timestampSpec"), schema.get("metricsSpec")
     column = time.get("column") if isinstance(time, dict) else None
     names: list[object] = [TIME_COLUMN, column or TimestampSpec().column]
@@ -91,7 +90,7 @@ class DataSchema(SpecModel):
     @model_validator(mode="before")
     @classmethod
     def _without_exclusions_of_its_own(cls, data: object) -> object:
-        """Drop the exclusions that Druid adds where dimensions are listed: they exclude nothing."""
+        """Drop the exclusions that Druid adds if dimensions are listed: they exclude nothing."""
         dimensions = data.get("dimensionsSpec") if isinstance(data, dict) else None
         if not isinstance(data, dict) or not isinstance(dimensions, dict):
             return data
@@ -116,12 +115,12 @@ class DataSchema(SpecModel):
             for i, d in enumerate(self.dimensions)
         ]
         named += [(("metricsSpec", i, "name"), m.name) for i, m in enumerate(self.metrics)]
-        # Names that differ in case alone are columns of their own: see `core.twins`.
+        # Names that differ only in case are different columns: see `core.twins`.
         seen: dict[str, str] = {}
         for place, name in named:
             first = seen.setdefault(name, place_text := _place(place))
             if first != place_text:
-                found.append((place, name, f"the column {name!r} is there already, at {first}"))
+                found.append((place, name, f"duplicate column {name!r}: {first} has it already"))
         computed: set[str] = set()
         for i, transform in enumerate(self.transforms):
             if transform.name in computed:
@@ -155,18 +154,18 @@ class DataSchema(SpecModel):
 
     @property
     def filter(self) -> Filter | None:
-        """What a row must meet to be kept, or None."""
+        """The filter that rows must match to be kept, or None."""
         return self.transform_spec.filter
 
     @property
     def has_exact_names(self) -> bool:
-        """Whether case counts in names, as rows have columns that differ in case alone."""
+        """Whether names are case-sensitive, because rows have columns that differ only in case."""
         dimensions = [dimension.name for dimension in self.dimensions]
         if twins_in([*dimensions, *(metric.name for metric in self.metrics)]):
             return True
         if not self.dimensions_spec.discovers:
             return False
-        # What was found beside the field of a metric is another column.
+        # A discovered column beside the field of a metric is another column.
         read = {name for metric in self.metrics for name in metric.inputs}
         found = {name.lower() for name in dimensions}
         return any(name.lower() in found for name in read.difference(dimensions))
@@ -177,7 +176,7 @@ class DataSchema(SpecModel):
         return self.granularity_spec.rollup
 
     def rollup_json(self) -> dict[str, object] | None:
-        """Return how rows are rolled up, as segments keep it; None if they are not."""
+        """Return the roll-up as stored in segments; None if rows are not rolled up."""
         if not self.rollup:
             return None
         return {
@@ -195,5 +194,5 @@ class DataSchema(SpecModel):
 
     @functools.cached_property
     def query_granularity(self) -> Granularity:
-        """What times are truncated to."""
+        """The granularity that times are truncated to."""
         return Granularity.parse(self.granularity_spec.query_granularity)

@@ -1,8 +1,8 @@
-"""How a batch task cuts its segments and bears bad rows: ``tuningConfig`` of batch tasks.
+"""The size of segments and the limit of bad rows in a batch task: its ``tuningConfig``.
 
-What Druid tunes of memory, threads and sub tasks is Spark's own matter here; such fields may be
-there and change nothing. So may what waits for segments to be loaded: they can be read as soon as
-they are published.
+Spark manages memory, threads and subtasks, so Druid's fields for them are accepted without effect.
+So are fields about waiting for segments to be loaded: they can be read as soon as they are
+published.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ WITHOUT_EFFECT: Final[Mapping[str, Ignored]] = {
         ("basePersistDirectory", "buildV9Directly", "segmentWriteOutMediumFactory"), Ignored.ANY
     ),
 }
-"""What batches and streams have of memory, threads and files that Penstock does not have."""
+"""Fields of batches and streams about memory, threads and files that Penstock does not have."""
 
 
 class BatchTuning(SpecModel):
-    """The tuning of `index_parallel`, and of `compact`, which has no input that can be bad."""
+    """The tuning of `index_parallel`, and of `compact`, whose input has no unparseable rows."""
 
     type: Literal["index_parallel", "index", "compaction"] = "index_parallel"
     partitions_spec: PartitionsSpec | None = None
@@ -87,22 +87,22 @@ class BatchTuning(SpecModel):
     def _check_together(self) -> BatchTuning:
         found: Found = []
         if not self._is_of_partitions(self.max_rows_per_segment):
-            text = "put it into partitionsSpec, which is there too"
+            text = "conflicts with partitionsSpec: move it into partitionsSpec"
             found.append((("maxRowsPerSegment",), self.max_rows_per_segment, text))
         if self.force_guaranteed_rollup and not self.partitions.is_perfect:
             text = "needs a partitionsSpec of type hashed, single_dim or range"
             found.append((("forceGuaranteedRollup",), True, text))
         if self.report_parse_exceptions and self.max_parse_exceptions:
-            text = "reportParseExceptions allows none: leave one of the two out"
+            text = "reportParseExceptions tolerates none: leave one of the two out"
             found.append((("maxParseExceptions",), self.max_parse_exceptions, text))
         if found:
             raise mistakes("BatchTuning", found)
         return self
 
     def _is_of_partitions(self, rows: int | None) -> bool:
-        """Whether it agrees with `partitions_spec`: Druid writes it in both places.
+        """Return whether it agrees with `partitions_spec`: Druid writes it in both places.
 
-        A given number of shards leaves nothing for it to decide; Druid's examples have both.
+        A given number of shards makes it irrelevant; Druid's examples have both.
         """
         spec = self.partitions_spec
         if isinstance(spec, HashedPartitions) and spec.num_shards is not None:
@@ -111,7 +111,7 @@ class BatchTuning(SpecModel):
 
     @property
     def partitions(self) -> PartitionsSpec:
-        """How rows are spread over segments, with what stands outside of `partitionsSpec`."""
+        """How rows are distributed over segments, with the fields outside `partitionsSpec`."""
         if self.partitions_spec is not None:
             return self.partitions_spec
         given = DynamicPartitions()
@@ -121,13 +121,13 @@ class BatchTuning(SpecModel):
 
     @property
     def locks_max(self) -> int | None:
-        """How many locks a task may have; None: any number."""
+        """Maximum number of locks of a task; None means unlimited."""
         return None if self.max_allowed_lock_count < 0 else self.max_allowed_lock_count
 
     @property
     def parse_errors_max(self) -> int | None:
-        """So many rows may be unparseable; one more fails the task.
+        """Maximum number of unparseable rows; one more fails the task.
 
-        None: any number, but not all rows of the input.
+        None means unlimited, but an input with no other rows fails.
         """
         return 0 if self.report_parse_exceptions else self.max_parse_exceptions

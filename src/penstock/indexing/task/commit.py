@@ -1,13 +1,13 @@
-"""What a streaming task has persisted: the content of its ``commit.json``, as pure values.
+"""Persisted work of a streaming task: the content of its ``commit.json``, as pure values.
 
-A persist is a run of offsets with the files and counts that came of it. Invariants:
+A persist is a range of offsets with the resulting files and counts. Invariants:
 
-- persists are in reading order: each starts where the one before it ended;
-- `current` is where the last one ended: what a restarted task reads next;
-- a sequence's persists go together, when it is published.
+- persists are in reading order: each starts at the end of the previous one;
+- `current` is the end of the last one: the start of the next read after a restart;
+- a sequence's persists are removed together, when it is published.
 
-Many small persists are folded into one now and then, files merged, so that a task that reads a
-trickle for an hour does not show thousands of files.
+Many small persists are regularly folded into one, with merged files, so that a task that reads
+few messages for an hour does not announce thousands of files.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 FORMAT = 2
-"""Since format 2 paths are relative to the task's folder."""
+"""Since format 2, paths are relative to the task's folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class BadFile:
-    """A file of messages that could not be parsed; `sent` once all are in the dead-letter topic."""
+    """A file of unparseable messages; `sent` once all are in the dead-letter topic."""
 
     path: str
     size: int
@@ -44,9 +44,9 @@ class BadFile:
 
 @dataclass(frozen=True, slots=True)
 class Persist:
-    """Offsets [start, end) of one sequence, the files of their rows, and what was counted.
+    """Offsets [start, end) of one sequence, the files of their rows, and the counts.
 
-    `level` counts how often it was folded: 0 is one batch.
+    `level` is the number of times it was folded: 0 is one batch.
     """
 
     number: int
@@ -60,25 +60,25 @@ class Persist:
 
     @property
     def rows(self) -> int:
-        """Rows in its files, after roll-up."""
+        """Number of rows in its files, after roll-up."""
         return sum(file.rows for file in self.files)
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """All that is persisted and not published yet.
+    """All persisted work that is not published yet.
 
     Raises:
-        ValueError: Its persists leave a gap, or it reads on elsewhere.
+        ValueError: There is a gap between persists, or before `current`.
 
     Attributes:
         number: Grows with every change.
         current: Next offset of each stream partition.
         persists: In reading order.
-        dead_lettered: Up to which offset of each partition bad messages were sent; it outlives the
-            persists, so that a message read again is not sent again.
-        topic_id: The topic that all offsets are of; empty until it is known.
-        published: What was counted in the sequences that are published.
+        dead_lettered: The end offset of bad messages that were sent, by partition; it outlives the
+            persists, so that a message that is read again is not sent again.
+        topic_id: The topic of all offsets; empty until it is known.
+        published: Counts of the published sequences.
     """
 
     number: int
@@ -91,12 +91,12 @@ class Commit:
     def __post_init__(self) -> None:
         for before, after in zip(self.persists, self.persists[1:], strict=False):
             if dict(before.end) != dict(after.start):
-                raise ValueError(f"persist {after.number} starts where no other ended")
+                raise ValueError(f"persist {after.number} does not start at the end of another")
         if self.persists and dict(self.persists[-1].end) != dict(self.current):
-            raise ValueError("what is read next is not where the last persist ended")
+            raise ValueError("the next offsets are not the end of the last persist")
 
     def of_topic(self, topic_id: str) -> Commit:
-        """Return the commit that knows which topic it is of."""
+        """Return the commit with the id of its topic."""
         return replace(self, number=self.number + 1, topic_id=topic_id)
 
     def add(self, persist: Persist) -> Commit:
@@ -113,12 +113,12 @@ class Commit:
         return tuple(file for persist in self.of(sequence) for file in persist.files)
 
     def reach(self, sequence: str, start: Offsets) -> Offsets:
-        """Return up to where one sequence that begins at `start` is persisted."""
+        """Return the end offsets of the persists of a sequence that begins at `start`."""
         persists = self.of(sequence)
         return persists[-1].end if persists else start
 
     def counts(self, sequence: str) -> RowCounts:
-        """Return what was counted in one sequence."""
+        """Return the counts of one sequence."""
         total = RowCounts()
         for persist in self.of(sequence):
             total = total.plus(persist.counts)
@@ -139,7 +139,7 @@ class Commit:
         return replace(self, number=self.number + 1, persists=persists, published=published)
 
     def back_to(self, index: int) -> Commit:
-        """Return the commit as it was before the persist at `index`: what follows is read again."""
+        """Return the commit before the persist at `index`: later messages are read again."""
         return replace(
             self,
             number=self.number + 1,
@@ -148,7 +148,7 @@ class Commit:
         )
 
     def unsent(self) -> BadFile | None:
-        """Return the oldest file of bad messages that is not wholly sent."""
+        """Return the oldest file of bad messages that is not completely sent."""
         for persist in self.persists:
             for bad in persist.bad_files:
                 if not bad.sent:
@@ -156,15 +156,15 @@ class Commit:
         return None
 
     def unsent_of(self, sequence: str) -> tuple[BadFile, ...]:
-        """Return the files of bad messages of a sequence that are not wholly sent."""
+        """Return the files of bad messages of a sequence that are not completely sent."""
         return tuple(b for p in self.of(sequence) for b in p.bad_files if not b.sent)
 
     def all_sent(self, sequence: str) -> bool:
-        """Whether every bad message of a sequence is in the dead-letter topic."""
+        """Return whether every bad message of a sequence is in the dead-letter topic."""
         return all(bad.sent for persist in self.of(sequence) for bad in persist.bad_files)
 
     def mark_sent(self, sent: BadFile, marks: Offsets) -> Commit:
-        """Return the commit in which a bad file is (partly) sent, up to the given offsets."""
+        """Return the commit in which a bad file is sent, perhaps partly, up to these offsets."""
         persists = tuple(
             replace(p, bad_files=tuple(sent if b.path == sent.path else b for b in p.bad_files))
             for p in self.persists
@@ -175,7 +175,7 @@ class Commit:
         return replace(self, number=self.number + 1, persists=persists, dead_lettered=known)
 
     def relocated(self, place: Callable[[str], str]) -> Commit:
-        """Return the commit with each path as `place` returns it; its number stays the same."""
+        """Return the commit with each path as `place` returns it; its number is unchanged."""
         persists = tuple(
             replace(
                 persist,
@@ -189,8 +189,8 @@ class Commit:
     def to_fold(self, fan_in: int, max_rows: int) -> tuple[Persist, ...]:
         """Return the newest run of `fan_in` small persists of one sequence and level, or none.
 
-        Runs are folded at the end of the list first, where the small ones are; files that are large
-        already are left for the publish.
+        Runs at the end of the list are folded first, because the small ones are there; large files
+        are left for the publish.
         """
         run: list[Persist] = []
         for persist in reversed(self.persists):
@@ -203,7 +203,7 @@ class Commit:
         return ()
 
     def fold(self, run: tuple[Persist, ...], files: tuple[DataFile, ...]) -> Commit | None:
-        """Return the commit with `run` as one persist; None if it is no longer there as it was."""
+        """Return the commit with `run` as one persist; None if the run has changed."""
         numbers = [p.number for p in self.persists]
         if run[0].number not in numbers:
             return None
@@ -228,7 +228,7 @@ class Commit:
         return replace(self, number=self.number + 1, persists=persists)
 
     def to_json(self) -> dict[str, object]:
-        """Return the form kept on disk."""
+        """Return the form stored on disk."""
         marks = None if self.dead_lettered is None else offsets_to_json(self.dead_lettered)
         return {
             "format": FORMAT,
@@ -242,24 +242,24 @@ class Commit:
 
     @classmethod
     def from_json(cls, value: object, *, source: str) -> Commit:
-        """Read the form kept on disk.
+        """Parse the form stored on disk.
 
         Raises:
-            CorruptData: It is not what `to_json` writes, or contradicts itself.
+            CorruptData: It is not the output of `to_json`, or contradicts itself.
             InvalidRequest: A newer release wrote it.
         """
         number = value.get("format") if isinstance(value, dict) else None
         if not isinstance(value, dict) or not isinstance(number, int):
-            raise CorruptData(source, 0, "no commit: it has no format number")
+            raise CorruptData(source, 0, "not a commit: it has no format number")
         if number > FORMAT:
             raise InvalidRequest(
-                f"{source} has format number {number}, this release reads up to {FORMAT}:"
+                f"{source} has format number {number}, but this release reads up to {FORMAT}:"
                 " run the release that wrote it, or a newer one"
             )
         try:
             return _commit_from_json(value)
         except (KeyError, TypeError, ValueError, InvalidRequest) as error:
-            raise CorruptData(source, 0, f"no commit: {error!r}") from error
+            raise CorruptData(source, 0, f"not a commit: {error!r}") from error
 
 
 def _persist_to_json(persist: Persist) -> dict[str, object]:
@@ -278,7 +278,7 @@ def _persist_to_json(persist: Persist) -> dict[str, object]:
 def _commit_from_json(value: Mapping[str, object]) -> Commit:
     persists = value["persists"]
     if not isinstance(persists, list):
-        raise TypeError("persists is no list")
+        raise TypeError("persists is not a list")
     marks = value["deadLettered"]
     return Commit(
         number=whole_number(value["number"]),
@@ -308,5 +308,5 @@ def _persist_from_json(value: Mapping[str, object]) -> Persist:
 
 def _objects(value: object) -> list[dict[str, object]]:
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-        raise TypeError("no list of objects")
+        raise TypeError("not a list of objects")
     return value

@@ -1,12 +1,12 @@
-"""Messages that could not be parsed, on their way to the dead-letter topic.
+"""Delivery of messages that could not be parsed to the dead-letter topic.
 
-The engine leaves them as JSON lines in files. A file is sent in chunks that follow from its content
-and from what was sent before, each with a sequence number that follows from its offsets: a file
-that is sent again after a crash makes the same chunks, and the broker drops those it has.
+The engine stores them as JSON lines in files. A file is sent in chunks that depend only on its
+content and on what was sent before, each with a sequence number derived from its offsets. So a file
+that is sent again after a crash has the same chunks, and the broker drops those it already has.
 
 Replicas read the same messages, but not in the same batches, so their files differ. Each waits
-until a sequence is closed and all of it is persisted, and sends its files as if they were one: the
-chunks of all replicas are the same then, and so is the name under which they send.
+until a sequence is closed and all of it is persisted, and sends its files as if they were one. So
+the chunks of all replicas are the same, and so is the name of their producer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _WINDOW_BYTES: Final = 4 * 1024 * 1024
 _CHUNK_MESSAGES: Final = 500
 _CHUNK_BYTES: Final = 2 * 1024 * 1024
-# A broker takes messages of 1 MiB by default; base64 makes one a third larger.
+# A broker accepts messages of 1 MiB by default; base64 makes them one third larger.
 _MESSAGE_BYTES_MAX: Final = 900_000
 
 
@@ -46,10 +46,10 @@ class DeadLetterSender:
     """Sends files of bad messages. Blocking; one thread at a time.
 
     Args:
-        fs: Where the files are.
+        fs: The file system of the files.
         port: The broker.
         topic: The dead-letter topic.
-        producer: Who sends, the same after a restart; the stream partition is added.
+        producer: The name of the producer, the same after a restart; the stream partition is added.
     """
 
     def __init__(self, fs: FileSystem, port: DeadLetterPort, topic: str, producer: str) -> None:
@@ -59,15 +59,15 @@ class DeadLetterSender:
         self._producer = producer
 
     def send(self, paths: Sequence[str], sent: Offsets) -> dict[int, int]:
-        """Send what files hold beyond the offsets in `sent`; return up to where they are sent now.
+        """Send messages from files beyond the offsets in `sent`; return the new end offsets.
 
         Args:
             paths: The files, in the order of `in_reading_order`.
-            sent: Up to where each stream partition was sent before.
+            sent: The end offsets of earlier calls, by stream partition.
 
         Raises:
             Unavailable: The broker does not answer: send the files again.
-            CorruptData: A file is not what the engine writes.
+            CorruptData: A file does not have the engine's format.
         """
         reached: dict[int, int] = {}
         letters = (
@@ -89,7 +89,7 @@ class DeadLetterSender:
 
 
 def in_reading_order(fs: FileSystem, paths: Iterable[str]) -> list[str]:
-    """Return the files by stream partition and offset of their first messages; no empty ones.
+    """Return the files by stream partition and offset of their first messages, without empty ones.
 
     The chunks of a partition must be sent with growing sequence numbers.
     """
@@ -105,7 +105,7 @@ def read_letters(fs: FileSystem, path: str) -> Iterator[_Letter]:
     """Read a file of bad messages line by line, a window at a time.
 
     Raises:
-        CorruptData: A line is not what the engine writes.
+        CorruptData: A line does not have the engine's format.
     """
     file = fs.open_read(path)
     try:
@@ -127,11 +127,11 @@ def _letter(line: bytes, path: str, position: int) -> _Letter:
         value = orjson.loads(line)
         return _Letter(int(value["partition"]), int(value["offset"]), line)
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
-        raise CorruptData(path, position, f"no line of a bad message: {error!r}") from error
+        raise CorruptData(path, position, f"not a line of a bad message: {error!r}") from error
 
 
 def _fit(letter: _Letter) -> bytes:
-    """Leave out the message of a letter that no topic would take; it is still in its own topic."""
+    """Leave out the message of a letter that exceeds topic limits; its own topic still has it."""
     if len(letter.line) <= _MESSAGE_BYTES_MAX:
         return letter.line
     value = orjson.loads(letter.line)
@@ -172,11 +172,11 @@ class DeadLetters:
 
     @property
     def trouble(self) -> str:
-        """What it waits for, empty if nothing."""
+        """The last error, empty if none."""
         return self._errand.trouble
 
     def advance(self) -> None:
-        """Send the oldest files that are not sent and may be."""
+        """Send the oldest unsent files that may be sent."""
         bad = self._due()
         if self._errand.busy or not bad:
             return
@@ -191,7 +191,7 @@ class DeadLetters:
         oldest = state.commit.unsent()
         if oldest is None or self._context.spec.replicas == 1:
             return () if oldest is None else (oldest,)
-        # The oldest first, as it is published first.
+        # The oldest first, because it is published first.
         first = next(iter(state.sequences.items), None)
         if first is None or not first.is_read(state.commit.current):
             return ()
@@ -208,5 +208,5 @@ class DeadLetters:
 
 
 def _producer(base_name: str) -> str:
-    """Return the name under which replicas send: within the broker's rules, whatever theirs."""
+    """Return the producer name that replicas share, in the form that the broker requires."""
     return f"dead-letters.{hashlib.sha256(base_name.encode()).hexdigest()[:20]}"

@@ -1,8 +1,8 @@
-"""Merging many small persists into one, so that queries open few files. Part of a task.
+"""Folding of many small persists into one, so that queries open few files. Part of a task.
 
-A task that has caught up persists a few hundred rows at a time. Every so many of them are folded
-into one, and every so many of those again, as a log-structured store does; what is large already is
-left for the publish.
+A task without a backlog persists a few hundred rows at a time. A number of them are folded into
+one, and the same number of those again, as in a log-structured store; large ones are left for the
+publish.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Folding:
 
     Args:
         context: The task.
-        folded: Told of each sequence that has other files.
+        folded: Called with each sequence whose files changed.
     """
 
     def __init__(self, context: TaskContext, folded: Callable[[str], None]) -> None:
@@ -33,12 +33,12 @@ class Folding:
         self._folded = folded
         self._errand = context.errand("folding", "merge")
         self._name = ""
-        # Set by the mailbox, read on the lane: a try that comes again behind the publish of its
-        # sequence would find the files deleted. One before it is done first: they share the lane.
+        # Set by the mailbox, read on the lane: an attempt that is repeated after the publish of its
+        # sequence would find the files deleted. An earlier one ends first: they share the lane.
         self._moot = False
 
     def advance(self) -> None:
-        """Fold if there is something to."""
+        """Fold if there are enough small persists."""
         context = self._context
         if self._errand.busy:
             self._moot = self._moot or self._is_publishing(self._name)
@@ -51,13 +51,13 @@ class Folding:
 
     def _is_publishing(self, name: str) -> bool:
         sequence = self._context.state.sequence(name)
-        # A closed one is left alone as well: its publish will want the lane soon.
+        # A closed sequence is skipped, too: its publish will need the lane soon.
         return sequence is None or sequence.end is not None
 
     def _merge(self, run: tuple[Persist, ...]) -> tuple[DataFile, ...]:
         """Merge the files of each time chunk and make the new ones durable; on the lane.
 
-        Nothing if nobody needs it any more.
+        Returns nothing if the result is no longer needed.
         """
         if self._moot:
             return ()

@@ -1,4 +1,4 @@
-"""How much a task does: rows a second over 1, 5 and 15 minutes, and how hard it works. Pure."""
+"""Throughput of a task: rows per second over 1, 5 and 15 minutes, and its idle time. Pure."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _SPANS_S: Final = {"1m": 60.0, "5m": 300.0, "15m": 900.0}
 _EFFORT_SPAN_S: Final = 900.0
 _OBSERVED_LEAST_S: Final = 60.0
 _BATCHES_LEAST: Final = 10.0
-# Batches of nearly one size do not tell what a message costs and what each batch costs.
+# Batches of nearly one size cannot separate the cost of a message from that of a batch.
 _SPREAD_LEAST: Final = 0.2
 _MOSTLY_IDLE: Final = 0.5
 _MESSAGE_SHARE_LEAST: Final = 0.01
 
 
 class MovingAverages:
-    """Rates of some counts, each weighing what is long ago less.
+    """Exponentially weighted rates of some counts.
 
     Args:
         now_s: The time.
@@ -33,19 +33,19 @@ class MovingAverages:
         self._rates: dict[str, dict[str, float]] = {span: {} for span in _SPANS_S}
 
     def add(self, counts: Mapping[str, int], now_s: float) -> None:
-        """Note what was counted since the last time."""
+        """Record the counts since the last call."""
         passed_s = max(now_s - self._at_s, 1e-3)
         for span, span_s in _SPANS_S.items():
             rates = self._rates[span]
             kept = math.exp(-passed_s / span_s)
             for name in rates.keys() | counts.keys():
-                # A count is spread over the time that has passed since the last.
+                # A count is spread over the time since the last call.
                 new = counts.get(name, 0) / passed_s * (1 - kept)
                 rates[name] = rates.get(name, 0.0) * kept + new
         self._at_s = now_s
 
     def rates(self, now_s: float) -> dict[str, dict[str, float]]:
-        """Return, by span, how many a second of each."""
+        """Return the rate of each count per second, by span."""
         passed_s = max(now_s - self._at_s, 0.0)
         return {
             span: {
@@ -58,7 +58,7 @@ class MovingAverages:
 
 @dataclass(slots=True)
 class _Sums:
-    """Sums over batches, each weighing less the longer ago it was: n messages in t seconds."""
+    """Exponentially weighted sums over batches: n messages in t seconds."""
 
     batches: float = 0.0
     n: float = 0.0
@@ -78,11 +78,11 @@ class _Sums:
 
 
 class EffortMeter:
-    """How hard a task works: the time that its messages take, without what each batch takes.
+    """Measures the time that messages take, without the fixed cost of each batch.
 
-    A task that reads a little at a time is busy all the time, since every batch has work that does
-    not depend on its size; it could read far more in the same time. So what a message takes is told
-    apart from what a batch takes, by a line through what batches of all sizes have taken.
+    A task that reads small batches is always busy, because each batch has a fixed cost; it could
+    read far more in the same time. So a linear fit over batches of all sizes separates the cost of
+    a message from the cost of a batch.
 
     Args:
         now_s: The time.
@@ -94,11 +94,11 @@ class EffortMeter:
         self._sums = _Sums()
 
     def begin(self, now_s: float) -> None:
-        """Note that a batch begins."""
+        """Record the start of a batch."""
         self._begun_s = now_s
 
     def end(self, messages: int, now_s: float) -> None:
-        """Note that the batch has ended with so many messages persisted, 0 if it was dropped."""
+        """Record the end of the batch and its number of messages, 0 if it was dropped."""
         begun_s = now_s if self._begun_s is None else self._begun_s
         self._begun_s = None
         self._sums.fade(max(now_s - self._at_s, 0.0))
@@ -113,7 +113,7 @@ class EffortMeter:
         sums.nt += n * t
 
     def measure(self, now_s: float) -> Effort:
-        """Return how hard it has worked lately; a batch that runs counts when it has ended."""
+        """Return the recent throughput; a running batch counts after its end."""
         sums = self._sums
         until_s = now_s if self._begun_s is None else self._begun_s
         observed_s = sums.observed_s + max(until_s - self._at_s, 0.0)
@@ -124,12 +124,12 @@ class EffortMeter:
         message_s = self._message_s()
         if message_s is None:
             idle = 1 - min(1.0, sums.t / observed_s)
-            # Less idle than this may be due to the batches: that is not known.
+            # A lower idle time may be caused by the batches, so it is unknown.
             return Effort(sums.n / sums.t, idle if idle > _MOSTLY_IDLE else None)
         return Effort(1 / message_s, 1 - min(1.0, message_s * sums.n / observed_s))
 
     def _message_s(self) -> float | None:
-        """Return what one message takes, in seconds; None if the batches do not tell."""
+        """Return the time of one message in seconds; None if the batches do not determine it."""
         sums = self._sums
         if sums.batches < _BATCHES_LEAST:
             return None

@@ -1,10 +1,10 @@
-"""Tasks that ended: kept until the overlord knows, and their folders a while longer.
+"""Ended tasks: kept until the overlord knows, and their folders some time longer.
 
-Belongs to the worker's mailbox thread. Owns when the log of such a task is sent to the log store,
-and when its folder goes: not before `forget_delay_ms` are over, when no query reads its files any
-more, nor before its log is kept elsewhere, as long as that is tried. A task whose id is taken again
-gives its folder to the later one, whose it is from then on. A folder that could not be deleted is
-tried again after `forget_delay_ms`, until it is gone or a later task's.
+Belongs to the worker's mailbox thread. Owns the upload of the log of such a task, and the deletion
+of its folder: after `forget_delay_ms`, when queries no longer read its files, and after the upload
+has succeeded or was given up. A task with the same id takes over the folder of an earlier one. A
+folder that could not be deleted is tried again after `forget_delay_ms`, until it is deleted or
+belongs to a later task.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ _DELETE: Final = "delete the folders of tasks"
 
 
 class LogShipper(Protocol):
-    """Sends what is left of a task to where it can be read when its folder is gone."""
+    """Copies log and report of a task to where they can be read after its folder is deleted."""
 
     def ship(self, task_id: str, folder: str) -> Future[None]:
-        """Copy log and report; done when they are there. Repeating it is fine."""
+        """Copy log and report; the future completes afterwards. It may be repeated."""
         ...
 
 
 @dataclass(slots=True)
 class _Ended:
-    """A task that ended, until its folder is gone."""
+    """An ended task, until its folder is deleted."""
 
     id: str
     folder: TaskFolder
@@ -52,25 +52,25 @@ class _Ended:
     ship_tries: int = 0
 
     def mark_shipped(self) -> None:
-        """Note that its log and report are in the log store."""
+        """Record that its log and report are in the log store."""
         self.shipped = True
 
     def told(self) -> WorkerTask:
-        """Return how it stands, for the overlord."""
+        """Return its status, for the overlord."""
         return WorkerTask(self.id, self.end.state, None, self.end.error, self.end.duration_ms)
 
 
 class EndedTasks:
-    """The tasks that ended.
+    """The ended tasks.
 
     Args:
         processor: The worker's mailbox.
-        options: How long folders are kept, and how often logs are sent.
-        logs: Takes the logs; None: they go with their folder.
-        calls: Brings the deletion of folders to a lane: it takes as long as there are files.
+        options: How long folders are kept, and how many times an upload is tried.
+        logs: Uploads the logs; None: they are deleted with their folder.
+        calls: Runs the deletion of folders on a lane, because it may take long.
         remove: Deletes a folder; on the lane.
-        is_taken: Whether a task of an id is here again, so that its folder is not to be deleted.
-        waits: Where logs that cannot be kept and folders that cannot be deleted are recorded.
+        is_taken: Whether a new task has the same id, so that its folder must not be deleted.
+        waits: Records logs that cannot be uploaded and folders that cannot be deleted.
     """
 
     def __init__(
@@ -92,32 +92,32 @@ class EndedTasks:
         self._is_taken = is_taken
         self._waits = waits
         self._tasks: dict[str, _Ended] = {}
-        # The last one forgotten of each id. Its folder may be that of one before it, whose timer
+        # The last forgotten task of each id. Its folder may be that of an earlier one, whose timer
         # then has nothing to delete.
         self._leaving: dict[str, _Ended] = {}
-        # Those whose folder is being deleted, by id; None: one of before this worker began.
+        # Tasks whose folder is being deleted, by id; None: a task from before the worker's start.
         self._deleting: dict[str, _Ended | None] = {}
 
     def keep(self, task_id: str, folder: TaskFolder, end: TaskEnd) -> None:
-        """Keep a task that ended until it is forgotten."""
+        """Keep an ended task until it is forgotten."""
         ended = self._tasks[task_id] = _Ended(task_id, folder, end)
         if self._logs is not None:
-            # The process has its last words after the task's end.
+            # The process writes its last log lines after the task's end.
             self._processor.timers.schedule_after(
                 self._options.ship_delay_ms, lambda: self._ship(ended), "ship a log"
             )
 
     def told(self, task_id: str) -> WorkerTask | None:
-        """Return how a task ended, None if it is not kept."""
+        """Return the result of a task, None if it is not kept."""
         ended = self._tasks.get(task_id)
         return None if ended is None else ended.told()
 
     def all_told(self) -> list[WorkerTask]:
-        """Return how each ended."""
+        """Return the results of all tasks."""
         return [ended.told() for ended in self._tasks.values()]
 
     def forget(self, task_id: str) -> bool:
-        """Tell of a task no more, and delete its folder later; false if it is not kept."""
+        """Stop reporting a task, and delete its folder later; false if it is not kept."""
         ended = self._tasks.pop(task_id, None)
         if ended is not None:
             self._leaving[task_id] = ended
@@ -125,14 +125,14 @@ class EndedTasks:
         return ended is not None
 
     def is_deleting(self, task_id: str) -> bool:
-        """Whether the folder of an id is being deleted."""
+        """Return whether the folder of an id is being deleted."""
         return task_id in self._deleting
 
     def require_no_deletion(self, task_id: str) -> None:
-        """Return unless the folder of an id is being deleted: a new task's would go with it.
+        """Check that the folder of an id is not being deleted: a new task would lose its own.
 
         Raises:
-            Unavailable: It is.
+            Unavailable: It is being deleted.
         """
         if self.is_deleting(task_id):
             raise Unavailable(
@@ -140,21 +140,21 @@ class EndedTasks:
             )
 
     def clearing(self, task_id: str) -> None:
-        """Note that somebody deletes what a task of an id left, for another one of that id."""
+        """Record that the files of an earlier task are being deleted for a new one of that id."""
         self._deleting[task_id] = self._leaving.pop(task_id, None)
 
     def cleared(self, task_id: str, *, whole: bool) -> None:
-        """Note that they are done.
+        """Record the end of that deletion.
 
         Args:
             task_id: The id.
-            whole: Whether nothing is left. If not, it is tried again later: nobody else may come.
+            whole: Whether all files were deleted. If not, the deletion is tried again later.
         """
         ended = self._deleting.pop(task_id, None)
         if whole:
             self._waits.ended(_DELETE)
         if ended is not None and not whole:
-            # Another object than before, whose timer, if it still runs, has nothing to delete.
+            # A new object: the timer of the old one, if it still runs, has nothing to delete.
             again = self._leaving[task_id] = replace(ended)
             self._delete_later(again)
 
@@ -178,11 +178,11 @@ class EndedTasks:
             self._delete_later(ended)
             return
         if not tries_left:
-            self._waits.ended(_SHIP)  # It is given up; another task's log may be tried again.
+            self._waits.ended(_SHIP)  # It is given up; another task's log may still be tried.
         self.clearing(ended.id)
 
         def failed(error: PenstockError) -> None:
-            _log.warning("the folder of task %s is deleted later: %s", ended.id, error)
+            _log.warning("the folder of task %s will be deleted later: %s", ended.id, error)
             self._waits.failed(_DELETE, error, dependency=Dependency.DISK)
             self.cleared(ended.id, whole=False)
 
@@ -210,7 +210,7 @@ class EndedTasks:
 
         try:
             shipped = self._logs.ship(ended.id, ended.folder.path)
-        except PenstockError as error:  # The lanes are closed: the next worker ships it.
+        except PenstockError as error:  # The lanes are closed: the next worker uploads it.
             _log.warning("the log of task %s is not in the log store: %s", ended.id, error)
             return
         shipped.add_done_callback(note)

@@ -1,6 +1,6 @@
-"""What a worker has: the tasks that run, those that ended, and whether it takes more.
+"""The state of a worker: running tasks, ended tasks, and whether it accepts new ones.
 
-Belongs to the worker's mailbox thread. Owns what overlords are told; it begins and ends nothing.
+Belongs to the worker's mailbox thread. Owns the reports to overlords; starts and ends nothing.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 
 class Holdings:
-    """The holdings.
+    """The state of a worker.
 
     Attributes:
-        running: The tasks that run, by id.
-        enabled: Whether new tasks are taken.
+        running: The running tasks, by id.
+        enabled: Whether new tasks are accepted.
 
     Args:
-        options: Of how many slots, and what else is told of the worker.
-        ended: The tasks that ended.
+        options: The number of slots, and other reported properties.
+        ended: The ended tasks.
     """
 
     def __init__(self, options: WorkerOptions, ended: EndedTasks) -> None:
@@ -36,7 +36,7 @@ class Holdings:
         self._ended = ended
 
     def everything(self) -> WorkerReport:
-        """Return all that the worker has."""
+        """Return the full state of the worker."""
         tasks = [running.told() for running in self.running.values()]
         tasks += self._ended.all_told()
         options = self._options
@@ -45,20 +45,20 @@ class Holdings:
         )
 
     def task(self, task_id: str) -> WorkerTask | None:
-        """Return how a task stands; None: it is not there."""
+        """Return the state of a task; None if it does not exist."""
         running = self.running.get(task_id)
         return self._ended.told(task_id) if running is None else running.told()
 
     def require_room(self) -> None:
-        """Return if a new task can be taken.
+        """Check that a new task can be accepted.
 
         Raises:
             Conflict: No slot is free, or the worker is disabled.
         """
         if not self.enabled:
-            raise Conflict("the worker is disabled: enable it, or give the task to another")
+            raise Conflict("the worker is disabled: enable it, or assign the task to another")
         if len(self.running) >= self._options.capacity:
             raise Conflict(
-                f"the worker has {counted(self._options.capacity, 'slot')} and as many tasks: raise"
+                f"all of the worker's {counted(self._options.capacity, 'slot')} are in use: raise"
                 " its capacity, or wait for a task to end"
             )

@@ -1,11 +1,11 @@
-"""How much the folders of running tasks hold: walked on a lane, one round at a time.
+"""Sizes of the folders of running tasks: measured on a lane, one round at a time.
 
-Belongs to the worker's mailbox thread, which must not wait for a disk with very many files. What a
-folder's size means for its task is `running`'s business. Invariants:
+Belongs to the worker's mailbox thread, which must not wait for a disk with very many files.
+`running` handles the result. Invariants:
 
-- a round begins only when the one before it has ended;
-- a size is told only of a task that still runs: not of one that ended meanwhile, nor of another
-  one that came under its id.
+- a round begins only after the previous one has ended;
+- a size is reported only for a task that still runs: neither for one that ended meanwhile, nor for
+  another one with the same id.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Measuring:
 
     Args:
         fs: The file system.
-        calls: Brings the walks to a lane, and the sizes back.
+        calls: Runs the measurements on a lane, and returns the sizes as mail.
         is_running: Whether this very task still runs under the id.
     """
 
@@ -44,11 +44,11 @@ class Measuring:
         self._busy = False
 
     def begin(self, tasks: Mapping[str, RunningTask]) -> None:
-        """Measure the tasks' folders, unless the round before still runs."""
+        """Measure the tasks' folders, unless the previous round still runs."""
         if self._busy:
             return
         self._busy = True
-        # The lane gets paths alone: the tasks are the mailbox's.
+        # The lane gets only paths: the tasks belong to the mailbox.
         of_round = [(task_id, running, running.folder.path) for task_id, running in tasks.items()]
         self._calls.call(
             "measure",
@@ -65,19 +65,19 @@ class Measuring:
 
     def _failed(self, error: PenstockError) -> None:
         self._busy = False
-        _log.warning("the folders of the tasks cannot be measured: %s", error)
+        _log.warning("cannot measure the folders of the tasks: %s", error)
 
     def _size(self, path: str) -> int | None:
-        """Return how many bytes a folder holds, None if it cannot be seen. On the lane."""
+        """Return the size of a folder in bytes, None if it cannot be read. On the lane."""
         try:
             return sum(_sizes(self._fs, path))
         except PenstockError as error:
-            _log.warning("the task folder %s cannot be measured: %s", path, error)
+            _log.warning("cannot measure the task folder %s: %s", path, error)
             return None
 
 
 def _sizes(fs: FileSystem, path: str) -> Iterator[int]:
-    # Files come and go: one that is gone holds nothing, and says nothing of the others.
+    # Files may be deleted meanwhile: a missing one has size 0, and does not end the round.
     with suppress(NotFound):
         found = fs.stat(path)
         if not found.is_folder:

@@ -1,4 +1,4 @@
-"""How a worker behaves: its limits and its times."""
+"""Options of a worker: limits and times."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from penstock.indexing.ports import DEFAULT_WORKER_CATEGORY
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """How a worker behaves.
+    """Options of a worker.
 
     Attributes:
-        capacity: Peons at a time.
-        watch_interval_ms: How often it looks at its peons; the end of one is told it besides.
-        deaths_max: A task whose peon died so often within `deaths_window_ms` has failed. Another
-            task reads again what it has not published, which is better than trying for ever.
-        deaths_window_ms: Deaths that are longer ago are forgotten.
-        restart: How long to wait before a peon is started again.
+        capacity: Maximum number of peons at a time.
+        watch_interval_ms: Time between two checks of its peons; the end of a peon is also reported.
+        deaths_max: A task whose peon died this many times within `deaths_window_ms` has failed.
+            Another task then reads its unpublished messages, instead of endless restarts.
+        deaths_window_ms: Earlier deaths are ignored.
+        restart: Delays before a peon is restarted.
         forget_delay_ms: How long the folder of a forgotten task is kept.
-        category: Which tasks are to be sent here.
-        version: Told to the overlord, which may ask for one at least.
-        shutdown_grace_ms: A peon that was asked to end and has not is killed after so long.
-        task_bytes_max: A task whose folder holds more has failed; None: any size.
-        size_interval_ms: How often the folders are measured.
-        waiters_max: Long polls at a time.
-        ship_delay_ms: How long after a task's end its log is sent to the log store.
-        ship_tries_max: So often a log is sent to the log store before its folder goes without it.
+        category: Category for the selection of workers.
+        version: Reported to the overlord, which may require a minimum.
+        shutdown_grace_ms: Time after which a peon that was asked to end is killed.
+        task_bytes_max: A task whose folder is larger has failed; None means unlimited.
+        size_interval_ms: Time between two measurements of the folders.
+        waiters_max: Maximum number of long polls at a time.
+        ship_delay_ms: Time between a task's end and the upload of its log to the log store.
+        ship_tries_max: Maximum number of uploads of a log before its folder is deleted without it.
     """
 
     capacity: int = 4

@@ -2,13 +2,14 @@
 
 It owns the order of start and end:
 
-1. take the folder's lock: a peon before this one may be on its way out;
-2. read ``task.json``, make the task, start its control API, say where it answers;
-3. begin an attempt: from here on a task that cannot go on from its folder is lost if this dies;
+1. acquire the folder's lock: an earlier peon may still be exiting;
+2. read ``task.json``, create the task, start its control API, store its address;
+3. start an attempt: from here on a task that cannot continue from its folder is lost if the peon
+   dies;
 4. run;
-5. write the report, then the status. A task that was stopped and can go on leaves neither.
+5. write the report, then the status. A task that was stopped and can continue writes neither.
 
-What a task runs on (engine, HTTP, clients) is given by services.
+The services supply everything that a task runs on (engine, HTTP, clients).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 _LOCK_TRY_S: Final = 0.1
 _LOCK_WAIT_S: Final = 60.0
-# A full disk may be freed; the end of a task that cannot go on must not be lost meanwhile.
+# A full disk may be freed; the result of a task that cannot continue must not be lost meanwhile.
 _WRITE_TRY_S: Final = 1.0
 _WRITE_WAIT_S: Final = 120.0
 
@@ -50,8 +51,8 @@ class Peon:
         fs: The file system.
         clock: Time.
         kinds: The kinds of task that it can run.
-        serve: Starts the control API of the task and says where it answers.
-        located: Told where it answers, once that is in the folder; it must not wait.
+        serve: Starts the control API of the task and returns its address.
+        located: Called with the address, once that is stored in the folder; it must not block.
     """
 
     def __init__(
@@ -71,20 +72,19 @@ class Peon:
         self._located = located
         self._folder = TaskFolder(path, fs)
         self._attempts = Attempts(self._folder, fs)
-        # Only waited on: the clock ends the wait.
+        # Used only for waits that the clock ends.
         self._pause = threading.Condition()
 
     def run(self) -> TaskResult:
         """Run the task until it ends or is stopped.
 
         Returns:
-            How the task ended, which is in the attempt's ``status.json`` then; RUNNING if it was
-            stopped and goes on when a peon is started again.
+            The result of the task, which is then in the attempt's ``status.json``; RUNNING if it
+            was stopped and continues when a peon is restarted.
 
         Raises:
-            InvalidRequest: There is no task in the folder.
-            Unavailable: Another process works in the folder and does not let go of it, or the disk
-                is full.
+            InvalidRequest: The folder contains no task.
+            Unavailable: Another process keeps the lock of the folder, or the disk is full.
         """
         lock = self._lock()
         try:
@@ -96,7 +96,7 @@ class Peon:
         started_s = self._clock.monotonic_s()
         value = self._folder.read_json("task.json")
         if value is None:
-            raise InvalidRequest(f"{self._path} holds no task.json: give the folder of a task")
+            raise InvalidRequest(f"{self._path} has no task.json: specify the folder of a task")
         task: PeonTask | None = None
         restorable = True
         try:
@@ -104,7 +104,7 @@ class Peon:
             kind = self._kinds.find(spec.type)
             task, restorable = self._make(kind, spec), kind.restorable
         except Unavailable:
-            raise  # A full disk: the worker starts the peon again.
+            raise  # A full disk: the worker restarts the peon.
         except PenstockError as error:
             result = TaskResult(TaskState.FAILED, f"it cannot be run from its folder: {error}")
             number = self._attempts.begin(restorable=True)
@@ -131,7 +131,7 @@ class Peon:
             return task.run()
         except Unavailable as error:
             if restorable:
-                raise  # The next peon goes on.
+                raise  # The next peon continues.
             return TaskResult(TaskState.FAILED, str(error))
         except PenstockError as error:
             return TaskResult(TaskState.FAILED, str(error))
@@ -141,8 +141,8 @@ class Peon:
             report = task.report().to_json(spec.id, spec.context)
             self._attempts.write_report(number, report)
         except PenstockError as error:
-            # How the task ended matters more.
-            _log.warning("the report of task %s is not kept: %s", spec.id, error)
+            # The result of the task is more important.
+            _log.warning("cannot store the report of task %s: %s", spec.id, error)
 
     def _write_end(self, number: int, end: TaskEnd) -> None:
         until_s = self._clock.monotonic_s() + _WRITE_WAIT_S
@@ -152,7 +152,7 @@ class Peon:
             except Unavailable as error:
                 if self._clock.monotonic_s() >= until_s:
                     raise
-                _log.warning("the task ended %s, which cannot be written: %s", end.state, error)
+                _log.warning("the task ended %s, but cannot store that: %s", end.state, error)
             else:
                 return
             self._wait(_WRITE_TRY_S)

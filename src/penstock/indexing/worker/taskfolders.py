@@ -1,8 +1,8 @@
-"""The folders of a worker's tasks on its disks, and its own small state beside them.
+"""The folders of a worker's tasks on its disks, and its own small state next to them.
 
-Owns which folder a task gets, how one is made and removed, and what a folder tells when the worker
-starts. Invariants: a folder is a task's from the moment its ``task.json`` is durable until that is
-durably gone; that the worker takes no new tasks survives its restart.
+Owns the choice of a folder, its creation and deletion, and the state that it has when the worker
+starts. Invariants: a folder belongs to a task from the moment its ``task.json`` is durable until
+its deletion is durable; a disabled worker is still disabled after a restart.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def worker_identity(base: str, fs: FileSystem, new_id: Callable[[], str]) -> str
     Args:
         base: The worker's first folder for tasks.
         fs: The file system.
-        new_id: Returns an id that was never used before, for a folder without one.
+        new_id: Returns an unused id, for a folder without one.
 
     Raises:
         Unavailable: The disk is full.
@@ -45,7 +45,7 @@ def worker_identity(base: str, fs: FileSystem, new_id: Callable[[], str]) -> str
     found = _identity_in(path, fs)
     if found is None:
         fs.write_atomically(path, orjson.dumps({"id": new_id()}))
-        # Of two that start at once the one that does not get the folder ends.
+        # If two start at once, the one that does not get the lock on the folder ends.
         found = _identity_in(path, fs)
     if found is None:
         raise CorruptData(path, 0, "the id that was just written cannot be read")
@@ -62,7 +62,7 @@ def _identity_in(path: str, fs: FileSystem) -> str | None:
 
 
 class TaskFolders:
-    """The folders.
+    """The folders of tasks.
 
     Args:
         bases: Hold a folder for each task; the first has the worker's own state.
@@ -72,13 +72,13 @@ class TaskFolders:
     def __init__(self, bases: Sequence[str], fs: FileSystem) -> None:
         self._bases = tuple(bases)
         self._fs = fs
-        # Folders that could not be looked into yet, by path: the ids of their tasks.
+        # Folders that could not be read yet, by path: the ids of their tasks.
         self._unread: dict[str, str] = {}
 
     def found(self) -> Iterator[tuple[str, TaskFolder, TaskEnd | None]]:
-        """Yield each task that has a folder, and how it ended, None if it goes on.
+        """Yield each task that has a folder, and its result, None if it continues.
 
-        What is damaged is a task that failed, and says so. Folders that cannot be looked into now
+        A damaged folder is a failed task with an error message. Folders that cannot be read now
         are left for `found_later`.
         """
         seen: set[str] = set()
@@ -87,7 +87,7 @@ class TaskFolders:
             for task_id in self._fs.listdir(base):
                 path = f"{base}/{task_id}"
                 if task_id in seen:
-                    _log.warning("%s is left alone: task %s is in another folder", path, task_id)
+                    _log.warning("ignoring %s: task %s is in another folder", path, task_id)
                     continue
                 one = self._look_into(path, task_id)
                 if one is not None:
@@ -97,10 +97,10 @@ class TaskFolders:
     def found_later(
         self, is_free: Callable[[str], bool]
     ) -> Iterator[tuple[str, TaskFolder, TaskEnd | None]]:
-        """Yield as `found` the tasks whose folders could not be looked into before and can be now.
+        """Yield as `found` the tasks whose folders could not be read before but can be now.
 
         Args:
-            is_free: Tells of a task's id whether nobody else has the folder by now.
+            is_free: Returns whether no task with this id exists now.
         """
         for path, task_id in list(self._unread.items()):
             if not is_free(task_id):
@@ -110,13 +110,13 @@ class TaskFolders:
                 yield task_id, *one
 
     def make(self, task: TaskSpec, used: Iterable[TaskFolder]) -> TaskFolder:
-        """Make the folder of a new task, which is written down in it, where the fewest run.
+        """Create the folder of a new task, on the disk with the fewest tasks, and store the task.
 
-        Of an earlier task of that id there is nothing left, but a log: see `clear`.
+        Except for a log, no files of an earlier task of that id may exist: see `clear`.
 
         Raises:
-            InvalidRequest: Its id cannot name a folder.
-            Unavailable: The disk is full; there is no folder.
+            InvalidRequest: Its id is not a valid name for a folder.
+            Unavailable: The disk is full; no folder was created.
         """
         logs = self._with_folder(task.id)
         bases = [folder.path.rpartition("/")[0] for folder in used]
@@ -126,31 +126,31 @@ class TaskFolders:
             folder = TaskFolder(path, self._fs)
             folder.write_json("task.json", dict(task.to_json()))
         except BaseException:
-            # Nobody would ever ask to have an empty folder forgotten.
+            # Otherwise the empty folder would never be forgotten.
             self._unread[path] = task.id
-            with suppress(PenstockError):  # it is looked into later
+            with suppress(PenstockError):  # it is checked later
                 self.remove(TaskFolder(path, self._fs))
             raise
         self._unread.pop(path, None)
         return folder
 
     def is_clear(self, task_id: str) -> bool:
-        """Whether nothing is left of an earlier task of an id, but for one log.
+        """Return whether no files of an earlier task of an id exist, except one log.
 
         Raises:
-            InvalidRequest: The id cannot name a folder.
+            InvalidRequest: The id is not a valid name for a folder.
         """
         left = [self._fs.listdir(f"{base}/{task_id}") for base in self._with_folder(task_id)]
         return left in ([], [["log"]])
 
     def clear(self, task_id: str) -> None:
-        """Delete what is left of an earlier task of an id: as much as there are files.
+        """Delete the files of an earlier task of an id, which may be many.
 
-        Its log stays, which may be nowhere else yet: the new task's goes on behind it.
+        Its log is kept, because it may not be stored elsewhere yet: the new task appends to it.
 
         Raises:
-            InvalidRequest: The id cannot name a folder.
-            PenstockError: It could not be deleted, or not whole.
+            InvalidRequest: The id is not a valid name for a folder.
+            PenstockError: The files could not be deleted, or not all of them.
         """
         has_log = False
         for base in self._with_folder(task_id):
@@ -159,13 +159,13 @@ class TaskFolders:
             has_log = has_log or self._fs.exists(path)
 
     def remove(self, folder: TaskFolder, *, but: tuple[str, ...] = ()) -> None:
-        """Delete the folder of a task, but for some files in it.
+        """Delete the folder of a task, except some files in it.
 
         Raises:
-            PenstockError: It could not be deleted, or not whole.
+            PenstockError: It could not be deleted, or not completely.
         """
-        # What the task is goes first, durably: a folder that was cut without its end would be run
-        # again by the next worker.
+        # The spec is deleted first, durably: the next worker would run a folder that has a spec but
+        # no result.
         task = f"{folder.path}/task.json"
         if self._fs.exists(task):
             self._fs.unlink(task)
@@ -173,7 +173,7 @@ class TaskFolders:
         folder.remove(but=but)
 
     def read_enabled(self) -> bool:
-        """Return whether the worker takes new tasks, as it was written down."""
+        """Return whether the worker accepts new tasks, as stored."""
         path = self._state_path()
         try:
             if self._fs.exists(path):
@@ -184,7 +184,7 @@ class TaskFolders:
         return True
 
     def write_enabled(self, *, enabled: bool) -> None:
-        """Write down whether the worker takes new tasks.
+        """Store whether the worker accepts new tasks.
 
         Raises:
             Unavailable: The disk is full.
@@ -192,9 +192,9 @@ class TaskFolders:
         self._fs.write_atomically(self._state_path(), orjson.dumps({"enabled": enabled}))
 
     def _with_folder(self, task_id: str) -> list[str]:
-        """Return the bases that have a folder of a task."""
+        """Return the base folders that have a folder of a task."""
         if not task_id or "/" in task_id or task_id.startswith("."):
-            raise InvalidRequest(f"{task_id!r} cannot name a folder, so it is no id of a task")
+            raise InvalidRequest(f"invalid task id {task_id!r}: it is not a valid folder name")
         check_not_taken(task_id, TASK)
         return [base for base in self._bases if self._fs.exists(f"{base}/{task_id}")]
 
@@ -208,7 +208,7 @@ class TaskFolders:
             folder = None
         except PenstockError as error:
             if path not in self._unread:
-                _log.warning("%s is left alone until it can be read: %s", path, error)
+                _log.warning("%s is ignored until it can be read: %s", path, error)
                 self._unread[path] = task_id
             return None
         self._unread.pop(path, None)
@@ -216,7 +216,7 @@ class TaskFolders:
             return None
         try:
             if folder.read_json("task.json") is None:
-                # Cut before it was taken, or while it was deleted.
+                # Interrupted before the task was accepted, or during its deletion.
                 folder.remove()
                 return None
             return folder, self._end_of(folder)

@@ -1,20 +1,19 @@
-"""The worker: takes tasks, runs each in a peon, and keeps what ended until the overlord knows.
+"""The worker: accepts tasks, runs each in a peon, and keeps ended tasks until the overlord knows.
 
-All state belongs to its mailbox, and can be found again from the tasks' folders alone. What it has
-is `holdings`', how a task's peon is kept running is `running`'s, how much its folder holds is
-`measuring`'s, what becomes of a task that ended is `ended`'s, and where folders are is
-`taskfolders`'. Invariants:
+All state belongs to its mailbox, and can be rebuilt from the tasks' folders alone. `holdings` has
+the set of tasks, `running` keeps the peon of a task running, `measuring` measures its folder,
+`ended` handles ended tasks, and `taskfolders` has the folders. Invariants:
 
-- a task is written down before the overlord hears that it was taken;
-- a peon that dies is started again in the same folder, where its task goes on if it can;
-- a task that ended is reported until the overlord says to forget it, and its folder is deleted a
-  while after that, when no query reads its files any more and its log is in the log store;
-- that the worker takes no new tasks survives its restart.
+- a task is stored before the overlord learns that it was accepted;
+- a peon that dies is restarted in the same folder, where its task continues if it can;
+- an ended task is reported until the overlord asks to forget it. Its folder is deleted some time
+  later, when queries no longer read its files and its log is in the log store;
+- a disabled worker is still disabled after a restart.
 
-| task | how it got there | what may follow |
+| task | previous event | next state |
 |---|---|---|
 | running | assigned, or found at the start of the worker | ended |
-| ended | its peon wrote how; it was asked to end; it died too often | forgotten |
+| ended | its peon wrote the result; it was stopped; it died too often | forgotten |
 """
 
 from __future__ import annotations
@@ -62,17 +61,19 @@ _ANSWER_TIMEOUT_S: Final = 30.0
 
 
 class Worker:
-    """A worker. All but `start`, `stop`, `changes` and `look` wait for its mailbox; any thread.
+    """A worker. All methods but `start`, `stop`, `changes` and `look` wait for its mailbox.
+
+    Any thread may call them.
 
     Args:
         base_folders: Hold a folder for each task; a new one goes where the fewest run.
         fs: The file system.
         launcher: Starts peons.
         processor: Its mailbox, on a thread that runs it.
-        clock: Tells how long peons live.
-        lanes: Where the folders of tasks are measured and deleted.
-        options: How it behaves.
-        logs: Takes the logs of tasks that ended; None: they go with their folder.
+        clock: Measures how long peons run.
+        lanes: Threads on which the folders of tasks are measured and deleted.
+        options: Its options.
+        logs: Store for the logs of ended tasks; None: logs are deleted with their folder.
     """
 
     def __init__(
@@ -112,15 +113,15 @@ class Worker:
     # Any thread
 
     def start(self) -> Future[None]:
-        """Go on with the tasks whose folders are there."""
+        """Continue the tasks of the existing folders."""
         return self._processor.main_executor.submit_change(self._start, "start")
 
     def stop(self) -> Future[None]:
-        """Ask all peons to stop; their tasks go on when the worker is started again."""
+        """Ask all peons to stop; their tasks continue when the worker is restarted."""
         return self._processor.main_executor.submit_change(self._stop, "stop")
 
     def report(self) -> WorkerReport:
-        """Return everything the worker has.
+        """Return the full state of the worker.
 
         Raises:
             Unavailable: It is starting.
@@ -128,7 +129,7 @@ class Worker:
         return self._answer(self._has.everything, "report", is_question=True)
 
     def changes(self, after: HistoryPlace, wait_ms: int) -> Future[WorkerChanges]:
-        """Answer with what changed after a place, when something did or the time is over.
+        """Return the changes after a position: at once if there are any, or after `wait_ms`.
 
         The future raises Unavailable while the worker is starting.
         """
@@ -138,7 +139,7 @@ class Worker:
             try:
                 self._require_started()
             except Unavailable as error:
-                if answer.set_running_or_notify_cancel():  # whoever asked may have gone
+                if answer.set_running_or_notify_cancel():  # the caller may have disconnected
                     answer.set_exception(error)
                 return
             self._long_poll.ask(answer, after, wait_ms)
@@ -147,7 +148,7 @@ class Worker:
         return answer
 
     def assign(self, task: TaskSpec) -> None:
-        """Take a task; it is written down when this returns. One that is here already is fine.
+        """Accept a task; it is stored when this returns. An existing one is ignored.
 
         Raises:
             Conflict: No slot is free, or the worker is disabled.
@@ -156,21 +157,21 @@ class Worker:
         """
 
         def too_late(taken: bool) -> None:
-            if not taken:  # Nobody clears it now.
+            if not taken:  # Nothing is clearing the folder now.
                 self._tell_cleared(task.id, whole=False)
 
         while not self._answer(lambda: self._assign(task), "assign", too_late):
             self._clear(task.id)
 
     def shutdown(self, task_id: str) -> None:
-        """Have a task end without ceremony, or forget one that ended; an unknown one is fine.
+        """End a task at once, or forget one that ended; an unknown one is ignored.
 
-        A peon is asked first and killed after a while; the task is RUNNING until it is gone.
+        The peon is asked first and killed after a while; the task is RUNNING until it has exited.
         """
         self._answer(lambda: self._shutdown(task_id), "shutdown")
 
     def set_enabled(self, enabled: bool) -> None:
-        """Have the worker take new tasks or not; it is written down when this returns.
+        """Enable or disable the worker; the setting is stored when this returns.
 
         Raises:
             Unavailable: The disk is full; nothing changed.
@@ -186,16 +187,16 @@ class Worker:
         return merged([self._waits.all(), *(one.waits for one in self.report().tasks)])
 
     def look(self, task_id: str) -> None:
-        """Look at a task's peon now: it has said something, or has ended. Does not wait."""
+        """Check a task's peon now: it has reported something, or has ended. Does not wait."""
         try:
             self._processor.main_executor.execute(
                 lambda: self._look(task_id, told=True), "look at %s", task_id
             )
         except Closed:
-            _log.debug("the worker has stopped and looks at nothing")
+            _log.debug("the worker has stopped and does not check the peon")
 
     def _clear(self, task_id: str) -> None:
-        """Delete what an earlier task left: not on the mailbox, it takes as long as it is much."""
+        """Delete the files of an earlier task: on a lane, because it may take long."""
         whole = False
         try:
             self._folders.clear(task_id)
@@ -219,14 +220,14 @@ class Worker:
         *,
         is_question: bool = False,
     ) -> T:
-        """Have the mailbox do a command, and return its answer.
+        """Run a command on the mailbox, and return its answer.
 
         Args:
-            command: What to do.
+            command: The command.
             description: For logs.
-            too_late: Told the answer if nobody waits for it any more; any thread.
-            is_question: Whether the command changes nothing, so that no error of it can leave
-                anything half changed.
+            too_late: Called with the answer if the caller no longer waits for it; any thread.
+            is_question: Whether the command changes nothing, so that an error cannot leave a
+                partial change.
         """
 
         def run() -> T:
@@ -241,12 +242,12 @@ class Worker:
         try:
             return future.result(_ANSWER_TIMEOUT_S)
         except TimeoutError as error:  # narrow: any other is the answer of the command
-            # Whoever asked goes elsewhere: a task that began here later would run twice.
+            # The caller tries another worker: a task that started here later would run twice.
             if not future.cancel() and too_late is not None:
                 future.add_done_callback(partial(_tell, too_late))
             raise Unavailable("the worker is busy and did not answer in time: try again") from error
         except CancelledError as error:
-            raise Unavailable("the worker ended before it came to it: ask it again") from error
+            raise Unavailable("the worker ended before it answered: try again") from error
 
     # The mailbox thread
 
@@ -270,14 +271,14 @@ class Worker:
             self._ended.keep(task_id, folder, end)
 
     def _stop(self) -> None:
-        # Peons that end from now on were told to: the next worker starts them again.
+        # Peons that end from now on were asked to: the next worker restarts them.
         self._stopping = True
         self._long_poll.close()
         for running in self._has.running.values():
             running.terminate()
 
     def _assign(self, task: TaskSpec) -> bool:
-        """Take a task; false, if what an earlier one left has to go first: `cleared` tells then."""
+        """Accept a task; false if files of an earlier one must be deleted first: see `_clear`."""
         if self._has.task(task.id) is not None:
             return True
         self._has.require_room()
@@ -333,9 +334,9 @@ class Worker:
 
     def _require_started(self) -> None:
         if not self._started:
-            raise Unavailable("the worker is starting and has not looked at its tasks yet")
+            raise Unavailable("the worker is starting and has not read its tasks yet: try again")
         if self._stopping:
-            raise Unavailable("the worker is stopping: ask again when it is back")
+            raise Unavailable("the worker is stopping: try again after its restart")
 
 
 def _tell(too_late: Callable[[T], None], answer: Future[T]) -> None:

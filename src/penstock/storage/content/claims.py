@@ -1,9 +1,9 @@
-"""What points at content.
+"""References to content.
 
-Owns the two values that name bytes in the content repository. Does not own the bytes
+Owns the two values that identify bytes in the content repository. Does not own the bytes
 (`repository`).
 
-Invariant: immutable; two claims are the same bytes if they are equal.
+Invariant: immutable; equal claims have the same bytes.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ class ResourceClaim(
 ):
     """One file of content, shared by many claims.
 
-    Ordered by id, then container, then section, as NiFi orders them.
+    Ordered by id, then container, then section, as in NiFi.
 
     Attributes:
         id: Name of the file in its section.
         container: Name of the store that holds it.
         section: Name of the folder in it.
-        loss_tolerant: Nobody waits for it to be durable.
+        loss_tolerant: Whether it need not be durable.
     """
 
     id: str
@@ -42,9 +42,9 @@ class ContentClaim(
 
     Attributes:
         resource: The file.
-        offset: Where they begin in it, in bytes.
-        length: How many they are.
-        checksum: CRC-32C of them, or `UNKNOWN_CHECKSUM`.
+        offset: Their position in it, in bytes.
+        length: Their number.
+        checksum: Their CRC-32C, or `UNKNOWN_CHECKSUM`.
     """
 
     resource: ResourceClaim

@@ -1,4 +1,4 @@
-"""What a content repository is told, and what it tells of itself."""
+"""Options and statistics of a content repository."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from penstock.core.errors import InvalidRequest
 
 @dataclass(frozen=True, slots=True)
 class ContentOptions:
-    """How content is laid out.
+    """Layout of content.
 
     Args:
         resource_bytes: A file takes further content until it is this large.
-        sections: Folders that the files are spread over.
-        open_files: Files kept open for reading, and as many for writing, while nobody uses them.
-        buffer_bytes: Small writes to one claim are gathered up to this.
-        min_free_bytes: Free disk space below which content is refused, and commits that make
-            FlowFiles.
+        sections: Number of folders that the files are distributed over.
+        open_files: Number of unused files kept open for reading, and as many for writing.
+        buffer_bytes: Small writes to one claim are buffered up to this.
+        min_free_bytes: Free disk space below which content, and commits that create FlowFiles, are
+            refused.
     """
 
     resource_bytes: int = 1024 * 1024
@@ -41,14 +41,14 @@ class ContentStatistics:
     """An immutable snapshot of a content repository, since it was opened.
 
     Attributes:
-        resources: Files that somebody refers to.
-        references: How many references there are to them.
-        claims_written: Claims that were finished.
-        bytes_written: Bytes of them.
-        bytes_wasted: Bytes of aborted claims that could not be cut off again.
-        files_created: Files begun.
-        files_deleted: Files deleted with their last reference.
-        orphans_deleted: Files that nobody referred to at start.
+        resources: Number of files with references.
+        references: Number of references to them.
+        claims_written: Number of finished claims.
+        bytes_written: Their bytes.
+        bytes_wasted: Bytes of aborted claims that could not be cut off.
+        files_created: Number of created files.
+        files_deleted: Number of files deleted with their last reference.
+        orphans_deleted: Number of files without references at start.
     """
 
     resources: int

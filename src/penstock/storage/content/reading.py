@@ -1,12 +1,12 @@
-"""Reading content: files shared by readers, a bounded seekable reader, a whole claim at once.
+"""Reading content: shared open files, a bounded seekable reader, and reads of a whole claim.
 
-Owns: the files open for reading, and what a read may see. Does not own: which files there are.
+Owns: the files open for reading, and the limits of a read. Does not own: the set of files.
 
 Invariants:
 
-- A reader sees the bytes of its part of the claim and nothing else, however the file grows.
-- Of the files that nobody reads, so many stay open as the limit says.
-- A whole claim that was read from its beginning to its end had the checksum of what was written.
+- A reader sees only the bytes of its part of the claim, however the file grows.
+- The number of open files without a reader is limited.
+- The checksum of a claim that is read from start to end is verified.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ class ReadFiles:
         self._folder = folder
         self._idle_max = idle_max
         self._mutex = threading.Lock()
-        # The one used last comes last.
+        # Ordered by last use, the most recent at the end.
         self._files: OrderedDict[ResourceClaim, _Shared] = OrderedDict()
 
     def borrow(self, resource: ResourceClaim) -> ReadFile:
-        """Return an open file; give it back.
+        """Return an open file; the caller must give it back.
 
         Raises:
-            NotFound: It is gone.
+            NotFound: It does not exist.
             Unavailable: It cannot be opened.
         """
         with self._mutex:
@@ -70,7 +70,7 @@ class ReadFiles:
             return shared.file
 
     def give_back(self, resource: ResourceClaim, file: ReadFile) -> None:
-        """Let others have it closed."""
+        """Give a file back, so that it may be closed."""
         with self._mutex:
             shared = self._files.get(resource)
             if shared is None or shared.file is not file:
@@ -80,14 +80,14 @@ class ReadFiles:
             self._close_idle()
 
     def forget(self, resource: ResourceClaim) -> None:
-        """Let go of a file that is deleted; who reads it reads on."""
+        """Drop a file that is deleted; its current readers can continue."""
         with self._mutex:
             shared = self._files.pop(resource, None)
             if shared is not None and not shared.readers:
                 shared.file.close()
 
     def close(self) -> None:
-        """Close what nobody reads."""
+        """Close the files without readers."""
         with self._mutex:
             for resource in [one for one, shared in self._files.items() if not shared.readers]:
                 self._files.pop(resource).file.close()
@@ -98,7 +98,7 @@ class ReadFiles:
             return self._fs.open_read(path)
         except NotFound as error:
             raise NotFound(
-                f"{path}: the content is gone: restore the file, or route the FlowFile to where "
+                f"{path}: the content is missing: restore the file, or route the FlowFile to where "
                 "missing content is handled"
             ) from error
 
@@ -112,7 +112,7 @@ class ReadFiles:
 
 
 def check_part(claim: ContentClaim, offset: int, length: int | None) -> int:
-    """Return the length of a part of a claim; None as length: to its end.
+    """Return the length of a part of a claim; the length None means up to its end.
 
     Raises:
         InvalidRequest: It is not in the claim.
@@ -121,13 +121,13 @@ def check_part(claim: ContentClaim, offset: int, length: int | None) -> int:
     if offset < 0 or wanted < 0 or offset + wanted > claim.length:
         raise InvalidRequest(
             f"content {claim.resource.id}: {wanted} bytes from {offset} are not in a claim of "
-            f"{claim.length} bytes: ask for a part of it"
+            f"{claim.length} bytes: request a part of it"
         )
     return wanted
 
 
 def checksum_of(file: ReadFile, claim: ContentClaim) -> tuple[int, int]:
-    """Return the checksum of what is there of a claim, and how many bytes that is."""
+    """Return the checksum of the existing bytes of a claim, and their number."""
     crc = found = 0
     for _, data in chunks_of(file, claim.offset, claim.length):
         crc = google_crc32c.extend(crc, data)
@@ -136,7 +136,7 @@ def checksum_of(file: ReadFile, claim: ContentClaim) -> tuple[int, int]:
 
 
 def is_whole(file: ReadFile, claim: ContentClaim) -> bool:
-    """Say whether the bytes of a claim are all there, and right."""
+    """Return whether the bytes of a claim are complete and match its checksum."""
     if claim.checksum == UNKNOWN_CHECKSUM:
         return file.size() >= claim.offset + claim.length
     return checksum_of(file, claim) == (claim.checksum, claim.length)
@@ -146,14 +146,14 @@ class ContentReader(io.RawIOBase):
     """Reads part of a claim; seekable. For one thread at a time.
 
     Args:
-        files: Where the file comes from.
-        folder: Of the repository, for messages.
-        claim: What to read.
-        offset: Where the part begins in the claim, in bytes.
-        length: How long it is.
+        files: The open files.
+        folder: The folder of the repository, for messages.
+        claim: The claim to read.
+        offset: Start of the part in the claim, in bytes.
+        length: Length of the part, in bytes.
 
     Raises:
-        NotFound: The file is gone.
+        NotFound: The file does not exist.
     """
 
     def __init__(
@@ -166,38 +166,38 @@ class ContentReader(io.RawIOBase):
         self._start = claim.offset + offset
         self._length = length
         self._position = 0
-        # Of a whole claim, what was read so far from its beginning without a jump.
+        # For a whole claim: the bytes read so far from its start without a seek.
         whole = claim.checksum != UNKNOWN_CHECKSUM and length == claim.length
         self._checked = 0 if whole else -1
         self._crc = 0
         self._file = files.borrow(claim.resource)
 
     def readable(self) -> bool:
-        """Say that it can be read."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """Say that it can be moved."""
+        """Return True."""
         return True
 
     def tell(self) -> int:
-        """Return where the next read begins, in bytes from the start of the part."""
+        """Return the position of the next read, in bytes from the start of the part."""
         return self._position
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Move to a place; return it. Behind the end nothing is read.
+        """Move to a position; return it. Reads after the end return nothing.
 
         Raises:
-            InvalidRequest: It is before the beginning.
+            InvalidRequest: It is before the start.
         """
         start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._length}[whence]
         if start + offset < 0:
-            raise InvalidRequest(f"{self._name()}: cannot seek to {start + offset}: begin at 0")
+            raise InvalidRequest(f"{self._name()}: cannot seek to {start + offset}: start at 0")
         self._position = start + offset
         return self._position
 
     def readinto(self, buffer: WriteableBuffer) -> int:
-        """Read up to the size of a buffer; 0 at the end.
+        """Read up to the size of a buffer; return 0 at the end.
 
         Raises:
             CorruptData: The file ends before the claim, or the whole has another checksum.
@@ -209,7 +209,7 @@ class ContentReader(io.RawIOBase):
         return len(data)
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Return up to `size` bytes, all that is left if it is negative. Raises as `readinto`."""
+        """Return up to `size` bytes, or the rest if it is negative. Raises as `readinto`."""
         left = max(0, self._length - self._position)
         wanted = left if size is None or size < 0 else min(size, left)
         data = self._take(wanted)
@@ -223,11 +223,11 @@ class ContentReader(io.RawIOBase):
         return b"".join(parts)
 
     def readall(self) -> bytes:
-        """Return what is left. Raises as `readinto`."""
+        """Return the rest. Raises as `readinto`."""
         return self.read(-1)
 
     def close(self) -> None:
-        """Let go of the file. Twice is fine."""
+        """Close the reader. Closing twice is allowed."""
         try:
             if not self.closed:
                 self._files.give_back(self._claim.resource, self._file)
@@ -236,7 +236,7 @@ class ContentReader(io.RawIOBase):
 
     def _take(self, wanted: int) -> bytes:
         if self.closed:
-            raise ValueError(f"{self._name()}: the reader is closed")  # as all of Python's streams
+            raise ValueError(f"{self._name()}: the reader is closed")  # like Python's own streams
         wanted = min(wanted, self._length - self._position)
         if wanted <= 0:
             return b""
@@ -270,14 +270,14 @@ class ContentReader(io.RawIOBase):
 def read_claim(
     files: ReadFiles, folder: str, claim: ContentClaim, offset: int, length: int
 ) -> bytes:
-    """Return part of a claim at once. Raises as `ContentReader`."""
+    """Return part of a claim. Raises as `ContentReader`."""
     file = files.borrow(claim.resource)
     try:
         data = file.pread(length, claim.offset + offset)
     finally:
         files.give_back(claim.resource, file)
     if len(data) < length:
-        # A read may stop short (over 2 GiB, a signal), so it is not damage yet.
+        # A read may be short (over 2 GiB, a signal), so this is not damage yet.
         with ContentReader(files, folder, claim, offset, length) as reader:
             return reader.read()
     whole = length == claim.length and claim.checksum != UNKNOWN_CHECKSUM
@@ -288,10 +288,10 @@ def read_claim(
 
 
 def check_claim(files: ReadFiles, claim: ContentClaim) -> bool:
-    """Say whether a claim can be read whole.
+    """Return whether a claim can be read completely.
 
     Raises:
-        Unavailable: That cannot be found out now.
+        Unavailable: It cannot be read now.
     """
     try:
         file = files.borrow(claim.resource)

@@ -1,13 +1,13 @@
 """The files that content is written to: appending claims, cutting off, making durable.
 
-Owns: one file's writing end with what of it is durable, and the names of files. Does not own: which
-files there are and who writes which (`repository`), nor reading (`reading`).
+Owns: the writing side of one file with its durable part, and the names of files. Does not own: the
+set of files and their writers (`repository`), nor reading (`reading`).
 
 Invariants:
 
-- One claim at a time is written to a file, at its end; what is finished is never changed.
-- After an fsync that failed, the bytes it was for are read, checked and written again before the
-  next one, because the kernel counts their pages as clean.
+- One claim at a time is written to a file, at its end; finished claims never change.
+- After a failed fsync, its bytes are read, checked and written again before the next one, because
+  the kernel marks their pages as clean.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ _OUR_NAME: Final = re.compile(r"(\d{13,})-\d{8,}")
 
 
 def resource_name(stamp_ms: int, number: int) -> str:
-    """Return the name of a file; names sort in the order in which the files were made."""
+    """Return the name of a file; names sort in the order of creation."""
     return f"{stamp_ms:013d}-{number:08d}"
 
 
 def stamp_of(name: str) -> int:
-    """Return the stamp in a name, -1 if it is none of ours."""
+    """Return the stamp in a name, -1 if it does not have this form."""
     match = _OUR_NAME.fullmatch(name)
     return -1 if match is None else int(match[1])
 
 
 def resource_path(folder: str, resource: ResourceClaim) -> str:
-    """Return where a resource is.
+    """Return the path of a resource.
 
     Raises:
-        NotFound: It is none of this repository: a claim may come from somebody else's file, and is
-            not to lead out of the folder.
+        NotFound: It is not of this repository: a claim may come from another program's file, and
+            must not lead out of the folder.
     """
     if (
         resource.container != CONTAINER
@@ -63,7 +63,7 @@ def resource_path(folder: str, resource: ResourceClaim) -> str:
 
 
 def chunks_of(file: ReadFile, position: int, length: int) -> Iterator[tuple[int, bytes]]:
-    """Yield (position, bytes) of part of a file in pieces; they end early where the file does."""
+    """Yield (position, bytes) of part of a file in pieces; they end early if the file does."""
     end = position + length
     while position < end:
         data = file.pread(min(CHUNK_BYTES, end - position), position)
@@ -74,21 +74,21 @@ def chunks_of(file: ReadFile, position: int, length: int) -> Iterator[tuple[int,
 
 
 class Resource:
-    """A file that is written. Used by one writer at a time; `sync` may run beside it.
+    """A file that is being written. One writer at a time; `sync` may run concurrently.
 
     Args:
         fs: The file system.
-        folder: Of the repository; that of the section must be there.
+        folder: The folder of the repository; that of the section must exist.
         claim: Its name; no file may have it.
 
     Raises:
-        Conflict: There is a file of this name.
-        Unavailable: It cannot be made.
+        Conflict: A file of this name exists.
+        Unavailable: It cannot be created.
 
     Attributes:
-        claim: What it is called.
-        end: Where the last finished claim ends, in bytes.
-        sealed: No claim comes any more.
+        claim: Its name.
+        end: The end of the last finished claim, in bytes.
+        sealed: Whether it takes no further claims.
     """
 
     __slots__ = ("_file", "_fs", "_path", "_suspect", "_unsynced", "claim", "end", "sealed")
@@ -109,7 +109,7 @@ class Resource:
         return bool(self._unsynced)
 
     def write(self, data: bytes) -> None:
-        """Append to the claim that is written; all or nothing.
+        """Append to the current claim; all or nothing.
 
         Raises:
             Unavailable: Disk full or I/O error.
@@ -117,16 +117,16 @@ class Resource:
         self._file.writev([data])
 
     def finish(self, checksum: int) -> ContentClaim:
-        """End the claim that is written and return it."""
+        """Finish the current claim and return it."""
         end = self._file.size
         claim = ContentClaim(self.claim, self.end, end - self.end, checksum)
-        # `sync` takes from the front of the list and looks at `end` last.
+        # `sync` takes from the front of the list and reads `end` last.
         self._unsynced.append(claim)
         self.end = end
         return claim
 
     def cut(self) -> int:
-        """Cut off the claim that is written; return how many bytes could not be."""
+        """Cut off the current claim; return how many bytes could not be cut off."""
         if self._file.size == self.end:
             return 0
         try:
@@ -134,13 +134,13 @@ class Resource:
         except PenstockError:
             return self._file.size - self.end
         finally:
-            # Dead bytes; what follows them would be fine, but a file that cannot be cut is no
-            # place for more.
+            # Unused bytes; later claims would be valid, but a file that cannot be truncated takes
+            # no more.
             self.sealed |= self._file.size != self.end
         return 0
 
     def sync(self) -> None:
-        """Make durable what was finished.
+        """Make the finished claims durable.
 
         Raises:
             Unavailable: The device fails; call again later.
@@ -154,7 +154,7 @@ class Resource:
         del self._unsynced[:count]
 
     def close(self) -> None:
-        """Let go of the file. Twice is fine."""
+        """Close the file. Closing twice is allowed."""
         self._file.close()
 
     def _write_again(self, claims: list[ContentClaim]) -> None:

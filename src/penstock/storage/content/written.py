@@ -1,14 +1,14 @@
-"""The files of content that take claims: who writes which, and which are not durable.
+"""The files of content that take claims: their writers, and which are not durable.
 
-Owns: making them, lending each to one writer at a time, their fsyncs, and when one is full. Does
-not own: who refers to them (`references` counts, and is told when a file begins and ends), nor
-deleting them (`repository`).
+Owns: their creation, lending each to one writer at a time, their fsyncs, and when one is full. Does
+not own: the references to them (`references` counts, and is told when a file begins and ends), nor
+their deletion (`repository`).
 
 Invariants:
 
-- A file has one writer at a time, and never one again after a restart: its name is new.
-- A file that ended is closed, but not while it has something to sync.
-- A file or a name counts as not synced until a sync of it has succeeded, whatever is raised.
+- A file has one writer at a time, and none after a restart: new files have new names.
+- A file that ended is closed, unless it still has bytes to sync.
+- A file or a name counts as unsynced until a sync of it has succeeded, whatever is raised.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
 
 
 class WrittenFiles:
-    """Files for any number of writers; a mutex guards the tables, and no disk is touched under it.
+    """Files for any number of writers; a mutex guards the tables, without disk access under it.
 
     Args:
         fs: The file system.
-        folder: Of the repository.
-        options: How large a file becomes, and how many wait open.
-        stamp_ms: Goes into the names of the files; no name of before has it.
-        references: Told of files and claims.
+        folder: The folder of the repository.
+        options: The maximum size of a file, and the number of files that wait open.
+        stamp_ms: Part of the names of the files; no earlier name has it.
+        references: Called for files and claims.
 
     Attributes:
-        files_created: Files begun.
-        claims_written: Claims that were finished.
-        bytes_written: Bytes of them.
-        bytes_wasted: Bytes of aborted claims that could not be cut off again.
+        files_created: Number of created files.
+        claims_written: Number of finished claims.
+        bytes_written: Their bytes.
+        bytes_wasted: Bytes of aborted claims that could not be cut off.
     """
 
     def __init__(
@@ -75,10 +75,10 @@ class WrittenFiles:
     # -- for writers
 
     def take(self) -> Resource:
-        """Return a file that nobody else writes; `finish` or `abort` gives it back.
+        """Return a file that has no other writer; `finish` or `abort` gives it back.
 
         Raises:
-            Unavailable: None can be made.
+            Unavailable: No file can be created.
             Closed: The repository is closed.
         """
         with self._mutex:
@@ -87,11 +87,11 @@ class WrittenFiles:
             if self._free:
                 return self._free.pop()
         while True:
-            with suppress(Conflict):  # somebody put a file there
+            with suppress(Conflict):  # another program has created the file
                 return self._create()
 
     def finish(self, resource: Resource, checksum: int) -> ContentClaim:
-        """End the claim that is written, counted once, and give the file back."""
+        """Finish the current claim, with one reference, and give the file back."""
         try:
             claim = resource.finish(checksum)
         except BaseException:
@@ -115,12 +115,12 @@ class WrittenFiles:
         return claim
 
     def abort(self, resource: Resource) -> None:
-        """Cut off the claim that is written, and give the file back."""
+        """Cut off the current claim, and give the file back."""
         wasted = 0
         try:
             wasted = resource.cut()
         except BaseException:
-            resource.sealed = True  # or the next claim would begin before what is still there
+            resource.sealed = True  # the next claim would begin before the remaining bytes
             raise
         finally:
             with self._mutex:
@@ -130,7 +130,7 @@ class WrittenFiles:
     # -- for the repository
 
     def sync(self) -> None:
-        """Make durable what was finished; one call at a time.
+        """Make the finished claims durable; one call at a time.
 
         Raises:
             Unavailable: It failed; call again later.
@@ -153,7 +153,7 @@ class WrittenFiles:
             resource.close()
 
     def forget(self, claims: Iterable[ResourceClaim]) -> None:
-        """Let go of files that are deleted, synced or not; not beside `sync`."""
+        """Drop files that are deleted, synced or not; not concurrently with `sync`."""
         with self._mutex:
             dirty = [self._dirty.pop(one, None) for one in claims]
         for resource in dirty:
@@ -169,13 +169,13 @@ class WrittenFiles:
                 self._free.pop()
 
     def refuse(self) -> bool:
-        """Lend no file any more; say whether it was so before."""
+        """Lend no further files; return whether that was already the case."""
         with self._mutex:
             before, self._closed = self._closed, True
             return before
 
     def close(self) -> None:
-        """Let go of the files that nobody writes."""
+        """Close the files without writers."""
         with self._mutex:
             free, self._free = self._free, []
             dirty, self._dirty = self._dirty, {}
@@ -198,12 +198,12 @@ class WrittenFiles:
                 self._new_names[section] = max(number, self._new_names.get(section, 0))
                 self._references.begin(claim)
         except BaseException:
-            resource.close()  # the file is an orphan of the next start
+            resource.close()  # the file is an orphan at the next start
             raise
         return resource
 
     def _give_back(self, resource: Resource) -> None:
-        """Take a file from its writer; the mutex is held."""
+        """Take a file back from its writer; the caller holds the mutex."""
         full = resource.end >= self._options.resource_bytes
         is_last = resource.sealed or self._sealing or self._closed
         if not (full or is_last or len(self._free) >= self._options.open_files):

@@ -1,9 +1,9 @@
-"""How a PostgreSQL of others is reached, and what a connection to it may not take from here.
+"""Connections to a user's PostgreSQL, and the settings of this process that they must not use.
 
-Owns the parameters of connections. Neither a variable nor a file of this process stands in for what
-the caller did not give: a password, a certificate, a ticket of Kerberos, another server or its
-settings. The driver's own way to connect cannot be ended from outside, so its steps
-are taken one by one: a wait ends when the caller wants that.
+Owns the parameters of connections. No variable and no file of this process replaces a missing
+parameter: a password, a certificate, a Kerberos ticket, another server or its settings. The
+driver's own connect call cannot be interrupted from outside, so its steps are run one by one, and
+the caller can end a wait.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from penstock.storage.databases.address import DatabaseAddress
 
 LOOK_EVERY_MS: Final = 200
-"""So often a wait for the server asks whether it should end."""
+"""Time between two checks, during a wait for the server, whether to end it."""
 
 _NETWORK_TIMEOUT_MS: Final = 60_000
 _EVENTS: Final[Mapping[int, int]] = {
@@ -42,18 +42,17 @@ def connected(
     check: Callable[[], None],
     clock: Clock | None = None,
 ) -> psycopg.Connection[tuple[object, ...]]:
-    """Return a connection with nothing begun, to the first address of the host that gives one.
+    """Return a connection without a transaction, to the first address of the host that accepts one.
 
     Args:
         address: The database.
-        user: Who reads.
-        password: Theirs; not empty.
-        check: Called now and then, but while the host's name is looked up; raises when this should
-            end.
-        clock: Measures how long each address may take.
+        user: The user.
+        password: The user's password; not empty.
+        check: Called regularly, but not while the host's name is resolved; raises to end the wait.
+        clock: Measures the time limit of each address.
 
     Raises:
-        psycopg.OperationalError: None gives one; it tells what each said.
+        psycopg.OperationalError: No address accepts one; the message has the error of each.
     """
     clock = clock or SystemClock()
     said = []
@@ -82,7 +81,7 @@ def _places(address: DatabaseAddress) -> list[str]:
 def _parameters(address: DatabaseAddress, user: str, password: str) -> dict[str, str | int]:
     return {
         "host": address.host,
-        # Empty, or what they are anyway: no variable of the process says how to connect or read.
+        # Empty, or the default: no variable of the process changes how to connect or read.
         "options": "",
         "target_session_attrs": "any",
         "load_balance_hosts": "disable",
@@ -94,7 +93,7 @@ def _parameters(address: DatabaseAddress, user: str, password: str) -> dict[str,
         "user": user,
         "password": password,
         "sslmode": address.tls,
-        # What this process has of its own is not for who wrote the statement.
+        # The author of the statement must not use credentials of this process.
         "sslcertmode": "disable",
         "gssencmode": "disable",
         "require_auth": "scram-sha-256,md5,password,none",
@@ -113,7 +112,7 @@ def _opened(
     pg = pq.PGconn.connect_start(settings.encode())
     try:
         while (events := _wanted(pg)) is not None:
-            # Its socket may be another after each step.
+            # Each step may use another socket.
             ready = select.poll()
             ready.register(pg.socket, events)
             _wait(ready, until_s, check, clock)
@@ -125,7 +124,7 @@ def _opened(
 
 
 def _wanted(pg: PGconn) -> int | None:
-    """Take the next step; return which events of the socket the one after waits for, if any."""
+    """Run the next step; return the socket events that the following step waits for, if any."""
     status = pq.PollingStatus.FAILED if pg.status == pq.ConnStatus.BAD else pg.connect_poll()
     if status == pq.PollingStatus.FAILED:
         raise psycopg.OperationalError(f"connection failed: {pg.get_error_message()}")

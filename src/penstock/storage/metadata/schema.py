@@ -1,7 +1,7 @@
 """The tables as this release reads and writes them.
 
-What the database really has is made by `migrations`; a test holds the two together. Intervals are
-two columns of milliseconds, payloads are JSON text.
+`migrations` creates the tables of the database; a test compares the two. Intervals are two columns
+of milliseconds, payloads are JSON text.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ format_table = Table(
     Column("number", Integer, nullable=False),
 )
 
-# One row. Whoever changes what is visible updates it first, which makes such writers take turns.
+# One row. A transaction that changes visible data updates it first, so that writers take turns.
 revision = Table(
     "penstock_revision",
     tables,
@@ -49,7 +49,7 @@ supervisors = Table(
     Column("tombstone", Boolean, nullable=False),
     Column("created_ms", BigInteger, nullable=False),
     Column("payload", Text, nullable=False),
-    # Of a tombstone: the supervisor has ended, and the source keeps nothing for it any more.
+    # For a tombstone: the supervisor has ended, and the source retains no messages for it.
     Column("released", Boolean, nullable=False),
 )
 
@@ -88,9 +88,9 @@ segments = Table(
     Column("created_ms", BigInteger, nullable=False),
     Column("used_changed_ms", BigInteger, nullable=False),
     Column("payload", Text, nullable=False),
-    # The first segment that had the file, of a copy; empty in that one itself.
+    # For a copy: the first segment that had the file; empty in that one itself.
     Column("upgraded_from", Text, nullable=False),
-    # A revision that nobody had seen when the row went in, or was marked the last time.
+    # A revision that no reader had seen when the row was inserted, or last marked.
     Column("changed_revision", BigInteger, nullable=False),
 )
 
@@ -110,8 +110,8 @@ pending = Table(
     Column("upgraded_from", Text, nullable=False),
 )
 
-# The highest number that a killed segment of each chunk had: an id is never given again, as the
-# deletion of its file may still be under way.
+# The highest number of a killed segment of each chunk: its id is never allocated again, because the
+# deletion of its file may still be running.
 killed = Table(
     "penstock_killed",
     tables,
@@ -143,13 +143,13 @@ announced = Table(
     Column("end_ms", BigInteger, nullable=False),
     Column("row_count", BigInteger, nullable=False),
     Column("payload", Text, nullable=False),
-    # Empty if it is not known.
+    # Empty if unknown.
     Column("reading", Text, nullable=False),
     # Id of the task root that `path` is relative to; empty if `path` is absolute.
     Column("root", Text, nullable=False),
 )
 
-# Present places of the folders of tasks; a worker stores its own each time it starts.
+# Current paths of the folders of tasks; a worker stores its own each time it starts.
 task_roots = Table(
     "penstock_task_roots",
     tables,
@@ -158,8 +158,8 @@ task_roots = Table(
     Column("updated_ms", BigInteger, nullable=False),
 )
 
-# Sequences that were published: what a task cut after its publish must not announce again, and how
-# it learns that its publish went through.
+# Sequences that were published: a task that was interrupted after its publish must not announce
+# them again, and learns here that its publish was committed.
 published = Table(
     "penstock_published",
     tables,
@@ -195,7 +195,7 @@ audit = Table(
     Column("payload", Text, nullable=False),
 )
 
-# A row for each task of each lock; `partition_number` is -1 in a lock of all partitions.
+# One row for each task of each lock; `partition_number` is -1 in a lock of all partitions.
 task_locks = Table(
     "penstock_task_locks",
     tables,

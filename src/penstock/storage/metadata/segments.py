@@ -1,8 +1,8 @@
-"""Segments by id, by time and by version: used and unused, and the places that are allocated.
+"""Segments by id, interval and version: used, unused and pending ones.
 
-Rows go in through a publish only. What is used can be seen; marking decides that here, and never
-brings back what newer segments hide. Unused rows are kept until `kill`.
-Invariant: the file of a row that is there is never said to be free.
+Only a publish inserts rows. Only used segments can be visible; marking changes that, and never
+makes segments visible that newer ones hide. Unused rows are kept until `kill`.
+Invariant: a file that an existing row names is never reported as free.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Segments:
         self._database = database
 
     def by_ids(self, ids: Iterable[str]) -> list[SegmentRow]:
-        """Return the rows that exist of these ids, used or not, in no order."""
+        """Return the existing rows of these ids, used or not, in no order."""
         wanted = list(ids)
         return self._database.read(lambda c: _by_ids(c, wanted))
 
@@ -53,15 +53,15 @@ class Segments:
         *,
         replaced_by: str | None = None,
     ) -> list[SegmentRow]:
-        """Return the used segments that overlap an interval, in the order of time and version.
+        """Return the used segments that overlap an interval, ordered by time and version.
 
-        Overshadowed ones are among them. It reads no others, however many there are.
+        Overshadowed ones are included. No other rows are read, however many there are.
 
         Args:
-            datasource: Whose segments.
-            interval: All of the datasource if None.
-            replaced_by: A replacing task that asks for its input: what was appended since it has
-                its lock is left out, as its commit lists that again by itself.
+            datasource: The datasource.
+            interval: The interval; None means the whole datasource.
+            replaced_by: A replacing task that reads its input: segments that were appended since it
+                acquired its lock are left out, because its commit lists them again by itself.
         """
         table = schema.segments
 
@@ -85,7 +85,7 @@ class Segments:
         return self._database.read(work)
 
     def mark_unused_at(self, chunks: Iterable[tuple[str, Interval]]) -> int:
-        """Take out of view what has exactly one of these intervals; return how many were used."""
+        """Mark the segments with exactly these intervals unused; return how many were used."""
         wanted = [
             {"b_datasource": name, "b_start_ms": interval.start_ms, "b_end_ms": interval.end_ms}
             for name, interval in chunks
@@ -103,7 +103,7 @@ class Segments:
         return self._database.write(work) if wanted else 0
 
     def mark_unused(self, ids: Iterable[str]) -> int:
-        """Take segments out of view; return how many were used until now."""
+        """Mark segments unused; return how many were used until now."""
         wanted = list(ids)
 
         def work(connection: Connection) -> int:
@@ -119,12 +119,12 @@ class Segments:
         *,
         versions: Sequence[str] | None = None,
     ) -> int:
-        """Take out of view what lies within an interval, or all; return how many were used.
+        """Mark the segments within an interval, or all, unused; return how many were used.
 
         Args:
-            datasource: Whose segments.
-            interval: A segment that only overlaps it stays.
-            versions: Only of these.
+            datasource: The datasource.
+            interval: A segment that only overlaps it is not changed.
+            versions: Only segments of these versions.
         """
         conditions = _within(datasource, interval, versions)
 
@@ -135,11 +135,11 @@ class Segments:
         return self._database.write(work)
 
     def mark_used(self, ids: Iterable[str]) -> int:
-        """Bring segments back that were marked unused; return how many were unused until now.
+        """Mark unused segments used again; return how many were unused until now.
 
-        Those that newer ones hide stay as they are, and those of time chunks that overlap others of
-        their version: with both in view nobody could read the datasource. The files must still be
-        there.
+        Segments that newer ones hide are not changed, nor are those of time chunks that overlap
+        others of their version, because the datasource could not be read with both. The files must
+        still exist.
         """
         wanted = list(ids)
 
@@ -157,12 +157,12 @@ class Segments:
         *,
         versions: Sequence[str] | None = None,
     ) -> int:
-        """Bring back what lies within an interval, or all, but for what `mark_used` leaves.
+        """Mark the segments within an interval, or all, used, with the exceptions of `mark_used`.
 
         Args:
-            datasource: Whose segments.
-            interval: A segment that only overlaps it stays.
-            versions: Only of these.
+            datasource: The datasource.
+            interval: A segment that only overlaps it is not changed.
+            versions: Only segments of these versions.
 
         Returns:
             How many were unused until now.
@@ -182,8 +182,8 @@ class Segments:
         """Mark segments unused that a reader found overshadowed in the snapshot of `at_revision`.
 
         Returns:
-            How many were marked; 0 if segments changed since, for then what overshadowed them may
-            itself be gone. Look again at a new snapshot.
+            The number of marked segments; 0 if segments changed since, because the segments that
+            overshadowed them may have been removed. Check again with a new snapshot.
         """
         wanted = list(overshadowed)
 
@@ -210,12 +210,12 @@ class Segments:
         """Return segments that became unused before a time, the longest unused first.
 
         Args:
-            changed_before_ms: Leaves those alone that queries may still be reading.
-            datasource: Only of this one.
-            interval: Only those that lie within it.
-            versions: Only of these.
-            after: Only those that come after this one, which may be gone.
-            limit: At most so many; None: a thousand.
+            changed_before_ms: Excludes segments that queries may still be reading.
+            datasource: Only segments of this datasource.
+            interval: Only segments within it.
+            versions: Only segments of these versions.
+            after: Only segments that follow this one, which may not exist any longer.
+            limit: Maximum number; None means 1,000.
         """
         table = schema.segments
         place = tuple_(table.c.used_changed_ms, table.c.id)
@@ -230,15 +230,15 @@ class Segments:
         return self._database.read(lambda c: [segment_row(row) for row in c.execute(query)])
 
     def kill(self, ids: Iterable[str], *, changed_before_ms: int | None = None) -> Killed:
-        """Forget unused segments, and say whose files may be deleted then. Used ones stay.
+        """Delete the rows of unused segments, and return the files to delete. Used ones are kept.
 
-        First the rows go and then the files, so no row ever names a file that is gone. A file
-        whose deletion is cut is an orphan, which the janitor finds.
+        Rows are deleted before files, so no row ever names a missing file. If the deletion of a
+        file is interrupted, it is an orphan, which the janitor finds.
 
         Args:
             ids: The segments.
-            changed_before_ms: Those stay, too, that became unused at this time or later: somebody
-                used them again since they were found.
+            changed_before_ms: Also keeps those that became unused at this time or later, because
+                they were used again since they were found.
 
         Raises:
             Unavailable: A backup is running.
@@ -265,7 +265,7 @@ class Segments:
         )
 
     def pending(self, datasource: str, interval: Interval | None = None) -> list[PendingRow]:
-        """Return the allocated places that are not published, all or those of an interval."""
+        """Return the pending segments, all or those of an interval."""
         table = schema.pending
         query = select(table).where(table.c.datasource == datasource)
         if interval is not None:
@@ -276,7 +276,7 @@ class Segments:
         return self._database.read(lambda c: [pending_row(row) for row in c.execute(query)])
 
     def occupied(self, datasource: str, intervals: Sequence[Interval]) -> list[Occupied]:
-        """Return which time chunks there are in each interval; it reads no row of a segment."""
+        """Return the existing time chunks of each interval, without reading rows of segments."""
         arounds = condensed(intervals)
         starts = [around.start_ms for around in arounds]
 
@@ -306,17 +306,17 @@ class Segments:
         interval: Interval | None = None,
         allocator_id: str | None = None,
     ) -> int:
-        """Free the places of sequences that will never publish.
+        """Delete the pending segments of sequences that will never publish.
 
         Args:
-            datasource: Of one, or of all.
-            created_before_ms: Only older ones.
-            created_from_ms: Only those of this time or later.
-            interval: Only those that lie within it.
-            allocator_id: Only those of this allocator, their twins included.
+            datasource: The datasource; None means all.
+            created_before_ms: Only those created before this time.
+            created_from_ms: Only those created at this time or later.
+            interval: Only those within it.
+            allocator_id: Only those of this allocator, including their copies.
 
         Returns:
-            How many were freed.
+            The number of deleted ones.
         """
         table = schema.pending
         condition: ColumnElement[bool] = true()
@@ -353,7 +353,7 @@ class Segments:
         *,
         used: bool,
     ) -> int:
-        """Change what satisfies the conditions; `each` has values of their parameters."""
+        """Change the segments that match the conditions; `each` has values of the parameters."""
         values = {
             "used": used,
             "used_changed_ms": self._database.now_ms(),
@@ -367,7 +367,7 @@ class Segments:
 
 
 class _Chunks:
-    """Time chunks in an order of theirs, to be found by the time that they cover."""
+    """Time chunks in a given order, searchable by interval."""
 
     def __init__(self, intervals: Iterable[Interval]) -> None:
         self._all = tuple(dict.fromkeys(intervals))
@@ -381,7 +381,7 @@ class _Chunks:
 
 
 def _by_ids(connection: Connection, ids: Sequence[str]) -> list[SegmentRow]:
-    """Return the rows of ids, each once, however often its id is named."""
+    """Return the rows of ids, each once, even if its id is repeated."""
     table = schema.segments
     return [
         segment_row(row)

@@ -1,18 +1,17 @@
-"""Which of the announced files a snapshot shows, so that it shows no event twice.
+"""The choice of announced files that a snapshot shows, so that no event is shown twice.
 
-Pure but for the text of a reading. Tasks announce what they have read without knowing of each
-other: replicas read the same; one that nobody can ask may read on behind the end that was agreed
-with the others, where a successor reads, too; and whoever publishes first has the others refused.
-Invariants:
+Pure, except for the text of a reading. Tasks announce their files independently: replicas read the
+same messages; a task that is unreachable may read beyond the agreed end, where its successor reads,
+too; and after one task publishes, others are refused. Invariants:
 
-- of the offsets of one supervisor and topic each is in one chosen announcement at most;
-- none is chosen whose offsets are committed already: its events are in segments;
-- nothing else is left out, but replicas that fall behind, and what one of a higher priority has
-  not announced yet.
+- each offset of one supervisor and topic is in at most one chosen announcement;
+- no announcement with committed offsets is chosen: its events are in segments;
+- all others are chosen, except those of replicas that fall behind, and events that a replica of
+  higher priority has not announced yet.
 
-A replica keeps up with another if it reaches as far as that one did before its newest announcement.
-So a higher priority costs the events of one announcement at most, which come with the next one;
-and a replica that stands still is shown no more once another has announced twice.
+A replica keeps up with another if it has reached the end of that one's announcements before the
+newest. So a higher priority hides at most the events of one announcement, which follow with the
+next one; and a replica that stops is no longer shown after another has announced twice.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ _NOTHING: Final = CommittedRow("", {})
 
 @dataclass(slots=True)
 class Candidate:
-    """What one task announces of one sequence, and whose events these are if that is known."""
+    """An announcement of one task for one sequence, with its reading if known."""
 
     reading: Reading | None
     rows: list[AnnouncedRow] = field(default_factory=list)
 
     @property
     def row_count(self) -> int:
-        """How many rows its files have."""
+        """Number of rows in its files."""
         return sum(row.file.rows for row in self.rows)
 
     @property
@@ -49,7 +48,7 @@ class Candidate:
         return self.reading.priority if self.reading is not None else 0
 
     def keeps_up_with(self, other: Candidate) -> bool:
-        """Whether it lacks no more than the newest announcement of another replica."""
+        """Return whether it lacks at most the newest announcement of another replica."""
         if self is other:
             return True
         if self.reading is None or other.reading is None:
@@ -61,16 +60,16 @@ class Candidate:
 def choose(
     sequences: Sequence[Sequence[Candidate]], committed: Mapping[str, CommittedRow]
 ) -> list[Candidate]:
-    """Return what is shown, in the order given; of each sequence one candidate at most.
+    """Return the candidates to show, in the given order; at most one of each sequence.
 
     Args:
-        sequences: For each sequence what its replicas announce, not empty.
+        sequences: For each sequence the announcements of its replicas, not empty.
         committed: The committed offsets of each supervisor.
     """
     taken: dict[tuple[str, int], list[tuple[str, int, int]]] = {}
     chosen: dict[int, Candidate] = {}
-    # The newest first: it gives up no rows because a replica of an older one has read too far, of
-    # which there mostly is another replica that has not.
+    # The newest first: it must not lose rows because a replica of an older one has read too far;
+    # of the older one there usually is another replica that has not.
     numbers = sorted(range(len(sequences)), key=lambda n: _begin(sequences[n][0]), reverse=True)
     for number in numbers:
         left = sorted(sequences[number], key=lambda one: one.row_count, reverse=True)
@@ -84,7 +83,7 @@ def choose(
 
 
 def follow(reading: Reading, last: Reading | None) -> Reading:
-    """Return a reading that knows up to where the one before it of its task has reached."""
+    """Return a reading with the end of the previous one of its task."""
     if last is None or differ(last.topic_id, reading.topic_id):
         return reading
     is_further = dict(last.end) != dict(reading.end)
@@ -92,12 +91,12 @@ def follow(reading: Reading, last: Reading | None) -> Reading:
 
 
 def differ(one: str, other: str) -> bool:
-    """Whether two ids of topics are known and name two topics."""
+    """Return whether two topic ids are known and differ."""
     return bool(one and other and one != other)
 
 
 def dump_reading(reading: Reading | None) -> str:
-    """Return the text of a reading, an empty one if there is none."""
+    """Return the text of a reading, empty if there is none."""
     if reading is None:
         return ""
     ranges = {str(p): [start, reading.end[p]] for p, start in reading.start.items()}
@@ -114,7 +113,7 @@ def dump_reading(reading: Reading | None) -> str:
 
 
 def load_reading(text: str) -> Reading | None:
-    """Return the reading of a text that `dump_reading` made."""
+    """Parse the text of `dump_reading`."""
     if not text:
         return None
     found = load(text)
@@ -131,7 +130,7 @@ def load_reading(text: str) -> Reading | None:
 
 
 def _preferred(by_progress: Sequence[Candidate]) -> Candidate:
-    """Return the one of the highest priority that keeps up; of those that have it, the furthest."""
+    """Return the candidate of the highest priority that keeps up; of several, the furthest."""
     furthest = by_progress[0]
     keeping_up = (one for one in by_progress if one.keeps_up_with(furthest))
     return max(keeping_up, key=lambda one: one.priority)
@@ -146,7 +145,7 @@ def _take(
     committed: Mapping[str, CommittedRow],
     taken: dict[tuple[str, int], list[tuple[str, int, int]]],
 ) -> bool:
-    """Take the offsets of a reading, if nobody has any of them."""
+    """Reserve the offsets of a reading, unless some are reserved already."""
     if reading is None:
         return True
     known = committed.get(reading.supervisor_id, _NOTHING)
@@ -166,5 +165,5 @@ def _take(
 
 
 def _ranges(start: Offsets, end: Offsets) -> dict[int, tuple[int, int]]:
-    """Return the offsets of each stream partition of which there are any."""
+    """Return the offset ranges of the stream partitions that are not empty."""
     return {p: (first, end[p]) for p, first in start.items() if first < end[p]}

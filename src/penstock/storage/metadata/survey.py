@@ -1,9 +1,9 @@
-"""The used segments as a whole: sums of them, what changed, and all of them piece by piece.
+"""The used segments as a whole: their sums, their changes, and all of them part by part.
 
-For those who look through everything and must not hold it: time is cut into stretches of a few
-thousand segments, whose payloads are handed out stretch by stretch, as the text that they are.
-Invariants: an overview is of one instant; no segment lies across the end of a stretch, unless it
-lies across the end of the time that was asked for.
+For callers that read everything and must not hold all of it: time is cut into stretches of a few
+thousand segments, whose payloads are returned one stretch at a time, as text. Invariants: an
+overview is of one instant; no segment crosses the end of a stretch, unless it crosses the end of
+the requested interval.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ T = TypeVar("T")
 
 STRETCH_SEGMENTS: Final = 5_000
 
-# The database hands out so many rows at a time.
+# Number of rows that the database returns at a time.
 _ROWS_AT_ONCE: Final = 1_000
 _HALF: Final = re.compile("[\ud800-\udfff]")
 
 
 class Survey:
-    """Looks over the segments table."""
+    """Reads of the segments table."""
 
     def __init__(self, database: Transactions) -> None:
         self._database = database
 
     def look(self, work: Callable[[Overview], T]) -> T:
-        """Return what somebody makes of an overview, which is theirs until they return.
+        """Call a function with an overview, which is valid until it returns; return its result.
 
         Args:
-            work: Changes nothing, as it may be called again after a clash.
+            work: Changes nothing, because it may be called again after a conflict.
         """
         return self._database.read(lambda connection: work(Overview(connection)))
 
@@ -80,7 +80,7 @@ class Overview:
         return sorted({*self.datasources(), *self._connection.execute(announced).scalars()})
 
     def has(self, datasource: str) -> bool:
-        """Tell whether a datasource has used segments or announced files."""
+        """Return whether a datasource has used segments or announced files."""
         segments, announced = schema.segments, schema.announced
         some = (
             select(segments.c.id).where(segments.c.used, segments.c.datasource == datasource),
@@ -89,13 +89,13 @@ class Overview:
         return any(self._connection.execute(one.limit(1)).first() is not None for one in some)
 
     def has_name(self, name: str) -> bool:
-        """Tell whether anything is stored under exactly this name of a datasource or a supervisor.
+        """Return whether anything is stored under exactly this name of a datasource or supervisor.
 
         Segments, announced files, retention rules, specs, offsets and active tasks count.
         """
         is_postgres = self._connection.dialect.name == "postgresql"
         if (is_postgres and "\0" in name) or _HALF.search(name):
-            return False  # The database cannot hold such a text, nor be asked for it.
+            return False  # The database can neither store such a text nor search for it.
         tasks = schema.tasks
         some = (
             select(schema.segments.c.id).where(schema.segments.c.datasource == name),
@@ -109,7 +109,7 @@ class Overview:
         return any(self._connection.execute(one.limit(1)).first() is not None for one in some)
 
     def is_dropped(self, datasource: str) -> bool:
-        """Tell whether a datasource has segments of which none is used, and no announced file."""
+        """Return whether a datasource has only unused segments, and no announced file."""
         table = schema.segments
         unused = select(table.c.id).where(table.c.used.is_(False), table.c.datasource == datasource)
         some = self._connection.execute(unused.limit(1)).first() is not None
@@ -118,10 +118,10 @@ class Overview:
     def time_chunks(
         self, datasources: Collection[str] | None = None
     ) -> Iterator[tuple[str, int, int]]:
-        """Yield datasource, start and end of the times that used segments have, each once.
+        """Yield datasource, start and end of the intervals of used segments, each once.
 
         Args:
-            datasources: Of these; None: of all.
+            datasources: The datasources; None means all.
         """
         table = schema.segments
         query = select(table.c.datasource, table.c.start_ms, table.c.end_ms).distinct()
@@ -136,7 +136,7 @@ class Overview:
                 yield tuple(row)
 
     def totals(self, datasource: str | None = None) -> dict[str, SegmentTotals]:
-        """Return sums over the used segments of each datasource, or of one, if it has any."""
+        """Return sums over the used segments of each datasource, or of one, if there are any."""
         table = schema.segments
         query = select(
             table.c.datasource,
@@ -156,11 +156,11 @@ class Overview:
     def totals_by_time(
         self, datasource: str, within: Interval | None = None
     ) -> list[SegmentTotals]:
-        """Return sums over the used segments of each time, the newest first.
+        """Return sums over the used segments of each interval, the newest first.
 
         Args:
-            datasource: Whose segments.
-            within: Only of times that lie in it.
+            datasource: The datasource.
+            within: Only of intervals within it.
         """
         table = schema.segments
         times = (table.c.start_ms, table.c.end_ms)
@@ -176,7 +176,7 @@ class Overview:
         ]
 
     def ids(self, datasource: str, within: Interval | None = None) -> list[str]:
-        """Return the ids of used segments, or of those that lie within a time, in their order."""
+        """Return the ids of used segments, or of those within an interval, in order."""
         table = schema.segments
         query = (
             select(table.c.id)
@@ -186,9 +186,9 @@ class Overview:
         return list(self._connection.execute(query).scalars())
 
     def changes(self, datasource: str, after: int) -> SegmentChanges:
-        """Return at what times segments came, went or changed since a revision.
+        """Return the intervals in which segments were added, removed or changed since a revision.
 
-        Those that went and were killed since left no trace but in the count of those that are used.
+        Segments that were removed and killed since are only visible in the number of used ones.
         """
         table = schema.segments
         times = {time for name, time, _ in self._changed(after) if name == datasource}
@@ -199,7 +199,7 @@ class Overview:
         )
 
     def additions(self, after: int) -> dict[str, list[Interval]]:
-        """Return where segments were published or brought back since a revision, by datasource."""
+        """Return the intervals with segments published or used again since a revision."""
         found: dict[str, set[tuple[int, int]]] = {}
         for name, time, used in self._changed(after):
             if used:
@@ -207,10 +207,10 @@ class Overview:
         return {name: condensed(Interval(*time) for time in times) for name, times in found.items()}
 
     def _changed(self, after: int) -> Iterator[tuple[str, tuple[int, int], bool]]:
-        """Yield datasource, time and use of each row that changed since a revision."""
+        """Yield datasource, interval and use of each row that changed since a revision."""
         table = schema.segments
         columns = (table.c.datasource, table.c.start_ms, table.c.end_ms, table.c.used)
-        # No other condition: a database that thinks it the better one looks through all rows.
+        # No other condition: a database that prefers its index would read all rows.
         query = select(*columns).where(table.c.changed_revision > after)
         found = self._connection.execute(query.execution_options(yield_per=_ROWS_AT_ONCE))
         for datasource, start_ms, end_ms, used in found:
@@ -230,14 +230,14 @@ class Overview:
     def stretches(
         self, datasource: str, within: Interval | None = None, *, crowded: bool = False
     ) -> list[Stretch]:
-        """Return the time that has used segments in stretches, in order; it reads no payload.
+        """Return the stretches of time with used segments, in order, without reading payloads.
 
-        A stretch has `STRETCH_SEGMENTS` at most, unless so many or more of them overlap.
+        A stretch has at most `STRETCH_SEGMENTS`, unless more segments overlap each other.
 
         Args:
-            datasource: Whose segments.
-            within: Only of those that overlap it; None: of all.
-            crowded: Only where segments are that others may hide.
+            datasource: The datasource.
+            within: Only segments that overlap it; None means all.
+            crowded: Only stretches with segments that others may hide.
         """
         table = schema.segments
         conditions = [table.c.used, table.c.datasource == datasource]
@@ -246,7 +246,7 @@ class Overview:
         return _joined(_islands(self._connection, conditions), crowded=crowded)
 
     def texts(self, datasource: str, interval: Interval) -> list[SegmentText]:
-        """Return the used segments that overlap an interval, in the order of time and version."""
+        """Return the used segments that overlap an interval, ordered by time and version."""
         table = schema.segments
         conditions = [table.c.used, *overlapping(self._connection, datasource, interval)]
         query = (
@@ -257,14 +257,14 @@ class Overview:
         return [SegmentText(*row) for row in self._connection.execute(query)]
 
     def load_specs(self) -> Iterator[JsonObject]:
-        """Yield the load spec of every row that has one, used or not: what deep storage holds."""
+        """Yield the load spec of every row that has one, used or not."""
         query = select(schema.segments.c.payload).execution_options(yield_per=_ROWS_AT_ONCE)
         for text in self._connection.execute(query).scalars():
             if (spec := load_spec(text)) is not None:
                 yield spec
 
     def _bytes(self) -> ColumnElement[int]:
-        """Return the sum of the sizes in payloads, which each database reads in its own way."""
+        """Return the sum of the sizes in payloads, in the SQL of each database."""
         payload = schema.segments.c.payload
         if self._connection.dialect.name == "sqlite":
             size = type_coerce(payload, JSON)["size"].as_string()
@@ -284,7 +284,7 @@ def _used(datasource: str, within: Interval | None) -> list[ColumnElement[bool]]
 def _islands(
     connection: Connection, conditions: list[ColumnElement[bool]]
 ) -> Iterator[tuple[Stretch, bool]]:
-    """Yield the longest times that segments overlap in without a gap, and whether some may hide."""
+    """Yield the longest intervals without a gap between segments, and whether some may hide."""
     table = schema.segments
     query = (
         select(
@@ -314,7 +314,7 @@ def _islands(
 
 
 def _joined(islands: Iterable[tuple[Stretch, bool]], *, crowded: bool) -> list[Stretch]:
-    """Return neighbours as one, as long as they and what lies between are few segments together."""
+    """Merge adjacent stretches while together they have few segments."""
     made: list[Stretch] = []
     between = 0
     for island, is_crowded in islands:

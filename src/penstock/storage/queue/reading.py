@@ -1,14 +1,15 @@
-"""Reading inside the process that writes: blocks by offset, and an offset by time.
+"""Reads in the writing process: blocks by offset, and an offset by time.
 
-Owns: walking over the log files of a queue as they were at one moment, and the places where readers
-stopped. Does not own: what there is (`extent` says it), and what damage means.
+Owns: iteration over the log files of a queue as they were at one moment, and the positions where
+readers stopped. Does not own: the extent of the queue (`extent` returns it), and the handling of
+damage.
 
 Invariants:
 
-- Nothing behind the end of the extent is looked at, so a batch that is being written is not seen.
-- Damage that is met is told to the quarantine before a block behind it is handed out.
-- A remembered place is a block border that was reached by walking, never a guess; so each reader
-  goes on without a search, and forgetting one costs a search only.
+- Bytes after the end of the extent are never read, so a batch that is being written is invisible.
+- Damage is reported to the quarantine before a later block is returned.
+- A remembered position is the start of a block that was reached by iteration, never a guess. So
+  each reader continues without a search, and forgetting a position only costs a search.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ _PLACES = 64
 
 @dataclass(frozen=True, slots=True)
 class QueueExtent:
-    """What a queue holds at one moment.
+    """The extent of a queue at one moment.
 
     Args:
         bases: The base offsets of its log files, ascending; at least one.
-        end: The end of the last good block in the last one.
+        end: The end of the last valid block in the last one.
         latest: The offset of the next message.
     """
 
@@ -53,13 +54,13 @@ class QueueExtent:
 
 
 class QueueReader:
-    """Reads log files for any number of threads; a mutex guards the remembered places.
+    """Reads log files for any number of threads; a mutex guards the remembered positions.
 
     Args:
         fs: The file system.
-        folder: The queue's.
-        quarantine: Told of damage.
-        extent: Says what there is; asked for each read.
+        folder: The folder of the queue.
+        quarantine: Receives reports of damage.
+        extent: Returns the current extent; called for each read.
     """
 
     __slots__ = ("_damage_mutex", "_extent", "_folder", "_fs", "_mutex", "_places", "_quarantine")
@@ -80,7 +81,7 @@ class QueueReader:
         self._places: dict[int, tuple[int, int]] = {}  # offset -> (base offset, position)
 
     def read(self, offset: int, max_bytes: int) -> list[Block]:
-        """Return whole blocks from the one that holds `offset` on; see `DiskQueue.read`."""
+        """Return whole blocks from the one that holds `offset`; see `DiskQueue.read`."""
         return self._while_files_stay(lambda extent: self._read(extent, offset, max_bytes))
 
     def offset_at(self, time_ms: int) -> int:
@@ -88,7 +89,7 @@ class QueueReader:
         return self._while_files_stay(lambda extent: self._offset_at(extent, time_ms))
 
     def _while_files_stay(self, read: Callable[[QueueExtent], T]) -> T:
-        """Read; again if retention deleted a file after the extent was taken."""
+        """Read, and repeat that if retention deleted a file after the extent was taken."""
         while True:
             extent = self._extent()
             try:
@@ -128,11 +129,11 @@ class QueueReader:
         max_bytes: int,
         blocks: list[Block],
     ) -> tuple[int, int]:
-        """Add one log file's blocks; return where to go on and the bytes that are left."""
+        """Add one log file's blocks; return the next position and the remaining bytes."""
         base, limit = extent.bases[index], extent.limit(index)
         size = opened.size()
         if limit is None and size < extent.end:
-            # Somebody cut the file that is written: what is left comes, the rest is damage.
+            # Another program truncated the file: the rest is returned, then reported as damage.
             limit = extent.latest
         log = opened.map(extent.end if limit is None else size)
         border = None
@@ -163,7 +164,7 @@ class QueueReader:
         return (offset, known[1]) if known is not None and known[0] == base else None
 
     def _remember(self, offset: int, base: int, position: int) -> None:
-        """Keep the place where a reader stopped, for it will go on there."""
+        """Remember the position where a reader stopped, because it will continue there."""
         with self._mutex:
             self._places.pop(offset, None)
             if len(self._places) >= _PLACES:
@@ -184,7 +185,7 @@ class QueueReader:
         return extent.latest if limit is None else limit
 
     def created_ms(self, base: int) -> int:
-        """Return when a log file was made: no message in it is older, none before it younger."""
+        """Return the creation time of a log file: a lower bound of its messages' times."""
         with OpenLog(self._fs, self._path(base)) as opened:
             if opened.header is not None:
                 return opened.header.created_ms

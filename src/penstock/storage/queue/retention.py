@@ -1,14 +1,14 @@
-"""Deleting log files of a queue: what is consumed and old, the oldest, or all.
+"""Deletion of log files of a queue: consumed and old ones, the oldest, or all.
 
-Owns: which log files may go (`choose_deletable`, a pure decision) and the steps in which they go
-(`Retention`). Does not own the sequence of log files (`sequence`) nor when it is looked at.
+Owns: the choice of log files (`choose_deletable`, a pure decision) and the steps of the deletion
+(`Retention`). Does not own the sequence of log files (`sequence`), nor the schedule.
 
 Invariants:
 
 - Log files are deleted oldest first, each deletion synced before the next.
 - The active log file, and one that is not synced yet, are never deleted.
-- Appends and reads go on beside it; two deletions follow each other.
-- What a close of the queue has waited for is the last deletion: none goes on behind it.
+- Appends and reads continue during a deletion; deletions run one after another.
+- Closing the queue waits for the running deletion, and no other starts after that.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RetentionReport:
-    """What one call of `retain` deleted, and the cursor that holds back the next file, if any."""
+    """The result of a call of `retain`, with the cursor that holds back the next file, if any."""
 
     files_deleted: int
     earliest: int
@@ -39,7 +39,7 @@ class RetentionReport:
 
 @dataclass(frozen=True, slots=True)
 class RetentionChoice:
-    """How many of the oldest files may go, and the cursor that keeps the next one."""
+    """The number of oldest files to delete, and the cursor that holds back the next one."""
 
     files: int
     held_back_by: str | None
@@ -55,17 +55,17 @@ def choose_deletable(
     now_ms: int,
     newest_ms: Callable[[int], int],
 ) -> RetentionChoice:
-    """Say how many of the oldest log files may be deleted.
+    """Return how many of the oldest log files may be deleted.
 
     Args:
         files: (base offset, end offset, bytes), oldest first; only files that are full and synced.
         total_bytes: The size of the whole queue.
         cursors: Name and position of each.
-        retention_ms: Files whose newest message is at least this old are outside; None: none is.
-        retention_bytes: Files that make the queue larger than this are outside; None: none is.
+        retention_ms: Files whose newest message is at least this old may go; None: no age limit.
+        retention_bytes: Files that make the queue larger than this may go; None: no size limit.
         now_ms: The wall time.
-        newest_ms: Gives the time of a file's newest message, by its index in `files`; asked only
-            when it matters.
+        newest_ms: Returns the time of a file's newest message, by its index in `files`; called only
+            if needed.
     """
     slowest = min(cursors, key=lambda name: cursors[name], default=None)
     for index, (_, end, size) in enumerate(files):
@@ -82,18 +82,18 @@ def choose_deletable(
 class Retention:
     """Deletes log files of one queue; slow. Every method may be called from any thread.
 
-    A mutex is held for the whole of a deletion, which waits for fsyncs: there is one at a time, and
-    whoever deletes waits for it, never who appends or reads. Each step of it asks whether the queue
-    is still open, so that nothing is deleted behind a close that has waited with `finish`.
+    A mutex is held during a whole deletion, which waits for fsyncs: deletions run one at a time,
+    and only other deletions wait, never appends or reads. Each step checks that the queue is still
+    open, so that nothing is deleted after a close that has waited with `finish`.
 
     Args:
-        log: What is written; its mutex guards the log files, and its options are the window.
-        cursors: They hold log files back, but for `drop_oldest` and `clear`, which move them.
-        reader: Says when a log file was made.
-        sync: Makes all that was appended durable, and returns up to where.
+        log: The log; its mutex guards the log files, and its options have the limits.
+        cursors: They hold log files back, except for `drop_oldest` and `clear`, which move them.
+        reader: Returns the creation time of a log file.
+        sync: Makes all appends durable, and returns the durable offset.
 
     Attributes:
-        dropped: How many messages `drop_oldest` has deleted, lost ones included.
+        dropped: Number of messages that `drop_oldest` has deleted, including lost ones.
     """
 
     __slots__ = ("_cursors", "_log", "_mutex", "_reader", "_sync", "dropped")
@@ -110,21 +110,21 @@ class Retention:
 
     @property
     def has_work(self) -> bool:
-        """Say whether `retain` could have anything to do: cheap enough for very many queues."""
+        """Return whether `retain` might delete files: cheap enough for very many queues."""
         return len(self._log.files) > 1 or self._cursors.unsaved
 
     def retain(
         self, now_ms: int, *, held: Mapping[str, int] | None = None, consumed: bool = False
     ) -> RetentionReport:
-        """Delete log files that lie behind every cursor and outside the window, oldest first.
+        """Delete log files that are behind every cursor and outside the limits, oldest first.
 
         Args:
             now_ms: The wall time.
-            held: Further positions that hold it back, by the names of whose they are.
-            consumed: With no window set, files behind every cursor are outside it.
+            held: Further positions that hold files back, by name.
+            consumed: Without limits, delete all files behind every cursor.
 
         Raises:
-            Unavailable: I/O error; what was deleted before it stays deleted.
+            Unavailable: I/O error; earlier deletions are kept.
             Closed: The queue was closed.
         """
         with self._mutex:
@@ -146,26 +146,26 @@ class Retention:
                 retention_ms=0 if consumed and no_window else options.retention_ms,
                 retention_bytes=options.retention_bytes,
                 now_ms=now_ms,
-                # A file is made when the one before is full, so that one's messages are older.
+                # A file is created when the previous one is full, so that one's messages are older.
                 newest_ms=lambda index: self._reader.created_ms(bases[index + 1]),
             )
             self._delete(bases[: choice.files])
             return RetentionReport(choice.files, bases[choice.files], choice.held_back_by)
 
     def drop_oldest(self, max_bytes: int) -> int:
-        """Delete the oldest log files until the queue is no larger, consumed or not.
+        """Delete the oldest log files until the queue is within a limit, consumed or not.
 
-        A bound wants log files of a small part of it, as the active one stays. Cursors that stood
-        in what is gone move to what is left.
+        Log files should be much smaller than the limit, because the active one is kept. Cursors in
+        deleted files move to the first remaining message.
 
         Args:
-            max_bytes: The bound.
+            max_bytes: The limit.
 
         Returns:
-            How many messages are gone, lost ones included; the statistics count them too.
+            Number of deleted messages, including lost ones; the statistics count them too.
 
         Raises:
-            Unavailable: I/O error; what was deleted before it stays deleted.
+            Unavailable: I/O error; earlier deletions are kept.
             Closed: The queue was closed.
         """
         with self._mutex:
@@ -191,10 +191,10 @@ class Retention:
             return earliest - first
 
     def clear(self) -> None:
-        """Delete every message that is there now. Offsets go on; cursors move to the end.
+        """Delete every current message. Offsets continue; cursors move to the end.
 
         Raises:
-            Unavailable: Disk full or I/O error; what was deleted before it stays deleted.
+            Unavailable: Disk full or I/O error; earlier deletions are kept.
             Closed: The queue was closed.
         """
         with self._mutex:
@@ -207,7 +207,7 @@ class Retention:
                         self._log.roll()
                         fresh = True
                     end = self._log.files.active.base_offset
-                # Makes the new log file durable before the old ones go.
+                # Makes the new log file durable before the old ones are deleted.
                 self._sync()
                 if fresh:
                     break
@@ -218,12 +218,12 @@ class Retention:
             self._delete(bases)
 
     def finish(self) -> None:
-        """Wait for the deletion that runs. The log is closed before, so that none begins."""
+        """Wait for the running deletion. The log must be closed before, so that none starts."""
         with self._mutex:
             pass
 
     def _roll_overfull(self) -> None:
-        """Roll a log file that is larger than it may be by now, so that it can go."""
+        """Roll a log file that exceeds its maximum size, so that it can be deleted."""
         with self._log.mutex:
             self._log.check_open()
             files = self._log.files

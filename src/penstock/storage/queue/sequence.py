@@ -1,16 +1,16 @@
-"""The sequence of log files of one queue: which there are, how large, and which are not synced yet.
+"""The sequence of log files of one queue: their sizes, and which are not synced yet.
 
-Owns: beginning a log file, rolling to the next one, and what of all that an fsync is missing. Does
-not own: what is written (`diskqueue`), how a file is written or searched (`logfiles`), nor which
-files may go (`retention`).
+Owns: creating a log file, rolling to the next one, and the list of unsynced files. Does not own:
+the messages (`diskqueue`), writing and searching a file (`logfiles`), nor the choice of files to
+delete (`retention`).
 
 Invariants:
 
-- Files are in order of their base offsets; the last one is active: it grows.
-- Those that are not synced are the last one, or the last two.
-- The file of a roll that failed goes, durably, before its offsets go elsewhere.
+- Files are ordered by their base offsets; the last one is active: it grows.
+- Only the last file, or the last two, are unsynced.
+- The file of a failed roll is deleted, durably, before its offsets are written elsewhere.
 
-Not for several threads by itself: the queue's mutex guards it, but where a method says otherwise.
+Not thread-safe: the queue's mutex guards it, unless a method states otherwise.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 
 class LogSequence:
-    """The log files of a folder. `create` or `adopt` comes first.
+    """The log files of a folder. Call `create` or `adopt` first.
 
     Attributes:
-        full_bytes: The size of all log files but the active one.
-        unsynced: The writers of those that are not synced, the active one last.
-        changes: Counts files that were made, for `sync_names`.
+        full_bytes: The size of all log files except the active one.
+        unsynced: The writers of the unsynced files, the active one last.
+        changes: Counts created files, for `sync_names`.
     """
 
     __slots__ = (
@@ -55,7 +55,7 @@ class LogSequence:
         self._sizes: dict[int, int] = {}  # base offset -> bytes, in order; the last one grows
         self.full_bytes = 0
         self.unsynced: list[LogWriter] = []
-        # Whoever made the files, or the folder, may have died before it synced their names.
+        # The process that created the files, or the folder, may have died before it synced them.
         self.changes = 1
         self._changes_synced = 0
         self._leftover: int | None = None
@@ -70,7 +70,7 @@ class LogSequence:
 
     @property
     def may_roll(self) -> bool:
-        """Say whether the one before the active log file is synced."""
+        """Return whether the file before the active one is synced."""
         return len(self.unsynced) == 1
 
     @property
@@ -84,22 +84,22 @@ class LogSequence:
         return self.full_bytes + self.active.size
 
     def files(self) -> list[tuple[int, int]]:
-        """Return base offset and bytes of each, oldest first; of the active one as it began."""
+        """Return base offset and bytes of each, oldest first; the active one's initial size."""
         return list(self._sizes.items())
 
     def bases(self) -> tuple[int, ...]:
         """Return the base offset of each, oldest first."""
         return tuple(self._sizes)
 
-    # -- beginning
+    # -- creating
 
     def create(self, base: int, now_ms: int, max_bytes: int) -> None:
-        """Make a log file and let it be the active one.
+        """Create a log file and make it the active one.
 
         Args:
             base: The offset of its first message.
             now_ms: The wall time.
-            max_bytes: What it is to hold, as its header says.
+            max_bytes: Its maximum size, for its header.
 
         Raises:
             Unavailable: Disk full or I/O error.
@@ -120,20 +120,20 @@ class LogSequence:
         self._sizes, self.full_bytes = sizes, full_bytes
 
     def adopt(self, bases: Sequence[int], active: LogWriter) -> None:
-        """Take the log files that are there, of which the last one was recovered."""
+        """Take over the existing log files, of which the last one was recovered."""
         self.unsynced = [active]
         for base in bases[:-1]:
             self._sizes[base] = self._fs.stat(self.path(base)).size
         self.full_bytes = sum(self._sizes.values())
         self._sizes[bases[-1]] = active.size
         if len(bases) > 1:
-            # Nothing of it is read: it only has to be synced.
+            # It is never read through this writer: it only has to be synced.
             base = bases[-2]
             header = FileHeader(base, 0, 0, tag=0)
             self.unsynced.insert(0, LogWriter(self._fs, self.path(base), header, self._sizes[base]))
 
     def roll(self, base: int, now_ms: int, max_bytes: int) -> None:
-        """Go on in a new log file; the arguments are those of `create`.
+        """Continue in a new log file; the arguments are those of `create`.
 
         Raises:
             Unavailable: Disk full or I/O error; the active log file stays the same.
@@ -144,9 +144,9 @@ class LogSequence:
         self.changes += 1
 
     def remove_leftover(self) -> None:
-        """Delete the file of a roll that failed, durably, before its offsets go elsewhere.
+        """Delete the file of a failed roll, durably, before its offsets are written elsewhere.
 
-        If it came back after a power loss, its name would say that the file before it ends there.
+        If a power loss restored it, its name would mark the end of the previous file.
 
         Raises:
             Unavailable: I/O error.
@@ -162,13 +162,13 @@ class LogSequence:
     # -- syncing
 
     def begin_sync(self) -> list[LogWriter]:
-        """Return what has to be fsynced, ready for it."""
+        """Return the writers to fsync, ready for it."""
         for writer in self.unsynced:
             writer.prepare_sync()
         return list(self.unsynced)
 
     def sync_names(self, changes: int) -> None:
-        """Make durable that the files are there which were made up to then; without the mutex.
+        """Make the names of the files created up to `changes` durable; without the mutex.
 
         Raises:
             Unavailable: I/O error.
@@ -181,7 +181,7 @@ class LogSequence:
         self._changes_synced = changes
 
     def end_sync(self, synced: Sequence[LogWriter], *, all_durable: bool) -> None:
-        """Take note that log files were fsynced."""
+        """Record that log files were fsynced."""
         while self.unsynced[0] in synced[:-1]:
             self.unsynced.pop(0).close()
         if all_durable:
@@ -195,25 +195,25 @@ class LogSequence:
     # -- deleting
 
     def take_out(self, base: int) -> int:
-        """Let a log file be none of the sequence any more; returns its bytes."""
+        """Remove a log file from the sequence; return its size in bytes."""
         size = self._sizes.pop(base)
         self.full_bytes -= size
         return size
 
     def put_back(self, base: int, size: int) -> None:
-        """Take a log file again that would not go."""
+        """Return a log file to the sequence that could not be deleted."""
         self._sizes = {base: size, **self._sizes}
         self.full_bytes += size
 
     def unlink(self, base: int) -> None:
         """Delete the file of a log file that was taken out; without the mutex.
 
-        To free a large file takes long, and appends must not wait for it.
+        Deleting a large file takes long, and appends must not wait for it.
 
         Raises:
-            Unavailable: It would not go.
+            Unavailable: It could not be deleted.
         """
-        with suppress(NotFound):  # by somebody's hand
+        with suppress(NotFound):  # somebody deleted it
             self._fs.unlink(self.path(base))
 
     def sync_folder(self) -> None:

@@ -1,7 +1,7 @@
-"""The locks of a batch task: asked for until they are had, or for as long as the context allows.
+"""Acquisition of the locks of a batch task: repeated until granted, or until its timeout.
 
-And whether a task can lock the segments that it replaces one by one: what it writes stands for
-their root numbers then, of which there must be no gap, and keeps their version.
+Also decides whether a task can lock the segments that it replaces one by one: its output then
+covers their root numbers, which must have no gap, and keeps their version.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ if TYPE_CHECKING:
     from penstock.segments.model import Segment
 
 _ASK_AGAIN_MS: Final = 1_000
-# Others do not share a time chunk with segments that rewrite.
+# Segments of other kinds cannot share a time chunk with segments that rewrite.
 _REWRITABLE: Final = frozenset(
     {"numbered", "hashed", "single", "range", "dim_value_set", "numbered_overwrite"}
 )
-# So many numbers must be left for what is written.
+# Minimum of unused partition numbers for the new segments.
 _NUMBERS_LEFT: Final = 4_096
 
 
 @dataclass(frozen=True, slots=True)
 class HeldLocks:
-    """Locks that cover what was asked for, in order."""
+    """Locks that cover the requested intervals, in order."""
 
     locks: tuple[TaskLockView, ...]
 
     def version_of(self, interval: Interval) -> str:
         """Return the version of the lock that covers an interval."""
         after = bisect_right(self.locks, interval.start_ms, key=lambda one: one.interval.start_ms)
-        # Mostly the first that is looked at: a task's locks seldom overlap.
+        # Mostly the first one: a task's locks rarely overlap.
         return next(
             self.locks[at].version
             for at in reversed(range(after))
@@ -62,11 +62,11 @@ class Rewrite:
 
     Attributes:
         interval: The time chunk.
-        version: Of all of them.
+        version: The version of all of them.
         start: Their first root number.
-        end: The one behind their last.
-        ids: Their names.
-        segments: What is locked.
+        end: The number after their last root number.
+        ids: Their ids.
+        segments: The segments to lock.
     """
 
     interval: Interval
@@ -80,21 +80,21 @@ class Rewrite:
 def rewrites_of(
     found: Iterable[VisibleSegment], granularity: Granularity | None
 ) -> list[Rewrite] | str:
-    """Return what is rewritten in each time chunk; or why time chunks must be locked instead.
+    """Return the rewrite of each time chunk; or the reason to lock time chunks instead.
 
     Args:
-        found: All that is replaced.
-        granularity: The new time chunks; None: those that are there.
+        found: All segments to replace.
+        granularity: The new time chunks; None keeps the existing ones.
     """
     pieces = sorted(found, key=lambda one: one.segment.id)
     if cut := next((one for one in pieces if one.interval != one.segment.interval), None):
-        return f"only a part of segment {cut.segment.id} is visible, or asked for"
+        return f"only a part of segment {cut.segment.id} is visible, or requested"
     chunks = {one.segment.interval for one in pieces}
     if granularity is None:
         if len({Granularity.of_bucket(chunk) for chunk in chunks}) > 1:
-            return "the segments are not of one granularity"
+            return "the segments have different granularities"
     elif any(granularity.bucket(chunk.start_ms) != chunk for chunk in chunks):
-        return f"the segments are not of the granularity {granularity}"
+        return f"the segments do not have the granularity {granularity}"
     made = []
     for interval, group in groupby((one.segment for one in pieces), lambda one: one.interval):
         rewrite = _rewrite(interval, list(group))
@@ -105,7 +105,7 @@ def rewrites_of(
 
 
 def _rewrite(interval: Interval, segments: Sequence[Segment]) -> Rewrite | str:
-    """Return what is rewritten in a time chunk, or why that cannot be."""
+    """Return the rewrite of a time chunk, or the reason why it is not possible."""
     first = segments[0]
     odd = next(
         (
@@ -118,7 +118,7 @@ def _rewrite(interval: Interval, segments: Sequence[Segment]) -> Rewrite | str:
         None,
     )
     if odd is not None:
-        return f"segment {odd.id} ({odd.shard_spec.kind}) shares its time chunk with no rewrite"
+        return f"segment {odd.id} ({odd.shard_spec.kind}) cannot share a time chunk with a rewrite"
     members = Counter(one.shard_spec.roots for one in segments)
     ordered = sorted(members, key=lambda roots: (roots.start, roots.end))
     start = at = ordered[0].start
@@ -130,7 +130,7 @@ def _rewrite(interval: Interval, segments: Sequence[Segment]) -> Rewrite | str:
         at = roots.end
     highest = max(one.shard_spec.partition_number for one in segments)
     if highest >= OVERWRITE_END - _NUMBERS_LEFT or at > OVERWRITE_START:
-        return f"the partition numbers of {interval} are nearly used up"
+        return f"the partition numbers of {interval} are nearly exhausted"
     return Rewrite(
         interval,
         first.version,
@@ -147,11 +147,11 @@ def _rewrite(interval: Interval, segments: Sequence[Segment]) -> Rewrite | str:
 def acquire(
     ports: BatchPorts, insistence: Insistence, action: LockTryAcquire, *, timeout_ms: int
 ) -> HeldLocks:
-    """Have locks, waiting for those who are in the way.
+    """Acquire locks, and wait while other tasks hold conflicting ones.
 
     Raises:
-        Conflict: Somebody was in the way all the time; the message says who.
-        LockRevoked: A lock that the task had was taken by a task of higher priority.
+        Conflict: The timeout passed; the message names the conflicting tasks.
+        LockRevoked: A task of higher priority revoked a lock of the task.
         Stopped: The task was stopped.
     """
     until_s = ports.clock.monotonic_s() + timeout_ms / 1000
@@ -161,25 +161,24 @@ def acquire(
             break
         if ports.clock.monotonic_s() >= until_s:
             raise Conflict(
-                f"its locks could not be had within taskLockTimeout ({timeout_ms} ms):"
+                f"could not acquire its locks within taskLockTimeout ({timeout_ms} ms):"
                 f" {'; '.join(answer.refused)}"
             )
         insistence.pause(_ASK_AGAIN_MS)
     for lock in answer.locks:
         if lock.revoked:
             raise LockRevoked(
-                f"its lock on {lock.interval} was taken by a task of higher priority: submit it"
-                " again"
+                f"a task of higher priority revoked its lock on {lock.interval}: submit it again"
             )
     return HeldLocks(tuple(sorted(answer.locks, key=lambda one: one.interval)))
 
 
 def outside(wanted: Sequence[Interval], held: Sequence[Interval]) -> list[Interval]:
-    """Return the parts of intervals that lie in no other one.
+    """Return the parts of intervals that no other interval covers.
 
     Args:
-        wanted: What is looked at.
-        held: The others: disjoint, in order.
+        wanted: The intervals.
+        held: The other ones: disjoint, in order.
     """
     left = []
     for one in wanted:

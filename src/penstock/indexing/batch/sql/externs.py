@@ -1,4 +1,4 @@
-"""External tables in a statement: `TABLE(EXTERN(…))`, taken out of it into the task's spec. Pure.
+"""External tables in a statement: `TABLE(EXTERN(…))`, moved from it into the task's spec. Pure.
 
     TABLE(EXTERN('inputSource', 'inputFormat', 'signature'))
     TABLE(EXTERN('inputSource', 'inputFormat')) [EXTEND] (name type, …)
@@ -6,11 +6,12 @@
 
     type   VARCHAR, BIGINT, DOUBLE, FLOAT, VARCHAR ARRAY …, TYPE('COMPLEX<json>')
 
-The three arguments are JSON. As in Druid, a backslash in their quotes is itself, and only '' is a
-quote. Owns where such a table begins and ends, and what is said of one that is wrong.
+The three arguments are JSON. As in Druid, a backslash in their quotes has no special meaning, and
+'' stands for one quote. Owns the position of such a table in the statement, and the errors for
+invalid ones.
 
-Invariants: nothing of an argument gets into the query, which reads the table by a name of ours; the
-statement that is shown has the secrets of the arguments masked.
+Invariants: no part of an argument gets into the query, which reads the table by a name of
+Penstock; in the statement for display, secrets in the arguments are masked.
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ _SQL_TYPES: Final[Mapping[str, str]] = {
     "FLOAT": "float",
 }
 _TYPE_MEND: Final = (
-    "there are VARCHAR, BIGINT, DOUBLE, FLOAT, arrays such as VARCHAR ARRAY, and"
-    " TYPE('COMPLEX<json>'); make others in the query, such as CAST(name AS TIMESTAMP)"
+    "the types are VARCHAR, BIGINT, DOUBLE, FLOAT, arrays such as VARCHAR ARRAY, and"
+    " TYPE('COMPLEX<json>'); convert others in the query, such as CAST(name AS TIMESTAMP)"
 )
-# Functions of Druid's that say in arguments of their own what EXTERN has in JSON.
+# Functions of Druid that take as arguments the parts that EXTERN takes as JSON.
 _FUNCTIONS: Final = frozenset({"HTTP", "INLINE", "LOCALFILES", "S3"})
 # A table may be read several times; each is compared with the others.
 _CALLS_MAX: Final = 500
@@ -56,13 +57,13 @@ _FORM: Final = "write FROM TABLE(EXTERN('inputSource', 'inputFormat', 'signature
 
 @dataclass(frozen=True, slots=True)
 class Extern:
-    """One external table, and where in the statement it stands.
+    """One external table, and its position in the statement.
 
     Attributes:
-        table: Its JSON form, which is checked.
-        start: Where it begins.
-        end: Where it has ended.
-        shown: (start, end, text) of what stands there otherwise when the statement is shown.
+        table: Its JSON form, which was validated.
+        start: Start of the table.
+        end: End of the table.
+        shown: (start, end, text) of the replacements in the statement for display.
     """
 
     table: dict[str, JsonValue]
@@ -80,7 +81,7 @@ class Externs:
 
     @property
     def tables(self) -> list[JsonValue]:
-        """Their JSON forms; the first is read by the name `extern_name(1)`, and so on."""
+        """Their JSON forms; the query reads the first as `extern_name(1)`, and so on."""
         return [*self._distinct()]
 
     @property
@@ -91,7 +92,7 @@ class Externs:
         )
 
     def query(self, start: int, end: int) -> str:
-        """Return a part of the statement that reads the tables by their names; lines stay."""
+        """Return a part of the statement that reads the tables by their names; lines are kept."""
         distinct = self._distinct()
         cuts = []
         for one in self.found:
@@ -101,7 +102,7 @@ class Externs:
         return _replaced(self.sql, start, end, cuts)
 
     def outside(self, found: Sequence[Token]) -> list[Token]:
-        """Return those of a statement's tokens that are not part of an external table."""
+        """Return the tokens that are not part of an external table."""
         spans = [(one.start, one.end) for one in self.found]
         return [
             token
@@ -125,35 +126,35 @@ def read_externs(sql: str, found: Sequence[Token]) -> Externs:
         found: Its tokens.
 
     Raises:
-        InvalidRequest: One is not of the form above, or its arguments are wrong; the message has
-            the argument and the place in it.
+        InvalidRequest: One does not have the form above, or its arguments are invalid; the message
+            has the argument and the position in it.
     """
     for token in found:
         if token.name.lower().startswith(EXTERN_PREFIX):
             raise InvalidRequest(
-                f"{EXTERN_PREFIX}… is a name of Penstock's own, {place(sql, token.position)}: take"
+                f"{EXTERN_PREFIX}… is a name of Penstock's own, {place(sql, token.position)}: use"
                 " another one",
                 place="query",
             )
     for at, token in enumerate(found):
-        # One of them could hold a password, which would be kept with the query.
+        # One of them could hold a password, which would be stored with the query.
         if token.name.upper() in _FUNCTIONS and is_table_call(found, at):
             raise InvalidRequest(
-                f"{token.name.upper()} is not served, {place(sql, token.position)}: {_FORM}",
+                f"{token.name.upper()} is not supported, {place(sql, token.position)}: {_FORM}",
                 place="query",
             )
     calls = list(_calls(found))
     if len(calls) > _CALLS_MAX:
         raise InvalidRequest(
-            f"EXTERN stands {len(calls)} times in the statement, and may {_CALLS_MAX} times: one"
-            " inputSource may have many files",
+            f"EXTERN is called {len(calls)} times, but the limit is {_CALLS_MAX}: one inputSource"
+            " may have many files",
             place="query",
         )
     return Externs(sql, tuple(_extern(sql, found, at) for at in calls))
 
 
 def _calls(found: Sequence[Token]) -> Iterator[int]:
-    """Yield where EXTERN is called; a column or a table may have that name, too."""
+    """Yield the calls of EXTERN; a column or a table may also have that name."""
     for at, (token, following) in enumerate(pairwise(found)):
         if token.name.upper() != "EXTERN" or following.text != "(":
             continue
@@ -171,22 +172,22 @@ def _is_target(found: Sequence[Token], at: int) -> bool:
 def _extern(sql: str, found: Sequence[Token], at: int) -> Extern:
     where = place(sql, found[at].position)
     if _is_target(found, at):
-        text = "rows are exported by penstock sql --format csv, not by a statement that writes"
-        raise InvalidRequest(f"EXTERN is no target here, {where}: {text}", place="query")
+        text = "export rows with penstock sql --format csv, not with a statement that writes"
+        raise InvalidRequest(f"EXTERN is not a valid target, {where}: {text}", place="query")
     if not is_table_call(found, at):
-        raise InvalidRequest(f"EXTERN stands inside of TABLE(…), {where}: {_FORM}", place="query")
+        raise InvalidRequest(f"EXTERN must be inside TABLE(…), {where}: {_FORM}", place="query")
     words = Words(sql, found, at + 1)
     arguments = _arguments(words)
     words.take(")")
     words.take(")")
     columns = _columns(words)
-    # Rows of a database have no format; that others must have one the table's own check tells.
+    # Rows of a database have no format; the table's validation requires one for other sources.
     for name in ("inputSource", "signature"):
         if name not in arguments and not (name == "signature" and columns):
-            mend = f"{_FORM}, or the columns behind it: (name VARCHAR, …)"
+            mend = f"{_FORM}, or the columns after it: (name VARCHAR, …)"
             raise InvalidRequest(f"EXTERN lacks its {name}, {where}: {mend}", place="query")
     if columns and "signature" in arguments:
-        text = "keep the signature, or the list behind it"
+        text = "keep either the signature or the list after it"
         raise InvalidRequest(f"EXTERN has its columns twice, {where}: {text}", place="query")
     table: dict[str, JsonValue] = {name: one.json() for name, one in arguments.items()}
     if columns:
@@ -205,7 +206,7 @@ def _extern(sql: str, found: Sequence[Token], at: int) -> Extern:
 
 @dataclass(frozen=True, slots=True)
 class _Argument:
-    """One argument: its name, how it was given (its number, or the name), its literal, where."""
+    """One argument: its name, how it was given (by number or name), its literal, its position."""
 
     name: str
     label: str
@@ -222,10 +223,10 @@ class _Argument:
         return self.raw[2:-1] if self.raw[0] in "rR" else self.raw[1:-1].replace("''", "'")
 
     def json(self) -> JsonValue:
-        """Return what the text is.
+        """Return the parsed JSON.
 
         Raises:
-            SpecError: It is no JSON, or not of the kind that this argument is.
+            SpecError: It is not JSON, or not of the kind that this argument requires.
         """
         text = self.text.strip()
         try:
@@ -241,7 +242,7 @@ class _Argument:
         return found
 
     def placed(self, error: SpecError) -> SpecError:
-        """Return mistakes in the JSON with their place in the statement."""
+        """Return mistakes in the JSON with their position in the statement."""
         return SpecError(
             tuple(
                 Mistake(self.place(_joined(self.name, one.place)), f"{one.message}, {self.where}")
@@ -250,12 +251,12 @@ class _Argument:
         )
 
     def place(self, inner: str) -> str:
-        """Return a place in the JSON as a place of the statement."""
+        """Return a place in the JSON as a place in the statement."""
         return f"EXTERN argument {self.label}, {inner}"
 
 
 def _arguments(words: Words) -> dict[str, _Argument]:
-    """Read `( 'text', … )` or `( name => 'text', … )`, but for the last parenthesis."""
+    """Parse `( 'text', … )` or `( name => 'text', … )`, except the last parenthesis."""
     words.take("(")
     found: dict[str, _Argument] = {}
     while not words.sees(")"):
@@ -274,7 +275,7 @@ def _arguments(words: Words) -> dict[str, _Argument]:
         else:
             name = _ARGUMENTS[number]
         if name in found or any((one.label == one.name) is not named for one in found.values()):
-            raise words.wrong("each argument is given once, all by their names or none")
+            raise words.wrong("each argument must occur once, and either all by name or none")
         token = words.token
         words.text(f"EXTERN argument {label}: JSON")
         where = place(words.sql, token.position)
@@ -294,7 +295,7 @@ def _argument_name(words: Words) -> str:
 
 
 def _columns(words: Words) -> list[JsonValue]:
-    """Read `[EXTEND] ( name type, … )`; nothing if no list comes next."""
+    """Parse `[EXTEND] ( name type, … )`; return nothing if no list follows."""
     extends = words.skip("EXTEND")
     if not extends and not words.sees("("):
         return []
@@ -319,7 +320,7 @@ def _type(words: Words) -> str:
     if type_ is None:
         raise words.wrong(f"a column's type is expected ({_TYPE_MEND})")
     words.at += 1
-    if words.skip("("):  # a length, which says nothing
+    if words.skip("("):  # a length, which has no effect
         words.name("a length")
         words.take(")")
     return f"array<{type_}>" if words.skip("ARRAY") else type_
@@ -350,7 +351,7 @@ def _check_start(text: str, mark: str, what: str) -> None:
 
 
 def _masked(name: str, value: JsonValue) -> str | None:
-    """Return the literal of an argument without its secrets; None: it has none."""
+    """Return the literal of an argument with its secrets masked; None if it has none."""
     given: dict[str, object] = {name: value}
     hidden = masked(given)
     if hidden == given:
@@ -359,7 +360,7 @@ def _masked(name: str, value: JsonValue) -> str | None:
 
 
 def _replaced(sql: str, start: int, end: int, cuts: Sequence[tuple[int, int, str]]) -> str:
-    """Return a part of a text with other texts in some places, which are apart from each other."""
+    """Return a part of a text with some disjoint places replaced."""
     made, at = [], start
     for first, last, text in sorted(cuts):
         if first >= start and last <= end:

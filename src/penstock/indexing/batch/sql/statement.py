@@ -1,4 +1,4 @@
-"""SQL that writes: `INSERT INTO` and `REPLACE INTO`, taken apart into the spec of a task. Pure.
+"""SQL that writes: `INSERT INTO` and `REPLACE INTO`, converted into the spec of a task. Pure.
 
     INSERT INTO name query PARTITIONED BY granularity [CLUSTERED BY column, …]
     REPLACE INTO name OVERWRITE ALL | OVERWRITE WHERE time [OR time …]
@@ -7,8 +7,8 @@
     granularity   ALL [TIME], HOUR, DAY …, 'P1D', FLOOR(__time TO DAY), TIME_FLOOR(__time, 'P1D')
     time          __time >= TIMESTAMP '…' AND __time < TIMESTAMP '…'
 
-Owns Druid's clauses around the query; the query itself is Spark's, checked to do nothing but read.
-The files that it reads are `externs`' affair.
+Owns Druid's clauses around the query; the query itself is Spark SQL, checked to be read-only.
+`externs` handles the files that it reads.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _PARTITIONED: Final = (
     "end the statement with PARTITIONED BY and a granularity, such as PARTITIONED BY DAY"
 )
-# What a context may say that is a field of the spec.
+# Keys of the context that are fields of the spec.
 _SETTINGS: Final = ("rowsPerSegment", "maxParseExceptions")
 _OVERWRITE: Final = (
     "write OVERWRITE ALL, or OVERWRITE WHERE __time >= TIMESTAMP '…' AND __time < TIMESTAMP '…'"
@@ -43,7 +43,7 @@ _OVERWRITE: Final = (
 
 
 def writes(sql: str) -> bool:
-    """Tell whether a statement is an INSERT or a REPLACE, and so becomes a task.
+    """Return whether a statement is an INSERT or a REPLACE, and so becomes a task.
 
     Raises:
         InvalidRequest: Its first text, name or comment is not closed.
@@ -53,14 +53,14 @@ def writes(sql: str) -> bool:
 
 
 def parse_ingest(sql: str, *, context: Mapping[str, JsonValue] | None = None) -> SqlIngestSpec:
-    """Read a statement that writes.
+    """Parse a statement that writes.
 
     Args:
         sql: The statement.
-        context: What its submitter says about running it.
+        context: The context of the task.
 
     Raises:
-        InvalidRequest: It is not of the form above; the message says where and what to write.
+        InvalidRequest: It does not have the form above; the message has the position and a remedy.
     """
     found = statement_tokens(sql)
     while found and found[-1].text == ";":
@@ -79,7 +79,7 @@ def parse_ingest(sql: str, *, context: Mapping[str, JsonValue] | None = None) ->
         )
     overwrite = _overwrite(reader) if replaces else None
     if not replaces and reader.sees("OVERWRITE"):
-        raise reader.wrong("INSERT overwrites nothing: write REPLACE INTO, or leave OVERWRITE out")
+        raise reader.wrong("INSERT overwrites nothing: use REPLACE INTO, or omit OVERWRITE")
     query, partitioned_by, clustered_by = _query(reader, externs)
     value: dict[str, JsonValue] = {
         "type": "query_controller",
@@ -104,14 +104,14 @@ def parse_ingest(sql: str, *, context: Mapping[str, JsonValue] | None = None) ->
 
 
 def _check_time(spec: SqlIngestSpec) -> None:
-    """Refuse a query that certainly gives no time: its task would wait for a slot, and fail."""
+    """Refuse a query that certainly has no time column, so that its task does not fail later."""
     externs = {
         extern_name(number): any(column.name.lower() == TIME_COLUMN for column in one.signature)
         for number, one in enumerate(spec.externs, 1)
     }
     if not may_give(tokens(spec.query), TIME_COLUMN, externs):
         raise InvalidRequest(
-            f"the query gives no column {TIME_COLUMN}, which each row needs (PARTITIONED BY"
+            f"the query returns no column {TIME_COLUMN}, which each row needs (PARTITIONED BY"
             f" {spec.segment_granularity}): add one, such as TIMESTAMP '2024-01-01' AS"
             f" {TIME_COLUMN}",
             place="query",
@@ -120,7 +120,7 @@ def _check_time(spec: SqlIngestSpec) -> None:
 
 def _overwrite(reader: Words) -> list[str]:
     if not reader.sees("OVERWRITE"):
-        raise reader.wrong(f"a REPLACE says what it replaces: {_OVERWRITE}")
+        raise reader.wrong(f"a REPLACE must specify what it replaces: {_OVERWRITE}")
     reader.at += 1
     if reader.sees("ALL"):
         reader.at += 1
@@ -178,7 +178,7 @@ def _query(reader: Words, externs: Externs) -> tuple[str, str, tuple[str, ...]]:
             break
         reader.at += 1
     else:
-        raise InvalidRequest(f"the time chunks are not said: {_PARTITIONED}", place="query")
+        raise InvalidRequest(f"specify the time chunks: {_PARTITIONED}", place="query")
     begin, end = reader.found[first].position, reader.token.position
     check_unquoted(reader.sql, externs.outside(reader.found[first : reader.at]))
     check_clauses(reader.sql, reader.found[first : reader.at])
@@ -220,7 +220,7 @@ def _granularity(reader: Words) -> str:
             found = word
     try:
         Granularity.parse(found)
-    except InvalidRequest as error:  # narrow: the error is to name this place
+    except InvalidRequest as error:  # narrow: the error must have this position
         reader.at -= 1
         raise reader.wrong(f"{error}; {_PARTITIONED}") from error
     return found

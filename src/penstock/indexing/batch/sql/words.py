@@ -1,4 +1,4 @@
-"""A walk over the tokens of a statement, and what is said of the one that is wrong. Pure."""
+"""A reader of the tokens of a statement, and its syntax errors. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SHOWN: Final = 60
 
 @dataclass(slots=True)
 class Words:
-    """Walks over the tokens of a statement."""
+    """Reads the tokens of a statement in order."""
 
     sql: str
     found: Sequence[Token]
@@ -24,30 +24,30 @@ class Words:
 
     @property
     def token(self) -> Token:
-        """The next one; behind the last an empty one."""
+        """The next token; after the last an empty one."""
         if self.at < len(self.found):
             return self.found[self.at]
         return Token("the end of the statement", "", len(self.sql))
 
     @property
     def end(self) -> int:
-        """The position behind the last one that was taken."""
+        """The position after the last token that was taken."""
         last = self.found[self.at - 1]
         return last.position + len(last.raw)
 
     def sees(self, *words: str) -> bool:
-        """Tell whether these come next."""
+        """Return whether these words come next."""
         following = [token.text for token in self.found[self.at : self.at + len(words)]]
         return following == list(words)
 
     def skip(self, *words: str) -> bool:
-        """Pass over these if they come next; tell whether they did."""
+        """Skip these words if they come next; return whether they did."""
         seen = self.sees(*words)
         self.at += len(words) if seen else 0
         return seen
 
     def take(self, *words: str) -> Token:
-        """Return the next one, which must be one of the words."""
+        """Return the next token, which must be one of the words."""
         token = self.token
         if token.text not in words:
             raise self.wrong(f"{' or '.join(words)} is expected")
@@ -55,7 +55,7 @@ class Words:
         return token
 
     def name(self, what: str) -> str:
-        """Return the next one, which must be a name."""
+        """Return the next token, which must be a name."""
         token = self.token
         if not token.name:
             raise self.wrong(f"{what} is expected")
@@ -63,7 +63,7 @@ class Words:
         return token.name
 
     def text(self, what: str) -> str:
-        """Return what stands between the quotes of the next one, which must be a text."""
+        """Return the content of the next token, which must be a text in quotes."""
         token = self.token
         if not token.is_text:
             raise self.wrong(f"{what} is expected, in single quotes")
@@ -71,12 +71,12 @@ class Words:
         return token.raw[1:-1]
 
     def is_query(self) -> bool:
-        """Tell whether a parenthesis that comes next is around a query."""
+        """Return whether a parenthesis that comes next encloses a query."""
         following = self.found[self.at + 1 : self.at + 2]
         return bool(following) and following[0].text in {"SELECT", "WITH", "VALUES", "TABLE", "("}
 
     def wrong(self, message: str) -> InvalidRequest:
-        """Return the error that the next token is."""
+        """Return the syntax error for the next token."""
         token = self.token
         shown = token.raw if len(token.raw) <= _SHOWN else f"{token.raw[:_SHOWN]}…"
         if token.is_text and (len(token.raw) > _SHOWN or "{" in token.raw):

@@ -1,9 +1,9 @@
-"""Whether an expression is Spark SQL or Druid's, and what Spark is given. Pure.
+"""Decides whether an expression is Spark SQL or Druid's, and converts it to Spark SQL. Pure.
 
-Owns the rule of the package: Spark SQL first. What both languages have means what Spark means by
-it, unless something else in the expression is Druid's alone. `||` is the exception: Spark puts
-texts together with it, and a filter that meant "or" would drop every row, so `||` that stands
-between conditions is Druid's.
+Owns the rule of the package: Spark SQL first. Syntax of both languages has Spark's meaning, unless
+another part of the expression exists only in Druid's language. `||` is the exception: in Spark it
+concatenates texts, and a filter that meant "or" would drop every row, so `||` between conditions is
+Druid's.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from penstock.indexing.spec.druidexpr.translation import translate
 
 _CACHED: Final = 1024
 _MARKS: Final = re.compile(r"\|\||<=>|[<>=!]=|<>|[=<>!]")
-# What makes a condition of its operand, in both languages; of the calls, those that both have.
+# Syntax that makes its operand a condition, in both languages; of the calls, the common ones.
 _COMPARING: Final = frozenset({"==", "!=", "<", "<=", ">", ">=", "!"})
 _TRUE_OR_FALSE: Final = frozenset({"isnull", "like", "regexp_like"})
-# Those that hardly anybody puts beside texts that are put together.
+# Operators that are rarely used beside a concatenation.
 _DRUIDS_HABIT: Final = frozenset({"==", "!="})
-# What Druid's language does not have: who writes so means Spark's `||`.
+# Syntax that Druid's language lacks: an expression with it uses Spark's `||`.
 _SPARKS_ALONE: Final = frozenset({"=", "<>", "<=>"})
 _SPARKS_WORDS: Final = frozenset(
     {"CASE", "WHEN", "THEN", "ELSE", "END", "AND", "OR", "NOT", "IN", "IS", "BETWEEN"}
@@ -37,14 +37,14 @@ _SPARKS_WORDS: Final = frozenset(
 
 @functools.lru_cache(maxsize=_CACHED)
 def as_spark_sql(text: str, *, condition: bool = False) -> str:
-    """Return the expression in Spark SQL: as it is, or translated from Druid's language.
+    """Return the expression in Spark SQL: unchanged, or translated from Druid's language.
 
     Args:
         text: The expression.
-        condition: Whether it is to be true or false; otherwise a value.
+        condition: Whether it must be a condition; otherwise it is a value.
 
     Raises:
-        InvalidRequest: It is neither, runs other code, or has no exact translation.
+        InvalidRequest: It is invalid in both, runs other code, or has no exact translation.
     """
     if not is_druids(text):
         _check(text)
@@ -60,11 +60,11 @@ def _check(expression: str) -> None:
 
 
 def is_druids(text: str) -> bool:
-    """Tell whether the expression holds something that only Druid's language has."""
+    """Return whether the expression has syntax that exists only in Druid's language."""
     try:
         found = tokens(text)
     except InvalidRequest:
-        return False  # What Spark cannot take apart is told in Spark's terms.
+        return False  # Spark reports the errors of invalid expressions.
     for number, (token, following) in enumerate(pairwise(found)):
         if token.text == following.text == "&" and following.position == token.position + 1:
             return True
@@ -80,13 +80,13 @@ def is_druids(text: str) -> bool:
 
 @dataclass(slots=True)
 class _Level:
-    """What stands between two parentheses or commas, as far as it was read.
+    """The tokens between two parentheses or commas, as far as they were read.
 
     Attributes:
-        call: Name of the function whose arguments it is; empty if it is of none.
-        conditions: Whether the operand is a condition, of each operand of `||`.
-        habit: Whether it compares as Spark's users seldom do.
-        sparks: Whether it has what only Spark has.
+        call: Name of the function whose arguments they are; empty if there is none.
+        conditions: For each operand of `||`, whether it is a condition.
+        habit: Whether it has a comparison that is unusual in Spark SQL.
+        sparks: Whether it has syntax that exists only in Spark SQL.
     """
 
     call: str = ""
@@ -95,13 +95,13 @@ class _Level:
     sparks: bool = False
 
     def joins_conditions(self) -> bool:
-        """Tell whether `||` stands between conditions here."""
+        """Return whether `||` is between conditions here."""
         joined = len(self.conditions) > 1
         return joined and not self.sparks and (self.habit or sum(self.conditions) > 1)
 
 
 def _joins_conditions(text: str, found: list[Token]) -> bool:
-    """Tell whether a `||` means "or", as what is beside it is true or false."""
+    """Return whether a `||` means "or", because an operand is a condition."""
     levels = [_Level()]
     skip_to = 0
     for number, token in enumerate(found):
@@ -138,7 +138,7 @@ def _read_mark(mark: str, level: _Level) -> None:
 
 
 def _close(inner: _Level, outer: _Level) -> None:
-    """Let a closed parenthesis, or a call, count as what it is where it stands."""
+    """Apply a closed parenthesis, or a call, to the level that contains it."""
     if inner.call:
         outer.conditions[-1] |= inner.call in _TRUE_OR_FALSE
     elif not inner.sparks and any(inner.conditions):
@@ -147,7 +147,7 @@ def _close(inner: _Level, outer: _Level) -> None:
 
 
 def _has_comma(rest: list[Token]) -> bool:
-    """Tell whether a call, whose inner tokens these are, has a second argument."""
+    """Return whether a call, whose inner tokens these are, has a second argument."""
     depth = 0
     for token in rest:
         if token.text == "(":

@@ -1,7 +1,7 @@
-"""Druid's expression language: text to tree. Pure.
+"""Parser of Druid's expression language: text to tree. Pure.
 
-Owns the grammar: literals, names, calls, and operators by their binding. Arrays and lambdas are no
-part of it, and are refused with the mend. Length and depth are bounded, so that no text takes long.
+Owns the grammar: literals, names, calls, and operators with their precedence. Arrays and lambdas
+are refused with a remedy. Length and depth are limited, so that parsing is always fast.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TOKEN: Final = re.compile(
     r")",
     re.ASCII | re.DOTALL,
 )
-# Operators from the loosest to the tightest; `^` binds to the right.
+# Operators from the lowest to the highest precedence; `^` is right-associative.
 _LEVELS: Final = (
     ("||",),
     ("&&",),
@@ -54,12 +54,12 @@ def parse(text: str) -> Expression:
     """Return the tree of an expression.
 
     Raises:
-        InvalidRequest: It is none; the place is told.
+        InvalidRequest: It is not an expression; the message has the position.
     """
     if len(text) > _LENGTH_MAX:
         raise InvalidRequest(
-            f"the expression has {len(text)} characters, more than {_LENGTH_MAX}:"
-            " compute it in several columns"
+            f"the expression has {len(text)} characters, more than the limit of {_LENGTH_MAX}:"
+            " split it into several columns"
         )
     parser = _Parser(text, _tokens(text))
     found = parser.expression(0, 0)
@@ -75,7 +75,7 @@ def _tokens(text: str) -> list[_Token]:
         if match is None:
             at += len(text[at:]) - len(text[at:].lstrip(_SPACE))
             raise InvalidRequest(
-                f"{text[at]!r} is no part of Druid's expressions, or opens what is not closed,"
+                f"{text[at]!r} is not part of Druid's expressions, or is not closed,"
                 f" {place(text, at)}"
             )
         kind = match.lastgroup or ""
@@ -86,7 +86,7 @@ def _tokens(text: str) -> list[_Token]:
 
 
 class _Parser:
-    """Reads tokens from left to right; never goes back."""
+    """Reads tokens from left to right without backtracking."""
 
     def __init__(self, text: str, tokens: list[_Token]) -> None:
         self._text = text
@@ -94,7 +94,7 @@ class _Parser:
         self._at = 0
 
     def expression(self, level: int, depth: int) -> Expression:
-        """Read what binds as tightly as `level`, or tighter."""
+        """Parse operators of the precedence `level` or higher."""
         if level == len(_LEVELS):
             return self._unary(depth)
         found = self.expression(level + 1, depth)
@@ -108,7 +108,7 @@ class _Parser:
         return found
 
     def expect(self, text: str, kind: str = "mark") -> None:
-        """Read this token."""
+        """Read this token, or raise an error."""
         token = self._peek()
         if token.kind != kind or (text and token.text != text):
             self._refuse(f"expected {text or 'the end'}")
@@ -166,7 +166,7 @@ class _Parser:
         if token.kind == "double":
             value = sign * float(token.text)
             if value in {float("inf"), float("-inf")}:
-                self._refuse(f"{token.text} is no number that fits into 64 bits")
+                self._refuse(f"{token.text} is not a number that fits into 64 bits")
             return value
         if len(token.text) > 19 or sign * int(token.text) not in range(-_LONG_MAX, _LONG_MAX):
             self._refuse(f"{token.text} does not fit into 64 bits")
@@ -175,11 +175,11 @@ class _Parser:
     def _unescaped(self, token: _Token) -> str:
         text = _ESCAPE.sub(_one, token.text[1:-1])
         try:
-            # Java's escapes are UTF-16: a character may be two of them.
+            # Java's escapes are UTF-16: a character may consist of two of them.
             return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
         except UnicodeDecodeError:
             raise InvalidRequest(
-                f"{token.text[:40]} holds half of a character: write the whole one,"
+                f"{token.text[:40]} holds half of a surrogate pair: write the whole character,"
                 f" {place(self._text, token.position)}"
             ) from None
 
@@ -188,7 +188,7 @@ class _Parser:
 
     def _check_depth(self, depth: int) -> None:
         if depth > _DEPTH_MAX:
-            self._refuse(f"nested deeper than {_DEPTH_MAX}: compute it in several columns")
+            self._refuse(f"nested deeper than {_DEPTH_MAX}: split it into several columns")
 
     def _refuse(self, reason: str) -> Expression:
         token = self._peek()
@@ -197,7 +197,7 @@ class _Parser:
 
 
 def _one(match: re.Match[str]) -> str:
-    """Return what an escape stands for."""
+    """Return the character of an escape."""
     if match[1]:
         return chr(int(match[1], 16))
     return _ESCAPED.get(match[2], match[2])

@@ -1,10 +1,10 @@
-"""From the tree of a Druid expression to Spark SQL. Pure.
+"""Translation of the tree of a Druid expression to Spark SQL. Pure.
 
-Owns what each operator and function means in Spark, where that is exactly the same for every value;
-where types must be known and are not, the expression is refused with the mend. Names stand in
-double quotes, as everywhere in specs; times are milliseconds, as in Druid.
+Owns the meaning of each operator and function in Spark, if that is exactly the same for every
+value. If it depends on types that are unknown, the expression is refused with a remedy. Names are
+in double quotes, as everywhere in specs; times are milliseconds, as in Druid.
 
-Every operator's result stands in brackets, so a part may be put anywhere.
+Every operator's result is in parentheses, so that a part may be used anywhere.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ def translate(node: Expression, *, condition: bool = False) -> str:
 
     Args:
         node: The tree.
-        condition: Whether it is to be true or false. Otherwise it is a value, and what is true is
-            1, what is false 0, as in Druid.
+        condition: Whether it must be a condition. Otherwise it is a value, in which true is 1 and
+            false is 0, as in Druid.
 
     Raises:
-        InvalidRequest: Something in it has no exact counterpart.
+        InvalidRequest: A part of it has no exact counterpart.
     """
     return _condition(node) if condition else _value(node)
 
@@ -62,7 +62,7 @@ def _condition(node: Expression) -> str:
     if type_of(node) == "BOOLEAN":
         return _sql(node)
     raise InvalidRequest(
-        f"{_shown(node)} is a value where true or false is needed: compare it, such as with > 0"
+        f"{_shown(node)} is a value, but must be a condition: compare it, such as with > 0"
     )
 
 
@@ -72,7 +72,7 @@ def _value(node: Expression) -> str:
 
 
 def type_of(node: Expression) -> Type | None:
-    """Return what the node gives, or None where that depends on the data."""
+    """Return the type of the node's value, or None if that depends on the data."""
     match node:
         case Literal(value):
             if isinstance(value, str):
@@ -121,7 +121,7 @@ def _sql(node: Expression) -> str:
         case Literal(value):
             return _literal(value)
         case Name(name):
-            # Within double quotes a backslash would take the quote behind it for its own.
+            # Within double quotes a backslash would escape the quote after it.
             mark = "`" if "\\" in name else '"'
             quoted = mark + name.replace(mark, mark * 2) + mark
             return f"UNIX_MILLIS({quoted})" if name.lower() == _TIME_COLUMN else quoted
@@ -139,7 +139,7 @@ def _literal(value: float | str | None) -> str:
     if isinstance(value, str):
         return f"'{value.translate(_TEXT_ESCAPES)}'"
     if isinstance(value, int):
-        # The least number has no positive counterpart that could be negated.
+        # The smallest number has no positive counterpart that could be negated.
         return f"CAST('{value}' AS BIGINT)" if value == -(2**63) else f"{value}L"
     return f"CAST('{value!r}' AS DOUBLE)"
 
@@ -187,13 +187,13 @@ def _call(node: Call) -> str:
         raise InvalidRequest(f"{name}() of Druid is not supported: {REFUSED[name]}")
     if name.startswith(("mv_", "array")):
         raise InvalidRequest(
-            f"{name}() of Druid is not supported: a list is kept as its JSON text: use Spark's"
+            f"{name}() of Druid is not supported: lists are kept as JSON text: use Spark's"
             " functions on from_json(column, 'ARRAY<STRING>')"
         )
     known = [*TEMPLATES, *TIME_FUNCTIONS, *SPECIAL]
     near = difflib.get_close_matches(name, known, n=1)
     hint = f': did you mean "{near[0]}"?' if near else ": write all of it in Spark SQL"
-    raise InvalidRequest(f"{name}() is no function of Druid that is supported{hint}")
+    raise InvalidRequest(f"{name}() is not a supported function of Druid{hint}")
 
 
 def _from_template(node: Call) -> str:
@@ -256,7 +256,7 @@ def _like(arguments: tuple[Expression, ...]) -> str:
     if not isinstance(arguments[1], Literal) or len(escape) > 1:
         raise InvalidRequest("like() takes a pattern, and one character to escape with, as text")
     if not escape:
-        # Druid has none then, where Spark has the backslash.
+        # Druid then has no escape character, but Spark has the backslash.
         pattern = pattern.replace("\\", "\\\\")
     rest = f" ESCAPE {_literal(escape)}" if escape else ""
     return f"({_value(arguments[0])} LIKE {_literal(pattern)}{rest})"

@@ -1,8 +1,8 @@
-"""The projections that a datasource has by now, wherever they were said. As JSON, unread.
+"""The projections of a datasource, from all specs that declare some. As unparsed JSON.
 
-Supervisors keep theirs in their specs. Those of batch tasks are kept under a name of the metadata's
-configuration, by datasource: `config_name`. An answer is the same without, so what is lost or old
-here costs speed alone. Imports no models: who has no projections reads none.
+Supervisors keep theirs in their specs. Those of batch tasks are stored in the metadata's
+configuration, by datasource: `config_name`. Answers do not depend on them, so a lost or outdated
+entry only costs speed. Imports no models, so that a process without projections does not load them.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from typing import Final
 
 DECLARED_MAX: Final = 100
-"""How many projections of batch tasks a datasource keeps; the newest."""
+"""Maximum number of projections of batch tasks that a datasource keeps; the newest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A projection, with the names of the metrics of the rows that it was said with.
+    """A projection, with the names of the metrics of its spec.
 
     Attributes:
-        projection: In the form that a spec has.
-        metrics: What the spec's `metricsSpec` makes.
+        projection: In the form of a spec.
+        metrics: The names of the metrics in `metricsSpec`.
     """
 
     projection: Mapping[str, object]
@@ -30,17 +30,17 @@ class Declared:
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The name of the projection."""
         return str(self.projection.get("name", ""))
 
 
 def config_name(datasource: str) -> str:
-    """Return under which name a datasource's projections of batch tasks are kept."""
+    """Return the configuration name for a datasource's projections of batch tasks."""
     return f"projections/{datasource}"
 
 
 def merged(known: Iterable[Declared], more: Iterable[Declared]) -> tuple[Declared, ...]:
-    """Return projections of different names, newest last; of two of one name the later one."""
+    """Return projections with unique names, newest last; a later one replaces an earlier one."""
     found = {one.name: one for one in known}
     for one in more:
         found.pop(one.name, None)
@@ -49,7 +49,7 @@ def merged(known: Iterable[Declared], more: Iterable[Declared]) -> tuple[Declare
 
 
 def dump(declared: Sequence[Declared]) -> bytes:
-    """Return what `load` reads."""
+    """Return the bytes that `load` parses."""
     entries = [
         {"projection": one.projection, "metrics": list(one.metrics)}
         for one in declared[-DECLARED_MAX:]
@@ -58,7 +58,7 @@ def dump(declared: Sequence[Declared]) -> bytes:
 
 
 def load(stored: bytes | None) -> tuple[Declared, ...]:
-    """Read what `dump` gave; of other shapes what can be read."""
+    """Parse the bytes of `dump`; parts with another form are skipped."""
     try:
         value: object = json.loads(stored or b"{}")
     except ValueError:
@@ -72,7 +72,7 @@ def load(stored: bytes | None) -> tuple[Declared, ...]:
 
 
 def of_schema(schema: Mapping[str, object]) -> tuple[Declared, ...]:
-    """Return the projections of a `dataSchema`, or of what else has its fields."""
+    """Return the projections of a `dataSchema`, or of another object with its fields."""
     projections, metrics = schema.get("projections"), schema.get("metricsSpec")
     if not isinstance(projections, list):
         return ()

@@ -1,8 +1,8 @@
-"""How the records of a stream are written: ``ioConfig.inputFormat`` of a supervisor.
+"""The format of a stream's records: ``ioConfig.inputFormat`` of a supervisor.
 
-Owns the format `kafka`: a record's key, headers, time, topic, partition and offset as columns
-beside those of its value. Formats of the value itself are those of files (`spec.inputs`), of which
-`mistakes_in_message` refuses what a single message cannot have.
+Owns the format `kafka`: a record's key, headers, time, topic, partition and offset as columns in
+addition to those of its value. Formats of the value itself are those of files (`spec.inputs`);
+`mistakes_in_message` refuses the options that a single message cannot have.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _upper(value: object) -> object:
 
 
 def _not_of_files(value: object) -> object:
-    """Refuse formats of whole files, which batch tasks read."""
+    """Refuse formats of whole files, which only batch tasks read."""
     kind = value.get("type") if isinstance(value, dict) else None
     if isinstance(kind, str) and kind in _FILE_FORMATS:
         text = f"a stream's messages are json, csv, tsv, not {kind}: read it in a batch task"
@@ -43,7 +43,7 @@ MessageFormat = Annotated[
     refusing(REFUSED_FORMATS, default="json"),
     BeforeValidator(_not_of_files),
 ]
-"""How one message is written, or its key; `mistakes_in_message` says what else it cannot have."""
+"""The format of one message, or of its key; `mistakes_in_message` has further restrictions."""
 
 
 class HeaderFormat(SpecModel):
@@ -57,10 +57,10 @@ class HeaderFormat(SpecModel):
 
 
 class KafkaFormat(SpecModel):
-    """Whole records: the columns of the value, and beside them what else a record has.
+    """Whole records: the columns of the value, and columns for the other parts of a record.
 
-    What the value has itself wins over a column beside it of the same name. A record without a
-    value becomes a row of the columns beside it.
+    A column of the value takes precedence over another column of the same name. A record without a
+    value becomes a row of the other columns.
     """
 
     type: Literal["kafka"]
@@ -75,7 +75,7 @@ class KafkaFormat(SpecModel):
     offset_column_name: _Name = "kafka.offset"
 
     unsupported: ClassVar[Mapping[str, str]] = {
-        "headerLabelPrefix": "its name is headerColumnPrefix now"
+        "headerLabelPrefix": "it is now called headerColumnPrefix"
     }
 
     @model_validator(mode="after")
@@ -87,7 +87,7 @@ class KafkaFormat(SpecModel):
         seen: dict[str, str] = {}
         for field, name in self._columns():
             if (other := seen.setdefault(name.lower(), field)) != field:
-                text = f"{name!r} is the column of {other} already: each needs one of its own"
+                text = f"{name!r} is the column of {other} already: use another name"
                 found.append(((field,), name, text))
         if found:
             raise mistakes("KafkaFormat", found)
@@ -109,13 +109,13 @@ StreamFormat = Annotated[
     refusing({k: v for k, v in REFUSED_FORMATS.items() if k != "kafka"}, default="json"),
     BeforeValidator(_not_of_files),
 ]
-"""What a stream's spec may name."""
+"""The formats that a stream's spec may have."""
 
 
 def mistakes_in_message(format_: JsonFormat | CsvFormat | TsvFormat) -> Found:
-    """Return what a format has that a message cannot: it is one row by itself.
+    """Return the options of a format that a message, which is a single row, cannot have.
 
-    Nothing comes before the first. Each is (place within the format, value, what is wrong).
+    Each is (place within the format, value, error text).
     """
     found: Found = []
     if isinstance(format_, CsvFormat | TsvFormat):

@@ -1,9 +1,9 @@
 """A database whose rows a batch task reads: Druid's input source `sql`.
 
-Owns what a spec may say of a connection, so that a task reaches what the spec names with the secret
-that stands there, and nothing with rights of the process that it runs in: no files of the worker,
-no sockets, no user without a password. Whether a statement reads and does nothing else is for the
-database to say.
+Owns the allowed parameters of a connection, so that a task connects only to the server that the
+spec names, with the secret in the spec, and never with rights of its own process: no files of the
+worker, no sockets, no user without a password. The database itself enforces that a statement only
+reads.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PORT: Final = 5432
 _HOST: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*")
 _NAME: Final = re.compile(r"[^\x00-\x1f\x7f/\ud800-\udfff]{1,255}")
 _TEXT: Final = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,255}")
-# What no text of PostgreSQL can hold.
+# A character that no text of PostgreSQL can contain.
 _UNFIT: Final = re.compile(r"[\x00\ud800-\udfff]")
 _PARAMETERS: Final = ("ssl", "sslmode", "currentSchema", "ApplicationName", "connectTimeout")
 _CONNECT_TIMEOUT_MAX_S: Final = 600
@@ -48,28 +48,28 @@ _REFUSED_DATABASES: Final[Mapping[str, str]] = {
 
 
 def read_jdbc(url: str) -> DatabaseAddress:
-    """Return the place that a JDBC URL names.
+    """Return the address in a JDBC URL.
 
     Raises:
-        InvalidRequest: It is none of PostgreSQL's, or has what may not be in it. The message shows
-            nothing of it but the names of parameters.
+        InvalidRequest: It is not a PostgreSQL URL, or has a part that is not allowed. The message
+            shows only the names of its parameters.
     """
     if MASK in url:
         raise InvalidRequest(URL_MASK_MEND)
     if not url.startswith(f"{_SCHEME}//"):
-        raise InvalidRequest(f"is no URL of JDBC for PostgreSQL that names a host: {_FORM}")
+        raise InvalidRequest(f"is not a JDBC URL for PostgreSQL with a host: {_FORM}")
     try:
         parts = urlsplit(url.removeprefix("jdbc:"))
         host, port = parts.hostname or "", _PORT if parts.port is None else parts.port
-    except ValueError:  # It tells what stands for a port: that may be a password.
+    except ValueError:  # Its text contains the alleged port, which may be a password.
         raise InvalidRequest(f"its port must be a number, and its host a name: {_FORM}") from None
     if "@" in parts.netloc:
-        raise InvalidRequest(f"must hold no user and no password: they stand beside it. {_FORM}")
+        raise InvalidRequest(f"must contain no user and no password: set them beside it. {_FORM}")
     if not _HOST.fullmatch(host) or not port:
         raise InvalidRequest(f"must name one host by its name or its address: {_FORM}")
     name = unquote(parts.path.removeprefix("/"))
     if not _NAME.fullmatch(name) or parts.fragment:
-        raise InvalidRequest(f"must name a database behind the host, and nothing else: {_FORM}")
+        raise InvalidRequest(f"must name a database after the host, and nothing else: {_FORM}")
     given = parse_qsl(parts.query, keep_blank_values=True)
     return _with_parameters(DatabaseAddress(host, port, name), given)
 
@@ -78,10 +78,10 @@ def _with_parameters(address: DatabaseAddress, given: list[tuple[str, str]]) -> 
     values = dict(given)
     for name in values:
         if name in {"user", "password"}:
-            raise InvalidRequest(f"must hold no {name}: it stands beside the URL, as {name}")
+            raise InvalidRequest(f"must not contain {name}: set it beside the URL, as {name}")
         if name not in _PARAMETERS:
             hint = did_you_mean(name, list(_PARAMETERS))
-            raise InvalidRequest(f"the parameter {name!r:.40} is not taken{hint}; leave it out")
+            raise InvalidRequest(f"unsupported parameter {name!r:.40}{hint}; leave it out")
     if len(values) < len(given):
         raise InvalidRequest("has a parameter twice: keep one of them")
     return DatabaseAddress(
@@ -104,7 +104,7 @@ def _tls(values: Mapping[str, str]) -> TlsMode:
             known = ", ".join(get_args(TlsMode))
             raise InvalidRequest(f"the parameter 'sslmode' must be one of {known}")
         return cast("TlsMode", mode)
-    # As the JDBC driver has it: who asks for TLS asks for a server that can show who it is.
+    # As in the JDBC driver: a request for TLS requires a server with a valid certificate.
     return "verify-full" if plain in {"", "true"} else "prefer"
 
 
@@ -125,14 +125,14 @@ def _seconds(values: Mapping[str, str], default: int) -> int:
 
 
 class ConnectorConfig(SpecModel):
-    """Where a database is, and who reads it."""
+    """Address of a database, and its user."""
 
     connect_uri: str = Field(alias="connectURI")
     user: Annotated[str, Field(min_length=1, max_length=255)]
     password: Secret
 
     unsupported: ClassVar[Mapping[str, str]] = {
-        "dbcp": "a task makes one connection, with no pool: leave it out"
+        "dbcp": "a task opens one connection, without a pool: leave it out"
     }
     nothing_said: ClassVar[Mapping[str, object]] = {"dbcp": {}}
     without_effect: ClassVar[Mapping[str, Ignored]] = dict.fromkeys(
@@ -150,7 +150,7 @@ class ConnectorConfig(SpecModel):
     @classmethod
     def _check_user(cls, value: str) -> str:
         if _UNFIT.search(value):
-            raise mistake("must hold no zero byte, nor half of a character")
+            raise mistake("must contain no zero byte, nor half of a surrogate pair")
         return value
 
     @field_validator("password")
@@ -159,13 +159,13 @@ class ConnectorConfig(SpecModel):
         if value == MASK:
             raise mistake(MASK_MEND)
         if isinstance(value, str) and (not value or _UNFIT.search(value)):
-            # Without one a driver looks for those of the process: they are not for specs.
-            raise mistake("must be a text that is not empty, with no zero byte in it")
+            # Without one the driver uses those of the process, which specs must not use.
+            raise mistake("must be a text that is not empty and contains no zero byte")
         return value
 
     @property
     def address(self) -> DatabaseAddress:
-        """Where it is."""
+        """Its address."""
         return read_jdbc(self.connect_uri)
 
 
@@ -179,7 +179,7 @@ class PostgresDatabase(SpecModel):
 
 
 class DatabaseInput(SpecModel):
-    """Rows that statements of SQL give, in one transaction of a database that only reads."""
+    """Rows that SQL statements return, in one read-only transaction of a database."""
 
     type: Literal["sql"] = "sql"
     database: Annotated[PostgresDatabase, refusing(_REFUSED_DATABASES)]
@@ -194,7 +194,7 @@ class DatabaseInput(SpecModel):
             if not sql.strip("; \t\r\n"):
                 found.append(((number,), None, "is empty: write a SELECT"))
             elif _UNFIT.search(sql):
-                text = "must hold no zero byte, nor half of a character"
+                text = "must contain no zero byte, nor half of a surrogate pair"
                 found.append(((number,), None, text))
         if found:
             raise mistakes("sqls", found)

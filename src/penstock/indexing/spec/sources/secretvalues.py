@@ -1,7 +1,7 @@
 """A secret of a spec: text, or the name of the variable that holds it.
 
-Owns the forms, Druid's too, and which variables a spec may name. What is shown of one is for
-`indexing.masking`.
+Owns the forms, including Druid's, and the variables that a spec may name. `indexing.masking` masks
+secrets for display.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from pydantic import BeforeValidator, field_validator
 
 from penstock.indexing.spec.model import Found, SpecModel, mistake, mistakes
 
-# A task reads only what was meant for it: other variables of its process hold the service's own
+# A task reads only variables with this prefix: others of its process hold the service's own
 # secrets, which a spec could otherwise send to any host.
 VARIABLE_PREFIX: Final = "PENSTOCK_INPUT_"
 
 
 class EnvironmentSecret(SpecModel):
-    """A secret that stands in an environment variable of the process that reads."""
+    """A secret in an environment variable of the process that reads."""
 
     type: Literal["environment"] = "environment"
     variable: str
@@ -29,14 +29,14 @@ class EnvironmentSecret(SpecModel):
     def _check_variable(cls, name: str) -> str:
         if not re.fullmatch(rf"{VARIABLE_PREFIX}[A-Za-z0-9_]+", name):
             raise mistake(
-                f"is not for specs to read: name the variable {VARIABLE_PREFIX}…,"
+                f"cannot be read by a spec: name the variable {VARIABLE_PREFIX}…,"
                 " and set it where tasks run"
             )
         return name
 
 
 def _secret(value: object) -> object:
-    """Take a secret as Druid writes it, too. What is wrong with one is told without it."""
+    """Accept a secret in Druid's forms, too. Errors do not contain it."""
     if isinstance(value, str):
         return value
     if not isinstance(value, dict):
@@ -64,6 +64,6 @@ def _setting(value: object) -> object:
 
 
 Secret = Annotated[EnvironmentSecret | str, BeforeValidator(_secret)]
-"""A secret: itself, or where it is."""
+"""A secret: its text, or its variable."""
 SecretSetting = Annotated[str | int | bool | EnvironmentSecret, BeforeValidator(_setting)]
 """A setting that may be a secret."""

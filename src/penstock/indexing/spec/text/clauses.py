@@ -1,7 +1,7 @@
-"""What a spec holds of a SQL statement, in the words of the statement: for errors and their mends.
+"""Parts of a spec as clauses of a SQL statement, for error messages.
 
-Owns the text alone; a statement is read elsewhere. Invariant: what is written here reads back as
-what it was written of, unless it was cut.
+Owns only the text; statements are parsed elsewhere. Invariant: a clause parses to the value that it
+was written from, unless it was shortened.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CONDITIONS_SHOWN: Final = 3
 
 
 def overwrite_clause(intervals: Sequence[Interval]) -> str:
-    """Return the clause of a REPLACE that replaces these intervals; of many the first few."""
+    """Return the clause of a REPLACE of these intervals; if there are many, of the first few."""
     if list(intervals) == [ETERNITY]:
         return "OVERWRITE ALL"
     shown = " OR ".join(

@@ -1,7 +1,7 @@
-"""Parts of a spec that stand in it twice, as Druid writes them: inside of ``spec``, and beside it.
+"""Parts of a spec that occur twice, as Druid writes them: inside ``spec``, and beside it.
 
-Owns the comparison. What says the same is dropped; what does not is a mistake, for one of the two
-would be passed over in silence, and its place is the first where they differ.
+Owns the comparison. An equal copy is dropped; a different one is a mistake, because one of the two
+would be ignored silently. The mistake's place is the first difference.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ _Steps = tuple[str | int, ...]
 
 _PARTS: Final = ("dataSchema", "ioConfig", "tuningConfig")
 _ABSENT: Final = object()
-# It may be left out in each of the places where it stands.
+# It may be left out wherever it may occur.
 _TYPE: Final = "type"
 
 
 def without_twins(title: str, data: object, *, beside: str, inside: tuple[str, str]) -> object:
-    """Return what a model is made of without what it says twice.
+    """Return the data of a model without the copies of its parts.
 
     Args:
         title: The name of the model, for its errors.
-        data: What it is made of; if that has no ``spec``, it is returned as it is.
-        beside: A field that stands beside ``spec``, besides its three parts.
-        inside: The part of ``spec``, and the field of that, which says it.
+        data: The data; without ``spec`` it is returned unchanged.
+        beside: A field that occurs beside ``spec``, besides its three parts.
+        inside: The part of ``spec``, and the field of it, that this field is a copy of.
 
     Raises:
-        ValidationError: A field differs from its twin.
+        ValidationError: A field differs from its copy.
     """
     spec = data.get("spec") if isinstance(data, dict) else None
     if not isinstance(data, dict) or not isinstance(spec, dict):
@@ -44,18 +44,18 @@ def without_twins(title: str, data: object, *, beside: str, inside: tuple[str, s
 def _without(
     title: str, data: dict[str, object], twins: Mapping[str, tuple[str, object]]
 ) -> dict[str, object]:
-    """Return an object without the fields that are there once more.
+    """Return an object without the fields that are copies.
 
     Args:
         title: The name of the model.
         data: The object.
-        twins: Where the other one of a field stands, and what it says, None if nothing.
+        twins: The place and the value of the other copy, None if there is none.
     """
     found: list[tuple[_Steps, object, str]] = []
     kept = dict(data)
     for name, (place, twin) in twins.items():
         value = data.get(name)
-        # What is empty, or has no twin, is no repetition: the model says where it goes.
+        # An empty field, or one without a copy, is kept: the model reports where it belongs.
         if twin is None or value in (None, {}, []):
             continue
         steps = _difference(_typed(value, twin), twin)
@@ -63,7 +63,7 @@ def _without(
             del kept[name]
         else:
             at = ".".join((place, *map(str, steps)))
-            text = f"is not what {at} says: change both, or leave out {name}"
+            text = f"differs from {at}: make both equal, or leave out {name}"
             found.append(((name, *steps), None, text))
     if found:
         raise mistakes(title, found)
@@ -71,7 +71,7 @@ def _without(
 
 
 def _typed(value: object, twin: object) -> object:
-    """Return the value with the type of its twin, if it names none, or if the twin does not."""
+    """Return the value with its copy's type if it has none, or without if the copy has none."""
     if not isinstance(value, dict) or not isinstance(twin, dict):
         return value
     if value.get(_TYPE) is None or twin.get(_TYPE) is None:
@@ -80,7 +80,7 @@ def _typed(value: object, twin: object) -> object:
 
 
 def _difference(one: object, other: object) -> _Steps | None:
-    """Return the steps to the first difference, or None; a null is what is left out."""
+    """Return the steps to the first difference, or None; null is the same as a missing field."""
     if isinstance(one, dict) and isinstance(other, dict):
         for name in dict.fromkeys((*one, *other)):
             steps = _difference(one.get(name), other.get(name))
@@ -93,7 +93,7 @@ def _difference(one: object, other: object) -> _Steps | None:
             if steps is not None:
                 return (number, *steps)
         return None
-    # True would be 1, otherwise.
+    # Otherwise True would equal 1.
     return None if isinstance(one, bool) == isinstance(other, bool) and one == other else ()
 
 

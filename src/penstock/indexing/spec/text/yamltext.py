@@ -1,9 +1,9 @@
-"""A spec's JSON, written as YAML: the part of YAML that has one meaning in JSON.
+"""A spec written as YAML: the part of YAML that has an unambiguous meaning in JSON.
 
-Owns what a scalar without quotes means: values are read as YAML 1.2 reads them, so `yes` and
-`2013-01-01` are text. Does not own notation, nor what of YAML is refused (`core.yamltree`).
+Owns the meaning of an unquoted scalar: values are parsed as in YAML 1.2, so `yes` and `2013-01-01`
+are text. Does not own notation, nor the refused parts of YAML (`core.yamltree`).
 
-Invariant: a number is what was written, or it is refused; none is rounded to what JSON can hold.
+Invariant: a number is read exactly, or refused; none is rounded to a JSON number.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from penstock.core.yamltree import InvalidYaml, Node, YamlLimits, read_tree
 from penstock.indexing.spec.errors import Mistake, SpecError
 
 _BYTES_MAX: Final = 1024 * 1024
-# There are no more values than bytes.
+# There are at most as many values as bytes.
 _LIMITS: Final = YamlLimits(_BYTES_MAX, depth=100, values=_BYTES_MAX, mend="write JSON")
 _BOOL: Final = {"true": True, "True": True, "TRUE": True}
 _BOOL.update({"false": False, "False": False, "FALSE": False})
 _INT: Final = re.compile(r"[-+]?[0-9]+")
-_INT_DIGITS_MAX: Final = 20  # of 64 bits; a text of a million digits is not made a number
+_INT_DIGITS_MAX: Final = 20  # of 64 bits; a text of a million digits is not converted
 _FLOAT: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
 
 
 def read_yaml(raw: bytes | str) -> JsonValue:
-    """Return the value that a text is.
+    """Return the value of a YAML text.
 
     Raises:
-        SpecError: It is no YAML, or holds what has no one meaning in JSON.
+        SpecError: It is not YAML, or has a part without an unambiguous meaning in JSON.
     """
     try:
         tree = read_tree(raw, _LIMITS)
@@ -53,7 +53,7 @@ def _plain(node: Node) -> JsonValue:
 
 
 def _meant(text: str, node: Node) -> JsonValue:
-    """Return what a text without quotes is."""
+    """Return the value of an unquoted text."""
     if text in _BOOL:
         return _BOOL[text]
     if _INT.fullmatch(text):
@@ -76,5 +76,5 @@ def _too_large(node: Node) -> InvalidYaml:
     return InvalidYaml(
         node.line,
         node.column,
-        "a number of more than 64 bits: write it in quotes, or a smaller one",
+        "a number of more than 64 bits: put it in quotes, or use a smaller one",
     )

@@ -1,7 +1,7 @@
-"""PostgreSQL: the limits of a connection, and what its errors mean.
+"""PostgreSQL: the time limits of a connection, and the meaning of its errors.
 
-Every wait for the server is bounded: by the server itself (statement, row lock, idle transaction),
-by the kernel (a host that is gone), and by us (a host that is there and says nothing).
+Every wait for the server is limited: by the server itself (statement, row lock, idle transaction),
+by the kernel (a host that is unreachable), and by the client (a host that does not answer).
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# No transaction of ours takes near as long; mailboxes wait for some of them.
+# No transaction takes nearly as long; mailboxes wait for some of them.
 STATEMENT_TIMEOUT_MS = 20_000
-# The server has the first word, which says more.
+# The server's limit applies first, because its error has more details.
 ANSWER_TIMEOUT_MS = 25_000
 CONNECT_TIMEOUT_S = 5
 NETWORK_TIMEOUT_MS = 20_000
 _CONNECTIONS = 5
-# Serialization failure, deadlock, lock not available: the same transaction may go through now.
+# Serialization failure, deadlock, lock not available: the same transaction may succeed now.
 _CLASH = {"40001", "40P01", "55P03"}
 _SILENT = {"ServerSilent", "ConnectionTimeout"}
 
 
 def make_engine(url: URL, busy_timeout_ms: int) -> Engine:
-    """Return an engine whose connections are bounded in every wait."""
-    # A client that hangs while it holds the row lock must not stop the others for good; nor may a
-    # statement that takes for ever, or a server that went away without a word.
+    """Return an engine whose connections have a limit for every wait."""
+    # A client that hangs while it holds the row lock must not block the others permanently; nor may
+    # a statement that never ends, or a server that disappeared.
     limits = (
         f"-c lock_timeout={busy_timeout_ms} -c statement_timeout={STATEMENT_TIMEOUT_MS}"
         " -c idle_in_transaction_session_timeout=60000"
@@ -55,8 +55,8 @@ def make_engine(url: URL, busy_timeout_ms: int) -> Engine:
     )
 
     def connect(_dialect: object, _record: object, _args: object, more: dict[str, Any]) -> object:
-        # `more` is what SQLAlchemy gives to any driver. The import stands here so that a process on
-        # SQLite need not hold psycopg's 6 MB.
+        # `more` is what SQLAlchemy passes to any driver. The import is here so that a process on
+        # SQLite does not load psycopg, which takes 6 MB.
         from penstock.storage.metadata.backends.bounded import BoundedConnection  # noqa: PLC0415
 
         made = BoundedConnection.connect(**more | {"connect_timeout": CONNECT_TIMEOUT_S})
@@ -68,7 +68,7 @@ def make_engine(url: URL, busy_timeout_ms: int) -> Engine:
 
 
 def patiently(work: Callable[[Connection], T]) -> Callable[[Connection], T]:
-    """Return the work without limits to its statements; on another database it is as it was."""
+    """Return the work without time limits for its statements; unchanged on another database."""
 
     def unlimited(connection: Connection) -> T:
         if connection.dialect.name != "postgresql":
@@ -85,32 +85,32 @@ def patiently(work: Callable[[Connection], T]) -> Callable[[Connection], T]:
 
 
 def is_clash(error: BaseException) -> bool:
-    """Whether the same transaction may go through now."""
+    """Return whether the same transaction may succeed now."""
     return _sqlstate(error) in _CLASH
 
 
 def is_silence(error: BaseException) -> bool:
-    """Whether the server did not answer in time, so that others would wait in vain too."""
+    """Return whether the server did not answer in time, so that others would wait in vain too."""
     return type(error).__name__ in _SILENT
 
 
 def translated(error: BaseException, name: str, said: str) -> PenstockError | None:
-    """Return what an error means to the caller; None if it is none of the driver's."""
+    """Return the error of Penstock for an error of the driver; None for other errors."""
     if not hasattr(error, "sqlstate"):
         return None
     state = _sqlstate(error)
     if state.startswith("28") or "authentication" in said or "does not exist" in said:
-        return InvalidRequest(f"{name}: {said}: mend user, secret or database in the URL")
+        return InvalidRequest(f"{name}: {said}: correct user, password or database in the URL")
     if state == "53100":
         return MetadataUnavailable(
-            f"{name}: the database server's disk is full: make room and try again"
+            f"{name}: the database server's disk is full: free space and try again"
         )
     if state == "25006":
-        return InvalidRequest(f"{name} is read-only ({said}): name the server that takes writes")
+        return InvalidRequest(f"{name} is read-only ({said}): use the server that accepts writes")
     if type(error).__name__ == "DataError" or state.startswith("22"):
-        # Such as a NUL within a text; the server is well, and the same would be refused again.
-        return InvalidRequest(f"the database cannot keep or look for such a value: {said}")
-    return MetadataUnavailable(f"{name}: {said}: see to the database server and try again")
+        # Such as a NUL within a text; the server works, and would refuse the same again.
+        return InvalidRequest(f"the database cannot store or search for such a value: {said}")
+    return MetadataUnavailable(f"{name}: {said}: check the database server and try again")
 
 
 def _sqlstate(error: BaseException) -> str:

@@ -1,8 +1,8 @@
-"""What hides what among the used segments of a datasource, as transactions see it. Pure.
+"""Visibility among the used segments of a datasource, as transactions see it. Pure.
 
-A *chunk* is the used segments of one interval and version, summed up. Owns which chunks are
-visible, for the few decisions that a transaction makes itself; the timeline of `penstock.segments`
-says the same in general, and a test compares the two.
+A *chunk* is the used segments of one interval and version, summed up. Owns the visibility of
+chunks, for the few decisions that a transaction makes itself; the timeline of `penstock.segments`
+has the same rule in general, and a test compares the two.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from penstock.storage.metadata.rows import JsonObject, PartitionSpace, SegmentRow
 
 NONE: Final = -1
-"""The highest number where there is none."""
+"""The highest number if there is none."""
 
 
 def roots_of(number: int, payload: JsonObject) -> RootRange:
-    """Return what a segment stands for: its own number, unless it rewrites others."""
+    """Return the root numbers of a segment: its own number, unless it rewrites others."""
     spec = payload.get("shardSpec")
     if number < OVERWRITE_START or not isinstance(spec, Mapping):
         return RootRange(number, number + 1)
@@ -43,12 +43,13 @@ class Chunk:
     Attributes:
         interval: Their interval.
         version: Their version.
-        core_partitions: How many belong together from number 0 on; below 0: nobody knows.
-        core_there: How many of those are there, or were rewritten by a group that is full.
-        highest_root: The highest number of an ordinary segment, -1 without one.
-        highest_overwrite: The highest number of one that rewrites others, -1 without one.
-        torn: Whether a group that rewrites others lacks members, and nothing full stands for what
-            it wrote.
+        core_partitions: Number of core partitions, from 0 on; negative if unknown.
+        core_there: Number of those that exist, or were rewritten by a full group.
+        highest_root: The highest number of an ordinary segment, -1 if there is none.
+        highest_overwrite: The highest number of a segment that rewrites others, -1 if there is
+            none.
+        torn: Whether a group that rewrites others lacks members, and no full group covers its root
+            numbers.
     """
 
     interval: Interval
@@ -74,8 +75,8 @@ class Chunk:
             interval: Their interval.
             version: Their version.
             numbers: Their numbers.
-            core_partitions: How many belong together.
-            rewrites: What those stand for that rewrite others.
+            core_partitions: Number of core partitions.
+            rewrites: The root numbers of those that rewrite others.
         """
         known = rewrites or {}
         root = [number for number in numbers if number < OVERWRITE_START]
@@ -93,11 +94,11 @@ class Chunk:
 
     @property
     def complete(self) -> bool:
-        """Whether all core partitions are there; only then does the chunk hide others."""
+        """Whether all core partitions exist; only then does the chunk hide others."""
         return self.core_there >= self.core_partitions and not self.torn
 
     def joined(self, other: Chunk) -> Chunk:
-        """Return the chunk with the other segments of its interval and version; none rewrites."""
+        """Return the chunk with other segments of its interval and version; none may rewrite."""
         return Chunk(
             self.interval,
             self.version,
@@ -108,12 +109,12 @@ class Chunk:
         )
 
     def highest(self, space: PartitionSpace) -> int:
-        """Return the highest number in a space, -1 without one."""
+        """Return the highest number in a space, -1 if there is none."""
         return self.highest_root if space == "root" else self.highest_overwrite
 
 
 def _standing(members: Iterable[RootRange], core_partitions: int) -> tuple[int, bool]:
-    """Return how many core numbers full groups stand for, and whether a group is torn."""
+    """Return the number of core numbers that full groups cover, and whether a group is torn."""
     counts = Counter(members)
     full = [group for group, count in counts.items() if count == group.group_size]
     newer = [group for group in full if group.minor_version]
@@ -126,7 +127,7 @@ def _standing(members: Iterable[RootRange], core_partitions: int) -> tuple[int, 
         for group, count in counts.items()
         if count != group.group_size and not any(other.overshadows(group) for other in newer)
     ]
-    # As in the timeline: beside what is full, or newer, one that lacks members is not shown.
+    # As in the timeline: beside a full or newer group, one that lacks members is hidden.
     torn = any(
         not any(group.overlaps(other) for other in seen)
         and not any(
@@ -138,11 +139,11 @@ def _standing(members: Iterable[RootRange], core_partitions: int) -> tuple[int, 
 
 
 class Skyline:
-    """The times that something covers already, within one interval."""
+    """The covered times within one interval."""
 
     def __init__(self, interval: Interval) -> None:
         self._within = interval
-        # Disjoint, in order, and none touches the next: so a covered time lies in one of them.
+        # Disjoint, ordered and not adjacent: so a covered time lies in one of them.
         self._starts: list[int] = []
         self._ends: list[int] = []
 
@@ -155,7 +156,7 @@ class Skyline:
         return at < 0 or self._ends[at] < part.end_ms
 
     def cover(self, interval: Interval) -> None:
-        """Cover an interval, what of it lies within."""
+        """Cover the part of an interval that lies within."""
         part = interval.intersection(self._within)
         if part is None or part.is_empty:
             return
@@ -170,7 +171,7 @@ class Skyline:
 
 
 def not_hidden(chunks: Iterable[Chunk], interval: Interval) -> list[Chunk]:
-    """Return the chunks, complete or not, of which something within `interval` is not hidden."""
+    """Return the chunks, complete or not, that are not entirely hidden within `interval`."""
     skyline = Skyline(interval)
     found = []
     for chunk in sorted(chunks, key=lambda chunk: chunk.version, reverse=True):
@@ -182,7 +183,7 @@ def not_hidden(chunks: Iterable[Chunk], interval: Interval) -> list[Chunk]:
 
 
 def visible_chunks(chunks: Iterable[Chunk], interval: Interval) -> list[Chunk]:
-    """Return the complete chunks of which something within `interval` is not hidden."""
+    """Return the complete chunks that are not entirely hidden within `interval`."""
     return [chunk for chunk in not_hidden(chunks, interval) if chunk.complete]
 
 
@@ -195,7 +196,7 @@ def by_chunk(rows: Iterable[SegmentRow]) -> dict[tuple[Interval, str], list[Segm
 
 
 def chunks_of(rows: Iterable[SegmentRow]) -> dict[tuple[Interval, str], Chunk]:
-    """Return rows of one datasource summed up by interval and version."""
+    """Return the chunks of rows of one datasource, by interval and version."""
     return {
         (interval, version): Chunk.of(
             interval,
@@ -213,6 +214,6 @@ def chunks_of(rows: Iterable[SegmentRow]) -> dict[tuple[Interval, str], Chunk]:
 
 
 def hull(rows: Iterable[SegmentRow]) -> Interval:
-    """Return the shortest interval around all rows, of which there is one at least."""
+    """Return the shortest interval around all rows; there must be at least one."""
     intervals = [row.interval for row in rows]
     return Interval(min(i.start_ms for i in intervals), max(i.end_ms for i in intervals))

@@ -1,7 +1,8 @@
-"""What an append does beside inserting: it reaches over replaces that were, and that will be.
+"""Additional rows of an append: copies for earlier replaces, and records for running ones.
 
-A replace that committed while the appending task ran left a twin of each of its places: the segment
-appears there too. A replace that has not committed is told of the segment, and copies it then.
+A replace that was committed while the appending task ran has left a copy of each of its pending
+segments: the segment appears under that id, too. For a replace that is not committed yet, the
+segment is recorded, and the replace copies it at its commit.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def copies_for_twins(connection: Connection, rows: Sequence[SegmentRow]) -> list[SegmentRow]:
-    """Return a copy for every twin of the rows' places."""
+    """Return a copy of each row for every copy of its pending segment."""
     by_id = {row.id: row for row in rows}
     table = schema.pending
     twins = [
@@ -46,7 +47,7 @@ def copies_for_twins(connection: Connection, rows: Sequence[SegmentRow]) -> list
 def keep_for_replace(
     connection: Connection, request: PublishRequest, taken: Collection[str]
 ) -> None:
-    """Tell the replacing tasks of the new segments within their locks."""
+    """Record the new segments for the replacing tasks whose locks cover them."""
     add_upgrades(
         connection,
         [

@@ -1,11 +1,12 @@
-"""Whether what a replacing task has read is still what there is.
+"""Check that the segments that a replacing task has read are still the current ones.
 
-A compaction, and all that replaces rows it has read, publishes those rows again. Marking segments
-takes no locks: what somebody takes out of view meanwhile would come back with that publish, and
-what is brought back into view would be hidden without being in it. Both are refused here.
+A compaction, like any task that replaces rows it has read, publishes those rows again. Marking
+segments takes no locks: rows of a segment that was marked unused meanwhile would come back with
+that publish, and a segment that was marked used would be hidden without being in it. Both are
+refused here.
 
-Not refused is what goes on by itself beside a replace: segments appended under its lock, which its
-commit carries over, and segments marked unused because newer ones hide them.
+Regular changes beside a replace are not refused: segments appended under its lock, which its commit
+copies, and segments marked unused because newer ones hide them.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ if TYPE_CHECKING:
 
 _NAMED_MAX: Final = 10
 _NEXT: Final = (
-    "nothing was published, so the task fails: submit it again for what is there now; automatic"
-    " compaction plans the interval anew by itself"
+    "nothing was published, so the task fails: submit it again for the current segments; automatic"
+    " compaction plans the interval again by itself"
 )
 
 
 def refusal_of_basis(connection: Connection, request: PublishRequest) -> PublishOutcome | None:
-    """Return why the publish may not be, None if all that it is built upon is as it was."""
+    """Return why the publish is refused, None if its basis is unchanged."""
     basis = request.basis
     if basis is None:
         return None
@@ -50,13 +51,13 @@ def refusal_of_basis(connection: Connection, request: PublishRequest) -> Publish
     if added := sorted(
         name for name, root in used.items() if name not in known and root not in carried_over
     ):
-        what = "which it has not read, was marked used since: its rows would be lost from view"
+        what = "which it has not read, was marked used since: its rows would be hidden"
         return _refused(request, added, what)
     return None
 
 
 def _used(connection: Connection, datasource: str, basis: Basis) -> dict[str, str]:
-    """Return the used segments of the basis' intervals: by id, whose file each shares."""
+    """Return the used segments in the intervals of the basis: the id of each, and of its file."""
     table = schema.segments
     found: dict[str, str] = {}
     for interval in condensed(basis.intervals):
@@ -68,10 +69,10 @@ def _used(connection: Connection, datasource: str, basis: Basis) -> dict[str, st
 
 
 def _withdrawn(connection: Connection, basis: Basis, used: Collection[str]) -> list[str]:
-    """Return those of the shown segments that a mark took out of view, or a kill.
+    """Return the shown segments that were marked unused or killed.
 
-    Newer ones of the basis may hide them. What was appended since hides none: a time chunk that was
-    taken out whole is begun anew, above the old one.
+    Newer segments of the basis may hide them. Segments that were appended since hide none: in a
+    time chunk that was completely removed they start a new version, above the old one.
     """
     wanted = sorted(name for name in basis.shown if name not in used)
     if not wanted:

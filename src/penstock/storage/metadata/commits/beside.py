@@ -1,12 +1,12 @@
-"""Whether what is appended still goes beside the segments that are in view.
+"""Check that appended segments are still beside the visible ones.
 
-A place is given beside what is visible at that moment, or where nothing is. Its version says where
-it stands for ever, but marking segments used or unused takes no locks: when a time chunk comes back
-into view that the place was not given beside, the append would hide it, or be hidden by it. An
-append changes nothing but that rows are added, so both are refused here.
+A pending segment is allocated beside the visible segments of that moment, or in an empty interval.
+Its version is fixed, but marking segments used or unused takes no locks. If a time chunk becomes
+visible again that the allocation did not know, the appended segments would hide it, or be hidden by
+it. An append must only add rows, so both are refused here.
 
-Not refused is what goes on by itself beside a replace: the segment under its own version is hidden,
-and its copy is seen under that of the replace.
+An append beside a replace is not refused: the segment is hidden under its own version, and its copy
+is visible under that of the replace.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ if TYPE_CHECKING:
 
 _NEXT: Final = (
     "nothing was published, so the task fails: a supervisor starts another one, which reads the"
-    " same again; a batch task has to be submitted again"
+    " same messages again; a batch task must be submitted again"
 )
 
 
 def refusal_of_places(
     connection: Connection, request: PublishRequest, rows: Sequence[SegmentRow]
 ) -> PublishOutcome | None:
-    """Return why the publish may not be, None if all of its places stand beside what is in view.
+    """Return why the publish is refused, None if all its pending segments are beside visible ones.
 
     Args:
         connection: The transaction.
         request: The publish.
-        rows: What it puts in, copies for the twins of places too. Those of no place count for
-            nothing: what replaces is meant to hide.
+        rows: The rows to insert, including copies for the copies of pending segments. Rows without
+            a pending segment are ignored: a replace is meant to hide.
     """
     placed = _of_places(connection, request.datasource, rows)
     if not placed:
@@ -71,7 +71,7 @@ def refusal_of_places(
 def _of_places(
     connection: Connection, datasource: str, rows: Sequence[SegmentRow]
 ) -> list[SegmentRow]:
-    """Return the rows that stand in allocated places."""
+    """Return the rows whose ids are pending segments."""
     table = schema.pending
     starts = sorted({row.interval.start_ms for row in rows})
     places = {
@@ -87,7 +87,7 @@ def _of_places(
 
 
 class _Beside:
-    """What is in view around some intervals, before the publish."""
+    """The visible segments around some intervals, before the publish."""
 
     def __init__(
         self, connection: Connection, datasource: str, intervals: Iterable[Interval]
@@ -103,7 +103,7 @@ class _Beside:
         self._clashes: dict[tuple[Interval, str], Chunk | None] = {}
 
     def others(self, interval: Interval, version: str) -> list[Chunk]:
-        """Return what is visible within an interval; nothing if its chunk of the version is."""
+        """Return the visible chunks within an interval; none if the version's own is among them."""
         key = interval, version
         if key not in self._others:
             visible = visible_chunks(self._overlapping(interval), interval)
@@ -112,9 +112,9 @@ class _Beside:
         return self._others[key]
 
     def clash(self, interval: Interval, version: str) -> Chunk | None:
-        """Return a chunk of the version that overlaps an interval, out of view, and not its own.
+        """Return another, hidden chunk of the version that overlaps an interval.
 
-        What is left of a group that lacks members is out of view, and in the timeline all the same.
+        The rest of a group that lacks members is hidden, but nevertheless in the timeline.
         """
         key = interval, version
         if key not in self._clashes:
@@ -139,9 +139,9 @@ def _refused(request: PublishRequest, row: SegmentRow, chunk: Chunk, what: str) 
     return PublishOutcome(
         ok=False,
         reason=(
-            f"task {request.task_id!r}: its place {row.id!r} was given while the segments of"
-            f" {chunk.interval} with the version {chunk.version!r} were out of view; they are back,"
-            f" and {what}; {_NEXT}"
+            f"task {request.task_id!r}: its segment {row.id!r} was allocated while the segments of"
+            f" {chunk.interval} with the version {chunk.version!r} were hidden; they are visible"
+            f" again, and {what}; {_NEXT}"
         ),
     )
 
@@ -150,9 +150,9 @@ def _refused_clash(request: PublishRequest, row: SegmentRow, chunk: Chunk) -> Pu
     return PublishOutcome(
         ok=False,
         reason=(
-            f"task {request.task_id!r}: its place {row.id!r} overlaps the segments of"
-            f" {chunk.interval}, which have its version: nobody could read the two together. They"
-            " lack others of their group, so they are out of view: mark those used, or these"
+            f"task {request.task_id!r}: its segment {row.id!r} overlaps the segments of"
+            f" {chunk.interval}, which have its version, so the two could not be read together."
+            " These lack others of their group, so they are hidden: mark those used, or these"
             f" unused; {_NEXT}"
         ),
     )

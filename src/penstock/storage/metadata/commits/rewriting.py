@@ -1,12 +1,12 @@
-"""Whether a group that rewrites segments of its own version still stands for all that it hides.
+"""Check of a publish that rewrites segments of its own version.
 
-Segments of numbers from 32768 on rewrite others under locks on single segments: the group of one
-publish hides the root numbers from its first up to its last, and whatever else of these is in view
-then. So it must have been made of exactly that. What has other root numbers stays beside it:
-others may append, or rewrite, there.
+Segments with numbers from 32768 on rewrite others under segment locks: the group of one publish
+hides the root numbers from its first up to its last, and all visible segments with these numbers.
+So it must have been made of exactly those segments. Segments with other root numbers stay visible:
+other tasks may append to them, or rewrite them.
 
-Refused with the task's error: what the task says does not fit together. Refused as an outcome: what
-it says was right, and marks have changed what is there since.
+The check raises if the task's request contradicts itself. It returns an outcome if the request was
+right, but segments have been marked since.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from penstock.storage.metadata.rows import PublishRequest, SegmentRow
 
 _NEXT: Final = (
-    "nothing was published, so the task fails: submit it again for what is there now; automatic"
-    " compaction plans the interval anew by itself"
+    "nothing was published, so the task fails: submit it again for the current segments; automatic"
+    " compaction plans the interval again by itself"
 )
 
 
 def refusal_of_rewrites(connection: Connection, request: PublishRequest) -> PublishOutcome | None:
-    """Return why the publish may not be, None if each group stands for what it rewrites.
+    """Return why the publish is refused, None if each group covers what it rewrites.
 
     Raises:
-        InvalidRequest: A group is not whole, or does not stand for the root numbers of what it is
-            said to rewrite.
+        InvalidRequest: A group is incomplete, or does not cover the root numbers of the segments
+            that it rewrites.
     """
     rewriting = [row for row in request.segments if rewrites(row)]
     left = set(request.overwritten)
@@ -59,12 +59,12 @@ def refusal_of_rewrites(connection: Connection, request: PublishRequest) -> Publ
 
 
 def rewrites(row: SegmentRow) -> bool:
-    """Tell whether a segment rewrites others of its version."""
+    """Return whether a segment rewrites others of its version."""
     return roots_of(row.partition_number, row.payload).minor_version > 0
 
 
 def _roots_of_group(request: PublishRequest, group: Sequence[SegmentRow]) -> RootRange:
-    """Return what all segments of a group stand for, of which there must be as many as they say."""
+    """Return the root numbers of a group, after a check of its size."""
     found = {roots_of(row.partition_number, row.payload) for row in group}
     roots = next(iter(found))
     if len(found) > 1 or roots.group_size != len(group):
@@ -82,7 +82,7 @@ def _check_range(
     old: Sequence[SegmentRow],
     there: Iterable[SegmentRow],
 ) -> None:
-    """Insist that a group has the root numbers of what it rewrites: all of them, without a gap."""
+    """Check that a group has exactly the root numbers of what it rewrites, without a gap."""
     members = Counter(roots_of(r.partition_number, r.payload) for r in there if r.used)
     mine = Counter(roots_of(row.partition_number, row.payload) for row in old)
     at = roots.start
@@ -106,7 +106,7 @@ def _refusal_beside(
     old: Sequence[SegmentRow],
     there: Collection[SegmentRow],
 ) -> PublishOutcome | None:
-    """Return what else of the root numbers speaks against the publish, None if nothing does."""
+    """Return why other segments with the root numbers refuse the publish, None if none do."""
     names = {row.id for row in old}
     mine = {roots_of(row.partition_number, row.payload) for row in old}
     members = Counter(roots_of(r.partition_number, r.payload) for r in there if r.used)
@@ -115,14 +115,14 @@ def _refusal_beside(
         if not roots.overlaps(other):
             continue
         if other.minor_version >= roots.minor_version:
-            what = "has rewritten the same root numbers as late or later"
+            what = "has rewritten the same root numbers at the same time or later"
             return _refused(request, row.id, what)
         if not row.used or row.id in names:
             continue
-        # What is left of a group that lacks members is not in view, and will not be.
+        # The rest of a group that lacks members is hidden, and stays hidden.
         is_whole = members[other] == other.group_size
         if is_whole and not any(one.overshadows(other) for one in mine):
-            what = "which it has not read, was marked used since: its rows would be lost from view"
+            what = "which it has not read, was marked used since: its rows would be hidden"
             return _refused(request, row.id, what)
     return None
 

@@ -1,8 +1,8 @@
-"""Segments that the next commit of a replacing task has to list again under its version.
+"""Segments that the next commit of a replacing task must list again under its version.
 
-A row says: this segment came, or stays, while that task replaces its time, and is not in what the
-task writes. Rows go with the task's commit, with its end, or when it takes a newer lock of their
-time.
+Each row is a segment that was appended, or is kept, while that task replaces its interval, and is
+not in the task's output. Rows are deleted at the task's commit, at its end, or when it acquires a
+newer lock on their interval.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Upgrades:
         self._database = database
 
     def add(self, task_id: str, versions: Mapping[str, str]) -> None:
-        """Have the commit of a replacing task list segments again; those that are there stay.
+        """Record segments that the commit of a replacing task must list again; repeats are ignored.
 
         Args:
             task_id: The task.
@@ -38,13 +38,13 @@ class Upgrades:
         self._database.write(lambda c: add_upgrades(c, rows))
 
     def forget(self, task_ids: Iterable[str]) -> int:
-        """Delete the rows of replacing tasks; return how many there were."""
+        """Delete the rows of replacing tasks; return their number."""
         wanted = list(task_ids)
         return self._database.write(lambda c: forget_upgrades(c, wanted))
 
 
 def add_upgrades(connection: Connection, rows: Iterable[tuple[str, str, str]]) -> None:
-    """Keep rows of task, segment and version; those that are there stay."""
+    """Insert rows of task, segment and version; existing ones are kept."""
     table = schema.upgrades
     known: dict[str, dict[str, str]] = {}
     values = []
@@ -66,7 +66,7 @@ def read_upgrades(connection: Connection, task_id: str) -> dict[str, str]:
 
 
 def forget_upgrades(connection: Connection, task_ids: Sequence[str]) -> int:
-    """Delete the rows of these tasks; return how many there were."""
+    """Delete the rows of these tasks; return their number."""
     table = schema.upgrades
     return sum(
         connection.execute(delete(table).where(table.c.task_id.in_(batch))).rowcount
@@ -77,7 +77,7 @@ def forget_upgrades(connection: Connection, task_ids: Sequence[str]) -> int:
 def forget_older_upgrades(
     connection: Connection, locks: Sequence[tuple[str, Interval, str]]
 ) -> None:
-    """Delete what was left for tasks under other REPLACE locks of the time that they lock now.
+    """Delete rows for older REPLACE locks of tasks on the intervals that they lock now.
 
     Args:
         connection: The transaction.

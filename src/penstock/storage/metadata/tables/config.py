@@ -1,4 +1,4 @@
-"""Dynamic configuration: bytes by name, changed only by whoever knows what was there before."""
+"""Dynamic configuration: bytes by name, changed by compare-and-set only."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ class Config:
         self._database = database
 
     def get(self, name: str) -> bytes | None:
-        """Return what is set under a name, None before the first."""
+        """Return the value of a name, None if it was never set."""
         return self._database.read(lambda c: _find(c, name))
 
     def compare_and_set(
         self, name: str, old: bytes | None, new: bytes, *, entry: AuditRow | None = None
     ) -> bool:
-        """Set a name if it is still as the caller saw it.
+        """Set a name if its value is still the one that the caller read.
 
         Args:
-            name: What to set.
-            old: What `get` said, None included.
-            new: What to set it to.
-            entry: Goes to the audit log with it, of the time of the change.
+            name: The name.
+            old: The value that `get` returned, possibly None.
+            new: The new value.
+            entry: Added to the audit log, with the time of the change.
 
         Returns:
-            False, and nothing changes, if somebody else was faster: read again.
+            False, and nothing changes, if the value has changed meanwhile: read it again.
         """
 
         def work(connection: Connection) -> bool:

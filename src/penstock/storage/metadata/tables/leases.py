@@ -1,4 +1,4 @@
-"""Leases: an instance of a service is there as long as it keeps renewing its lease."""
+"""Leases: an instance of a service is alive as long as it keeps renewing its lease."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class Leases:
     """The leases table.
 
-    When a lease ends is said by the wall clock of its holder. Who must not depend on it compares
-    what `every` returns from time to time: a lease that is renewed changes.
+    The end of a lease is a time of its holder's wall clock. A caller that must not depend on it
+    compares the results of `every` over time: a renewed lease changes.
     """
 
     def __init__(self, database: Transactions) -> None:
@@ -37,7 +37,7 @@ class Leases:
         ttl_ms: int,
         extra: JsonObject | None = None,
     ) -> LeaseRow:
-        """Take a lease, or make it last `ttl_ms` from now, and return it."""
+        """Acquire a lease, or extend it to `ttl_ms` from now, and return it."""
 
         def work(connection: Connection) -> LeaseRow:
             now_ms = self._database.now_ms()
@@ -62,12 +62,12 @@ class Leases:
         return self._database.write(work)
 
     def list(self, service: str | None = None) -> Sequence[LeaseRow]:
-        """Return the leases that by this host's wall clock run, the oldest instance first."""
+        """Return the leases that are valid by this host's wall clock, the oldest instance first."""
         now_ms = self._database.now_ms()
         return [row for row in self.every(service) if row.expires_ms > now_ms]
 
     def every(self, service: str | None = None) -> Sequence[LeaseRow]:
-        """Return all leases, also those that have run out, the oldest instance first."""
+        """Return all leases, including expired ones, the oldest instance first."""
         table = schema.leases
         query = select(table)
         if service is not None:
@@ -76,7 +76,7 @@ class Leases:
         return self._database.read(lambda c: [_lease_row(row) for row in c.execute(query)])
 
     def drop(self, service: str, instance: str) -> None:
-        """Give a lease up. The rows of leases that ran out an hour ago go with it."""
+        """Release a lease. This also deletes the rows of leases that expired an hour ago."""
         table = schema.leases
         mine = (table.c.service == service) & (table.c.instance == instance)
         stale = table.c.expires_ms < self._database.now_ms() - 3_600_000

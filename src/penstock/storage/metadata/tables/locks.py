@@ -1,10 +1,11 @@
-"""Locks of tasks: what the lockbox decided, kept for the next leader.
+"""Task locks, stored for the next leader.
 
-The lockbox owns the meaning; here are rows. Invariant: what one call changes is there entirely or
-not at all. A row is named by what never changes in it, so that to do a call again does no harm.
-What was appended under a REPLACE lock was left for who holds it, and is forgotten when they take
-another one of that time, as it is in their input then. Not when the lock is given back: whoever
-hears nothing of that goes on as its holder.
+The lockbox owns their meaning; this module stores rows. Invariant: the changes of one call are
+stored completely or not at all. A row is identified by fields that never change, so that a call may
+be repeated. Segments that were appended under a REPLACE lock were recorded for its holder. The
+record is deleted when the holder acquires another lock on that interval, because its input then
+contains them. It is kept when the lock is released: a holder that does not learn of the release
+continues as the holder.
 """
 
 from __future__ import annotations
@@ -51,12 +52,12 @@ class TaskLocks:
         replaced: Sequence[LockRow] = (),
         removed: Sequence[LockRow] = (),
     ) -> None:
-        """Make many changes in one transaction: first `removed`, then the others.
+        """Apply many changes in one transaction: first `removed`, then the others.
 
         Args:
-            added: New rows. One that is there already becomes as given.
-            replaced: Rows as they are from now on, such as revoked or of another priority.
-            removed: Rows to forget; those that are not there do not matter.
+            added: New rows. An existing one is overwritten.
+            replaced: Rows with new values, such as revoked or of another priority.
+            removed: Rows to delete; missing ones are ignored.
         """
         put = [*replaced, *added]
         if not (put or removed):
@@ -75,10 +76,10 @@ class TaskLocks:
         return found
 
     def newest_versions(self) -> dict[str, str]:
-        """Return the greatest version that is a time of each datasource that has any.
+        """Return the largest version that is a time, for each datasource that has any.
 
-        That is of all its segments, used or not, of places that are not published, and of locks.
-        Versions of other forms are somebody's own and say nothing about what is newer.
+        It includes the versions of all segments, used or not, of pending segments, and of locks.
+        Versions in other forms are user-defined and not comparable.
         """
         found: dict[str, str] = {}
 
@@ -123,7 +124,7 @@ class TaskLocks:
 
 
 def forget_locks(connection: Connection, task_ids: Sequence[str]) -> int:
-    """Delete all locks of these tasks; return how many rows there were."""
+    """Delete all locks of these tasks; return the number of rows."""
     table = schema.task_locks
     return sum(
         connection.execute(delete(table).where(table.c.task_id.in_(batch))).rowcount
