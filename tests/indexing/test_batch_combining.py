@@ -67,10 +67,21 @@ def test_what_goes_on_and_what_is_computed(
     ("wanted", "rows", "told"),
     [
         pytest.param(MAX_Y, [ROLLED_UP], "no segment has a column max_y, nor y", id="nowhere"),
-        pytest.param({**COUNT, "name": "rows"}, [ROLLED_UP], "is gone", id="counted again"),
-        pytest.param({**SUM, "fieldName": "n"}, [ROLLED_UP], "is gone", id="another sum"),
-        pytest.param({**SUM, "name": "s", "fieldName": "n"}, [ROLLED_UP], "is gone", id="merged"),
-        pytest.param({**SUM, "type": "longMax"}, [ROLLED_UP], "is gone", id="another kind"),
+        pytest.param(
+            {**COUNT, "name": "rows"}, [ROLLED_UP], "no longer hold its field", id="counted again"
+        ),
+        pytest.param(
+            {**SUM, "fieldName": "n"}, [ROLLED_UP], "no longer hold its field", id="another sum"
+        ),
+        pytest.param(
+            {**SUM, "name": "s", "fieldName": "n"},
+            [ROLLED_UP],
+            "no longer hold its field",
+            id="merged",
+        ),
+        pytest.param(
+            {**SUM, "type": "longMax"}, [ROLLED_UP], "no longer hold its field", id="another kind"
+        ),
         pytest.param(COUNT, [ROLLED_UP, RAW], "some were not", id="count of both"),
         pytest.param(SUM, [ROLLED_UP, RAW], "some were not", id="sum of both"),
     ],

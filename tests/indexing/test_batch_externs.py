@@ -156,13 +156,13 @@ def test_any_layout_is_a_table_or_is_refused(pieces: list[str]) -> None:
         ),
         (
             f'TABLE(EXTERN(\'{{"type":"inline","type":"inline"}}\', \'{FORMAT}\', \'{COLUMNS}\'))',
-            "inputSource.type: stands there more than once",
+            "inputSource.type: occurs more than once",
         ),
         (
             f'TABLE(EXTERN(\'{INLINE}\', \'{{"type":"csv","delimiter":"|"}}\', \'{COLUMNS}\'))',
-            "inputFormat.delimiter: not supported here: csv values are separated by commas; use the type tsv",
+            "inputFormat.delimiter: not supported here: csv values are separated by commas; use",
         ),
-        (f"TABLE(EXTERN('{INLINE}', '{FORMAT}')) (a VARCHAR, A BIGINT)", "SQL folds case"),
+        (f"TABLE(EXTERN('{INLINE}', '{FORMAT}')) (a VARCHAR, A BIGINT)", "SQL ignores case"),
         (f"TABLE(EXTERN('{INLINE}', '{FORMAT}')) (a TIMESTAMP)", "CAST(name AS TIMESTAMP)"),
         (f"TABLE(EXTERN('{INLINE}', '{FORMAT}')) EXTEND a", "( is expected, not a, line 1"),
         (f"TABLE(EXTERN('{INLINE}', '{FORMAT}'))", "lacks its signature, line 1, column 48"),

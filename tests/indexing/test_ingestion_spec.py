@@ -226,7 +226,7 @@ MISTAKES = [
         f"{DS}.transformSpec",
         {"filter": {"type": "bound", "dimension": "a"}},
         f"{DS}.transformSpec.filter",
-        "give lower, upper or both",
+        "set lower, upper or both",
     ),
     # ioConfig
     (IO, DELETED, IO, "is required"),
@@ -264,7 +264,7 @@ MISTAKES = [
         f"{IO}.autoScalerConfig",
         {**COSTS, "scaleInStep": 1},
         f"{IO}.autoScalerConfig.scaleInStep",
-        "belongs to lagBased",
+        "a field of lagBased",
     ),
     (
         f"{IO}.autoScalerConfig",
@@ -276,13 +276,13 @@ MISTAKES = [
         f"{IO}.autoScalerConfig",
         {**COSTS, "lagWeight": 0, "idleWeight": 0},
         f"{IO}.autoScalerConfig.lagWeight",
-        "or idleWeight must be",
+        "unless idleWeight is",
     ),
     (
         f"{IO}.autoScalerConfig",
         {"taskCountMin": 1, "taskCountMax": 2, "lagWeight": 1},
         f"{IO}.autoScalerConfig.lagWeight",
-        "belongs to costBased",
+        "a field of costBased",
     ),
     (
         f"{IO}.autoScalerConfig",
@@ -309,10 +309,10 @@ MISTAKES = [
         "Millis",
     ),
     (f"{IO}.type", "kafka", f"{IO}.type", "must be penstock"),
-    (f"{TU}.type", "kafka", f"{TU}.type", "must be penstock, as the supervisor's type"),
+    (f"{TU}.type", "kafka", f"{TU}.type", "must be penstock, the supervisor's type"),
     ("context", {"priority": "high"}, "context.priority", "must be a whole number"),
     ("context", {"taskLockType": "append"}, "context.taskLockType", "EXCLUSIVE, SHARED, REPLACE"),
-    (f"{IO}.stream", "x", f"{IO}.stream", "goes into topic"),
+    (f"{IO}.stream", "x", f"{IO}.stream", "set only topic"),
     (
         f"{IO}.inputFormat",
         {"type": "parquet"},
@@ -394,7 +394,7 @@ def test_a_batch_task_is_told_where_it_belongs():
     with pytest.raises(SpecError) as caught:
         parse_supervisor_spec(changed("type", "index_parallel"))
     assert str(caught.value) == (
-        "type: 'index_parallel' is a batch task's, not a supervisor's: submit it as a task"
+        "type: 'index_parallel' is a kind of batch task, not of supervisor: submit a task"
     )
     with pytest.raises(SpecError, match="submit it as a supervisor"):
         parse_batch_task({"type": "penstock", "spec": {}})
@@ -444,7 +444,7 @@ def test_no_words_of_a_library_reach_the_user():
 def test_late_rejection_is_given_once():
     spec = changed(f"{IO}.lateMessageRejectionPeriod", "PT1H")
     spec["spec"]["ioConfig"]["lateMessageRejectionStartDateTime"] = "2013-01-01T00:00:00Z"
-    with pytest.raises(SpecError, match="not both"):
+    with pytest.raises(SpecError, match="set only one of them"):
         parse_supervisor_spec(spec)
 
 

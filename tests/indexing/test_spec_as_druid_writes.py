@@ -213,7 +213,7 @@ def test_older_names_of_a_compaction() -> None:
         ({"interval": "2015/2015"}, "interval", "holds no time"),
         ({"interval": 2015}, "interval", "write an interval as text"),
         ({"interval": DAY, "segments": [SEGMENT]}, "segments", "conflicts with interval"),
-        ({"ioConfig": {"type": "compact"}, "interval": DAY}, "interval", "beside ioConfig"),
+        ({"ioConfig": {"type": "compact"}, "interval": DAY}, "interval", "conflicts with ioConfig"),
         ({"segments": [SEGMENT, {}]}, "segments[1]", "does not name a segment"),
         ({"segments": 3}, "segments[0]", "does not name a segment"),
         (
@@ -318,10 +318,15 @@ def test_a_number_of_rows_stands_in_two_places(partitions: dict[str, object]) ->
             "dataSchema.dimensionsSpec.dimensions.1.name",
             "dely",
             "dataSchema.dimensionsSpec.dimensions[1].name",
-            "is not what spec.dataSchema.dimensionsSpec.dimensions.1.name says: change both",
+            "differs from spec.dataSchema.dimensionsSpec.dimensions.1.name: make both equal",
         ),
         ("ioConfig.taskCount", 2, "ioConfig.taskCount", "or leave out ioConfig"),
-        ("tuningConfig.reportParseExceptions", 0, "tuningConfig.reportParseExceptions", "not what"),
+        (
+            "tuningConfig.reportParseExceptions",
+            0,
+            "tuningConfig.reportParseExceptions",
+            "differs from",
+        ),
         ("source", "others", "source", "spec.ioConfig.topic"),
         ("spec.ioConfig.stream", "others", "spec.ioConfig.stream", "contradicts topic"),
         (

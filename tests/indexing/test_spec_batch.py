@@ -158,13 +158,13 @@ INTERVALS = "spec.dataSchema.granularitySpec.intervals"
     ("changes", "place", "hint"),
     [
         ({f"{IO}.appendToExisting": True, f"{IO}.dropExisting": True}, f"{IO}.dropExisting", "or "),
-        ({f"{IO}.dropExisting": True, INTERVALS: None}, INTERVALS, "list them"),
+        ({f"{IO}.dropExisting": True, INTERVALS: None}, INTERVALS, "list the intervals"),
         ({INTERVALS: ["2013-01-02/2013-01-01"]}, f"{INTERVALS}[0]", "ends before"),
         ({INTERVALS: ["2013-01-02/2013-01-02"]}, f"{INTERVALS}[0]", "holds no time"),
         (
             {f"{IO}.appendToExisting": True, f"{TU}.partitionsSpec": HASHED},
             f"{TU}.partitionsSpec.type",
-            "only dynamic",
+            "requires the type dynamic",
         ),
         ({f"{TU}.forceGuaranteedRollup": True}, f"{TU}.forceGuaranteedRollup", "hashed"),
         (
@@ -180,12 +180,12 @@ INTERVALS = "spec.dataSchema.granularitySpec.intervals"
         (
             {f"{TU}.partitionsSpec": RANGE | {"partitionDimensions": ["a", "a"]}},
             f"{TU}.partitionsSpec.partitionDimensions[1]",
-            "there already",
+            "duplicate column",
         ),
         (
             {f"{TU}.partitionsSpec": RANGE | {"partitionDimensions": ["a", "nowhere"]}},
             f"{TU}.partitionsSpec.partitionDimensions[1]",
-            "none of the dimensions",
+            "is not a dimension",
         ),
         (
             {
@@ -193,7 +193,7 @@ INTERVALS = "spec.dataSchema.granularitySpec.intervals"
                 "spec.dataSchema.metricsSpec": [{"type": "count", "name": "n"}],
             },
             f"{TU}.partitionsSpec.partitionDimensions[0]",
-            "none of the dimensions",
+            "is not a dimension",
         ),
         (
             {
@@ -204,12 +204,12 @@ INTERVALS = "spec.dataSchema.granularitySpec.intervals"
                 }
             },
             f"{TU}.partitionsSpec.partitionDimension",
-            "none of the dimensions",
+            "is not a dimension",
         ),
         (
             {f"{TU}.partitionsSpec": RANGE, f"{TU}.maxRowsPerSegment": 5},
             f"{TU}.maxRowsPerSegment",
-            "put it into partitionsSpec",
+            "move it into partitionsSpec",
         ),
         ({f"{TU}.numShards": 3}, f"{TU}.numShards", '"hashed"'),
         ({f"{TU}.maxAllowedLockCount": 1}, INTERVALS, "need 2 locks"),
@@ -227,12 +227,12 @@ INTERVALS = "spec.dataSchema.granularitySpec.intervals"
         (
             {f"{IO}.inputSource": {"type": "local", "files": ["/a.json", "b.json"]}},
             f"{IO}.inputSource.files[1]",
-            "from / on",
+            "use an absolute path",
         ),
         (
             {f"{IO}.inputSource": {"type": "local", "baseDir": "quickstart", "filter": "*.json"}},
             f"{IO}.inputSource.baseDir",
-            "from / on",
+            "use an absolute path",
         ),
         ({f"{IO}.inputSource": {"type": "local"}}, f"{IO}.inputSource.baseDir", "files"),
         (
@@ -248,7 +248,7 @@ INTERVALS = "spec.dataSchema.granularitySpec.intervals"
         (
             {f"{IO}.inputSource": {"type": "http", "uris": ["http://me:secret@x/y"]}},
             f"{IO}.inputSource.uris[0]",
-            "no password",
+            "must not contain a password",
         ),
         (
             {f"{IO}.inputSource": {"type": "s3", "uris": ["gs://x/y"]}},
@@ -258,11 +258,11 @@ INTERVALS = "spec.dataSchema.granularitySpec.intervals"
         ({f"{IO}.inputSource": {"type": "s3"}}, f"{IO}.inputSource.uris", "exactly one"),
         ({f"{IO}.inputSource": {"type": "inlnie"}}, f"{IO}.inputSource.type", 'mean "inline"'),
         ({f"{IO}.inputSource": {"data": "x"}}, f"{IO}.inputSource.type", "is required, one of "),
-        ({f"{IO}.inputFormat": {"type": "csv"}}, f"{IO}.inputFormat.columns", "name the columns"),
+        ({f"{IO}.inputFormat": {"type": "csv"}}, f"{IO}.inputFormat.columns", "list the columns"),
         (
             {f"{IO}.inputFormat": {"type": "tsv", "columns": ["a", "a"]}},
             f"{IO}.inputFormat.columns[1]",
-            "there already",
+            "duplicate column",
         ),
         ({"id": "../x"}, "id", "dot"),
         ({"spec.dataSchem": {}}, "spec.dataSchem", 'did you mean "dataSchema"'),
@@ -323,13 +323,13 @@ def test_partitions_have_druids_defaults():
             "ioConfig.inputSpec.interval",
             "in America/New_York): write 2024-03-09T05:00:00.000Z/2024-03-11T04:00:00.000Z",
         ),
-        ({"interval": "2013/2014"}, "interval", "beside ioConfig"),
+        ({"interval": "2013/2014"}, "interval", "conflicts with ioConfig"),
         (
             {"ioConfig.inputSpec": {"type": "minor", "interval": "2013/2014", "segments": ["x"]}},
             "ioConfig.inputSpec.segments[0]",
             "",
         ),
-        ({"transformSpec.transforms": [{}]}, "transformSpec.transforms", "changes no columns"),
+        ({"transformSpec.transforms": [{}]}, "transformSpec.transforms", "does not change columns"),
     ],
 )
 def test_mistakes_in_compaction(changes, place, hint):
@@ -388,5 +388,5 @@ def test_a_source_that_is_combined_with_others_is_read_whole(name: str) -> None:
     wanted = {"filter": {"type": "true"}, "dimensions": ["a"], "metrics": []}
     source = {"type": "druid", "dataSource": "d", "interval": "2013/2014", name: wanted[name]}
     value = {"type": "combining", "delegates": [source]}
-    with pytest.raises(ValidationError, match="stands alone"):
+    with pytest.raises(ValidationError, match="cannot be combined"):
         TypeAdapter[InputSource](InputSource).validate_python(value)

@@ -171,7 +171,7 @@ def test_what_druid_takes_is_taken(projection):
         (
             changed(virtualColumns=[HOURLY["virtualColumns"][0] | {"outputType": "INT"}]),
             ".virtualColumns[0].outputType",
-            "'INT' is no type of a column",
+            "'INT' is not a type of column",
         ),
         (
             changed(virtualColumns=[{"type": "mv-filtered", "name": "v"}]),

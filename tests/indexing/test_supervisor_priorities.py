@@ -186,8 +186,8 @@ def test_the_sum_is_the_number_of_replicas():
     ("io", "place", "text"),
     [
         ({"serverPriorityToReplicas": {}}, "", "must not be empty"),
-        ({"serverPriorityToReplicas": {"0": 0}}, "", "comes to 0 replicas in all"),
-        ({"serverPriorityToReplicas": {"0": 6, "1": 5}}, "", "comes to 11 replicas in all"),
+        ({"serverPriorityToReplicas": {"0": 0}}, "", "specifies 0 replicas in all"),
+        ({"serverPriorityToReplicas": {"0": 6, "1": 5}}, "", "specifies 11 replicas in all"),
         ({"serverPriorityToReplicas": {"0": 2, "1": -1}}, ".1", "must be at least 0, not -1"),
         ({"serverPriorityToReplicas": {"0": 1.5}}, ".0", "must be a whole number, not 1.5"),
         ({"serverPriorityToReplicas": {"0": True}}, ".0", "must be a whole number, not true"),

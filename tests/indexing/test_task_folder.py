@@ -156,7 +156,7 @@ def test_a_commit_that_contradicts_itself_is_told_even_without_assertions():
     value = Commit(0, {0: 0}).add(persist(0)).add(persist(1)).to_json()
     first, last = value["persists"]
     for wrong in ({"persists": [last, first]}, {"current": {"0": 7}}):
-        with pytest.raises(CorruptData, match=r"commit\.json.*ended") as caught:
+        with pytest.raises(CorruptData, match=r"commit\.json.*end of") as caught:
             Commit.from_json(value | wrong, source="commit.json")
         assert isinstance(caught.value.__cause__, ValueError)
 

@@ -123,7 +123,7 @@ def test_load_specs_of_older_formats_become_relative(database_url, clock, monkey
 def test_a_file_that_is_no_database_is_refused_and_kept(tmp_path, content) -> None:
     path = tmp_path / "metadata.db"
     path.write_bytes(content)
-    with pytest.raises(InvalidRequest, match=r"metadata\.db is not an SQLite database: name"):
+    with pytest.raises(InvalidRequest, match=r"metadata\.db is not an SQLite database: use"):
         MetadataStore.open(sqlite_url(path))
     assert path.read_bytes() == content
 
@@ -161,7 +161,7 @@ def test_a_damaged_database_is_named(tmp_path) -> None:
 
 
 def test_a_folder_that_is_missing_or_a_file_is_named(tmp_path) -> None:
-    with pytest.raises(InvalidRequest, match=rf"make the folder {tmp_path}/none"):
+    with pytest.raises(InvalidRequest, match=rf"create the folder {tmp_path}/none"):
         MetadataStore.open(sqlite_url(tmp_path / "none" / "metadata.db"))
     with pytest.raises(InvalidRequest, match="it is a folder"):
         MetadataStore.open(sqlite_url(tmp_path))
@@ -526,7 +526,7 @@ def test_a_migration_that_is_killed_anywhere_runs_again(tmp_path, clock) -> None
 @pytest.mark.parametrize(
     ("code", "said", "meant", "match"),
     [
-        (sqlite3.SQLITE_IOERR, "disk I/O error", Unavailable, "see to the disk"),
+        (sqlite3.SQLITE_IOERR, "disk I/O error", Unavailable, "check the disk"),
         (sqlite3.SQLITE_NOMEM, "out of memory", Unavailable, "short of memory"),
         (sqlite3.SQLITE_BUSY, "database is locked", Unavailable, "busy"),
         (sqlite3.SQLITE_TOOBIG, "string or blob too big", InvalidRequest, "cannot keep"),

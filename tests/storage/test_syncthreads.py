@@ -70,7 +70,7 @@ def test_work_runs_beside_other_work_and_none_is_lost() -> None:
     threads.run(lambda: done.append(1))
     threads.close()
     assert done == [1, 1, 1]
-    with pytest.raises(Closed, match="close the queues before"):
+    with pytest.raises(Closed, match="close the queues first"):
         threads.run(work)
     with pytest.raises(Closed):
         threads.call_at(0.0, work)
@@ -90,7 +90,7 @@ def test_without_its_threads_it_cannot_be_made(monkeypatch: pytest.MonkeyPatch, 
     before = threading.active_count()
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", no_thread)
-        with pytest.raises(Unavailable, match="sync: no thread can be started to fsync"):
+        with pytest.raises(Unavailable, match="sync: cannot start a thread to fsync"):
             SyncThreads(clock=SystemClock())
     for thread in threading.enumerate():
         if thread.name.startswith("sync_"):

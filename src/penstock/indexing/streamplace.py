@@ -1,4 +1,4 @@
-"""Where a stream is: what a spec says of it, as tasks are told. The model only."""
+"""The location of a stream, from a spec, for its tasks. Only the model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class StreamPlace(SpecModel):
-    """Where a stream is: a topic of Penstock's own by its name, one of Kafka, or a folder.
+    """Location of a stream: a topic of Penstock by its name, a topic of Kafka, or a folder.
 
     A folder has a `pattern` of names, and Kafka the `properties` of a client.
     """
@@ -29,10 +29,10 @@ class StreamPlace(SpecModel):
 
 
 def place_of(io: IoConfig) -> StreamPlace:
-    """Return where a spec's stream is.
+    """Return the location of a spec's stream.
 
     Raises:
-        InvalidRequest: A setting of Kafka's client is not for specs to set.
+        InvalidRequest: A spec must not set one of the settings of Kafka's client.
     """
     if io.source == "kafka":
         given = io.consumer_properties or {}

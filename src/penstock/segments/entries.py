@@ -1,8 +1,8 @@
-"""Entries of a timeline, one for each interval and version, and where to find them.
+"""Entries of a timeline, one for each interval and version, and their index.
 
-Owns the index of entries by interval. It decides no visibility. Invariants: an entry never changes
-(another one takes its place), so that what was handed out stays as it was; two entries of one
-version never overlap, unless they are of one interval and then the same entry.
+Owns the index of entries by interval. It does not decide visibility. Invariants: an entry never
+changes (it is replaced), so that returned entries stay as they were; two entries of one version
+never overlap, unless they are of one interval and then the same entry.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Entry(Generic[T]):
     def __init__(self, interval: Interval, version: str, chunks: tuple[Chunk[T], ...]) -> None:
         self.interval = interval
         self.version = version
-        # By far the most are one chunk: those go without a tuple around it.
+        # Nearly all have one chunk: these are stored without a tuple around it.
         self._held: Chunk[T] | tuple[Chunk[T], ...] = chunks[0] if len(chunks) == 1 else chunks
         # The states of its chunks; None if none overwrites, and then all are visible.
         self.arrangement: Arrangement[T] | None = None
@@ -57,26 +57,26 @@ class Entry(Generic[T]):
 
     @property
     def chunks(self) -> tuple[Chunk[T], ...]:
-        """All of them."""
+        """All of its chunks."""
         held = self._held
         return (held,) if isinstance(held, Chunk) else held
 
     @property
     def visible(self) -> tuple[Chunk[T], ...]:
-        """The chunks that show when the entry does."""
+        """The chunks that are visible when the entry is."""
         return self.chunks if self.arrangement is None else self.arrangement.visible
 
     @property
     def no_data(self) -> bool:
-        """Whether it has no rows, and only hides what is older."""
+        """Whether it has no rows, and only hides older entries."""
         return all(chunk.no_data for chunk in self.chunks)
 
 
 @dataclass(frozen=True, slots=True)
 class EntryTable(Generic[T]):
-    """Many entries in the order of start, end and version, and columns beside them.
+    """Many entries in the order of start, end and version, with columns.
 
-    `versions` has a number for each version, the larger the newer.
+    `versions` has a number for each version; a newer version has a larger one.
     """
 
     entries: list[Entry[T]]
@@ -108,7 +108,7 @@ class EntryTable(Generic[T]):
         """Return two entries of one version that overlap, None if none do."""
         order = np.lexsort((self.ends, self.starts, self.versions))
         before, after = order[:-1], order[1:]
-        # If no neighbours overlap, nothing does.
+        # If no neighbours overlap, no entries do.
         clashes = (self.versions[after] == self.versions[before]) & (
             self.starts[after] < self.ends[before]
         )
@@ -119,10 +119,10 @@ class EntryTable(Generic[T]):
 
 
 class EntryIndex(Generic[T]):
-    """All entries of a timeline, to be found by what they overlap.
+    """All entries of a timeline, searchable by overlap.
 
-    They are kept by the length of their interval, of which there are few, and by start and version:
-    then those that overlap something are a slice of each.
+    They are stored by the length of their interval, which has few values, and by start and version:
+    then the entries that overlap an interval are a slice of each.
     """
 
     __slots__ = ("_lanes",)
@@ -149,7 +149,7 @@ class EntryIndex(Generic[T]):
         return None
 
     def overlapping(self, start_ms: int, end_ms: int) -> list[Entry[T]]:
-        """Return the entries of which something lies within the time."""
+        """Return the entries that overlap an interval."""
         found: list[Entry[T]] = []
         for length_ms, lane in self._lanes.items():
             first = bisect_right(lane.starts, start_ms - length_ms)
@@ -157,7 +157,7 @@ class EntryIndex(Generic[T]):
         return found
 
     def fill(self, table: EntryTable[T]) -> None:
-        """Take the first entries."""
+        """Fill an empty index."""
         lengths = table.ends - table.starts
         for length_ms in np.unique(lengths).tolist():
             which = lengths == length_ms
@@ -165,7 +165,7 @@ class EntryIndex(Generic[T]):
             self._lanes[length_ms] = _Lane(list(entries), array("q", table.starts[which].tobytes()))
 
     def change(self, removed: Iterable[Entry[T]], added: Iterable[Entry[T]]) -> None:
-        """Take entries out, which must be there, and put others in."""
+        """Remove entries, which must exist, and add others."""
         changes: dict[int, tuple[list[Entry[T]], list[Entry[T]]]] = {}
         for side, entries in enumerate((removed, added)):
             for entry in entries:
@@ -178,7 +178,7 @@ class EntryIndex(Generic[T]):
 
 
 class _Lane(Generic[T]):
-    """The entries of one length, by start and version, and their starts beside them."""
+    """The entries of one length, by start and version, with their starts."""
 
     __slots__ = ("entries", "starts")
 
@@ -207,7 +207,7 @@ class _Lane(Generic[T]):
         splice(self.entries, edits)
 
     def _place(self, entry: Entry[T]) -> int:
-        """Return where the entry is, or would be."""
+        """Return the position of the entry, or where it would be inserted."""
         place = bisect_left(self.starts, entry.interval.start_ms)
         while (
             place < len(self.starts)

@@ -13,7 +13,7 @@ class Fields:
 
     Args:
         value: The object.
-        place: What it is called in messages, such as ``segment.shardSpec``.
+        place: Its name in messages, such as ``segment.shardSpec``.
 
     Raises:
         InvalidRequest: From every method: a field is missing or has the wrong type.

@@ -1,18 +1,18 @@
-"""Named positions of readers in a disk queue, kept in small checksummed files.
+"""Named positions of readers in a disk queue, stored in small checksummed files.
 
 Owns: the cursor files ``<name>.cursor`` of a queue's folder and the positions in memory. Does not
-own: when they are saved (with each sync of the queue), nor what retention makes of them.
+own: the schedule of saves (with each sync of the queue), nor their effect on retention.
 
 Invariants:
 
-- A saved position is never above what was durable in the log files, so a power loss cannot leave a
-  cursor beyond the end that would later skip new messages. A cursor that is beyond the end all the
-  same is put to the end.
-- A cursor file is only a position: when it is missing, cut or garbage, the log files still say
-  everything else. An unreadable one is kept aside as ``<name>.cursor.bad``, counted, and the
-  cursor starts at the earliest message: rather twice than never.
-- Positions move in memory at once and on disk with the next sync: after a crash a reader sees
-  again what it read since.
+- A saved position is never above the durable offset of the log files, so a power loss cannot leave
+  a cursor beyond the end, which would later skip new messages. A cursor that nevertheless is beyond
+  the end is moved to the end.
+- A cursor file is only a position: if it is missing, truncated or damaged, the log files still have
+  everything else. An unreadable one is kept as ``<name>.cursor.bad``, counted, and the cursor
+  starts at the earliest message, so that messages are repeated rather than lost.
+- Positions change in memory at once and on disk with the next sync: after a crash a reader sees
+  again the messages that it read since.
 
     cursor file (32 bytes, little-endian)
      0   8  magic "PNSTCURS"
@@ -50,8 +50,8 @@ _NAME = re.compile(r"[.a-zA-Z0-9_#-]{1,100}", re.ASCII)
 class CursorStore:
     """The cursors of one queue.
 
-    Readers on any thread move their own position, so there is a mutex around the positions, never
-    held during I/O; a second one lets one thread at a time write files.
+    Readers on any thread move their own position. One mutex guards the positions and is never held
+    during I/O; a second one lets one thread at a time write files.
     """
 
     __slots__ = ("_folder", "_fs", "_mutex", "_positions", "_save_mutex", "_saved", "reset")
@@ -69,8 +69,8 @@ class CursorStore:
         """Read all cursor files; put each position between `earliest` and `latest`.
 
         Args:
-            names: Those of the files in the folder.
-            earliest: The first offset that is kept.
+            names: Names of the files in the folder.
+            earliest: The first stored offset.
             latest: The offset of the next message.
 
         Raises:
@@ -91,11 +91,11 @@ class CursorStore:
             self._fs.rename(path, f"{path}.bad")
             self._fs.fsync_folder(self._folder)
             self.reset += 1
-            _logger.warning("%s: is no cursor file: kept as .bad, starts at %d", path, earliest)
+            _logger.warning("%s: not a cursor file: kept as .bad, starts at %d", path, earliest)
             self._write(name, earliest)
             position = earliest
         elif position > latest:
-            _logger.warning("%s: position %d is beyond the end, put to %d", path, position, latest)
+            _logger.warning("%s: position %d is beyond the end, set to %d", path, position, latest)
             self._write(name, latest)
             self.reset += 1
             position = latest
@@ -103,15 +103,15 @@ class CursorStore:
         self._positions[name] = max(earliest, position)
 
     def create(self, name: str, position: int, durable: int) -> None:
-        """Add a cursor durably, unless there is one of this name.
+        """Create a cursor durably, unless one of this name exists.
 
         Raises:
-            InvalidRequest: The name is not legal.
-            Unavailable: Disk full or I/O error; there is no such cursor then.
+            InvalidRequest: The name is invalid.
+            Unavailable: Disk full or I/O error; the cursor was not created.
         """
         if not _NAME.fullmatch(name):
             raise InvalidRequest(
-                f"cursor name {name!r} is not legal: use 1 to 100 of a-z A-Z 0-9 . _ - #"
+                f"invalid cursor name {name!r}: use 1 to 100 of a-z A-Z 0-9 . _ - #"
             )
         with self._save_mutex:
             with self._mutex:
@@ -120,10 +120,10 @@ class CursorStore:
             self._write(name, min(position, durable))
             with self._mutex:
                 self._saved[name] = min(position, durable)
-                self._positions[name] = position  # last: each of these has been saved
+                self._positions[name] = position  # last: every entry has been saved
 
     def position(self, name: str) -> int:
-        """Return where a cursor stands.
+        """Return the position of a cursor.
 
         Raises:
             NotFound: It was deleted.
@@ -132,43 +132,43 @@ class CursorStore:
             return self._position(name)
 
     def move(self, name: str, position: int, *, forward_only: bool) -> None:
-        """Put a cursor to a position."""
+        """Move a cursor to a position."""
         with self._mutex:
             if not forward_only or position > self._position(name):
                 self._position(name)
                 self._positions[name] = position
 
     def move_all_up(self, offset: int) -> None:
-        """Put those that stand before an offset there."""
+        """Move all cursors before an offset to it."""
         with self._mutex:
             for name, position in self._positions.items():
                 self._positions[name] = max(position, offset)
 
     def delete(self, name: str) -> None:
-        """Forget a cursor durably; one that is gone already is fine.
+        """Delete a cursor durably; a missing one is ignored.
 
         Raises:
-            Unavailable: I/O error; the cursor is still there, delete it again.
+            Unavailable: I/O error; the cursor still exists, so delete it again.
         """
         with self._save_mutex:
             with self._mutex:
                 if name not in self._positions:
                     return
-            with suppress(NotFound):  # gone by an earlier try that could not be synced
+            with suppress(NotFound):  # deleted by an earlier attempt that could not be synced
                 self._fs.unlink(f"{self._folder}/{name}{_SUFFIX}")
             self._fs.fsync_folder(self._folder)
             with self._mutex:
                 del self._positions[name], self._saved[name]
 
     def save(self, durable: int) -> None:
-        """Write what has moved, no further than `durable`.
+        """Save changed positions, none further than `durable`.
 
         Raises:
             Unavailable: Disk full or I/O error; call again later.
         """
         with self._save_mutex:
             with self._mutex:
-                # What was saved was durable once, though a queue that was killed starts lower.
+                # A saved position was durable once, though a queue that was killed starts lower.
                 targets = {
                     name: min(position, max(durable, self._saved[name]))
                     for name, position in self._positions.items()
@@ -184,7 +184,7 @@ class CursorStore:
 
     @property
     def unsaved(self) -> bool:
-        """Say whether a cursor has moved since it was saved."""
+        """Return whether a cursor has moved since it was saved."""
         with self._mutex:
             return self._positions != self._saved
 
@@ -196,7 +196,7 @@ class CursorStore:
     def _position(self, name: str) -> int:
         position = self._positions.get(name)
         if position is None:
-            raise NotFound(f"{self._folder}: there is no cursor {name!r}: it was deleted")
+            raise NotFound(f"{self._folder}: no cursor {name!r}: it was deleted")
         return position
 
     def _write(self, name: str, position: int) -> None:
@@ -204,7 +204,7 @@ class CursorStore:
 
 
 class Cursor:
-    """A named reader's position, which holds retention back. Several may stand for one name."""
+    """A named reader's position, which holds retention back. Several objects may share a name."""
 
     __slots__ = ("_bounds", "_store", "name")
 
@@ -222,7 +222,7 @@ class Cursor:
         Raises:
             NotFound: The cursor was deleted.
         """
-        # What it stood in may have been dropped a moment ago.
+        # Its messages may have been dropped just now.
         return max(self._store.position(self.name), self._bounds()[0])
 
     def advance(self, offset: int) -> None:
@@ -241,14 +241,14 @@ class Cursor:
         self._store.move(self.name, max(offset, earliest), forward_only=False)
 
     def delete(self) -> None:
-        """Forget the cursor durably; it no longer holds retention back."""
+        """Delete the cursor durably; it no longer holds retention back."""
         self._store.delete(self.name)
 
     def _check(self, offset: int) -> int:
         earliest, latest = self._bounds()
         if not 0 <= offset <= latest:
             raise InvalidRequest(
-                f"cursor {self.name!r} cannot stand at {offset}: the queue ends at {latest}"
+                f"cursor {self.name!r} cannot move to {offset}: the queue ends at {latest}"
             )
         return earliest
 
@@ -267,7 +267,7 @@ def _decode(data: bytes, path: str) -> int | None:
         return None
     if format_number > _FORMAT_NUMBER:
         raise InvalidRequest(
-            f"{path}: has format number {format_number}, this Penstock reads up to "
+            f"{path}: has format number {format_number}, but this Penstock reads up to "
             f"{_FORMAT_NUMBER}: use the newer Penstock that wrote it"
         )
     return int(position)

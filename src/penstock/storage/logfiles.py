@@ -1,16 +1,17 @@
-"""The log files of one queue's folder: their names, writing one, and finding a place in one.
+"""The log files of one queue's folder: their names, writing one, and finding a position in one.
 
-Owns: names (``<base offset, 20 digits>.log``), the writing end with its fsync state, and the search
-for an offset or a time inside a file. Does not own: which files there are to be (`diskqueue`), what
-is done about damage (`quarantine`), recovery.
+Owns: names (``<base offset, 20 digits>.log``), the writing side with its fsync state, and the
+search for an offset or a time inside a file. Does not own: the set of files (`diskqueue`), the
+handling of damage (`quarantine`), recovery.
 
 Invariants:
 
-- Searching needs no index: headers are found by bisecting the bytes and carry their own checksum.
-  A probe reads with `pread`, never through a mapping, because the bytes behind the last good block
-  may be cut off by the writer at any time and touching a cut mapping kills the process.
-- A place found by bisecting is a guess until a block that follows it without a jump confirms it
-  (a message may hold the bytes of a block); on any irregularity the file is read from its start.
+- Searching needs no index: headers are found by bisecting the bytes and have their own checksum.
+  A probe reads with `pread`, never through a mapping, because the writer may cut off the bytes
+  after the last valid block at any time and access to a truncated mapping kills the process.
+- A position found by bisecting is a guess until a following block with consecutive offsets confirms
+  it (a message may contain the bytes of a block). If anything is irregular, the file is read from
+  its start.
 """
 
 from __future__ import annotations
@@ -47,11 +48,11 @@ _DIGITS = 20
 _SUFFIX = ".log"
 _FIRST_PROBE_BYTES = 4096
 _LAST_PROBE_BYTES = 1 << 20
-_MAPPED_FROM_BYTES = 1 << 14  # below, copying costs less than the page tables
+_MAPPED_FROM_BYTES = 1 << 14  # below this, copying costs less than the page tables
 
 
 class OffsetsDeleted(NotFound):
-    """The asked offsets were deleted by retention; `earliest` is what is left."""
+    """Retention has deleted the requested offsets; `earliest` is the first remaining one."""
 
     def __init__(self, message: str, earliest: int) -> None:
         super().__init__(message)
@@ -67,7 +68,7 @@ def list_log_files(fs: FileSystem, folder: str) -> list[int]:
     """Return the base offsets of the log files in a folder, ascending.
 
     Raises:
-        NotFound: There is no such folder.
+        NotFound: The folder does not exist.
     """
     return log_files_among(fs.listdir(folder))
 
@@ -84,24 +85,24 @@ def log_files_among(names: Sequence[str]) -> list[int]:
 
 
 def index_of_file(bases: Sequence[int], offset: int) -> int:
-    """Return the index of the file that holds `offset`; -1 when it is before the first."""
+    """Return the index of the file that holds `offset`; -1 if it is before the first."""
     return bisect_right(bases, offset) - 1
 
 
 class LogWriter:
-    """The writing end of a log file: its size and how much of it is durable.
+    """The writing side of a log file: its size and its durable size.
 
-    The file is opened when it is needed and may be parked when all of it is durable, so that a
-    queue that rests takes no file descriptor: a machine has fewer of them than topics.
+    The file is opened when needed and may be parked when all of it is durable, so that an idle
+    queue needs no file descriptor: a machine has fewer of them than topics.
 
-    Not thread-safe but for this: `sync` may run beside `append`, and covers what was appended
-    before it began; `prepare_sync` comes before, when nobody appends.
+    Not thread-safe, with one exception: `sync` may run concurrently with `append`, and covers the
+    blocks appended before it began; `prepare_sync` must come before, without concurrent appends.
 
     Args:
         fs: The file system.
         path: The file.
-        header: What it says of itself.
-        size: The end of its last good block.
+        header: Its header.
+        size: The end of its last valid block.
         file: The file, if it is open already.
     """
 
@@ -133,20 +134,20 @@ class LogWriter:
         self._fs = fs
         self._path = path
         self._file = file
-        # Nothing is known to be durable in a file that somebody else may have written.
+        # Nothing is known to be durable in a file that another process may have written.
         self._synced = 0
         self._appended_from = size
         self._suspect = False
         self._write_failed = False
-        self._uncut = False  # the file may have a block whose append raised
+        self._uncut = False  # whether the file may have a block whose append raised
 
     @classmethod
     def create(cls, fs: FileSystem, folder: str, header: FileHeader) -> Self:
-        """Create a log file with its header. The folder is not yet synced.
+        """Create a log file with its header. The folder is not synced yet.
 
         Raises:
-            Unavailable: Disk full or I/O error; a file of this name may be left, and must be gone
-                durably before a message at or above its base offset is written elsewhere.
+            Unavailable: Disk full or I/O error. A file of this name may be left, which must be
+                deleted durably before a message at or above its base offset is written elsewhere.
         """
         path = f"{folder}/{log_file_name(header.base_offset)}"
         file = fs.create(path, replace=True)
@@ -159,7 +160,7 @@ class LogWriter:
 
     @property
     def durable(self) -> bool:
-        """Say whether everything in it is durable."""
+        """Return whether everything in it is durable."""
         return self._synced == self.size and not self._suspect
 
     def append(self, buffers: Sequence[Buffer]) -> None:
@@ -171,7 +172,7 @@ class LogWriter:
             self.size = file.writev(buffers)
         except BaseException:
             self._write_failed = True
-            if file.size != self.size:  # raised when the write had taken effect
+            if file.size != self.size:  # it raised after the write had taken effect
                 self._uncut = True
                 self._cut(file)
             raise
@@ -184,35 +185,34 @@ class LogWriter:
         """Open the file, if it is not open.
 
         Raises:
-            Unavailable: It cannot be opened, or is not what it was.
+            Unavailable: It cannot be opened, or has changed.
         """
         if self._file is None:
             try:
                 file = self._fs.open_append(self._path)
             except NotFound as error:
                 raise Unavailable(
-                    f"{self._path}: somebody removed the log file that is written: put it back, or "
-                    "restart"
+                    f"{self._path}: the active log file was deleted: restore it, or restart"
                 ) from error
             if file.size > self.size and self._write_failed:
-                # A disk that fails may not even have let the rest of a write be cut off.
+                # A failing disk may also have refused to cut off the rest of a write.
                 file.truncate(self.size)
             if file.size != self.size:
                 file.close()
                 raise Unavailable(
-                    f"{self._path}: has {file.size} bytes instead of {self.size}, so somebody else "
-                    "has changed it: restart, and what is whole is kept"
+                    f"{self._path}: has {file.size} bytes instead of {self.size}, so another "
+                    "program has changed it: restart, and complete blocks are kept"
                 )
             self._file = file
         return self._file
 
     @property
     def is_uncut(self) -> bool:
-        """Say whether the file may have a block whose append raised."""
+        """Return whether the file may have a block whose append raised."""
         return self._uncut
 
     def prepare_sync(self) -> None:
-        """Open the file if it has to be fsynced, and cut off what does not count.
+        """Open the file if it must be fsynced, and cut off invalid bytes.
 
         Raises:
             Unavailable: That is not possible now.
@@ -223,22 +223,22 @@ class LogWriter:
             self.unpark()
 
     def park(self) -> None:
-        """Let go of the file until it is needed, if all of it is durable."""
+        """Close the file until it is needed, if all of it is durable."""
         if self.durable:
             self.close()
 
     def sync(self) -> None:
         """Make everything appended so far durable.
 
-        After an fsync that failed, the bytes it was for are checked and written again first: the
-        kernel counts their pages as clean, so that another fsync alone would succeed and lie.
+        After a failed fsync, its bytes are checked and written again first: the kernel marks their
+        pages as clean, so that another fsync alone would succeed without writing them.
 
         Raises:
             Unavailable: The device fails; call again later.
         """
         if self._uncut:
             raise Unavailable(
-                f"{self._path}: holds a block whose append failed, and that could not be cut off: "
+                f"{self._path}: holds a block whose append failed and that cannot be cut off: "
                 "check the disk"
             )
         if self.durable:
@@ -255,7 +255,7 @@ class LogWriter:
     def _write_again(self, file: AppendFile, end: int) -> None:
         with OpenLog(self._fs, self._path) as log:
             content = log.map(end)
-        # What stood there when the file was opened may hold damage that is known and skipped.
+        # Bytes from before the file was opened may hold damage that is known and skipped.
         start = max(self._synced, self._appended_from)
         header = parse_block_header(content.view[start : start + BLOCK_HEADER_BYTES])
         expected = self.base_offset if header is None else header.base_offset
@@ -263,7 +263,7 @@ class LogWriter:
             if isinstance(item, Damage):
                 raise Unavailable(
                     f"{self._path}: an fsync failed and the system lost bytes at "
-                    f"{item.position}: check the disk, then restart; what is lost is counted"
+                    f"{item.position}: check the disk, then restart; the loss is counted"
                 )
         file.rewrite(self._synced, content.view[self._synced : end])
 
@@ -275,7 +275,7 @@ class LogWriter:
 
 
 class OpenLog:
-    """A log file opened for reading: a context manager around its header and its search."""
+    """A log file opened for reading: a context manager with its header and its search."""
 
     def __init__(self, fs: FileSystem, path: str) -> None:
         self.path = path
@@ -298,7 +298,7 @@ class OpenLog:
         return self._file.size()
 
     def map(self, end: int) -> LogBytes:
-        """Map the first `end` bytes, which must exist; read them where that is faster."""
+        """Map the first `end` bytes, which must exist, or read them if that is faster."""
         if end > _MAPPED_FROM_BYTES:
             return LogBytes(self._file.map(end))
         data = self._file.pread(end, 0)
@@ -315,14 +315,14 @@ class OpenLog:
         limit: int | None,
         hint: tuple[int, int] | None = None,
     ) -> Iterator[Found | Damage]:
-        """Walk from the block that holds `offset`, or the first one behind it.
+        """Iterate from the block that holds `offset`, or the next one.
 
         Args:
-            log: The mapped bytes, up to the end that is to be trusted.
+            log: The mapped bytes, up to the trusted end.
             offset: The first wanted message.
-            base_offset: The file's own, from its name.
-            limit: The base offset of the file that follows, if one does.
-            hint: (offset, position) of a block border known for sure, at or before `offset`.
+            base_offset: The base offset of the file, from its name.
+            limit: The base offset of the next file, if there is one.
+            hint: (offset, position) of a known start of a block, at or before `offset`.
         """
         sure = hint is not None or offset <= base_offset
         expected, position = hint or (base_offset, FILE_HEADER_BYTES)
@@ -347,7 +347,7 @@ class OpenLog:
             sure, expected, position = True, base_offset, FILE_HEADER_BYTES
 
     def seek(self, end: int, at_or_before: Callable[[BlockHeader], bool]) -> tuple[int, int] | None:
-        """Bisect for a block near the last one that is at or before the wanted place.
+        """Bisect for a block near the last one that is at or before the wanted position.
 
         Returns:
             Its (base offset, position), or None for the file's start.
@@ -365,7 +365,7 @@ class OpenLog:
         return best
 
     def _probe(self, position: int, end: int) -> Found | None:
-        """Return the first block header that holds, between `position` and `end`."""
+        """Return the first valid block header between `position` and `end`."""
         size = _FIRST_PROBE_BYTES
         while position < end:
             size = min(size, end - position)
@@ -380,5 +380,5 @@ class OpenLog:
 
 
 def make_tag(folder: str, base_offset: int, created_ms: int) -> int:
-    """Return a number that tells a file from others, without a source of randomness."""
+    """Return a number that identifies a file, without a source of randomness."""
     return int(google_crc32c.value(f"{folder}\n{base_offset}\n{created_ms}".encode()))

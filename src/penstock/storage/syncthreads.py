@@ -1,14 +1,14 @@
-"""The threads that fsync, for any number of queues: as many as the disk has use for.
+"""The threads that fsync, for any number of queues: as many as the disk can use.
 
-Owns: one thread that waits for the next time something is due, and a few that do the work. Does not
+Owns: one thread that waits until the next callback is due, and a few that do the work. Does not
 own: when a queue is due (`syncing`).
 
 Invariants:
 
 - A callback planned for a time is called once, at its time or shortly after, on the waiting thread;
-  planned again, it is called at the earlier of both. It must not block.
-- The waiting thread and a first worker start with their owner, which cannot be made without them:
-  else a durable write would be the first to fail. Further workers start when they are needed.
+  if it is planned again, it is called at the earlier of both times. It must not block.
+- The waiting thread and a first worker start with their owner, which cannot be created without
+  them: otherwise a durable write would be the first call to fail. Further workers start on demand.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ _SLACK: Final = 64
 
 
 class SyncThreads:
-    """Runs work now, or calls back at a time; from any thread.
+    """Runs work now, or a callback at a time; from any thread.
 
-    Its mutex guards the plan: those who plan are on many threads, and hold it for a few lines.
+    Its mutex guards the plan, which many threads change; it is held for a few lines.
 
     Args:
-        clock: Tells the time.
-        most: How many fsyncs may run at the same time.
-        name: What the threads are called.
+        clock: Returns the time.
+        most: Maximum number of concurrent fsyncs.
+        name: The name of the threads.
 
     Attributes:
-        trouble: Logs for all queues that their fsyncs fail.
-        unsynced: Since when each queue has data that is not synced.
+        trouble: Logs failed fsyncs for all queues.
+        unsynced: Since when each queue has unsynced data.
 
     Raises:
         Unavailable: No thread can be started.
@@ -71,14 +71,14 @@ class SyncThreads:
             self._timer.start()
         except BaseException as error:
             self._timer.expect_end()
-            with self._changed:  # the timer may have begun before its start raised
+            with self._changed:  # the timer may have started before its start raised
                 self._closed = True
                 self._changed.notify()
             self._workers.shutdown(wait=False, cancel_futures=True)
             if not isinstance(error, RuntimeError | MemoryError):
                 raise
             raise Unavailable(
-                f"{name}: no thread can be started to fsync ({error}): raise the limit of processes"
+                f"{name}: cannot start a thread to fsync ({error}): raise the limit of processes"
                 " (ulimit -u) or of memory"
             ) from error
 
@@ -89,11 +89,11 @@ class SyncThreads:
         self.close()
 
     def run(self, work: Callable[[], None]) -> None:
-        """Do work on one of the threads, as soon as one is free.
+        """Run work on one of the threads, as soon as one is free.
 
         Raises:
             Closed: The threads are stopped.
-            RuntimeError: No thread can be started; the work is not done.
+            RuntimeError: No thread can be started; the work does not run.
         """
         with self._changed:
             self._check_open()
@@ -103,11 +103,11 @@ class SyncThreads:
                 try:
                     given_work = given.pop()
                 except IndexError:
-                    return  # taken back
+                    return  # withdrawn
                 given_work()
 
             try:
-                # What the work raises is its own to handle: nobody looks at the future.
+                # The work must handle its own exceptions: the future is not checked.
                 self._workers.submit(begin)
             except BaseException:
                 # The pool may have queued it for a running thread. The first `pop` decides.
@@ -134,7 +134,7 @@ class SyncThreads:
                 self._changed.notify()
 
     def close(self) -> None:
-        """Finish the work that was given, forget what is planned, and stop. Twice is fine."""
+        """Finish the submitted work, drop planned callbacks, and stop. It may be called twice."""
         self._timer.expect_end()
         with self._changed:
             self._closed = True
@@ -146,7 +146,7 @@ class SyncThreads:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise Closed(f"{self._name}: the threads are stopped: close the queues before them")
+            raise Closed(f"{self._name}: the threads are stopped: close the queues first")
 
     def _forget_replaced(self) -> None:
         self._heap = [entry for entry in self._heap if self._planned.get(entry[2]) == entry[0]]
@@ -157,7 +157,7 @@ class SyncThreads:
             try:
                 callback()
             except Exception:
-                # The other queues' callbacks go on.
+                # The callbacks of the other queues continue.
                 _logger.exception("%s: a callback failed", self._name)
 
     def _next_due(self) -> Callable[[], None] | None:

@@ -1,8 +1,8 @@
-"""Metric columns: what is kept of a field when rows are rolled up.
+"""Metric columns: the aggregate of a field that is kept when rows are rolled up.
 
-Owns which aggregators there are, which parameters each has, and what each means in plain words
-(`kind`, `value_type`); how an engine computes one is the engine's matter. Distinct counts and
-quantiles are kept as Spark's own sketches: their bytes are not those of Druid's.
+Owns the list of aggregators, the parameters of each, and their meaning (`kind`, `value_type`); the
+engine computes them. Distinct counts and quantiles are stored as Spark's own sketches, whose bytes
+differ from those of Druid's.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _KINDS: Final[Mapping[str, AggregatorKind]] = {
     "quantilesDoublesSketch": "quantiles",
     **{f"{type_}{ending}": kind for type_ in _TYPES for ending, kind in _ENDINGS.items()},
 }
-# Which parameters each kind or type has beside `fieldName`.
+# The parameters of each kind or type, in addition to `fieldName`.
 _PARAMETERS: Final[Mapping[str, frozenset[str]]] = {
     "first": frozenset({"time_column"}),
     "last": frozenset({"time_column"}),
@@ -76,7 +76,7 @@ _PARAMETERS: Final[Mapping[str, frozenset[str]]] = {
     "quantilesDoublesSketch": frozenset({"k"}),
 }
 _ANY_PARAMETER: Final = frozenset().union(*_PARAMETERS.values())
-# What a plain dimension has beside its name; its output has the same name.
+# The parts of a plain dimension besides its name; its output has the same name.
 _DIMENSION: Final = {"type": "default", "outputName": None, "outputType": "STRING"}
 _UNSUPPORTED: Final[Mapping[str, str]] = {
     **{f"{kind}Any": f"use {kind}First" for kind in ("string", "long", "double", "float")},
@@ -93,14 +93,14 @@ _UNSUPPORTED: Final[Mapping[str, str]] = {
     "KllDoublesSketch": "use quantilesDoublesSketch",
     "KllFloatsSketch": "use quantilesDoublesSketch",
     "arrayOfDoublesSketch": "use thetaSketch",
-    "javascript": "no spec runs code: compute the column with a transform",
+    "javascript": "specs cannot run code: compute the column with a transform",
 }
 
 
 def field_of(value: object) -> object:
     """Return the name of a column that Druid writes as a dimension, as it does for `cardinality`.
 
-    Anything else is returned as it is.
+    Anything else is returned unchanged.
     """
     if not isinstance(value, dict) or not value.keys() <= _DIMENSION.keys() | {"dimension"}:
         return value
@@ -110,10 +110,10 @@ def field_of(value: object) -> object:
 
 
 class Aggregator(SpecModel):
-    """A metric column: what is kept of `field_name` when rows are rolled up.
+    """A metric column: the aggregate of `field_name` that is kept when rows are rolled up.
 
-    `cardinality` reads `fields`; the other parameters have a meaning for some types only, which
-    the reference page lists.
+    `cardinality` reads `fields`; the other parameters apply to some types only, which the reference
+    page lists.
     """
 
     type: AggregatorType
@@ -131,7 +131,7 @@ class Aggregator(SpecModel):
 
     unsupported: ClassVar[Mapping[str, str]] = {
         "expression": "compute the column with a transform and name it in fieldName",
-        "fieldNames": "its name is fields",
+        "fieldNames": "it is now called fields",
     }
     without_effect: ClassVar[Mapping[str, Ignored]] = dict.fromkeys(
         (
@@ -185,34 +185,34 @@ class Aggregator(SpecModel):
 
     @property
     def kind(self) -> AggregatorKind:
-        """How rows become one."""
+        """How the values of rows are combined."""
         return _KINDS[self.type]
 
     @property
     def value_type(self) -> ValueType:
-        """What the column holds."""
+        """The type of the column's values."""
         if self.kind == "count":
             return "long"
         return next((t for t in _TYPES if self.type.startswith(t)), "sketch")
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The columns that it reads, the time apart."""
+        """The columns that it reads, without the time."""
         named = self.fields if self.fields is not None else (self.field_name,)
         times = (self.time_column,)
         return tuple(n for n in (*named, *times) if n is not None and n != TIME_COLUMN)
 
     @property
     def reads_sketches(self) -> bool:
-        """Whether its field holds sketches already, of the kind that it makes."""
+        """Whether its field already holds sketches of its own kind."""
         is_input = self.is_input_hyper_unique or self.is_input_theta_sketch
         return self.type == "HLLSketchMerge" or bool(is_input)
 
     @property
     def sketch_size(self) -> int:
-        """How fine its sketch is: log2 of the entries (hll, theta), or k (quantiles).
+        """Size of its sketch: log2 of the entries (hll, theta), or k (quantiles).
 
-        Held within what Spark's functions take: 4 to 21 (hll), 4 to 26 (theta), 8 to 65535.
+        Limited to the range of Spark's functions: 4 to 21 (hll), 4 to 26 (theta), 8 to 65535.
         """
         if self.kind == "theta":
             return ((self.size or 16_384) - 1).bit_length()
@@ -220,5 +220,5 @@ class Aggregator(SpecModel):
 
     @property
     def string_bytes_max(self) -> int:
-        """How much of a text is kept by stringFirst and stringLast."""
+        """Maximum number of bytes that stringFirst and stringLast keep."""
         return self.max_string_bytes or 1024

@@ -1,7 +1,7 @@
-"""Row filters in Druid's JSON: what a row must meet to be kept.
+"""Row filters in Druid's JSON: the conditions for rows to be kept.
 
-The shapes only; the engine gives them their meaning. Values are data and are bound, never made part
-of an expression's text.
+Owns only their form; the engine implements them. Values are data and are bound, never made part of
+an expression's text.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.indexing.spec.scalars import Flag, IntervalText, in_any_case
 
 
 def _name_of(value: object) -> object:
-    """Druid writes an ordering as an object that has a type alone, and takes its name too."""
+    """Return the name of an ordering, which Druid also writes as an object with a type."""
     return value["type"] if isinstance(value, dict) and value.keys() == {"type"} else value
 
 
@@ -32,11 +32,11 @@ MatchType = Annotated[
 Ordering = Annotated[
     Literal["lexicographic", "numeric"],
     in_any_case("lexicographic", "numeric"),
-    BeforeValidator(_name_of),  # the last one is asked first
+    BeforeValidator(_name_of),  # the last one runs first
 ]
 
 FILTER_LEVELS_MAX: Final = 24
-"""How deep filters may be nested; an `and` of many counts as the joins of two that it becomes."""
+"""Maximum depth of nested filters; an `and` of many counts as the joins of two that it becomes."""
 
 _PATTERN_LENGTH_MAX: Final = 10_000
 
@@ -80,7 +80,7 @@ class InFilter(SpecModel):
 
 
 class BoundFilter(SpecModel):
-    """The column lies between bounds, compared as text or as numbers."""
+    """The column is between bounds, compared as text or as numbers."""
 
     type: Literal["bound"]
     dimension: str = Field(min_length=1)
@@ -95,12 +95,12 @@ class BoundFilter(SpecModel):
     @model_validator(mode="after")
     def _need_a_bound(self) -> BoundFilter:
         if self.lower is None and self.upper is None:
-            raise mistake("give lower, upper or both")
+            raise mistake("set lower, upper or both")
         return self
 
 
 class RangeFilter(SpecModel):
-    """The column lies between bounds, compared as the given type."""
+    """The column is between bounds, compared as the given type."""
 
     type: Literal["range"]
     column: str = Field(min_length=1)
@@ -113,7 +113,7 @@ class RangeFilter(SpecModel):
     @model_validator(mode="after")
     def _need_a_bound(self) -> RangeFilter:
         if self.lower is None and self.upper is None:
-            raise mistake("give lower, upper or both")
+            raise mistake("set lower, upper or both")
         return self
 
 
@@ -139,7 +139,7 @@ class RegexFilter(SpecModel):
 
 
 class IntervalFilter(SpecModel):
-    """The column, the time or milliseconds, lies in one of the intervals."""
+    """The column, the time or milliseconds, is in one of the intervals."""
 
     type: Literal["interval"]
     dimension: str = Field(min_length=1)
@@ -199,20 +199,20 @@ class FalseFilter(SpecModel):
 
 
 class NestingFilter(SpecModel):
-    """What the filters that are made of others have in common: how deep they go is bounded."""
+    """Common part of filters that are made of others: their depth is limited."""
 
     @model_validator(mode="after")
     def _check_levels(self) -> Self:
         if self.levels > FILTER_LEVELS_MAX:
             raise mistake(
-                f"nests filters deeper than {FILTER_LEVELS_MAX} levels, more than a plan of Spark"
-                " may have: make it flatter, or write one expression"
+                f"nests filters deeper than {FILTER_LEVELS_MAX} levels, the limit of a Spark plan:"
+                " make it flatter, or write one expression"
             )
         return self
 
     @property
     def levels(self) -> int:
-        """How deep a plan nests it."""
+        """The depth of the filter in a plan."""
         # Conditions are joined in pairs, pairs in pairs, and so on.
         joins = max(1, (len(self.parts) - 1).bit_length())
         inner = (one.levels for one in self.parts if isinstance(one, NestingFilter))
@@ -221,11 +221,11 @@ class NestingFilter(SpecModel):
     @property
     @abstractmethod
     def parts(self) -> tuple[Filter, ...]:
-        """The filters that it is made of."""
+        """The filters that it consists of."""
 
 
 class AndFilter(NestingFilter):
-    """All of the filters hold."""
+    """All of the filters match."""
 
     type: Literal["and"]
     fields: tuple[Filter, ...] = Field(min_length=1)
@@ -237,7 +237,7 @@ class AndFilter(NestingFilter):
 
 
 class OrFilter(NestingFilter):
-    """At least one of the filters holds."""
+    """At least one of the filters matches."""
 
     type: Literal["or"]
     fields: tuple[Filter, ...] = Field(min_length=1)
@@ -249,7 +249,7 @@ class OrFilter(NestingFilter):
 
 
 class NotFilter(NestingFilter):
-    """The filter does not hold."""
+    """The filter does not match."""
 
     type: Literal["not"]
     field: Filter
@@ -261,12 +261,12 @@ class NotFilter(NestingFilter):
 
 
 _REFUSED: Final[Mapping[str, str]] = {
-    "javascript": "no spec runs code: use expression",
+    "javascript": "specs cannot run code: use expression",
     "search": "use like or regex",
     "spatial": "use range on both columns",
     "extraction": "use expression",
     "inType": "use in",
-    "arrayContainsElement": "a list is kept as JSON text: use expression",
+    "arrayContainsElement": "lists are kept as JSON text: use expression",
 }
 
 Filter = Annotated[

@@ -1,8 +1,8 @@
-"""The text of a spec, JSON or YAML: read as it is meant, or not at all.
+"""The text of a spec, JSON or YAML: parsed as it is meant, or refused.
 
-Owns what is stricter than JSON itself: a name that stands twice in an object is a mistake, for one
-of its two values would be passed over in silence, and so is a whole number of more than 64 bits,
-which would be rounded.
+Owns the rules that are stricter than JSON itself: a name that occurs twice in an object is a
+mistake, because one of its two values would be ignored silently. So is a whole number of more than
+64 bits, which would be rounded.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _Model = TypeVar("_Model", bound=SpecModel)
 
 SPEC_BYTES_MAX: Final = 16 * 1024 * 1024
 _DEPTH_MAX: Final = 100
-# Texts that begin otherwise are YAML; no object or list of JSON does.
+# Texts that begin differently are YAML: objects and lists of JSON begin with these.
 _JSON_START: Final = re.compile(r"[ \t\r\n]*[\[{]|[ \t\r\n]*\Z")
 _LIST_START: Final = re.compile(r"[ \t\r\n]*\[")
 _TOO_DEEP: Final = Mistake(
@@ -36,15 +36,15 @@ _TOO_DEEP: Final = Mistake(
 # Shorter ones have less than 64 bits.
 _LONG_NUMBER: Final = re.compile(rb"[0-9]{19}")
 _DIGITS_MAX: Final = 20
-_TOO_LARGE: Final = "a number of more than 64 bits: write it in quotes, or a smaller one"
+_TOO_LARGE: Final = "a number of more than 64 bits: put it in quotes, or use a smaller one"
 
 
 class _TooLarge:
-    """Stands where a number does that JSON's readers would round."""
+    """Marker for a number that JSON parsers would round."""
 
 
 class _Object(dict[str, object]):
-    """An object, and the names that stood in it more than once."""
+    """An object, and the names that occurred in it more than once."""
 
     twice: tuple[str, ...]
 
@@ -54,12 +54,12 @@ def read_model(
     raw: bytes | str | Mapping[str, object],
     names: Callable[[str], str] | None = None,
 ) -> _Model:
-    """Return the model that a text, or an object that was read already, describes.
+    """Return the model of a text, or of a parsed object.
 
     Args:
         model: The model.
         raw: The text or the object.
-        names: Returns the spelling of a name, of a spec that is submitted; None: names stay.
+        names: Returns the spelling of a name, for a spec that is submitted; None keeps names.
 
     Raises:
         SpecError: An `InvalidRequest` that lists every mistake with its place.
@@ -69,7 +69,7 @@ def read_model(
         raise SpecError((Mistake("", "the spec must be a JSON object"),))
     _check_depth(value)
     try:
-        # Snake case is for our own code only.
+        # Snake case is only for internal code.
         return model.model_validate(
             value, by_alias=True, by_name=False, context={SUBMITTED: names} if names else None
         )
@@ -78,12 +78,12 @@ def read_model(
 
 
 def read_object(raw: bytes | str) -> dict[str, object]:
-    """Return the JSON object that a text is.
+    """Parse a JSON object.
 
     Raises:
-        SpecError: It is none, or names stand twice in it; all of them are listed.
+        SpecError: It is not an object, or has duplicate names; all of them are listed.
     """
-    # A list of millions would be read twice before it is refused.
+    # A list of millions would be parsed twice before it is refused.
     value = None if _LIST_START.match(_start(raw)) else _read(raw)
     if not isinstance(value, dict):
         raise SpecError((Mistake("", "the spec must be a JSON object"),))
@@ -91,7 +91,7 @@ def read_object(raw: bytes | str) -> dict[str, object]:
 
 
 def read_list(raw: bytes | str) -> list[JsonValue]:
-    """Return the JSON list that a text is. Raises as `read_object`."""
+    """Parse a JSON list. Raises as `read_object`."""
     value = _read(raw)
     if not isinstance(value, list):
         raise SpecError((Mistake("", "must be a JSON list"),))
@@ -107,7 +107,7 @@ def _read(raw: bytes | str) -> object:
     try:
         value: object = orjson.loads(raw)
     except orjson.JSONDecodeError as error:  # narrow: translates
-        _refuse(_too_large(raw))  # A number of hundreds of digits is infinite to the reader.
+        _refuse(_too_large(raw))  # For the parser, a number of hundreds of digits is infinite.
         text = f"not JSON: {error.msg} at line {error.lineno} column {error.colno}"
         raise SpecError((Mistake("", text),)) from error
     _refuse(_found(raw))
@@ -119,7 +119,7 @@ def _start(raw: bytes | str) -> str:
 
 
 def _found(raw: bytes | str) -> tuple[Mistake, ...]:
-    """Return what is stricter than JSON's reader: a second look, at what it has made one of."""
+    """Return mistakes that JSON allows, from a second pass: the parser has merged them."""
     whole = _whole if _LONG_NUMBER.search(_encoded(raw)) else None
     try:
         return tuple(_mistakes(json.loads(raw, object_pairs_hook=_object, parse_int=whole), "", 0))
@@ -128,7 +128,7 @@ def _found(raw: bytes | str) -> tuple[Mistake, ...]:
 
 
 def _too_large(raw: bytes | str) -> tuple[Mistake, ...]:
-    """Return the mistakes of a text that JSON's reader refuses, if it is but for its numbers."""
+    """Return the mistakes of a text that is valid JSON except for too large numbers."""
     try:
         return _found(raw)
     except ValueError:
@@ -141,12 +141,12 @@ def _refuse(found: tuple[Mistake, ...]) -> None:
 
 
 def _encoded(raw: bytes | str) -> bytes:
-    # What is no text at all has been refused, or will be.
+    # Invalid encodings have been refused, or will be.
     return raw if isinstance(raw, bytes) else raw.encode(errors="replace")
 
 
 def _check_depth(value: object) -> None:
-    """Refuse what is nested deeper than a text may be: an object may come from other readers."""
+    """Refuse values that are nested too deep: an object may come from other parsers."""
     level: list[object] = [value]
     for _ in range(_DEPTH_MAX + 1):
         inner: list[object] = []
@@ -162,7 +162,7 @@ def _check_depth(value: object) -> None:
 
 
 def _whole(text: str) -> int | _TooLarge:
-    """Return a whole number; one of a million digits is not made a number first."""
+    """Return a whole number; one of a million digits is not converted."""
     if len(text.lstrip("-")) > _DIGITS_MAX or not -(1 << 63) <= int(text) < 1 << 64:
         return _TooLarge()
     return int(text)
@@ -185,7 +185,7 @@ def _mistakes(value: object, place: str, depth: int) -> Iterator[Mistake]:
     elif isinstance(value, _Object):
         prefix = f"{place}." if place else ""
         for name in value.twice:
-            yield Mistake(f"{prefix}{name}", "stands there more than once: keep one of them")
+            yield Mistake(f"{prefix}{name}", "occurs more than once: keep one of them")
         for name, inner in value.items():
             yield from _mistakes(inner, f"{prefix}{name}", depth + 1)
     elif isinstance(value, list):

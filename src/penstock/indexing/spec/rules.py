@@ -1,7 +1,7 @@
 """Retention: which segments of a datasource are kept, and which are marked unused.
 
-Owns the rules' JSON and their matching, which is pure: the first rule that matches a segment wins;
-one that none matches is kept, as if "load for ever" stood at the end.
+Owns the rules' JSON and their matching, which is pure: the first rule that matches a segment
+applies; a segment that no rule matches is kept, as by a final "load forever".
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class ForeverRule(SpecModel):
     use_default_tier_for_null: Flag = True
 
     def matches(self, segment: Interval, now_ms: int) -> bool:  # noqa: ARG002 - as of all rules
-        """Tell whether the rule is about a segment of this time."""
+        """Return whether the rule matches a segment of this interval."""
         return True
 
 
 class IntervalRule(SpecModel):
-    """Segments of an interval: to drop one all of it must lie there, to keep it a part."""
+    """Segments of an interval: a drop rule requires all of a segment in it, a load rule a part."""
 
     type: Literal["loadByInterval", "dropByInterval", "broadcastByInterval"]
     interval: IntervalText
@@ -48,17 +48,17 @@ class IntervalRule(SpecModel):
 
     @cached_property
     def time(self) -> Interval:
-        """The interval; a round of retention asks for it once for each segment."""
+        """The interval; a run of retention reads it once for each segment."""
         return Interval.parse(self.interval)
 
     def matches(self, segment: Interval, now_ms: int) -> bool:  # noqa: ARG002 - as of all rules
-        """Tell whether the rule is about a segment of this time."""
+        """Return whether the rule matches a segment of this interval."""
         time = self.time
         return time.covers(segment) if _drops(self.type) else time.overlaps(segment)
 
 
 class PeriodRule(SpecModel):
-    """Segments of the time up to now, and with `include_future` of all that comes."""
+    """Segments of the period up to now, and with `include_future` of all later times."""
 
     type: Literal["loadByPeriod", "dropByPeriod", "broadcastByPeriod"]
     period: PeriodText
@@ -67,7 +67,7 @@ class PeriodRule(SpecModel):
     use_default_tier_for_null: Flag = True
 
     def matches(self, segment: Interval, now_ms: int) -> bool:
-        """Tell whether the rule is about a segment of this time."""
+        """Return whether the rule matches a segment of this interval."""
         start_ms = start_of_period(self.period, now_ms)
         if _drops(self.type):
             ends_in_time = self.include_future or segment.end_ms <= now_ms
@@ -77,13 +77,13 @@ class PeriodRule(SpecModel):
 
 
 class BeforePeriodRule(SpecModel):
-    """Segments that end before the time up to now."""
+    """Segments that end before the period up to now."""
 
     type: Literal["dropBeforeByPeriod"]
     period: PeriodText
 
     def matches(self, segment: Interval, now_ms: int) -> bool:
-        """Tell whether the rule is about a segment of this time."""
+        """Return whether the rule matches a segment of this interval."""
         return segment.end_ms <= start_of_period(self.period, now_ms)
 
 
@@ -93,26 +93,26 @@ Rule = Annotated[
 
 
 class RuleList(SpecModel):
-    """The rules of a datasource, or of all, in the order in which they are tried."""
+    """The rules of a datasource, or of all, in the order of evaluation."""
 
     rules: tuple[Rule, ...] = Field(max_length=1000)
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What becomes of a segment, and because of which rule; None: none matched."""
+    """The decision for a segment, and the rule that made it; None if none matched."""
 
     action: RuleAction
     rule: Rule | None = None
 
     @property
     def is_used(self) -> bool:
-        """Whether the segment stays."""
+        """Whether the segment is kept."""
         return self.action != "drop"
 
 
 def action_for(segment: Interval, rules: Sequence[Rule], now_ms: int) -> Retention:
-    """Return what becomes of a segment.
+    """Return the decision for a segment.
 
     Args:
         segment: The segment's interval.
@@ -126,12 +126,12 @@ def action_for(segment: Interval, rules: Sequence[Rule], now_ms: int) -> Retenti
 
 
 def can_drop(rule: Rule) -> bool:
-    """Tell whether a rule takes segments out of view, if it matches."""
+    """Return whether a rule marks segments unused if it matches."""
     return _drops(rule.type)
 
 
 def parse_rules(raw: bytes | str | Sequence[JsonValue]) -> tuple[Rule, ...]:
-    """Read a list of rules, or the text of one.
+    """Parse a list of rules, or its text.
 
     Raises:
         SpecError: An `InvalidRequest` that lists every mistake with its place.
@@ -141,7 +141,7 @@ def parse_rules(raw: bytes | str | Sequence[JsonValue]) -> tuple[Rule, ...]:
 
 
 def rules_to_json(rules: Sequence[Rule]) -> list[JsonValue]:
-    """Return the JSON form; `parse_rules` reads it."""
+    """Return the JSON form; `parse_rules` parses it."""
     return [rule.model_dump(mode="json", by_alias=True) for rule in rules]
 
 
@@ -155,9 +155,9 @@ def _drops(kind: str) -> bool:
     return kind.startswith("drop")
 
 
-@lru_cache(maxsize=64)  # a round of retention asks it of very many segments
+@lru_cache(maxsize=64)  # a run of retention calls it for very many segments
 def start_of_period(period: str, now_ms: int) -> int:
-    """Return when the period began that ends now; not before the calendar."""
+    """Return the start of the period that ends now; not before the start of the calendar."""
     length = parse_period(period, may_be_zero=True)
     try:
         return max(START_OF_TIME_MS, add_months(now_ms, -length.months) - length.ms)

@@ -1,6 +1,6 @@
 """The spec of a supervisor: the whole JSON that a user writes, and its parsing.
 
-Most read a stream; those of type `autocompact` compact, and their spec is `compaction`'s.
+Most supervisors read a stream; those of type `autocompact` have the spec of `compaction`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _BATCH: Final = "use it in a batch task"
 
 
 class IngestionSpec(SpecModel):
-    """What rows look like, where they come from, how they are written."""
+    """The schema of rows, their source, and how they are written."""
 
     data_schema: DataSchema
     io_config: IoConfig
@@ -38,11 +38,11 @@ class IngestionSpec(SpecModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse_listed_chunks(cls, data: object) -> object:
-        """Say so before what such a type would need is missed."""
+        """Refuse listed time chunks first, before their missing fields are reported."""
         schema = data.get("dataSchema") if isinstance(data, dict) else None
         granularity = schema.get("granularitySpec") if isinstance(schema, dict) else None
         if isinstance(granularity, dict) and granularity.get("type") == "arbitrary":
-            text = "a stream takes every time, so its time chunks cannot be listed: name a"
+            text = "a stream accepts every time, so its time chunks cannot be listed: set a"
             text += f" segmentGranularity, and set type to uniform; or {_BATCH}"
             place = ("dataSchema", "granularitySpec", "type")
             raise mistakes("IngestionSpec", [(place, "arbitrary", text)])
@@ -56,7 +56,7 @@ class IngestionSpec(SpecModel):
             raise mistakes("IngestionSpec", found)
         if self.tuning_config.intermediate_handoff_period is None:
             return self
-        # It is never reached: a task has ended before.
+        # It is never reached: a task ends earlier.
         told = self.tuning_config.model_copy(update={"intermediate_handoff_period": None})
         return self.model_copy(update={"tuning_config": told})
 
@@ -64,15 +64,15 @@ class IngestionSpec(SpecModel):
         found: Found = []
         for number, metric in enumerate(self.data_schema.metrics):
             if metric.reads_sketches:
-                text = f"a stream's messages hold no sketches, which {metric.type} reads: {_BATCH}"
+                text = f"a stream's messages contain no sketches, but {metric.type} reads: {_BATCH}"
                 found.append((("dataSchema", "metricsSpec", number, "type"), metric.type, text))
         if self.data_schema.granularity_spec.intervals:
-            text = "a stream takes every time; refuse late and early rows in ioConfig"
+            text = "a stream accepts every time; refuse late and early rows in ioConfig"
             found.append((("dataSchema", "granularitySpec", "intervals"), None, text))
         return found
 
     def _mistakes_in_time(self) -> Found:
-        """A record's own time is a number, which as seconds or text would fit no message."""
+        """Check the format of a record's own time, which is a number of milliseconds."""
         records, time = self.io_config.record_format, self.data_schema.timestamp_spec
         if records is None or time.column != records.timestamp_column_name:
             return []
@@ -90,7 +90,7 @@ class IngestionSpec(SpecModel):
 
 
 class SupervisorSpec(SpecModel):
-    """One supervisor: it feeds one topic into one datasource."""
+    """A supervisor that ingests one stream into one datasource."""
 
     type: StreamType = "penstock"
     id: SupervisorId | None = None
@@ -99,25 +99,25 @@ class SupervisorSpec(SpecModel):
     suspended: Flag = False
 
     unsupported: ClassVar[Mapping[str, str]] = {
-        "dataSchema": "it goes inside spec",
-        "ioConfig": "it goes inside spec",
+        "dataSchema": "move it into spec",
+        "ioConfig": "move it into spec",
         "source": "it is ioConfig.topic: leave it out",
-        "tuningConfig": "it goes inside spec",
+        "tuningConfig": "move it into spec",
     }
 
     @model_validator(mode="before")
     @classmethod
     def _drop_twins(cls, data: object) -> object:
-        """Druid writes the parts of `spec` beside it once more."""
+        """Drop the copies of the parts of `spec` that Druid writes beside it."""
         inside = ("ioConfig", "topic")
         return without_twins("SupervisorSpec", data, beside="source", inside=inside)
 
     @model_validator(mode="before")
     @classmethod
     def _one_type_for_all(cls, data: object) -> object:
-        """The type stands in three places; where it is left out it is that of the whole."""
+        """Copy the type to its three places; a missing one is that of the supervisor."""
         if isinstance(data, dict) and data.get("type") in BATCH_TASK_TYPES:
-            text = f"{data['type']!r} is a batch task's, not a supervisor's: submit it as a task"
+            text = f"{data['type']!r} is a kind of batch task, not of supervisor: submit a task"
             raise mistakes("SupervisorSpec", [(("type",), data["type"], text)])
         spec = data.get("spec") if isinstance(data, dict) else None
         if not isinstance(data, dict) or not isinstance(spec, dict):
@@ -138,11 +138,11 @@ class SupervisorSpec(SpecModel):
     def _check_types(self) -> SupervisorSpec:
         found: Found = []
         if self.io.type != self.type:
-            text = f"must be {self.type}, as the supervisor's type"
+            text = f"must be {self.type}, the supervisor's type"
             found.append((("spec", "ioConfig", "type"), self.io.type, text))
-        # We give out the default where a spec has no tuningConfig.
+        # If a spec has no tuningConfig, its JSON form has the default.
         if self.tuning.type not in {self.type, "penstock"}:
-            text = f"must be {self.type}, as the supervisor's type, or leave it out"
+            text = f"must be {self.type}, the supervisor's type, or leave it out"
             found.append((("spec", "tuningConfig", "type"), self.tuning.type, text))
         if found:
             raise mistakes("SupervisorSpec", found)
@@ -155,7 +155,7 @@ class SupervisorSpec(SpecModel):
 
     @property
     def supervisor_id(self) -> str:
-        """The name of the supervisor: `id`, or the datasource."""
+        """The id of the supervisor: `id`, or the datasource."""
         return self.id or self.spec.data_schema.data_source
 
     @property
@@ -165,26 +165,26 @@ class SupervisorSpec(SpecModel):
 
     @property
     def io(self) -> IoConfig:
-        """Where from."""
+        """The stream."""
         return self.spec.io_config
 
     @property
     def tuning(self) -> TuningConfig:
-        """How large."""
+        """The size of segments, and other tuning."""
         return self.spec.tuning_config
 
     @property
     def stream(self) -> str:
-        """The name of what is read."""
+        """The name of the stream."""
         return self.io.stream
 
     def to_json(self) -> dict[str, JsonValue]:
-        """Return the JSON form, defaults included; parsing it gives an equal spec."""
+        """Return the JSON form, including defaults; parsing it gives an equal spec."""
         value: dict[str, JsonValue] = self.model_dump(mode="json", by_alias=True)
         return value
 
     def with_suspended(self, suspended: bool) -> SupervisorSpec:
-        """Return the same spec, suspended or not."""
+        """Return a copy that is suspended or not."""
         return self.model_copy(update={"suspended": suspended})
 
 
@@ -195,7 +195,7 @@ AnySupervisorSpec = SupervisorSpec | CompactionSupervisorSpec
 def parse_supervisor(
     raw: bytes | str | Mapping[str, JsonValue], names: Callable[[str], str] | None = None
 ) -> AnySupervisorSpec:
-    """Read the spec of a supervisor of either kind; for `names` see `read_model`.
+    """Parse the spec of a supervisor of either kind; for `names` see `read_model`.
 
     Raises:
         SpecError: An `InvalidRequest` that lists every mistake with its place.
@@ -207,7 +207,7 @@ def parse_supervisor(
 
 
 def parse_supervisor_spec(raw: bytes | str | dict[str, JsonValue]) -> SupervisorSpec:
-    """Read the spec of a supervisor that reads a stream.
+    """Parse the spec of a supervisor that reads a stream.
 
     Raises:
         SpecError: An `InvalidRequest` that lists every mistake with its place.
@@ -216,7 +216,7 @@ def parse_supervisor_spec(raw: bytes | str | dict[str, JsonValue]) -> Supervisor
 
 
 def parse_data_schema(raw: bytes | str | dict[str, JsonValue]) -> DataSchema:
-    """Read a ``dataSchema`` alone.
+    """Parse a ``dataSchema`` alone.
 
     Raises:
         SpecError: An `InvalidRequest` that lists every mistake with its place.

@@ -1,15 +1,15 @@
-"""How a task ended, and the tries of it: the files by which a peon and its worker agree.
+"""The result of a task, and its attempts: the files that a peon and its worker exchange.
 
-    attempt/<n>/begun.json    the peon runs the task now; says whether the task can go on from here
-    attempt/<n>/report.json   what the task tells of itself; written before how it ended
-    attempt/<n>/status.json   how the task ended, by its peon
-    waits.json                what the task waits for, by its peon; emptied when a peon is started
-    shutdown.json             why it was asked to end, by the worker, before it asks
-    status.json               how the task ended, by the worker: the last word
+    attempt/<n>/begun.json    the peon has started the task; whether it can continue from here
+    attempt/<n>/report.json   the task's report; written before its result
+    attempt/<n>/status.json   the result of the task, by its peon
+    waits.json                dependencies that the task waits for, by its peon; emptied at start
+    shutdown.json             why the task must end, by the worker, before it asks the peon
+    status.json               the result of the task, by the worker: takes precedence
 
-The worker starts a peon again in the same folder; each is an attempt with a number of its own,
-given by the peon, which holds the lock of the folder then. Every file is replaced atomically. Owns
-these names and forms; what follows from them is the worker's business.
+The worker restarts a peon in the same folder. Each start is an attempt with its own number, which
+the peon assigns while it holds the lock of the folder. Every file is replaced atomically. Owns
+these names and forms; the worker decides about the consequences.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ATTEMPTS: Final = "attempt"
 
 @dataclass(frozen=True, slots=True)
 class TaskEnd:
-    """How a task ended."""
+    """The result of a task."""
 
     state: TaskState
     error: str = ""
@@ -48,7 +48,7 @@ class TaskEnd:
 
     @classmethod
     def from_json(cls, value: Mapping[str, object]) -> TaskEnd:
-        """Read the form; a state that is none of an end is a failure."""
+        """Parse the form; a state that is not final counts as a failure."""
         try:
             state = TaskState(str(value.get("status")))
         except ValueError:
@@ -62,7 +62,7 @@ class TaskEnd:
 
 
 def status_to_json(state: TaskState, error: str, duration_ms: int) -> dict[str, object]:
-    """Return what ``status.json`` says of a task that ended."""
+    """Return the ``status.json`` of an ended task."""
     return {"status": state.value, "errorMsg": error, "duration": duration_ms}
 
 
@@ -74,7 +74,7 @@ class Attempts:
         self._fs = fs
 
     def newest(self) -> int:
-        """Return the number of the newest attempt; 0: there was none."""
+        """Return the number of the newest attempt; 0 if there was none."""
         try:
             names = self._fs.listdir(f"{self._folder.path}/{_ATTEMPTS}")
         except NotFound:
@@ -82,7 +82,7 @@ class Attempts:
         return max((int(name) for name in names if name.isdecimal()), default=0)
 
     def begin(self, *, restorable: bool) -> int:
-        """Begin an attempt and return its number; call with the lock of the folder.
+        """Start an attempt and return its number; the caller holds the lock of the folder.
 
         Raises:
             Unavailable: The disk is full.
@@ -93,21 +93,21 @@ class Attempts:
         return number
 
     def is_lost(self) -> bool:
-        """Whether the newest attempt was cut and the task cannot go on from its folder."""
+        """Return whether the newest attempt was interrupted and the task cannot continue."""
         number = self.newest()
         begun = self._read(number, _BEGUN) if number else None
         return begun is not None and begun.get("restorable") is False
 
     def write_end(self, number: int, end: TaskEnd) -> None:
-        """Say how the task ended in an attempt."""
+        """Store the result of the task in an attempt."""
         self._write(number, STATUS, end.to_json())
 
     def write_report(self, number: int, report: Mapping[str, object]) -> None:
-        """Keep what the task told of itself."""
+        """Store the task's report."""
         self._write(number, REPORT, report)
 
     def end(self) -> TaskEnd | None:
-        """Return how the task ended: the worker's word, else that of the newest attempt.
+        """Return the result of the task: from the worker, else from the newest attempt.
 
         Raises:
             CorruptData: A file is damaged.
@@ -121,12 +121,12 @@ class Attempts:
             return None
         end = TaskEnd.from_json(value)
         if end.state is TaskState.FAILED and (reason := self.shutdown_reason()) is not None:
-            # A task knows only that it was stopped.
+            # The task itself only knows that it was stopped.
             return TaskEnd(end.state, reason, end.duration_ms)
         return end
 
     def shutdown_reason(self) -> str | None:
-        """Return why the task was asked to end, None if it was not.
+        """Return why the task must end, None if nobody asked for it.
 
         Raises:
             CorruptData: The file is damaged.
@@ -135,7 +135,7 @@ class Attempts:
         return None if value is None else str(value.get("reason") or "it was shut down")
 
     def report_path(self) -> str | None:
-        """Return where the newest report is, None if there is none."""
+        """Return the path of the newest report, None if there is none."""
         for number in range(self.newest(), 0, -1):
             path = f"{self._path(number)}/{REPORT}"
             if self._fs.exists(path):

@@ -1,4 +1,4 @@
-"""What an expression is made of, and its text. Pure and immutable."""
+"""The tree of an expression, and its text. Pure and immutable."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Unary:
-    """`-` or `!` of something."""
+    """`-` or `!` with its operand."""
 
     operator: str
     operand: Expression
@@ -40,7 +40,7 @@ class Unary:
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """An operator between two."""
+    """An operator with two operands."""
 
     operator: str
     left: Expression

@@ -1,6 +1,6 @@
 """SQLite: one file, WAL, an fsync at each commit.
 
-Write transactions take the write lock when they begin, so none fails half way for a lock.
+Write transactions take the write lock when they begin, so none fails half way for lack of a lock.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from penstock.core.errors import CorruptData, InvalidRequest, MetadataUnavailabl
 
 _CONNECTIONS = 5
 _MAGIC = b"SQLite format 3\0"
-# Taken by another one; changed below a statement; cut by an interrupt.
+# Locked by another process; changed during a statement; interrupted.
 _CLASH = {
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_LOCKED,
@@ -27,16 +27,16 @@ _CLASH = {
 
 
 def refuse_other_file(path: str) -> None:
-    """Refuse what SQLite would take for an empty file because it is short, and overwrite.
+    """Refuse a short file that SQLite would take for an empty database, and overwrite.
 
     Raises:
-        InvalidRequest: The file is no database of SQLite.
+        InvalidRequest: The file is not a database of SQLite.
     """
     try:
         with Path(path).open("rb") as file:
             begin = file.read(len(_MAGIC))
     except OSError:
-        return  # missing or not readable: opening it says what is wrong
+        return  # missing or not readable: opening it reports the error
     if begin and begin != _MAGIC:
         raise _no_database(path)
 
@@ -48,12 +48,12 @@ def create_private(path: str) -> None:
     """
     if not path.startswith("/"):  # in memory, or a URI
         return
-    with suppress(OSError):  # it exists, or opening it says what is wrong
+    with suppress(OSError):  # it exists, or opening it reports the error
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
 def make_engine(url: URL, busy_timeout_ms: int) -> Engine:
-    """Return an engine whose connections behave as the module says."""
+    """Return an engine whose connections behave as the module describes."""
     engine = create_engine(
         url,
         pool_size=_CONNECTIONS,
@@ -63,9 +63,9 @@ def make_engine(url: URL, busy_timeout_ms: int) -> Engine:
     )
 
     def prepare(connection: sqlite3.Connection, _record: object) -> None:
-        # The driver must not start transactions by itself: `begin` below says which kind.
+        # The driver must not start transactions by itself: `begin` below selects their kind.
         connection.isolation_level = None
-        # FULL: the log is on the disk before a commit returns, so a power loss takes nothing back.
+        # FULL: the log is on the disk before a commit returns, so a power loss undoes nothing.
         connection.execute("PRAGMA synchronous=FULL")
         if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
             connection.execute("PRAGMA journal_mode=WAL")
@@ -80,7 +80,7 @@ def make_engine(url: URL, busy_timeout_ms: int) -> Engine:
 
 
 def fold_log_in(path: str) -> None:
-    """Have a database that nobody has open be one durable file, without a log beside it.
+    """Make a database without connections one durable file, without a log.
 
     Raises:
         Unavailable: The disk is full or fails.
@@ -95,17 +95,17 @@ def fold_log_in(path: str) -> None:
             connection.close()
     except sqlite3.Error as error:
         raise MetadataUnavailable(
-            f"{path} cannot be completed: {error}: make room and retry"
+            f"{path} cannot be completed: {error}: free space and retry"
         ) from error
 
 
 def is_clash(error: sqlite3.Error) -> bool:
-    """Whether the same transaction may go through now."""
+    """Return whether the same transaction may succeed now."""
     return _code(error) in _CLASH
 
 
 def translated(error: sqlite3.Error, name: str, text: str) -> PenstockError | None:
-    """Return what an error means to the caller; None if a statement of ours is wrong."""
+    """Return the error of Penstock for an error; None if an internal statement is wrong."""
     code = _code(error)
     if code == sqlite3.SQLITE_NOTADB:
         return _no_database(name)
@@ -116,15 +116,15 @@ def translated(error: sqlite3.Error, name: str, text: str) -> PenstockError | No
     if code == sqlite3.SQLITE_CANTOPEN:
         return InvalidRequest(f"{name} cannot be opened ({text}): {_folder_mend(name)}")
     if code == sqlite3.SQLITE_FULL:
-        return MetadataUnavailable(f"{name}: the disk is full: make room and try again")
+        return MetadataUnavailable(f"{name}: the disk is full: free space and try again")
     if code in _CLASH:
         return MetadataUnavailable(f"{name}: another process keeps it busy: try again later")
     if code == sqlite3.SQLITE_IOERR:
-        return MetadataUnavailable(f"{name}: {text}: see to the disk and try again")
+        return MetadataUnavailable(f"{name}: {text}: check the disk and try again")
     if code == sqlite3.SQLITE_NOMEM:
         return MetadataUnavailable(f"{name}: {text}: the host is short of memory, try again later")
     if code in {sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH}:
-        return InvalidRequest(f"the database cannot keep or look for such a value: {text}")
+        return InvalidRequest(f"the database cannot store or search for such a value: {text}")
     if text.startswith(("no such table", "no such column")):
         return InvalidRequest(
             f"{name} has lost a part of its tables ({text}): restore it from a backup"
@@ -139,16 +139,16 @@ def _code(error: sqlite3.Error) -> int:
 
 def _no_database(name: str) -> InvalidRequest:
     return InvalidRequest(
-        f"{name} is not an SQLite database: name another file for the metadata, or restore it "
+        f"{name} is not an SQLite database: use another file for the metadata, or restore it "
         "from a backup"
     )
 
 
 def _folder_mend(name: str) -> str:
     folder = Path(name).absolute().parent
-    with suppress(PermissionError):  # a folder above may not be entered
+    with suppress(PermissionError):  # a parent folder may not be accessible
         if not folder.is_dir():
-            return f"make the folder {folder}"
+            return f"create the folder {folder}"
         if Path(name).is_dir():
             return "it is a folder; name a file in it"
-    return f"give this user the right to write the folder {folder} and the file"
+    return f"allow this user to write the folder {folder} and the file"

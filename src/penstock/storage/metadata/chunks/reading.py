@@ -1,7 +1,7 @@
-"""Chunks as the database has them: what overlaps an interval, summed up by it.
+"""Reads of chunks from the database: the segments that overlap an interval, summed up.
 
-Of segments it reads only what overlaps an interval; but of chunks in which segments rewrite others
-it reads each number, and of those that rewrite the payload, which says what they stand for.
+Of segments it reads only those that overlap an interval; but for chunks in which segments rewrite
+others it reads each number, and the payloads of those that rewrite, which have their root numbers.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
     from penstock.storage.metadata.rows import SegmentRow
 
-# No longer are hours, days, months and years: what is, is of all time or made by hand.
+# Hours, days, months and years are not longer: longer intervals are all of time or custom ones.
 _USUAL_MS = 366 * 86_400_000
 
-# Made once: to put a statement together takes longer than SQLite takes to answer it.
+# Created once: building a statement takes longer than SQLite takes to answer it.
 _ROWS = schema.segments.c
 _LENGTH = _ROWS.end_ms - _ROWS.start_ms
 _LONGEST = (
@@ -60,7 +60,7 @@ _USED_SUMS = _SUMS.where(*_USED)
 
 
 def of_chunk(table: Table) -> list[ColumnElement[bool]]:
-    """Return the condition for what a table has of one chunk, which `chunk_named` names."""
+    """Return the condition for the rows of one chunk, which `chunk_named` identifies."""
     return [
         table.c.datasource == bindparam("of"),
         table.c.start_ms == bindparam("from_ms"),
@@ -88,10 +88,10 @@ _REWRITING = select(_ROWS.partition_number, _ROWS.payload).where(
 def overlapping(
     connection: Connection, datasource: str, interval: Interval
 ) -> list[ColumnElement[bool]]:
-    """Return the condition for segments that overlap an interval, so that an index finds them.
+    """Return the condition for segments that overlap an interval, in a form that uses an index.
 
-    What overlaps begins at most the length of the longest segment earlier. The database knows that
-    length from an index, so a long history is not looked through.
+    An overlapping segment begins at most the length of the longest segment earlier. The database
+    reads that length from an index, so it does not scan a long history.
     """
     table = schema.segments
     return [
@@ -105,7 +105,7 @@ def overlapping(
 def used_chunks(connection: Connection, datasource: str, interval: Interval) -> list[Chunk]:
     """Return the chunks that overlap an interval, visible or not.
 
-    A history is not looked through for the sake of a segment of all time either.
+    A segment of all time does not cause a scan of the history either.
     """
     table = schema.segments
     longest = _longest(connection, datasource)
@@ -121,8 +121,8 @@ def used_chunks(connection: Connection, datasource: str, interval: Interval) -> 
     chunks = _chunks(connection, _USED_SUMS, _USED, place)
     if longest == usual:
         return chunks
-    # They are few, and their starts fewer. A chunk has one, so that none is read in two parts. Ids
-    # are asked for beside them as a database may think an index of starts alone the better one.
+    # They are few, and their starts fewer. A chunk has one start, so none is read in two parts. Ids
+    # are also in the condition, because a database might prefer an index of starts alone.
     begins = select(table.c.start_ms, table.c.id).where(
         table.c.datasource == datasource,
         _LENGTH > _USUAL_MS,
@@ -148,7 +148,7 @@ def _longest(connection: Connection, datasource: str) -> int:
 
 
 def read_chunks(connection: Connection, conditions: Sequence[ColumnElement[bool]]) -> list[Chunk]:
-    """Return the segments that satisfy the conditions, summed up by interval and version."""
+    """Return the segments that match the conditions, summed up by interval and version."""
     return _chunks(connection, _SUMS.where(*conditions), conditions, {})
 
 
@@ -163,7 +163,7 @@ def _chunks(
         for row in connection.execute(query, parameters).all()
     ]
     rewritten = {(interval, version) for interval, version, row in sums if row.overwrite != NONE}
-    # Mostly there are none, and the statement need not even be put together.
+    # Mostly there are none, and the statement need not be built.
     payloads = _payloads(connection, conditions, parameters, rewritten) if rewritten else {}
     return [
         _rewritten_chunk(interval, version, row.core, payloads[interval, version])
@@ -189,7 +189,7 @@ def _payloads(
         case((number >= OVERWRITE_START, _ROWS.payload), else_="{}").label("payload"),
     ).where(*conditions)
     found: dict[tuple[Interval, str], dict[int, str]] = {key: {} for key in chunks}
-    # By their start, as an index knows it; what else begins then is few.
+    # By their start, which has an index; few other segments begin at the same time.
     for starts in batches(sorted({interval.start_ms for interval, _ in chunks})):
         for row in connection.execute(query.where(_ROWS.start_ms.in_(starts)), parameters):
             members = found.get((Interval(row.start_ms, row.end_ms), row.version))
@@ -224,7 +224,7 @@ def rows_of_chunk(
 
 
 def highest_minor(connection: Connection, datasource: str, interval: Interval, version: str) -> int:
-    """Return the highest minor version of a chunk's segments, used or not; 0: none rewrites."""
+    """Return the highest minor version of a chunk's segments, used or not; 0 if none rewrites."""
     found = connection.execute(_REWRITING, chunk_named(datasource, interval, version))
     return max(
         (roots_of(row.partition_number, load(row.payload)).minor_version for row in found),

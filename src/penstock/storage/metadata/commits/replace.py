@@ -1,8 +1,8 @@
-"""What a replace does beside inserting: what was appended meanwhile goes on under its version.
+"""Additional rows of a replace: segments that were appended meanwhile, under its version.
 
-The segments that were appended within the REPLACE lock since it was taken are not in what the task
-wrote, and its version would hide them: each is listed again, by the same file, in the replaced
-interval. The places that appending tasks still hold get twins there, for what they will append.
+The segments that were appended within the REPLACE lock since it was acquired are not in the task's
+output, and its version would hide them: each is listed again, with the same file, in the replaced
+interval. The pending segments of appending tasks get copies there, for later appends.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 TWIN_SEQUENCE = "upgraded_to_version__"
 
-# Made once: a replace may write thousands of time chunks, and each asks.
+# Created once: a replace may write thousands of time chunks, and each needs it.
 _HIGHEST = [
     select(func.max(table.c.partition_number)).where(*of_chunk(table))
     for table in (schema.segments, schema.pending)
@@ -45,14 +45,14 @@ _HIGHEST = [
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """The rows that a publish puts in, and the twins of places that it makes."""
+    """The rows that a publish inserts, and the copies of pending segments that it creates."""
 
     rows: Sequence[SegmentRow]
     twins: Sequence[PendingRow]
 
 
 class _Target:
-    """One replaced interval: what the task wrote there, and the numbers that are free after it."""
+    """One replaced interval: the task's segments in it, and the next free number."""
 
     def __init__(self, rows: Sequence[SegmentRow], highest_known: int) -> None:
         self.interval, self.version = rows[0].interval, rows[0].version
@@ -60,7 +60,7 @@ class _Target:
         self.datasource = rows[0].datasource
         numbers = sorted(row.partition_number for row in rows)
         self._next = max(numbers[-1], highest_known) + 1
-        # A set with a hole would never be complete, and a tombstone has no set.
+        # A set with a gap would never be complete, and a tombstone has no set.
         self._closed = self._next == len(numbers) and not any(
             shard_spec(row).get("type") == "tombstone" for row in rows
         )
@@ -68,16 +68,16 @@ class _Target:
         self._appended: list[SegmentRow] = []
 
     def number(self) -> int:
-        """Give out the next free number."""
+        """Return the next free number."""
         self._next += 1
         return self._next - 1
 
     def appended(self, row: SegmentRow) -> None:
-        """Take up a segment that was appended meanwhile."""
+        """Add a segment that was appended meanwhile."""
         self._appended.append(row)
 
     def close(self) -> list[SegmentRow]:
-        """Return all rows: one core set, if it has no hole, so that they are seen at once."""
+        """Return all rows: one core set, if it has no gap, so that they are visible together."""
         if not self._appended:
             return list(self.rows)
         numbers = [self.number() for _ in self._appended]
@@ -93,7 +93,7 @@ class _Target:
         return [*rows, *copies]
 
     def twin(self, place: PendingRow, now_ms: int) -> PendingRow:
-        """Return the twin of a place; after `close`."""
+        """Return the copy of a pending segment; call it after `close`."""
         return PendingRow(
             datasource=place.datasource,
             interval=self.interval,
@@ -109,7 +109,7 @@ class _Target:
 
 
 class _Targets:
-    """The replaced intervals, found by time: mostly they are disjoint, and may be thousands."""
+    """The replaced intervals, searchable by time: mostly disjoint, and up to thousands."""
 
     def __init__(self, targets: Iterable[_Target]) -> None:
         self.all = tuple(sorted(targets, key=_place))
@@ -132,7 +132,7 @@ def _place(target: _Target) -> tuple[Interval, str]:
 
 
 def plan_replace(connection: Connection, request: PublishRequest, now_ms: int) -> Replacement | str:
-    """Return what a replace puts in; or why it cannot, if it is finer than what was appended."""
+    """Return the rows of a replace; or why it is refused, if it is finer than appended segments."""
     targets = _targets(connection, request.segments)
     for row in _appended_meanwhile(connection, request.task_id):
         target = targets.around(row.interval)
@@ -162,7 +162,7 @@ def _targets(connection: Connection, segments: Iterable[SegmentRow]) -> _Targets
 
 
 def _highest_known(connection: Connection, place: SegmentRow) -> int:
-    """Return the highest number that the interval and version have, -1 without any."""
+    """Return the highest number of the interval and version, -1 if there is none."""
     highest = highest_killed(connection, place.datasource, place.interval, place.version)
     asked = chunk_named(place.datasource, place.interval, place.version)
     for query in _HIGHEST:
@@ -174,8 +174,8 @@ def _highest_known(connection: Connection, place: SegmentRow) -> int:
 def _appended_meanwhile(connection: Connection, task_id: str) -> list[SegmentRow]:
     """Return the segments to list again.
 
-    One counts as long as any row of its file is used: an earlier replace may have hidden the first
-    of them. When a user took all out of view, so it stays.
+    A segment is listed if any row of its file is used: an earlier replace may have hidden the first
+    of them. If a user marked all of them unused, it stays unused.
     """
     named = list(read_upgrades(connection, task_id))
     table = schema.segments
@@ -187,14 +187,14 @@ def _appended_meanwhile(connection: Connection, task_id: str) -> list[SegmentRow
         )
     ]
     in_view = {row.upgraded_from or row.id for row in family if row.used}
-    # By its own row; by that of a copy, if the janitor marked it and a kill took it.
+    # By its own row; or by that of a copy, if the janitor marked it and a kill deleted it.
     found = {row.upgraded_from: row for row in family} | {row.id: row for row in family}
     rows = (found[name] for name in sorted(named) if name in found)
     return [row for row in rows if (row.upgraded_from or row.id) in in_view]
 
 
 def _places_below(connection: Connection, targets: _Targets) -> list[PendingRow]:
-    """Return the places that overlap the replaced intervals, but no twins."""
+    """Return the pending segments that overlap the replaced intervals, without copies."""
     if not targets.all:
         return []
     table = schema.pending

@@ -1,4 +1,4 @@
-"""The audit log: who changed what, when and why. Entries are only ever added."""
+"""The audit log: author, change, time and reason. Entries are never changed or deleted."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class AuditLog:
         interval: Interval | None = None,
         limit: int = 100,
     ) -> Sequence[AuditRow]:
-        """Return entries, the newest first: of one key, one type, one time, or of all."""
+        """Return entries, the newest first: of one key, one type, one interval, or all."""
         table = schema.audit
         query = select(table).order_by(table.c.serial.desc()).limit(limit)
         if key is not None:

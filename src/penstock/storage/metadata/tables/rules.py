@@ -1,7 +1,7 @@
 """Retention rules: one ordered list for each datasource, and `_default` for the cluster.
 
-What a rule says is the business of `penstock.indexing`. Every change goes to the audit log in the
-same transaction, which makes the history.
+`penstock.indexing` defines their meaning. Every change is added to the audit log in the same
+transaction, which is the history.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class Rules:
     def put(
         self, datasource: str, rules: Sequence[JsonObject], *, author: str = "", comment: str = ""
     ) -> RuleRow:
-        """Set the rules of a datasource, in order; an empty list leaves it to `_default` alone."""
+        """Set the rules of a datasource, in order; with an empty list only `_default` applies."""
         row = RuleRow(datasource, tuple(rules), self._database.now_ms())
         table = schema.rules
 
         def work(connection: Connection) -> RuleRow:
-            take_turn(connection)  # two first writers must not meet
+            take_turn(connection)  # two first writers must run one after the other
             connection.execute(delete(table).where(table.c.datasource == datasource))
             if rules:
                 values = {"updated_ms": row.updated_ms, "rules": dump_list(rules)}
@@ -55,7 +55,7 @@ class Rules:
         return self._database.write(work)
 
     def every(self) -> dict[str, RuleRow]:
-        """Return all rules by datasource, `_default` among them if it was set."""
+        """Return all rules by datasource, including `_default` if it was set."""
         query = select(schema.rules).order_by(schema.rules.c.datasource)
         found = self._database.read(lambda c: c.execute(query).all())
         return {

@@ -1,4 +1,4 @@
-"""Supervisors: every version of every spec, the last of which is in force."""
+"""Supervisors: every version of every spec; the last one is current."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class Supervisors:
     """The supervisors table.
 
-    A tombstone version says that the supervisor was terminated. It is released when it has ended,
-    too; until then whoever leads sees to its end.
+    A tombstone version means that the supervisor was terminated. It is released once the supervisor
+    has ended; until then the leader completes its end.
     """
 
     def __init__(self, database: Transactions) -> None:
@@ -35,16 +35,16 @@ class Supervisors:
     def put(
         self, supervisor_id: str, payload: JsonObject, *, entry: AuditRow | None = None
     ) -> SupervisorRow:
-        """Keep a new version of a spec and return it; `entry` goes to the audit log with it."""
+        """Insert a new version of a spec and return it; `entry` is added to the audit log."""
         return self.put_all({supervisor_id: payload}, entry=entry)[0]
 
     def put_all(
         self, payloads: Mapping[str, JsonObject], *, entry: AuditRow | None = None
     ) -> Sequence[SupervisorRow]:
-        """Keep a new version of each spec, by id, all in one transaction; return them."""
+        """Insert a new version of each spec, by id, in one transaction; return them."""
 
         def work(connection: Connection) -> Sequence[SupervisorRow]:
-            take_turn(connection)  # two writers must not count up to the same version
+            take_turn(connection)  # two writers must not assign the same version
             last = _last_of(connection, tuple(payloads))
             self._note(connection, entry)
             return self._add_versions(connection, payloads, last, tombstone=False)
@@ -55,18 +55,18 @@ class Supervisors:
         """Add a tombstone after the last version, with that version's spec.
 
         Raises:
-            NotFound: There is no such supervisor, or it was terminated before.
+            NotFound: The supervisor does not exist, or was terminated before.
         """
         return self.terminate_all([supervisor_id])[0]
 
     def terminate_all(
         self, ids: Sequence[str], *, entry: AuditRow | None = None
     ) -> Sequence[SupervisorRow]:
-        """Do `terminate` for many in one transaction, or for none. Raises as it.
+        """Apply `terminate` to many in one transaction, or to none. Raises as it does.
 
         Args:
-            ids: Whom.
-            entry: Goes to the audit log with it, of the time of the change.
+            ids: The supervisors.
+            entry: Added to the audit log, with the time of the change.
         """
 
         def work(connection: Connection) -> Sequence[SupervisorRow]:
@@ -82,7 +82,7 @@ class Supervisors:
         return self._database.write(work) if ids else []
 
     def list(self) -> Sequence[SupervisorRow]:
-        """Return the version in force of each supervisor that was not terminated, by id."""
+        """Return the current version of each supervisor that was not terminated, by id."""
         return self._last_versions(~schema.supervisors.c.tombstone)
 
     def ending(self) -> Sequence[SupervisorRow]:
@@ -91,9 +91,9 @@ class Supervisors:
         return self._last_versions(table.c.tombstone & ~table.c.released)
 
     def release(self, supervisor_id: str) -> None:
-        """Note that a terminated supervisor has ended and let go of its source.
+        """Record that a terminated supervisor has ended and released its source.
 
-        Nothing changes if it was submitted again since, or is not there.
+        Nothing changes if it was submitted again since, or does not exist.
         """
         table = schema.supervisors
 
@@ -106,7 +106,7 @@ class Supervisors:
         self._database.write(work)
 
     def history(self, supervisor_id: str) -> Sequence[SupervisorRow]:
-        """Return all versions, the newest first, tombstones too."""
+        """Return all versions, the newest first, including tombstones."""
         query = _versions(supervisor_id)
         return self._database.read(lambda c: [_supervisor_row(row) for row in c.execute(query)])
 
@@ -158,7 +158,7 @@ class Supervisors:
 
 
 def _last_of(connection: Connection, ids: Sequence[str]) -> Mapping[str, SupervisorRow]:
-    """Return the newest version of each supervisor that there is, tombstones too."""
+    """Return the newest version of each existing supervisor, including tombstones."""
     found = {}
     for batch in batches(ids):
         query = _last_rows().where(schema.supervisors.c.id.in_(batch))
@@ -167,7 +167,7 @@ def _last_of(connection: Connection, ids: Sequence[str]) -> Mapping[str, Supervi
 
 
 def _last_rows() -> Select[tuple[object, ...]]:
-    """Return the query for the newest version of each supervisor, a tombstone too."""
+    """Return the query for the newest version of each supervisor, including tombstones."""
     table = schema.supervisors
     last = (
         select(table.c.id, func.max(table.c.version).label("version"))
@@ -184,7 +184,7 @@ def _versions(supervisor_id: str) -> Select[tuple[object, ...]]:
 
 
 def _last(connection: Connection, supervisor_id: str) -> SupervisorRow | None:
-    """Return the newest version, a tombstone too."""
+    """Return the newest version, possibly a tombstone."""
     found = connection.execute(_versions(supervisor_id).limit(1)).one_or_none()
     return None if found is None else _supervisor_row(found)
 

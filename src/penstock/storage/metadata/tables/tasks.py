@@ -1,4 +1,4 @@
-"""Tasks: what they are and how they ended. The first complete state of a task stands."""
+"""Tasks: their specs and results. The first complete state of a task is final."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ class Tasks:
         self._database = database
 
     def insert_new(self, rows: Sequence[TaskRow]) -> set[str]:
-        """Keep those of some tasks, of different ids, whose ids are free; all in one transaction.
+        """Insert the tasks whose ids are unused, in one transaction. The ids must differ.
 
         Returns:
-            The ids that were taken already: of those nothing is changed.
+            The ids that exist already: these tasks are not changed.
         """
         now_ms = self._database.now_ms()
         values = {row.id: _values(row, now_ms) for row in rows}
@@ -81,16 +81,16 @@ class Tasks:
         return self._database.write(work) if values else set()
 
     def set_status(self, task_id: str, state: str, status: JsonObject | None = None) -> bool:
-        """Change state and status of an active task; None leaves the status as it is.
+        """Change state and status of an active task; None leaves the status unchanged.
 
-        A complete state (SUCCESS, FAILED) also takes away the task's announced files, in the same
-        transaction: whatever it did not publish is read again by the next task.
+        A complete state (SUCCESS, FAILED) also deletes the task's announced files, in the same
+        transaction: the next task reads the unpublished messages again.
 
         Returns:
             False, and nothing changes, if the task is complete already.
 
         Raises:
-            NotFound: There is no such task.
+            NotFound: The task does not exist.
         """
         wanted = {task_id: (state, status)}
 
@@ -105,16 +105,16 @@ class Tasks:
         return self._database.write(work)
 
     def set_statuses(self, changes: Sequence[tuple[str, str, JsonObject | None]]) -> set[str]:
-        """Do `set_status` for many tasks (id, state, status) in one transaction, or for none.
+        """Apply `set_status` to many tasks (id, state, status) in one transaction.
 
         Returns:
-            The ids of those that were changed: the others are complete already, or not there.
+            The ids of the changed tasks: the others are complete already, or do not exist.
         """
         wanted = _last_of_each(changes)
         return self._database.write(lambda c: self._set_statuses(c, wanted)) if wanted else set()
 
     def get(self, task_id: str) -> TaskRow | None:
-        """Return one task, None if there is none."""
+        """Return one task, None if it does not exist."""
         query = select(schema.tasks).where(schema.tasks.c.id == task_id)
         found = self._database.read(lambda c: c.execute(query).one_or_none())
         return None if found is None else _task_row(found)
@@ -143,8 +143,8 @@ class Tasks:
         """Return tasks without their payloads, the newest first.
 
         Args:
-            wanted: Which ones; all if None.
-            limit: At most so many.
+            wanted: The conditions; None means all.
+            limit: Maximum number.
         """
         table = schema.tasks
         query = (
@@ -157,19 +157,19 @@ class Tasks:
         return self._database.read(lambda c: [_summary(row) for row in c.execute(query)])
 
     def active_ids(self) -> Sequence[str]:
-        """Return the ids of the active tasks, the oldest first; it reads nothing else of them."""
+        """Return the ids of the active tasks, the oldest first, without reading other columns."""
         table = schema.tasks
         query = select(table.c.id).where(table.c.active).order_by(table.c.created_ms, table.c.id)
         return self._database.read(lambda c: c.execute(query).scalars().all())
 
     def oldest_active_ms(self) -> int | None:
-        """Return when the oldest active task was made, None if none is active."""
+        """Return the creation time of the oldest active task, None if none is active."""
         table = schema.tasks
         query = select(func.min(table.c.created_ms)).where(table.c.active)
         return self._database.read(lambda c: c.execute(query).scalar())
 
     def summaries_of(self, ids: Sequence[str]) -> Sequence[TaskSummary]:
-        """Return those of these tasks that there are, without their payloads, in no order."""
+        """Return the existing ones of these tasks, without their payloads, in no order."""
         table = schema.tasks
         query = select(*_SUMMARY)
         return self._database.read(
@@ -181,7 +181,7 @@ class Tasks:
         )
 
     def rows_of(self, ids: Sequence[str]) -> Sequence[TaskRow]:
-        """Return those of these tasks that there are, in no order."""
+        """Return the existing ones of these tasks, in no order."""
         table = schema.tasks
         return self._database.read(
             lambda c: [
@@ -192,7 +192,7 @@ class Tasks:
         )
 
     def delete_complete(self, *, ended_before_ms: int) -> int:
-        """Forget tasks that ended long ago, and what is left of their locks; return how many."""
+        """Delete tasks that ended long ago, and the rest of their locks; return their number."""
         table = schema.tasks
         old = ~table.c.active & (table.c.updated_ms < ended_before_ms)
 
@@ -207,17 +207,17 @@ class Tasks:
     def _set_statuses(
         self, connection: Connection, wanted: Mapping[str, tuple[str, JsonObject | None]]
     ) -> set[str]:
-        """Change those that are active; return their ids."""
+        """Change the active ones; return their ids."""
         table = schema.tasks
         complete = [name for name, (state, _) in wanted.items() if state in COMPLETE_STATES]
         if complete:
-            # First, because it takes the turn that all changes of visible things take first.
+            # First, because it takes the turn that all changes of visible data take first.
             forget(connection, complete)
             forget_locks(connection, complete)
             forget_upgrades(connection, complete)
         active: dict[str, str] = {}
         for batch in batches(sorted(wanted)):
-            # Locked in the order of ids, so that of two who do this one waits for the other.
+            # Locked in the order of ids, so that concurrent calls do not deadlock.
             query = select(table.c.id, table.c.status).where(table.c.id.in_(batch), table.c.active)
             query = query.order_by(table.c.id).with_for_update()
             active.update((row.id, row.status) for row in connection.execute(query))
@@ -241,7 +241,7 @@ class Tasks:
 def _last_of_each(
     changes: Iterable[tuple[str, str, JsonObject | None]],
 ) -> dict[str, tuple[str, JsonObject | None]]:
-    """Return what becomes of each task whose state and status change in this order."""
+    """Return the final state and status of each task after these changes in order."""
     last: dict[str, tuple[str, JsonObject | None]] = {}
     for task_id, state, status in changes:
         before = last.get(task_id, ("", None))
@@ -270,7 +270,7 @@ def _conditions(wanted: TaskFilter) -> list[ColumnElement[bool]]:
     conditions: list[ColumnElement[bool]] = []
     active = wanted.active
     if active is None and wanted.state is not None:
-        # The state says it, and the indices begin with it.
+        # A condition on the state, because the indices begin with it.
         active = wanted.state not in COMPLETE_STATES
     if active is not None:
         conditions.append(table.c.active.is_(active))
@@ -288,7 +288,7 @@ def _conditions(wanted: TaskFilter) -> list[ColumnElement[bool]]:
 
 
 def _summary(found: Row[_SummaryRow]) -> TaskSummary:
-    # Lists are long: a row taken apart at once costs a third of one that is asked by name.
+    # Lists are long: unpacking a row takes a third of the time of access by name.
     name, datasource, kind, group, state, status, active, created_ms, updated_ms = cast(
         "_SummaryRow", found
     )
