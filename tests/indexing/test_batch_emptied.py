@@ -63,10 +63,10 @@ def test_a_source_that_is_no_datasource_leaves_the_target_as_it_is(world: BatchW
         world.run(index(lines((8, name, 1)), schema={"dataSource": name}))
     read = {"type": "druid", "dataSource": "orders", "interval": day(1, 9)}
     both = {"type": "combining", "delegates": [read, {**read, "dataSource": "zzz"}]}
-    near = 'dataSource: there is no datasource "ordres" with data in it: did you mean "orders"?'
+    near = 'dataSource: no datasource "ordres" with data: did you mean "orders"?'
     for source, told in (
         ({**read, "dataSource": "ordres"}, f"spec.ioConfig.inputSource.{near}"),
-        (both, 'inputSource.delegates[1].dataSource: there is no datasource "zzz" with data in it'),
+        (both, 'inputSource.delegates[1].dataSource: no datasource "zzz" with data'),
         ({**read, "dataSource": "zzz"}, "correct its name"),
     ):
         result = world.run(reindex(source))

@@ -340,8 +340,8 @@ def test_what_only_the_supervisor_heeds_makes_no_other_tasks():
     ("tuning", "says"),
     [
         ({"httpTimeout": "PT6M"}, "tuningConfig.httpTimeout: must be at most PT300S"),
-        ({"httpTimeout": 0}, "tuningConfig.httpTimeout: must be longer than nothing"),
-        ({"offsetFetchPeriod": "PT0S"}, "offsetFetchPeriod: must be longer than nothing"),
+        ({"httpTimeout": 0}, "tuningConfig.httpTimeout: must be longer than 0"),
+        ({"offsetFetchPeriod": "PT0S"}, "offsetFetchPeriod: must be longer than 0"),
         ({"offsetFetchPeriod": "soon"}, "tuningConfig.offsetFetchPeriod"),
     ],
 )

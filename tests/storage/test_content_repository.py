@@ -120,7 +120,7 @@ def test_an_aborted_claim_leaves_no_bytes() -> None:
     assert fs.used_bytes() == 4
     after = put(content, b"next")
     assert (after.resource, after.offset) == (before.resource, 4)
-    with pytest.raises(Closed, match="begin a new claim"):
+    with pytest.raises(Closed, match="start a new claim"):
         writer.write(b"x")
 
 

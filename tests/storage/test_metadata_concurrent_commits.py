@@ -293,7 +293,7 @@ def test_what_covers_must_be_of_an_append_and_of_its_segments(store) -> None:
     cover = {row().id: Covering("batch", NEW)}
     with pytest.raises(InvalidRequest, match="kind append"):
         store.publish(PublishRequest("t", "d", (row(),), covering=cover))
-    with pytest.raises(InvalidRequest, match="none of those published"):
+    with pytest.raises(InvalidRequest, match="is not one of those published"):
         append(store, row(number=1), covering=cover)
 
 

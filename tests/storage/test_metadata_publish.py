@@ -42,7 +42,7 @@ def test_what_comes_too_late_is_told_who_published_before_it(store) -> None:
     assert store.publish(stream({0: 4}, {0: 9}, segment(1), sequence="b0", task="b")).ok
     assert store.publish(stream({1: 0}, {1: 7}, segment(2), sequence="c0", task="c")).ok
     late = store.publish(stream({0: 0}, {0: 6}, segment(3), sequence="d0", task="d"))
-    assert "lies behind the last committed {0: 9, 1: 7}" in late.reason
+    assert "is behind the last committed {0: 9, 1: 7}" in late.reason
     assert late.reason.endswith("it has already been updated by task b")
     store.reset_offsets("sup", {0: 20, 1: 7})
     late = store.publish(stream({0: 0}, {0: 6}, segment(3), sequence="d0", task="d"))

@@ -118,7 +118,7 @@ def test_data_that_is_too_old_raises_the_alarm_again_and_again(
         clock.wait_for_waiting(1)
         clock.advance(after_s)
         assert data.trouble() == (
-            f"queues: data has not been synced for {age_s} s, and a power loss would take it"
+            f"queues: data has not been synced for {age_s} s, and a power loss would lose it"
             " (the limit is 20 s): check whether the disk responds"
         )
         clock.wait_until(lambda: len(_alarms(caplog)) == alarms)  # noqa: B023

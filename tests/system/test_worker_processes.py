@@ -114,7 +114,7 @@ def test_a_worker_that_stops_fails_tasks_that_cannot_go_on_and_keeps_the_word(
     worker.running("a")
     assert worker.stop() == 0
     worker.start()
-    assert "it was stopped with the process that ran it" in worker.ended("a").error
+    assert "it was stopped with its process" in worker.ended("a").error
 
 
 def test_two_workers_do_not_share_their_folders(worker: RealWorker) -> None:

@@ -1,6 +1,6 @@
-"""Deletion of the files of segments whose rows are gone: what kill tasks and the overlord share.
+"""Deletion of the files of killed segments, for kill tasks and the overlord.
 
-A file that cannot be deleted stays for the janitor, which finds it as an orphan.
+If a file cannot be deleted, the janitor finds it as an orphan.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ _log = logging.getLogger(__name__)
 
 
 class FileKiller(Protocol):
-    """Deep storage, as far as files are deleted there."""
+    """Deep storage, as used for deletions."""
 
     def kill(self, load_spec: Mapping[str, object]) -> None:
-        """Delete a file; one that is gone is fine."""
+        """Delete a file; a missing one is ignored."""
         ...
 
 
 def delete_files(store: FileKiller, free: Iterable[SegmentRow]) -> Iterator[str]:
-    """Delete the files of killed segments, one by one; yield the id of each whose file is gone.
+    """Delete the files of killed segments, one by one; yield the id of each whose file is deleted.
 
     Args:
-        store: Where the files are.
-        free: Killed segments whose files no row names any more.
+        store: The store of the files.
+        free: Killed segments whose files no row names any longer.
     """
     for row in free:
         load_spec = row.payload.get("loadSpec")
@@ -40,6 +40,6 @@ def delete_files(store: FileKiller, free: Iterable[SegmentRow]) -> Iterator[str]
         try:
             store.kill(load_spec)
         except PenstockError as error:
-            _log.warning("the file of %s stays for the janitor: %s", row.id, error)
+            _log.warning("cannot delete the file of %s, the janitor will: %s", row.id, error)
         else:
             yield row.id

@@ -1,1 +1,1 @@
-"""What a segment is, which segments are visible, and where their files lie."""
+"""Segments, their visibility, and the locations of their files."""

@@ -1,11 +1,10 @@
-"""Chunks: the numbered parts of one interval and version, and when they are a whole.
+"""Chunks: the numbered parts of one interval and version, and the rule of completeness.
 
-Owns what a timeline knows of a part, and the rule of completeness. It knows no time. Invariants:
-everything here is immutable; whether a set is whole follows from its chunks, never from the order
-they came in.
+It does not know intervals. Invariants: everything here is immutable; the completeness of a set
+depends on its chunks, never on the order of changes.
 
-    numbered   whole when all core numbers 0 .. core - 1 are there; numbers behind were appended
-    chained    old ranges, whose core count is unknown: whole when they leave no gap
+    numbered   complete if all core numbers 0 .. core - 1 exist; larger numbers were appended
+    chained    old ranges with an unknown core count: complete if they have no gap
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ T = TypeVar("T")
 
 
 class Chunk(NamedTuple, Generic[T]):
-    """One numbered part of a set; a tuple, so that a million of them are made in bulk.
+    """One numbered part of a set; a tuple, so that a million of them can be created in bulk.
 
     Attributes:
         number: Its partition number.
-        core: How many belong together; `UNKNOWN_CORE` if `place` is a link of a chain.
-        item: Whatever it stands for.
-        no_data: It hides what is older and has no rows.
+        core: Number of core partitions; `UNKNOWN_CORE` if `place` is a link of a chain.
+        item: The item that it holds.
+        no_data: Whether it has no rows and only hides older chunks.
         place: The root numbers that it overwrites, or its link; None for nearly all.
     """
 
@@ -44,7 +43,7 @@ class Chunk(NamedTuple, Generic[T]):
 
     @property
     def roots(self) -> RootRange:
-        """The root numbers that it stands for: its own, unless it overwrites."""
+        """Its root numbers: its own number, unless it overwrites others."""
         if isinstance(self.place, RootRange):
             return self.place
         return RootRange(self.number, self.number + 1, 0, 1)
@@ -54,7 +53,7 @@ _core_of = itemgetter(1)
 
 
 def is_whole(chunks: Sequence[Chunk[T]]) -> bool:
-    """Tell whether a set without overwriting chunks is complete.
+    """Return whether a set without overwriting chunks is complete.
 
     Args:
         chunks: One or more, in the order of their numbers, which differ.
@@ -66,7 +65,7 @@ def is_whole(chunks: Sequence[Chunk[T]]) -> bool:
     core = max(cores)
     if min(cores) == UNKNOWN_CORE:
         return _is_chain([_link(chunk) for chunk in chunks])
-    # The numbers differ and are in order: the last core number is in its place only if all are.
+    # The numbers are unique and ordered: the last core number is at its index only if all exist.
     return core == 0 or (len(chunks) >= core and chunks[core - 1].number == core - 1)
 
 
@@ -90,5 +89,5 @@ def _is_chain(links: list[KeyRange]) -> bool:
 
 
 def _sortable(key: Key | None) -> tuple[tuple[bool, str], ...]:
-    """Return what sorts as the key does: open ends and nulls first."""
+    """Return a sort key: open ends and nulls first."""
     return tuple((value is not None, value or "") for value in key or ())

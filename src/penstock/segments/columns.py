@@ -1,8 +1,8 @@
-"""Many changes to a long sorted column in one go.
+"""Many changes to a long sorted column at once.
 
 A million entries are one array and one list, not a tree: they take little memory and are searched
-by bisection. The price is paid here: one change moves what lies behind it, many changes copy what
-lies between the first and the last of them, once.
+by bisection. The cost is in changes: one change moves the elements after it, many changes copy the
+elements between the first and the last of them, once.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 E = TypeVar("E")
 
 Edit: TypeAlias = "tuple[int, int, Sequence[E]]"
-"""Put the elements in the place of those from an index up to, but not including, another."""
+"""Replace the elements from one index up to, but not including, another by these."""
 
 _MOVES_MAX = 4
 
 
 def splice(column: MutableSequence[E], edits: Sequence[Edit[E]]) -> None:
-    """Apply edits in order of their indexes, which are those before any of them; none overlap."""
+    """Apply edits in order of their indexes, which refer to the original column; none overlap."""
     if len(edits) <= _MOVES_MAX:
         for low, high, elements in reversed(edits):
             column[low:high] = elements

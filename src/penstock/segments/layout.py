@@ -1,14 +1,14 @@
-"""Names in deep storage: where a segment's file lies below the root.
+"""Names in deep storage: the paths of segments' files below the root.
 
-    <datasource>/<start>_<end>/<version>/<partition>/<unique>/part.parquet    what tasks push
-    <datasource>/attempts/<task>/<attempt>/…/<any name>                       what Spark writes
-    ~projections/<datasource>/<digest>/<name>.parquet                         sums of such files
+    <datasource>/<start>_<end>/<version>/<partition>/<unique>/part.parquet    pushed by tasks
+    <datasource>/attempts/<task>/<attempt>/…/<any name>                       written by Spark
+    ~projections/<datasource>/<digest>/<name>.parquet                         aggregates of files
 
-A batch task gives each call of its engine a folder of its own, an **attempt**; the files that its
-publish names are segments where they lie, all others there are leavings. Sums of a projection are
-derived from a segment's file, and no segment: no datasource's folder has the name of theirs.
-Invariant: every name of ours is one path element of letters, digits and a few signs that no file
-system, object store or glob takes for something else.
+A batch task gives each call of its engine its own folder, an **attempt**; the files that its
+publish names are segments at that path, all others there are left over. Aggregates of a projection
+are derived from a segment's file and are not segments: no datasource's folder has their name.
+Invariant: every name is one path element of letters, digits and a few characters that have no
+special meaning in file systems, object stores and globs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FILE_NAME = "part.parquet"
 TEMPORARY_NAME = f"{FILE_NAME}.tmp"
 _NAME_BYTES_MAX = 200
 _TASK_SIGNS_MAX = 100
-# No interval is called so, and no name of ours begins with a sign that hides it from Spark.
+# No interval has this name, and no name begins with a character that hides it from Spark.
 _ATTEMPTS = "attempts"
 _TIME = r"\d{4,}-\d\d-\d\dT\d\d_\d\d_\d\d\.\d{3}Z"
 _SEGMENT_FILE = re.compile(
@@ -35,9 +35,9 @@ _SEGMENT_FILE = re.compile(
 )
 _ATTEMPT_FILE = re.compile(rf"[^/]+/{_ATTEMPTS}/[^/]+/[^/]+/.+")
 _SIGNS = frozenset("._-=+@")
-# A tilde stands in the name of a datasource only around the number of a sign.
+# In the name of a datasource a tilde occurs only around the number of a character.
 PROJECTIONS = "~projections"
-# Holds files that a rebuild of the metadata could not name, under their paths from the root.
+# For files that a rebuild of the metadata could not name, under their paths from the root.
 LEFT_OUT = "~left-out"
 
 
@@ -45,7 +45,7 @@ def relative_folder(segment_id: SegmentId, unique: str) -> str:
     """Return the folder of one push of a segment.
 
     Raises:
-        InvalidRequest: A part of the id cannot be a name.
+        InvalidRequest: A part of the id is not a valid name.
     """
     interval = segment_id.interval
     parts = (
@@ -62,10 +62,10 @@ def attempt_folder(datasource: str, task_id: str, attempt: str) -> str:
     """Return the folder of one attempt of a batch task.
 
     Raises:
-        InvalidRequest: A part cannot be a name.
+        InvalidRequest: A part is not a valid name.
     """
     if len(task_id) > _TASK_SIGNS_MAX:
-        # A task's name holds its datasource's, and more.
+        # A task's id contains the name of its datasource.
         digest = hashlib.sha256(task_id.encode()).hexdigest()[:16]
         task_id = f"{task_id[:_TASK_SIGNS_MAX]}-{digest}"
     parts = (("datasource", datasource), ("task", task_id), ("attempt", attempt))
@@ -74,38 +74,38 @@ def attempt_folder(datasource: str, task_id: str, attempt: str) -> str:
 
 
 def is_attempt_file(relative: str) -> bool:
-    """Whether a path below the root is of a batch task's attempt."""
+    """Return whether a path below the root is of a batch task's attempt."""
     return _ATTEMPT_FILE.fullmatch(relative) is not None
 
 
 def projection_folder(datasource: str, digest: str) -> str:
-    """Return the folder of one projection's files, from the folder of all projections.
+    """Return the folder of one projection's files, relative to the folder of all projections.
 
     Args:
-        datasource: Whose it is.
-        digest: Tells what its files hold, in letters and digits.
+        datasource: The datasource.
+        digest: Identifies the content of its files, in letters and digits.
 
     Raises:
-        InvalidRequest: The datasource cannot be a name.
+        InvalidRequest: The datasource is not a valid name.
     """
     return f"{_path_element('datasource', datasource)}/{digest}"
 
 
 def projection_file(segment_file: str) -> str:
-    """Return the name of the file with the sums of a segment's file, given by its location."""
+    """Return the name of the file with the aggregates of a segment's file, from its location."""
     return f"{hashlib.sha256(segment_file.encode()).hexdigest()[:32]}.parquet"
 
 
 def checksum_file(relative: str) -> str:
-    """Return where Hadoop keeps a local file's checksums."""
+    """Return the path of Hadoop's checksums of a local file."""
     folder, _, name = relative.rpartition("/")
     return f"{folder}/.{name}.crc"
 
 
 def is_segment_file(relative: str) -> bool:
-    """Whether a path below the root can be of a push or an attempt, or of one that was cut.
+    """Return whether a path below the root has the form of a push or an attempt, complete or not.
 
-    The root may hold files of others; they are none of our business, and least of all to delete.
+    The root may contain files of other programs, which must not be deleted.
     """
     if relative.startswith((f"{PROJECTIONS}/", f"{LEFT_OUT}/")):
         return False
@@ -113,9 +113,9 @@ def is_segment_file(relative: str) -> bool:
 
 
 def segment_file_of(location: str) -> str | None:
-    """Return the path below the root of any deep storage that an absolute location ends with.
+    """Return the path below the root that an absolute location in any deep storage ends with.
 
-    None if no end of it has the shape of a segment's file.
+    None if no end of it has the form of a segment's file.
     """
     parts = location.split("/")
     for start in range(len(parts) - 1, 0, -1):
@@ -126,23 +126,23 @@ def segment_file_of(location: str) -> str | None:
 
 
 def deep_storage_of(location: str) -> str | None:
-    """Return the root of the deep storage that a segment's file has in its absolute location.
+    """Return the root of the deep storage in the absolute location of a segment's file.
 
-    None if no end of it has the shape of a segment's file.
+    None if no end of it has the form of a segment's file.
     """
     relative = segment_file_of(location)
     return None if relative is None else location.removesuffix(f"/{relative}")
 
 
 def _path_element(what: str, text: str) -> str:
-    """Return a text as a name: ``:`` becomes ``_``, as Druid has it; other signs their number."""
+    """Return a text as a name: ``:`` becomes ``_``, as in Druid; other characters their number."""
     element = "".join(
         sign
         if (sign.isascii() and sign.isalnum()) or (sign in _SIGNS)
         else ("_" if sign == ":" else f"~{ord(sign):x}~")
         for sign in text
     )
-    # Names that begin so are hidden from Spark and from people.
+    # Names with this prefix are hidden from Spark and from users.
     if element[:1] in {".", "_"}:
         element = f"~{ord(text[0]):x}~{element[1:]}"
     if not element or len(element) > _NAME_BYTES_MAX:

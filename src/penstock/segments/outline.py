@@ -1,7 +1,7 @@
-"""Outlines: what deciding about very many segments takes of each, read from the payload's text.
+"""Outlines: the fields of segments that decisions about very many need, read from their payloads.
 
-Owns which fields those are. An outline is a fraction of a segment in memory and in the time it
-takes to read; a timeline of outlines shows what one of segments would.
+Owns the list of these fields. An outline is a fraction of a segment in memory and in parsing time;
+a timeline of outlines has the same visibility as one of segments.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.segments.timeline import Member
     from penstock.storage.metadata import SegmentText
 
-# Of these kinds number and core count say it all, and both are columns of the row.
+# For these kinds number and core count are sufficient, and both are columns of the row.
 _PLAIN_KINDS: Final = frozenset(
     {"none", "numbered", "linear", "hashed", "single", "single_dim", "range", "dim_value_set"}
 )
@@ -31,11 +31,11 @@ _PLAIN_KINDS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outline:
-    """A segment, as far as one decides about it with many others.
+    """The fields of a segment for decisions about many.
 
     Attributes:
-        id: Its name.
-        interval: Its time.
+        id: Its id.
+        interval: Its interval.
         size: Bytes of its file.
         upgraded_from: The id that its rows were appended under, empty if it is the first.
         compaction_state: JSON of how it was compacted; empty if it was not.
@@ -68,14 +68,14 @@ def outlined(rows: Iterable[SegmentText]) -> Iterator[Member[Outline]]:
     Raises:
         InvalidRequest: A payload cannot be read; the message names its segment.
     """
-    states: dict[bytes, bytes] = {b"null": b""}  # few are different
+    states: dict[bytes, bytes] = {b"null": b""}  # few differ
     for row in rows:
         try:
             member = _member(row, states)
         except (msgspec.DecodeError, InvalidRequest) as error:
             raise InvalidRequest(
                 f"the payload of segment {row.id!r} in the metadata cannot be read ({error}): "
-                "mark the segment unused and load its time again"
+                "mark the segment unused and load its interval again"
             ) from error
         yield member
 

@@ -1,16 +1,16 @@
 """Minor versions: which chunks of one interval and version hide others.
 
 Some chunks overwrite a range of root numbers. Those of one range and minor version are an **atomic
-update group**, of a size that each of them says: it replaces what it covers when it is full, at
-once. This logic is asked only for sets with such a chunk.
+update group**, whose size each of them has: once it is full, it replaces the chunks that it covers,
+all at once. This module is used only for sets with such a chunk.
 
-    visible       full, and no full group of a larger minor version covers its range. Where nothing
-                  full is, the newest that is not full, so that something can be shown at all
-    overshadowed  hidden for good: a newer group covers it
-    standby       waits: it is not full, and what is full stays in its place
+    visible       full, and no full group of a larger minor version covers its range. If no group is
+                  full, the newest incomplete one, so that some data is visible
+    overshadowed  permanently hidden: a newer group covers it
+    standby       it is not full, and a full group stays in its place
 
-Invariant: the states follow from the chunks that are there, never from the order they came in. So
-a member that goes takes its group back to standby, and what it hid comes up again.
+Invariant: the states depend on the existing chunks, never on the order of changes. So if a member
+is removed, its group returns to standby, and the chunks that it hid become visible again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 class Arrangement(Generic[T]):
     """The chunks of a set by their states, each in the order of numbers.
 
-    `complete`: all that is visible is full, and no core number is missing.
+    `complete`: all visible groups are full, and no core number is missing.
     """
 
     visible: tuple[Chunk[T], ...]
@@ -53,7 +53,7 @@ class _Group(Generic[T]):
         return len(self.chunks) == self.roots.group_size
 
     def newer_in(self, groups: Iterable[_Group[T]]) -> bool:
-        """Tell whether one of the groups covers this one with a larger minor version."""
+        """Return whether one of the groups covers this one with a larger minor version."""
         return any(group.roots.overshadows(self.roots) for group in groups)
 
 
@@ -61,7 +61,7 @@ def arrange(chunks: Sequence[Chunk[T]]) -> Arrangement[T]:
     """Return the chunks of a set by their states.
 
     Raises:
-        Conflict: The members of a group say different sizes, or are more than that.
+        Conflict: The members of a group have different sizes, or are more than that.
     """
     groups = _groups(chunks)
     overwriting = [group for group in groups if group.full and group.roots.minor_version]

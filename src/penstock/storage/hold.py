@@ -1,19 +1,19 @@
-"""Hold on deletions in a folder: while a backup copies it, deleted files are kept aside.
+"""Hold on deletions in a folder: while a backup copies it, deleted files are moved aside.
 
-Owns the hold's file, the folder of what was deleted during it, and the file system that respects
-it. Does not own what is copied, nor when.
+Owns the hold's file, the folder of the files deleted during it, and the file system that respects
+it. Does not own the choice of files to copy, nor the schedule.
 
     run/hold/lock        shared by each deletion, exclusive for each change of the hold
-    run/hold/hold.json   until when the hold lasts; a backup renews it while it runs
+    run/hold/hold.json   when the hold expires; a backup renews it while it runs
     run/hold/held/…      files that were deleted meanwhile, under their paths from the root
-    run/hold/held.…/     those of a hold that has ended, which are being deleted
+    run/hold/held.…/     those of an ended hold, which are being deleted
 
 Invariants:
 
 - From the moment `Hold.begin` returns until the hold ends or expires, a `HoldingFileSystem` of the
-  same root deletes nothing: it moves files into `held`, so their content can be copied still.
-- A backup that dies leaves a hold that expires by itself; the next one, and the next start of
-  Penstock, delete what it kept aside.
+  same root deletes nothing: it moves files into `held`, so that they can still be copied.
+- The hold of a backup that dies expires by itself; the next backup, and the next start of Penstock,
+  delete the files in it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 HOLD_FOLDER: Final = "run/hold"
 HOLD_MS: Final = 60_000
-"""How long a hold lasts after it was renewed for the last time."""
+"""How long a hold lasts after its last renewal."""
 
 _FOLDER_MODE: Final = 0o700
 _TEMPORARY: Final = ".tmp"
@@ -56,7 +56,7 @@ class _HoldFiles:
 
     @contextmanager
     def locked(self, kind: int) -> Iterator[None]:
-        """Hold the lock, shared or exclusive, for the length of a block."""
+        """Hold the lock, shared or exclusive, during a block."""
         path = posixpath.join(self.folder, "lock")
         try:
             _make_folder(self.folder)
@@ -83,7 +83,7 @@ class _HoldFiles:
         return until_ms
 
     def drop(self) -> None:
-        """Give up what was kept aside; with the exclusive lock. `delete_dropped` deletes it."""
+        """Rename the folder of held files, with the exclusive lock, for `delete_dropped`."""
         dropped = f"{self.held}.{os.getpid()}.{self._clock.now_ms()}"
         try:
             Path(self.held).rename(dropped)
@@ -93,24 +93,24 @@ class _HoldFiles:
             raise translate_error(error, self.held, "give up") from error
 
     def delete_dropped(self) -> None:
-        """Delete what was given up; without the lock, for which deletions of all processes wait."""
+        """Delete dropped files; without the lock, which deletions of all processes wait for."""
         for dropped in Path(self.folder).glob("held.*"):
             shutil.rmtree(dropped, ignore_errors=True)
 
 
 class HoldingFileSystem(OsFileSystem):
-    """The operating system's files; what is deleted below a root during a hold is kept aside.
+    """The operating system's files; files below a root that are deleted during a hold are kept.
 
     Args:
         root: The data folder.
-        clock: Tells whether a hold has expired.
+        clock: Returns the time, to check whether a hold has expired.
     """
 
     def __init__(self, root: str, clock: Clock) -> None:
         self._files = _HoldFiles(root, clock)
 
     def unlink(self, path: str) -> None:
-        """Delete a file, or keep it aside while a hold lasts."""
+        """Delete a file, or move it aside during a hold."""
         relative = posixpath.relpath(path, self._files.root)
         if relative.startswith("../") or relative.endswith(_TEMPORARY):
             super().unlink(path)
@@ -136,7 +136,7 @@ class Hold:
 
     Args:
         root: The data folder.
-        clock: Tells how long it lasts.
+        clock: Measures the hold.
     """
 
     def __init__(self, root: str, clock: Clock) -> None:
@@ -146,15 +146,15 @@ class Hold:
 
     @property
     def held(self) -> str:
-        """The folder with what was deleted since the hold began."""
+        """The folder with the files deleted since the hold began."""
         return self._files.held
 
     def begin(self) -> None:
-        """Begin to keep deleted files; deletions that were under way are over then.
+        """Start the hold; running deletions have ended when this returns.
 
         Raises:
             Conflict: Another backup of this folder is running.
-            Unavailable: The folder cannot be written.
+            Unavailable: The folder is not writable.
         """
         files = self._files
         with files.locked(fcntl.LOCK_EX):
@@ -184,10 +184,10 @@ class Hold:
         files.delete_dropped()
 
     def renew(self) -> None:
-        """Make the hold last longer.
+        """Extend the hold.
 
         Raises:
-            Unavailable: It has expired: what the backup names may be deleted.
+            Unavailable: It has expired: files that the backup needs may be deleted.
         """
         with self._files.locked(fcntl.LOCK_EX):
             if self._owner is None or not self._files.until_ms():
@@ -199,7 +199,7 @@ class Hold:
             self._write()
 
     def end(self) -> None:
-        """End the hold, and delete what was kept aside. Ending it twice is fine."""
+        """End the hold, and delete the held files. Ending it twice is allowed."""
         if self._owner is None:
             return
         try:
@@ -226,7 +226,7 @@ def _make_folder(path: str) -> None:
 
 
 def clear_expired(root: str, clock: Clock) -> None:
-    """Delete what a backup that died kept aside, unless a hold lasts."""
+    """Delete the held files of a backup that died, unless a hold is active."""
     files = _HoldFiles(root, clock)
     if Path(files.held).exists():
         with files.locked(fcntl.LOCK_EX):

@@ -1,14 +1,14 @@
-"""Reading a queue's log files from any process, while its writer appends, rolls and deletes.
+"""Reads of a queue's log files from any process, while its writer appends, rolls and deletes.
 
-Owns: turning a range of offsets into slices of mapped blocks. Never writes, takes no lock, keeps
-nothing between calls. Importing it costs pyarrow and the checksum library, no more.
+Owns: the conversion of a range of offsets to slices of mapped blocks. It never writes, takes no
+lock, and keeps no state between calls. Importing it loads only pyarrow and the checksum library.
 
 Invariants:
 
-- Nothing is handed out that does not verify, and no message twice or out of order.
-- Bytes behind the block that holds ``end - 1`` are not touched. With an `end` that the writer has
-  named (its ``latest`` or ``durable``) those are all bytes that the writer will never cut off.
-- The slices are views; they keep their file's mapping alive, also when the file is deleted.
+- Only valid blocks are returned, and no message twice or out of order.
+- Bytes after the block that holds ``end - 1`` are not accessed. With an `end` from the writer (its
+  ``latest`` or ``durable``), the writer never cuts off the bytes before them.
+- The slices are views; they keep their file's mapping alive, even if the file is deleted.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = ["MessageSlice", "OffsetsDeleted", "read_range"]
 
 @dataclass(frozen=True, slots=True)
 class MessageSlice:
-    """Messages that follow each other without a gap; a view of a mapped file."""
+    """Consecutive messages without a gap; a view of a mapped file."""
 
     base_offset: int
     messages: pa.BinaryArray
@@ -52,25 +52,25 @@ def read_range(
     max_block_bytes: int = 64 * 1024 * 1024,
     fs: FileSystem | None = None,
 ) -> Iterator[MessageSlice]:
-    """Yield the messages of [start, end) that exist; a gap shows as a jump of `base_offset`.
+    """Yield the existing messages of [start, end); a gap shows as a jump of `base_offset`.
 
     Args:
         folder: The queue's folder.
         start: The first offset.
-        end: The offset after the last; name one that the writer has named (see above).
-        max_block_bytes: Slices of larger blocks are handed out in parts of about this size.
+        end: The offset after the last; it must come from the writer (see above).
+        max_block_bytes: Slices of larger blocks are returned in parts of about this size.
         fs: The file system, for tests.
 
     Raises:
-        OffsetsDeleted: `start` lies before what retention has left.
-        NotFound: There is no such folder, or no log file in it.
+        OffsetsDeleted: Retention has deleted the offset `start`.
+        NotFound: The folder does not exist, or has no log files.
     """
     fs = fs or OsFileSystem()
     if start >= end:
         return
     bases = list_log_files(fs, folder)
     if not bases:
-        raise NotFound(f"{folder}: holds no log files: is it the folder of a queue?")
+        raise NotFound(f"{folder}: has no log files: check that it is the folder of a queue")
     first = index_of_file(bases, start)
     if first < 0:
         raise _deleted(folder, start, bases[0])

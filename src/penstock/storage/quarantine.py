@@ -1,16 +1,16 @@
-"""What was damaged: counted by offsets, logged once, the bytes kept beside the queue.
+"""Damaged bytes of a queue: counted by offsets, logged once, and copied to a file.
 
 Owns: the ``<file>-<position>-<crc32c>.bad`` files of a queue's folder and the counts of loss since
-the queue was opened. Does not own: finding damage (`blocks`), nor cutting a torn tail
+the queue was opened. Does not own: finding damage (`blocks`), nor cutting off a torn tail
 (`queue.recovery`).
 
 Invariants:
 
 - The same damage is counted once for each opening of the queue, copied once, and logged when it is
-  copied: the name says which bytes they are, so after a restart it is known already. Where there is
-  nothing to copy, zeros or no bytes at all, each opening logs it.
-- Nothing here stops reading: when the copy cannot be written, the damage stays where it is, and
-  the copy is tried again when it is met next.
+  copied: the name identifies the bytes, so after a restart it is known already. If there is nothing
+  to copy, because it is zeros or empty, each opening logs it.
+- Damage never stops reads: if the copy cannot be written, the damage stays in place, and the copy
+  is tried again when it is found next.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class Quarantine:
         self.torn_bytes = 0
 
     def record(self, base_offset: int, log: LogBytes, damage: Damage) -> None:
-        """Count damage that was met, and keep its bytes.
+        """Count damage, and copy its bytes.
 
         Args:
-            base_offset: The log file's.
+            base_offset: The base offset of the log file.
             log: Its bytes.
-            damage: Where it is, and the messages it costs.
+            damage: Its position, and the lost messages.
         """
         following = damage.first_lost if damage.next_offset is None else damage.next_offset
         key = (damage.first_lost, following, damage.position)
@@ -82,10 +82,10 @@ class Quarantine:
             )  # fmt: skip
 
     def record_torn_tail(self, base_offset: int, position: int, torn: bytes) -> None:
-        """Count the bytes of a tail that is about to be cut, and keep them if there are any.
+        """Count the bytes of a tail that is about to be cut off, and copy them if there are any.
 
         Raises:
-            Unavailable: They cannot be kept; the tail must stay.
+            Unavailable: They cannot be copied; the tail must not be cut off.
         """
         if torn.count(0) != len(torn):
             self._copy(base_offset, position, torn)
@@ -96,11 +96,11 @@ class Quarantine:
         self.torn_bytes += len(torn)
 
     def _keep(self, base_offset: int, position: int, data: bytes) -> bool | None:
-        """Copy damaged bytes. True: copied now; False: there already; None: it did not work."""
+        """Copy damaged bytes. True: copied now; False: copied before; None: failed."""
         try:
             return self._copy(base_offset, position, data)
         except PenstockError as error:
-            _logger.warning("%s: damaged bytes cannot be kept aside: %s", self._folder, error)
+            _logger.warning("%s: cannot copy damaged bytes: %s", self._folder, error)
             return None
 
     def _copy(self, base_offset: int, position: int, data: bytes) -> bool:

@@ -1,1 +1,1 @@
-"""Batch tasks: what they do, and what they ask of the data engine."""
+"""Batch tasks: their steps, and the protocol of their data engine."""

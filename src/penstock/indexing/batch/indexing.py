@@ -1,4 +1,4 @@
-"""`index_parallel` and SQL INSERT / REPLACE: what they write. The rest is `ingesting`'s."""
+"""The tasks of `index_parallel` and SQL INSERT / REPLACE, based on `ingesting`."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def sql_task(spec: SqlIngestSpec, folder: TaskFolder, ports: BatchPorts) -> Inge
     def plan(reading: TaskReading) -> Sequence[Job]:
         if spec.mode is IngestionMode.APPEND:
             return [sql_job(spec)]
-        # The query may read what it replaces. What is appended under the task's locks is carried
-        # over by its publish, so it must not be read as well.
-        # Spark folds case: FROM WEB reads web.
+        # The query may read the rows that it replaces. The publish copies segments that are
+        # appended under the task's locks, so the query must not read these.
+        # Spark ignores case: FROM WEB reads web.
         own = spec.datasource.lower()
         reads = any(token.name.lower() == own for token in tokens(spec.query))
         kept = reading.to_replace([ETERNITY], basis=spec.intervals if reads else ())
@@ -58,16 +58,16 @@ def sql_task(spec: SqlIngestSpec, folder: TaskFolder, ports: BatchPorts) -> Inge
 
 
 def _rows_of(source: DruidInput, spec: IndexParallelSpec, reading: TaskReading) -> SegmentInput:
-    """Return the visible rows of a datasource that is read.
+    """Return the visible rows of a datasource that the task reads.
 
     Raises:
-        InvalidRequest: There is no such datasource, or a segment that was named is not visible.
+        InvalidRequest: The datasource does not exist, or a named segment is not visible.
     """
     replaced = source.data_source == spec.datasource and spec.mode is not IngestionMode.APPEND
     ids = [SegmentId.parse(text, source.data_source) for text in source.segments]
     intervals = [one.interval for one in ids] if source.time is None else [source.time]
     if replaced:
-        # What is appended between the read and the publish would be hidden and not be written.
+        # Rows appended between the read and the publish would be hidden but not written.
         granularity = spec.data_schema.segment_granularity
         found = reading.claim([aligned(one, granularity) for one in intervals], read=intervals)
     else:
@@ -79,7 +79,7 @@ def _rows_of(source: DruidInput, spec: IndexParallelSpec, reading: TaskReading) 
         found = [one for one in found if str(one.segment.id) in names]
         if missing := names - {str(one.segment.id) for one in found}:
             raise InvalidRequest(
-                f"segments that are to be read are not visible: {', '.join(sorted(missing))}",
+                f"segments to read are not visible: {', '.join(sorted(missing))}",
                 place="spec.ioConfig.inputSource.segments",
             )
     hidden = _hidden(source, [one.segment for one in found])
@@ -87,10 +87,10 @@ def _rows_of(source: DruidInput, spec: IndexParallelSpec, reading: TaskReading) 
 
 
 def _check_name(source: DruidInput, spec: IndexParallelSpec, reading: TaskReading) -> None:
-    """Refuse a datasource without any data: by a slip of its name the target would be emptied.
+    """Refuse a datasource without data: with a misspelt name the target would be emptied.
 
     Raises:
-        InvalidRequest: There is none of that name.
+        InvalidRequest: It has no data.
     """
     name, known = source.data_source, reading.datasources()
     if name in known:
@@ -100,13 +100,13 @@ def _check_name(source: DruidInput, spec: IndexParallelSpec, reading: TaskReadin
     part = next((f".delegates[{n}]" for n, one in enumerate(parts) if one is source), "")
     hint = did_you_mean(name, list(known), or_all=False)
     raise InvalidRequest(
-        f'there is no datasource "{name}" with data in it{hint or ": correct its name"}',
+        f'no datasource "{name}" with data{hint or ": correct its name"}',
         place=f"spec.ioConfig.inputSource{part}.dataSource",
     )
 
 
 def _hidden(source: DruidInput, segments: Sequence[Segment]) -> frozenset[str]:
-    """Return the columns that are not selected: all are where a list is not given."""
+    """Return the columns that are not selected; a missing list selects all."""
     shown = frozenset([*(source.dimensions or ()), *(source.metrics or ())])
     found: set[str] = set()
     for rows in kept_rows(segments):

@@ -22,10 +22,10 @@ _Spec = TypeVar("_Spec", bound="TaskSpec")
 
 
 def batch_kinds(make_ports: Callable[[TaskSpec], BatchPorts]) -> list[TaskKind]:
-    """Return the kinds; each goes on from its folder when its process died.
+    """Return the kinds; each continues from its folder after its process died.
 
     Args:
-        make_ports: Makes what a task works with, when its folder is locked.
+        make_ports: Creates the ports of a task, once its folder is locked.
     """
 
     def kind(

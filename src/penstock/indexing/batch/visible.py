@@ -1,6 +1,6 @@
-"""The visible rows of a datasource, as files and the part of time that counts of each.
+"""The visible rows of a datasource, as files with their visible intervals.
 
-And what a task that replaces them says of it when it publishes: its basis.
+Also the basis of a task that replaces them, for its publish.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class VisibleSegment:
-    """A segment and the part of its time that no newer version hides, within what was asked."""
+    """A segment and the part of its interval that is visible, within the requested one."""
 
     segment: Segment
     interval: Interval
 
     def to_input(self, store: AttemptStore) -> tuple[DataFile, Interval]:
-        """Return it as the engine takes it."""
+        """Return it in the form that the engine takes."""
         segment = self.segment
         file = DataFile(
             store.location(segment.load_spec),
@@ -47,10 +47,10 @@ class VisibleSegment:
 def visible_segments(
     rows: Iterable[SegmentRow], intervals: Iterable[Interval]
 ) -> list[VisibleSegment]:
-    """Return what is visible in intervals, in order of time; tombstones are left out.
+    """Return the visible segments in intervals, in order of time; tombstones are left out.
 
     Args:
-        rows: All used segments that overlap the intervals, so that what hides is known too.
+        rows: All used segments that overlap the intervals, including those that hide others.
         intervals: They do not overlap.
 
     Raises:
@@ -65,11 +65,11 @@ def visible_segments(
 
 
 def basis_of(rows: Iterable[SegmentRow], intervals: Iterable[Interval]) -> Basis:
-    """Return what a task builds upon that reads the rows and replaces the intervals.
+    """Return the basis of a task that reads the rows and replaces the intervals.
 
     Args:
         rows: All used segments that overlap the intervals, and others.
-        intervals: What is replaced.
+        intervals: The replaced intervals.
     """
     within = condensed(intervals)
     listed = [row for row in rows if touches(row.interval, within)]
@@ -83,13 +83,13 @@ def basis_of(rows: Iterable[SegmentRow], intervals: Iterable[Interval]) -> Basis
 
 
 def touches(interval: Interval, others: Sequence[Interval]) -> bool:
-    """Tell whether an interval overlaps one of others, which are condensed."""
+    """Return whether an interval overlaps one of others, which are condensed."""
     at = bisect_right(others, interval.start_ms, key=lambda one: one.end_ms)
     return at < len(others) and others[at].overlaps(interval)
 
 
 def joined(one: Basis, other: Basis) -> Basis:
-    """Return what a task builds upon that has listed twice."""
+    """Return the basis of a task that has listed segments twice."""
     shown = {*one.shown, *other.shown}
     return Basis(
         tuple(condensed([*one.intervals, *other.intervals])),

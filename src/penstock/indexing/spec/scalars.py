@@ -1,7 +1,6 @@
-"""Single values of specs: durations, counts, times, intervals, names, each refused in plain words.
+"""Single values of specs: durations, counts, times, intervals, names, with clear errors.
 
-Owns what a field of one value may hold. How values of several fields go together stands beside the
-models that hold them.
+Owns the validation of fields with one value. Rules for several fields are beside their models.
 """
 
 from __future__ import annotations
@@ -35,21 +34,21 @@ from penstock.indexing.spec.model import as_mistake, mistake
 
 TIME_COLUMN: Final = "__time"
 OWN_PREFIX: Final = "__penstock_"
-"""So begin columns that Penstock needs beside those of users while it computes."""
+"""Prefix of columns that Penstock adds to those of users while it computes."""
 
-# NSQ's rule, which the broker holds too; the longest topic leaves room for the dead-letter suffix.
+# NSQ's rule, which the broker also applies; the limit leaves room for the dead-letter suffix.
 _TOPIC: Final = re.compile(r"[.a-zA-Z0-9_-]{1,64}")
 _DAYS: Final = re.compile(r"P0*([0-9]{1,18})D", re.ASCII)
 _ANSWER_MS_MAX: Final = 300_000
 _DAYS_DIGITS_MAX: Final = 6  # of 2,700 years
-# What a JSON reader in any language, and a column of any database, can hold.
+# The range of a JSON parser in any language, and of a column in any database.
 _MAX_COUNT: Final = 2**63 - 1
 SUBMITTED: Final = "submitted"
 """Key of a validation's context: the function that returns the spelling of a submitted name."""
 
 
 def _duration(value: object) -> object:
-    """Druid writes ISO periods; a number means milliseconds."""
+    """Parse a duration: Druid writes ISO periods; a number means milliseconds."""
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise mistake('write a duration, such as "PT30S"')
     with as_mistake():
@@ -61,7 +60,7 @@ def _duration(value: object) -> object:
 
 def _longer_than_nothing(ms: int) -> int:
     if ms < 1:
-        raise mistake("must be longer than nothing")
+        raise mistake("must be longer than 0")
     return ms
 
 
@@ -73,7 +72,7 @@ def _answer_time(ms: int) -> int:
 
 
 def _capped_duration(value: object) -> object:
-    """Druid writes the longest period of its own, 2147483647 days, for one that never ends."""
+    """Parse a duration; Druid's longest period, 2147483647 days, means unlimited."""
     days = _DAYS.fullmatch(value) if isinstance(value, str) else None
     if days is not None and len(days[1]) > _DAYS_DIGITS_MAX:
         return MAX_DURATION_MS
@@ -90,24 +89,24 @@ def _count(value: object) -> object:
 
 
 def _within_64_bits(value: int) -> int:
-    # A number in quotes becomes one only behind `_count`.
+    # A number in quotes becomes a number only after `_count`.
     if abs(value) > _MAX_COUNT:
         raise mistake(f"must be at most {_MAX_COUNT}")
     return value
 
 
 def _flag(value: object) -> object:
-    """Druid's reader takes these; what else may mean yes or no is refused by the strict type."""
+    """Accept the texts that Druid accepts as flags; the strict type refuses other forms."""
     if isinstance(value, str):
         return {"true": True, "false": False}.get(value.lower(), value)
     return bool(value) if type(value) is int and value in {0, 1} else value
 
 
 def in_any_case(*names: str) -> BeforeValidator:
-    """Return a validator that takes names, all of them lower case, as Druid does: in any case."""
+    """Return a validator that accepts names, given in lower case, in any case, as Druid does."""
 
     def fold(value: object) -> object:
-        # What is none of them stays as it was written, so that a mistake shows that.
+        # Other values are unchanged, so that an error shows the original.
         folded = value.lower() if isinstance(value, str) else value
         return folded if folded in names else value
 
@@ -115,10 +114,10 @@ def in_any_case(*names: str) -> BeforeValidator:
 
 
 def topic_mistake(name: str) -> str:
-    """Return what is wrong with a topic's name, or empty text."""
+    """Return the mistake in a topic's name, or empty text."""
     if _TOPIC.fullmatch(name):
         return ""
-    return f"{name!r} cannot be a topic: 1 to 64 letters, digits, dots, underscores or hyphens"
+    return f"invalid topic name {name!r}: use 1 to 64 letters, digits, dots, underscores or hyphens"
 
 
 def _topic(name: str) -> str:
@@ -134,14 +133,14 @@ def _time(value: str) -> str:
 
 
 def interval_mistake(value: object) -> str:
-    """Return what is wrong with the text of an interval, or empty text."""
+    """Return the mistake in the text of an interval, or empty text."""
     if not isinstance(value, str):
         return 'write an interval as text, such as "2024-01-01/2024-02-01"'
     try:
         interval = Interval.parse(value)
     except InvalidRequest as error:
         return str(error)
-    return f"{value!r} holds no time: its end must be after its start" if interval.is_empty else ""
+    return f"{value!r} is empty: its end must be after its start" if interval.is_empty else ""
 
 
 def _interval(value: str) -> str:
@@ -176,7 +175,7 @@ def check_datasource_name(name: str, info: ValidationInfo) -> str:
     """Return the spelling of a datasource's name.
 
     Raises:
-        PydanticCustomError: It may not be one; a `ValueError`, for use in validators.
+        PydanticCustomError: The name is invalid; a `ValueError`, for use in validators.
     """
     return _name(name, DATASOURCE, info)
 
@@ -192,9 +191,9 @@ def check_task_id(name: str, info: ValidationInfo) -> str:
 
 
 def _name(name: str, rule: NameRule, info: ValidationInfo) -> str:
-    """Return a name; that of a spec which is submitted as `SUBMITTED` has it spelt.
+    """Return a name; for a submitted spec, in the spelling that `SUBMITTED` returns.
 
-    Other specs were stored or are made by Penstock: their names stay as they are.
+    Other specs were stored or created by Penstock: their names are unchanged.
     """
     spelt: Callable[[str], str] | None = (info.context or {}).get(SUBMITTED)
     with as_mistake():
@@ -224,10 +223,10 @@ def _check_computed_name(name: str) -> str:
     if not name:
         raise mistake("must not be empty")
     if name.lower().startswith(OWN_PREFIX):
-        raise mistake(f"what begins with {OWN_PREFIX} is Penstock's own: choose another name")
+        raise mistake(f"names with {OWN_PREFIX} are reserved for Penstock: choose another name")
     if name != TIME_COLUMN and name.lower() == TIME_COLUMN:
-        # To Spark names that differ in their case alone are one.
-        raise mistake(f"is {TIME_COLUMN} but for its case: choose another name")
+        # For Spark, names that differ only in case are one.
+        raise mistake(f"differs from {TIME_COLUMN} only in case: choose another name")
     return name
 
 
@@ -241,7 +240,7 @@ AnswerTimeMs = Annotated[PositiveDurationMs, AfterValidator(_answer_time)]
 CappedDurationMs = Annotated[
     int, BeforeValidator(_capped_duration, json_schema_input_type=str | int)
 ]
-"""A duration; more days than the calendar has are as many as it has."""
+"""A duration; more days than the calendar has are reduced to that number."""
 Flag = Annotated[bool, BeforeValidator(_flag), Strict()]
 Count = Annotated[int, BeforeValidator(_count), AfterValidator(_within_64_bits)]
 TopicName = Annotated[str, AfterValidator(_topic)]
@@ -249,7 +248,7 @@ TimeText = Annotated[str, AfterValidator(_time)]
 IntervalText = Annotated[str, AfterValidator(_interval)]
 PeriodText = Annotated[str, AfterValidator(_period)]
 OffsetText = Annotated[str, AfterValidator(_offset)]
-"""A period that may be none at all, as `PT0S`."""
+"""A period that may be empty, as `PT0S`."""
 ExpressionText = Annotated[str, Field(min_length=1), AfterValidator(_expression)]
 DatasourceName = Annotated[str, AfterValidator(check_datasource_name)]
 SupervisorId = Annotated[str, AfterValidator(check_supervisor_id)]

@@ -1,7 +1,7 @@
-"""The streaming task: what runs in a peon.
+"""The streaming task, which runs in a peon.
 
-`StreamingTask` puts the parts together; `Sequences` and `Commit` are pure, and are all that a task
-has to remember.
+`StreamingTask` combines the parts; `Sequences` and `Commit` are pure, and are the whole stored
+state of a task.
 """
 
 from penstock.indexing.task.folder import TaskFolder

@@ -1,4 +1,4 @@
-"""Telling the overlord which persisted files may be queried. Part of a task, on its mailbox."""
+"""Announcement of persisted files to the overlord, for queries. Part of a task, on its mailbox."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Announcer:
-    """Announces all files of a sequence again whenever they change; the newest state only.
+    """Announces all files of a sequence again whenever they change; only the newest state.
 
     Args:
         context: The task.
@@ -25,22 +25,22 @@ class Announcer:
 
     @property
     def trouble(self) -> str:
-        """What it waits for, empty if nothing."""
+        """The last error, empty if none."""
         return self._errand.trouble
 
     def changed(self, sequence: str) -> None:
-        """A sequence has other files than before."""
+        """Record that the files of a sequence have changed."""
         self._stale[sequence] = None
 
     def is_current(self, sequence: str) -> bool:
-        """Whether the overlord knows the files as they are, and no announcement is under way.
+        """Return whether the current files are announced, and no announcement is running.
 
-        One that came after the publish would show rows twice.
+        An announcement after the publish would show rows twice.
         """
         return sequence not in self._stale and sequence != self._under_way
 
     def advance(self) -> None:
-        """Announce what changed."""
+        """Announce changed sequences."""
         if self._errand.busy or not self._stale:
             return
         name = next(iter(self._stale))
@@ -56,7 +56,7 @@ class Announcer:
         self._errand.start(lambda: self._context.ports.actions.perform(action), self._announced)
 
     def _announced(self, _shown: object) -> None:
-        # Not shown means that the sequence is published, by this task before it was cut: its own
-        # publish will find that out.
+        # False means that this task published the sequence before it was interrupted: its own
+        # publish will detect that.
         self._under_way = ""
         self._context.wake()

@@ -1,7 +1,7 @@
-"""Asking the supervisor to close a sequence that is full. Part of a task, on its mailbox.
+"""Requests to the supervisor to close a full sequence. Part of a task, on its mailbox.
 
-Reading goes on meanwhile: nothing is too large. Where the sequence ends is the supervisor's to
-agree with all replicas.
+Reading continues meanwhile: a sequence may grow further. The supervisor agrees on its end with all
+replicas.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Checkpoints:
-    """Asks for a checkpoint once for each sequence, and again while nothing comes of it.
+    """Requests a checkpoint once for each sequence, and again until it is closed.
 
     Args:
         context: The task.
@@ -31,7 +31,7 @@ class Checkpoints:
         )
 
     def ask_if_full(self) -> None:
-        """Have the supervisor agree on an end of the open sequence if it is full."""
+        """Request an end of the open sequence from the supervisor if it is full."""
         sequence = self._context.state.sequences.last
         if sequence is None or sequence.end is not None or not self._is_full(sequence):
             return
@@ -43,7 +43,7 @@ class Checkpoints:
         self._errand.start(lambda: actions.perform(action), lambda _heard: None)
 
     def _ask_again(self) -> None:
-        # The overlord may have heard it and been restarted before it could act.
+        # The overlord may have received it but restarted before it acted.
         self._asked = ""
         self.ask_if_full()
 

@@ -189,7 +189,7 @@ class Commit:
     def to_fold(self, fan_in: int, max_rows: int) -> tuple[Persist, ...]:
         """Return the newest run of `fan_in` small persists of one sequence and level, or none.
 
-        Runs at the end of the list are folded first, because the small ones are there; large files
+        Runs at the end of the list are folded first, because those are small; large files
         are left for the publish.
         """
         run: list[Persist] = []

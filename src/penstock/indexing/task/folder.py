@@ -185,7 +185,7 @@ class TaskFolder:
         value = self.read_json(_STARTS)
         before = 0 if value is None else value.get("starts")
         if not isinstance(before, int):
-            raise CorruptData(f"{self.path}/{_STARTS}", 0, f"{before!r} is no number of starts")
+            raise CorruptData(f"{self.path}/{_STARTS}", 0, f"{before!r} is not a number of starts")
         self._start = before + 1
         self.write_json(_STARTS, {"starts": self._start})
 

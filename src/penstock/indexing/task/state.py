@@ -1,7 +1,7 @@
 """State of a running streaming task, and the context that its parts share.
 
-Owns the order of disk and memory: a change is durable before memory shows it, so what other
-processes were told never exceeds what a restart recovers. Belongs to the task's mailbox thread.
+Owns the order of disk and memory: a change is durable before memory shows it, so answers to other
+processes never exceed the state after a restart. Belongs to the task's mailbox thread.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How a supervisor steers a task: it stops and goes on, and learns where it ends.
+"""Control of a task by its supervisor: pause, resume and end offsets.
 
-Part of a task, on its mailbox. Invariant: a pause that nobody ends is over after a while, so that a
-supervisor that is gone keeps no task from reading.
+Part of a task, on its mailbox. Invariant: a pause ends by itself after a while, so that a task
+reads on if its supervisor has died.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class Steering:
-    """The steering of one task.
+    """The control of one task.
 
     Args:
         context: The task.
-        reader: Says where reading stands.
+        reader: Has the offsets that are read.
     """
 
     def __init__(self, context: TaskContext, reader: Reader) -> None:
@@ -31,7 +31,7 @@ class Steering:
         self._pause_end: Timer | None = None
 
     def pause(self) -> dict[int, int]:
-        """Begin to read nothing more; return the offsets at which reading stands then.
+        """Pause reading; return the offsets that the task has reached.
 
         Raises:
             Conflict: The end is agreed already.
@@ -39,7 +39,7 @@ class Steering:
         context = self._context
         if context.state.sequences.final is not None:
             raise Conflict(
-                f"task {context.spec.id}: its end is agreed already, there is nothing to pause for"
+                f"task {context.spec.id}: its end is agreed already, so it cannot be paused"
             )
         if self._pause_end is not None:
             self._pause_end.cancel()
@@ -47,12 +47,12 @@ class Steering:
         self._pause_end = context.processor.timers.schedule_after(
             context.options.pause_limit_ms, self.resume, "the pause has lasted too long"
         )
-        # One that lags behind its replicas may not have read up to where its open sequence begins.
+        # A task behind its replicas may not have reached the start of its open sequence.
         last, planned = context.state.sequences.last, self._reader.planned
         return {p: max(o, last.start[p]) if last else o for p, o in planned.items()}
 
     def resume(self) -> None:
-        """Go on reading."""
+        """Continue reading."""
         self._context.paused = False
         if self._pause_end is not None:
             self._pause_end.cancel()
@@ -63,7 +63,7 @@ class Steering:
         """Close the open sequence at these offsets and resume; the task ends there if `finish`.
 
         Raises:
-            InvalidRequest: The offsets do not fit.
+            InvalidRequest: The offsets do not match the sequence.
         """
         context, state = self._context, self._context.state
         state.change_sequences(

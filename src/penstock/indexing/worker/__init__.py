@@ -1,4 +1,4 @@
-"""The worker: takes tasks, runs each in a process of its own, keeps their logs."""
+"""The worker: accepts tasks, runs each in its own process, keeps their logs."""
 
 from penstock.indexing.worker.attempts import status_to_json
 from penstock.indexing.worker.options import WorkerOptions

@@ -1,4 +1,4 @@
-"""The kinds of task that need nothing of the batch engine: streaming, and one that only sleeps."""
+"""The kinds of task that do not use the batch engine: streaming, and one that only sleeps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.indexing.task.state import TaskOptions, TaskPorts
     from penstock.indexing.taskspec import TaskSpec
 
-STOPPED: Final = "it was stopped with the process that ran it, and cannot go on: submit it again"
+STOPPED: Final = "it was stopped with its process, and cannot continue: submit it again"
 _REPORT_WAIT_S: Final = 5.0
 
 
@@ -42,7 +42,7 @@ class StreamingPeonTask:
         self._last_counts: dict[str, int] = {}
 
     def run(self) -> TaskResult:
-        """Run to the end, or until stopped."""
+        """Run until the task ends or is stopped."""
         try:
             return self.control.run()
         finally:
@@ -50,11 +50,11 @@ class StreamingPeonTask:
             self._lanes.close()
 
     def stop(self) -> None:
-        """Have `run` return; the task goes on from its folder."""
+        """Make `run` return; the task continues from its folder."""
         self.control.stop()
 
     def report(self) -> IngestionReport:
-        """Tell what was counted."""
+        """Return the counts of rows."""
         averages: dict[str, JsonValue] = {}
         try:
             told = self.control.report().result(_REPORT_WAIT_S)
@@ -82,13 +82,13 @@ def streaming_kind(
     """Return the kind of streaming tasks.
 
     Args:
-        make_ports: Makes what a task works with.
-        options: How tasks behave.
+        make_ports: Creates the ports of a task.
+        options: The options of tasks.
     """
 
     def make(spec: TaskSpec, folder: TaskFolder) -> StreamingPeonTask:
         if not isinstance(spec, StreamTaskSpec):
-            raise InvalidRequest(f"task {spec.id} is of type {spec.type}, and no streaming task")
+            raise InvalidRequest(f"task {spec.id} has the type {spec.type}, not a streaming type")
         return StreamingPeonTask(spec, folder, make_ports(spec), options)
 
     return TaskKind(TASK_TYPE, make, restorable=True)
@@ -123,7 +123,7 @@ class NoopTask:
             self._condition.notify_all()
 
     def report(self) -> IngestionReport:
-        """Tell that there is nothing to count."""
+        """Return an empty report."""
         state = IngestionState.COMPLETED if self._done else IngestionState.BUILD_SEGMENTS
         return IngestionReport(state)
 
@@ -133,7 +133,7 @@ def noop_kind(clock: Clock) -> TaskKind:
 
     def make(spec: TaskSpec, _folder: TaskFolder) -> NoopTask:
         if not isinstance(spec, NoopTaskSpec):
-            raise InvalidRequest(f"task {spec.id} is of type {spec.type}, and no noop task")
+            raise InvalidRequest(f"task {spec.id} has the type {spec.type}, not noop")
         return NoopTask(spec.run_time, clock)
 
     return TaskKind("noop", make)

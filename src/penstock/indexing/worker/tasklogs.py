@@ -1,7 +1,7 @@
-"""Logs and reports of a worker's tasks: in their folders while these are there, in the store after.
+"""Logs and reports of a worker's tasks: in their folders while these exist, then in the store.
 
-Owns where they are looked for, and that they are copied to the log store when a task ends. Who
-writes a log is the launcher's business.
+Owns where they are looked up, and the copy to the log store when a task ends. The launcher writes
+the logs.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class TaskLogs:
     Args:
         base_folders: Hold the folders of the tasks.
         fs: The file system.
-        store: Keeps what is left of tasks that ended.
-        lanes: Where logs are copied.
+        store: Stores logs and reports of tasks that ended.
+        lanes: Threads on which logs are copied.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class TaskLogs:
         return self._lanes.submit("task logs", lambda: self._copy(task_id, folder))
 
     def read_log(self, task_id: str, offset: int = 0, bytes_max: int = READ_BYTES_MAX) -> LogPart:
-        """Return a part of a task's log, of a running one too; see `TaskLogReader`."""
+        """Return a part of a task's log, also of a running one; see `TaskLogReader`."""
         for base in self._base_folders:
             try:
                 return self._live(f"{base}/{checked_id(task_id)}", offset, bytes_max)
@@ -64,7 +64,7 @@ class TaskLogs:
 
     def _copy(self, task_id: str, folder: str) -> None:
         try:
-            # Its end: that is where the reason stands.
+            # The end of the log, which has the reason.
             log = self._live(folder, -self._store.log_bytes_max, self._store.log_bytes_max).content
         except NotFound:
             log = b""

@@ -1,1 +1,1 @@
-"""Content: bytes in append-only files that many share, and that go with their last reference."""
+"""Content: bytes in shared append-only files, each deleted with its last reference."""

@@ -1,9 +1,8 @@
-"""How many refer to each file of content, and which of them nobody needs any more.
+"""The number of references to each file of content, and the released files.
 
-Owns: the counts. Does not own: the files, nor when one is deleted (`repository`).
+Owns: the counts. Does not own: the files, nor their deletion (`repository`).
 
-Invariant: a file is released when nobody refers to it and no claim is written to it any more, and
-no longer once somebody refers to it again.
+Invariant: a file is released while it has no references and takes no further claims.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ class References:
     """Counts of references, for any number of threads.
 
     Its mutex guards the tables for a few lines at a time: every session of every processor counts,
-    and a mail each would cost more than the count.
+    and a mail for each count would cost more than the count.
     """
 
     __slots__ = ("_counts", "_mutex", "_released", "_written")
@@ -29,62 +28,62 @@ class References:
     def __init__(self) -> None:
         self._mutex = threading.Lock()
         self._counts: dict[ResourceClaim, int] = {}
-        self._written: set[ResourceClaim] = set()  # those that take claims still
+        self._written: set[ResourceClaim] = set()  # those that still take claims
         self._released: set[ResourceClaim] = set()
 
     def recover(self, claimants: Mapping[ResourceClaim, int]) -> None:
-        """Begin with these counts."""
+        """Start with these counts."""
         with self._mutex:
             self._counts = {one: count for one, count in claimants.items() if count > 0}
 
     def adjust(self, changes: Mapping[ResourceClaim, int]) -> None:
-        """Count how many more (or fewer) refer to each."""
+        """Change the number of references to each."""
         with self._mutex:
             for resource, change in changes.items():
                 if change:
                     self._count(resource, change)
 
     def begin(self, resource: ResourceClaim) -> None:
-        """Take note that claims are written to a file: it is not released before `end`."""
+        """Record that a file takes claims: it is not released before `end`."""
         with self._mutex:
             self._written.add(resource)
 
     def wrote(self, resource: ResourceClaim) -> None:
-        """Count one more for a file that claims are written to."""
+        """Add a reference to a file that takes claims."""
         with self._mutex:  # such a file is not released, so there is less to do than in `adjust`
             self._counts[resource] = self._counts.get(resource, 0) + 1
 
     def end(self, resource: ResourceClaim) -> None:
-        """Take note that no claim is written to a file any more."""
+        """Record that a file takes no further claims."""
         with self._mutex:
             self._written.discard(resource)
             if resource not in self._counts:
                 self._released.add(resource)
 
     def released(self) -> tuple[ResourceClaim, ...]:
-        """Return what nobody needs now."""
+        """Return the released files."""
         with self._mutex:
             return tuple(self._released)
 
     def take_released(self, resources: Iterable[ResourceClaim]) -> list[ResourceClaim]:
-        """Return those of these that nobody needs by now, once."""
+        """Return those of these files that are released, and remove them from the released ones."""
         with self._mutex:
             going = [one for one in resources if one in self._released]
             self._released.difference_update(going)
             return going
 
     def put_back(self, resources: Iterable[ResourceClaim]) -> None:
-        """Count as released again what was taken and could not be deleted."""
+        """Mark files as released again that could not be deleted."""
         with self._mutex:
             self._released.update(resources)
 
     def totals(self) -> tuple[int, int]:
-        """Return how many files are referred to, and how many references there are."""
+        """Return the number of files with references, and of references."""
         with self._mutex:
             return len(self._counts), sum(self._counts.values())
 
     def counts(self) -> dict[ResourceClaim, int]:
-        """Return how many refer to each file."""
+        """Return the number of references to each file."""
         with self._mutex:
             return dict(self._counts)
 

@@ -135,7 +135,7 @@ class Resource:
             return self._file.size - self.end
         finally:
             # Unused bytes; later claims would be valid, but a file that cannot be truncated takes
-            # no more.
+            # none.
             self.sealed |= self._file.size != self.end
         return 0
 

@@ -1,9 +1,9 @@
 """Writing the content of one claim as a stream.
 
-Owns: what is gathered before it is written, and the checksum. Does not own: the file (`resources`),
-which of them is taken (`repository`).
+Owns: the buffer of unwritten bytes, and the checksum. Does not own: the file (`resources`), and the
+choice of it (`repository`).
 
-Invariant: a claim is finished once, or nothing of it is there.
+Invariant: a claim is finished once, or nothing of it is stored.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 
 class Resources(Protocol):
-    """Where a writer's file comes from and goes to."""
+    """Supplies the files of writers."""
 
     def take(self) -> Resource:
-        """Return a file that nobody else writes."""
+        """Return a file that has no other writer."""
         ...
 
     def finish(self, resource: Resource, checksum: int) -> ContentClaim:
-        """End the claim, counted once, and give the file back."""
+        """Finish the claim, with one reference, and give the file back."""
         ...
 
     def abort(self, resource: Resource) -> None:
@@ -43,9 +43,9 @@ class ContentWriter:
     """Writes the content of one claim; on one thread at a time. Leaving its context aborts it.
 
     Args:
-        resources: Where its file comes from.
-        buffer_bytes: Small writes are gathered up to this.
-        headroom: Asked before each write to the file.
+        resources: Supplies its file.
+        buffer_bytes: Small writes are buffered up to this.
+        headroom: Checked before each write to the file.
     """
 
     __slots__ = (
@@ -76,7 +76,7 @@ class ContentWriter:
         self.abort()
 
     def write(self, data: Buffer) -> int:
-        """Append bytes; return how many.
+        """Append bytes; return their number.
 
         Raises:
             Unavailable: Disk full or I/O error; it is aborted, as after any other exception.
@@ -89,7 +89,7 @@ class ContentWriter:
         view = memoryview(data).cast("B")
         try:
             for start in range(0, len(view), CHUNK_BYTES):
-                # A copy of one piece at a time: the caller may change the data afterwards.
+                # Copy one piece at a time: the caller may change the data afterwards.
                 self._gather(bytes(view[start : start + CHUNK_BYTES]))
         except BaseException:
             self.abort()
@@ -97,10 +97,10 @@ class ContentWriter:
         return len(view)
 
     def finish(self) -> ContentClaim | None:
-        """Return the claim on what was written, None for 0 bytes.
+        """Return the claim of the written bytes, None for 0 bytes.
 
-        The writer counts as one who refers to it: tell the commit that it was `written`, or
-        `release` it when it is not committed.
+        The writer holds one reference to it: pass it to the commit as `written`, or `release` it if
+        it is not committed.
 
         Raises:
             Unavailable: Disk full or I/O error; it is aborted.
@@ -118,7 +118,7 @@ class ContentWriter:
         return self._resources.finish(self._resource, self._crc)
 
     def abort(self) -> None:
-        """Give up what was written. Twice, or after `finish`, is fine."""
+        """Discard the written bytes. Calling it twice, or after `finish`, is allowed."""
         if self._ended:
             return
         self._ended = True
@@ -152,4 +152,4 @@ class ContentWriter:
 
     def _check_open(self) -> None:
         if self._ended:
-            raise Closed("the content was finished or aborted: begin a new claim")
+            raise Closed("the content was finished or aborted: start a new claim")

@@ -1,8 +1,7 @@
 """The files of content that take claims: their writers, and which are not durable.
 
 Owns: their creation, lending each to one writer at a time, their fsyncs, and when one is full. Does
-not own: the references to them (`references` counts, and is told when a file begins and ends), nor
-their deletion (`repository`).
+not own: the references to them (`references` counts these), nor their deletion (`repository`).
 
 Invariants:
 

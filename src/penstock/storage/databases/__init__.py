@@ -1,1 +1,1 @@
-"""Databases of others, which are read."""
+"""Databases of users, for reading."""

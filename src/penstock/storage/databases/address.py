@@ -1,4 +1,4 @@
-"""Where a database of others is. Plain data."""
+"""The address of a user's database. Plain data."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ class DatabaseAddress:
     """A database of a PostgreSQL server.
 
     Attributes:
-        host: A name or an address of the network.
+        host: Its name or network address.
         port: Its port.
-        name: Of the database.
-        tls: Whether the connection is encrypted, and how its certificate is judged, as libpq says.
-        search_path: Schemas where names without one are looked up; None: those of the user.
-        application: How the connection is called in the server's lists.
-        connect_timeout_s: How long a connection to each address of the host may take.
+        name: The name of the database.
+        tls: Whether the connection is encrypted, and how its certificate is verified, in libpq's
+            terms.
+        search_path: Schemas for names without one; None: those of the user.
+        application: The name of the connection in the server's lists.
+        connect_timeout_s: Time limit for a connection to each address of the host.
     """
 
     host: str
@@ -32,6 +33,6 @@ class DatabaseAddress:
 
     @property
     def shown(self) -> str:
-        """How messages call it."""
+        """Its name in messages."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}/{self.name}"

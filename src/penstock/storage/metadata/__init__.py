@@ -1,6 +1,6 @@
-"""Metadata of tasks, supervisors, segments and services, kept in SQLite or PostgreSQL.
+"""Metadata of tasks, supervisors, segments and services, stored in SQLite or PostgreSQL.
 
-`MetadataStore.open(url)` is the door; `rows` has the records that go in and out.
+`MetadataStore.open(url)` opens it; `rows` has the records that it takes and returns.
 """
 
 from typing import TYPE_CHECKING
@@ -83,9 +83,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import the store when it is first asked for.
+    """Import the store on first use.
 
-    Peons use the records alone; the drivers would cost each of them 29 MB.
+    Peons use only the records; the drivers would take 29 MB in each of them.
     """
     if name == "MetadataStore":
         from penstock.storage.metadata.store import MetadataStore  # noqa: PLC0415

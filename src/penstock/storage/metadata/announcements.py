@@ -1,7 +1,7 @@
 """Files that running tasks persisted and show to queries before they are published.
 
-Invariant: no announced file stands for events of a published sequence or of a complete task. Which
-of them a snapshot shows, and that it shows no event twice, is `shown`'s.
+Invariant: no announced file has events of a published sequence or of a complete task. `shown`
+chooses the files of a snapshot, so that no event is shown twice.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def announce(
     files: Sequence[AnnouncedFile],
     reading: Reading | None,
 ) -> bool:
-    """Replace what `owner` (task, datasource, sequence) shows; False if it may show nothing."""
+    """Replace the files of `owner` (task, datasource, sequence); False if it must show none."""
     take_turn(connection)
     task_id, datasource, sequence_name = owner
     table = schema.announced
@@ -80,7 +80,7 @@ def forget(connection: Connection, task_ids: Sequence[str]) -> None:
 
 
 def is_complete(connection: Connection, task_id: str) -> bool:
-    """Whether a task has ended; one that nobody knows has not."""
+    """Return whether a task has ended; an unknown one has not."""
     table = schema.tasks
     active = connection.execute(select(table.c.active).where(table.c.id == task_id)).scalar()
     return active is False

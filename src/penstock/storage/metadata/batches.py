@@ -1,4 +1,4 @@
-"""Long lists cut into pieces that one statement takes."""
+"""Long lists, split into pieces that fit into one statement."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Copies of all metadata for backups, and what of it is not valid in another place.
+"""Copies of all metadata for backups, without the parts that are not valid elsewhere.
 
-A copy is an SQLite file, whichever database it was made from, so it can be restored into either.
-It is one instant of the source: all tables are read in one transaction. Invariant: a copy names no
+A copy is an SQLite file, whatever database it was made from, so it can be restored into either. It
+is one instant of the source: all tables are read in one transaction. Invariant: a copy names no
 process that ran when it was made. Leases, terms of leadership, locks, announced files and task
-roots stay behind, and tasks that were active have failed; supervisors start others in their place
-from the committed offsets, which are of the same instant.
+roots are left out, and tasks that were active are marked failed; supervisors replace them from the
+committed offsets, which are of the same instant.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _COPIED: Final = (
     schema.rules,
     schema.config,
 )
-# What processes leave that run on a database: one that has it is in use, or was.
+# Rows that running processes leave in a database: one that has any is in use, or was.
 _LEFT_OUT: Final = frozenset({schema.task_roots, schema.terms, schema.announced})
 
 
@@ -60,7 +60,7 @@ def write_copy(
     """Write the metadata of one instant into a new SQLite file.
 
     Args:
-        database: Where it is.
+        database: The source.
         path: A file that does not exist.
         clock: For the times of rows that change.
 
@@ -72,7 +72,7 @@ def write_copy(
     """
 
     def work(connection: Connection) -> list[tuple[dict[str, object], int]]:
-        # The work may begin anew after a clash.
+        # The work may run again after a conflict.
         for suffix in ("", "-wal", "-shm"):
             Path(path + suffix).unlink(missing_ok=True)
         target = Database(f"sqlite:///{path}", clock)
@@ -91,11 +91,11 @@ def write_copy(
 def read_copy(path: str, database: Transactions, clock: Clock) -> None:
     """Write the metadata of a copy into an empty database.
 
-    A database that holds exactly this copy, and on which nothing ran since, is left as it is: the
+    A database that holds exactly this copy, and that no Penstock has used since, is unchanged: the
     restore that wrote it was interrupted right afterwards.
 
     Raises:
-        InvalidRequest: The database has other metadata, or a Penstock ran on it.
+        InvalidRequest: The database has other metadata, or a Penstock has used it.
         Unavailable: The database does not answer.
     """
     source = Database(f"sqlite:///{path}", clock)
@@ -125,9 +125,9 @@ def _has_rows(connection: Connection, table: Table) -> bool:
 
 
 def _fingerprint(connection: Connection, table: Table) -> tuple[int, int]:
-    """Return the number of rows of a table and a checksum, in which their order does not count.
+    """Return the number of rows of a table and a checksum that is independent of their order.
 
-    Databases order text differently. Rows count as `_copy` writes them.
+    Databases order text differently. Rows are hashed in the form that `_copy` writes.
     """
     count = total = 0
     for page in _pages(connection, table):
@@ -159,7 +159,7 @@ def _files(connection: Connection) -> list[tuple[dict[str, object], int]]:
 
 
 def _pages(connection: Connection, table: Table) -> Iterator[list[Row[tuple[object, ...]]]]:
-    """Yield all rows of a table, some at a time, each question short."""
+    """Yield all rows of a table in parts, so that each query is short."""
     query = select(table).order_by(*table.primary_key.columns)
     result = connection.execute(query.execution_options(yield_per=_ROWS_AT_ONCE))
     for page in result.partitions():
@@ -169,7 +169,7 @@ def _pages(connection: Connection, table: Table) -> Iterator[list[Row[tuple[obje
 def _values(table: Table, row: Row[tuple[object, ...]], now_ms: int) -> Mapping[str, object]:
     values = dict(row._mapping)  # noqa: SLF001 - the public name of a row's mapping
     if table is schema.audit:
-        del values["serial"]  # the database gives them out, in the same order
+        del values["serial"]  # the database generates them, in the same order
     if table is schema.tasks and values["active"]:
         status = {**load(str(values["status"])), "errorMsg": INTERRUPTED, "endedMs": now_ms}
         values |= {"active": False, "state": "FAILED", "status": dump(status)}

@@ -1,8 +1,8 @@
-"""The steps from each format number to the next, and the one function that takes them.
+"""The steps from each format number to the next, and the function that runs them.
 
-A step is frozen once it is released: a later change is a new step. All steps that are due run in
-one transaction under one mutex of the database, so a process that is cut leaves the old format, and
-two that start at once take turns.
+A released step is never changed: a later change is a new step. All pending steps run in one
+transaction under one mutex of the database, so an interrupted process leaves the old format, and
+two that start at once run one after the other.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from penstock.storage.metadata.database import Database
 
-# `{serial}`, a number that the database gives out, and `{bytes}`: each spells them in its own way.
+# `{serial}`, a number that the database generates, and `{bytes}` differ between databases.
 _FORMAT_1 = """
 CREATE TABLE penstock_revision (
   id INTEGER PRIMARY KEY, revision BIGINT NOT NULL, segments_revision BIGINT NOT NULL);
@@ -74,14 +74,14 @@ CREATE TABLE penstock_audit (
 CREATE INDEX penstock_audit_key ON penstock_audit (key, serial);
 """
 
-# Whose offsets they are: a topic that is made again under its name has another id. Empty: not known
-# yet, the first id that is seen is taken.
+# The topic of the offsets: a topic that is created again under its name has another id. Empty:
+# unknown, so the first id that is seen is used.
 _FORMAT_2 = """
 ALTER TABLE penstock_offsets ADD COLUMN topic_id TEXT NOT NULL DEFAULT '';
 """
 
-# Locks, terms of leadership, commits beside each other, rules and dynamic configuration. A pending
-# place has a wider unique key, which SQLite takes with a new table only.
+# Locks, terms of leadership, concurrent commits, rules and dynamic configuration. A pending segment
+# has a wider unique key, which SQLite supports only with a new table.
 _FORMAT_3 = """
 CREATE TABLE penstock_task_locks (
   task_id TEXT NOT NULL, datasource TEXT NOT NULL, granularity TEXT NOT NULL, type TEXT NOT NULL,
@@ -135,19 +135,19 @@ _SPELLED = {
     },
 }
 
-# Which offsets announced files hold; those that an earlier release announced do not say.
+# The offsets in announced files; they are unknown for those that an earlier release announced.
 _FORMAT_4 = """
 ALTER TABLE penstock_announced ADD COLUMN reading TEXT NOT NULL DEFAULT ''
 """
 
-# Whether a terminated supervisor has let go of its source; of older ones nobody knows, so that they
-# are asked to do it again, which does no harm.
+# Whether a terminated supervisor has released its source; unknown for older ones, so that they are
+# asked to do it again, which does no harm.
 _FORMAT_5 = """
 ALTER TABLE penstock_supervisors ADD COLUMN released BOOLEAN NOT NULL DEFAULT FALSE
 """
 
-# Paths of announced files are relative to a task root, whose place the worker registers. Of those
-# that are absolute nothing is known here: the worker that has their task makes them relative.
+# Paths of announced files are relative to a task root, whose path the worker registers. Absolute
+# ones cannot be converted here: the worker that has their task makes them relative.
 _FORMAT_6 = """
 CREATE TABLE penstock_task_roots (
   id TEXT PRIMARY KEY, path TEXT NOT NULL, updated_ms BIGINT NOT NULL);
@@ -155,7 +155,7 @@ ALTER TABLE penstock_announced ADD COLUMN root TEXT NOT NULL DEFAULT ''
 """
 
 _TIME_6 = r"\d{4,}-\d\d-\d\dT\d\d_\d\d_\d\d\.\d{3}Z"
-# The end of a location in deep storage that has the shape of a segment's file.
+# The end of a location in deep storage that has the form of a segment's file.
 _SEGMENT_FILE_6 = re.compile(
     rf".*/([^/]+/{_TIME_6}_{_TIME_6}/[^/]+/\d+/[^/]+/part\.parquet"
     r"|[^/]+/attempts/[^/]+/[^/]+/.+)",
@@ -167,7 +167,7 @@ _ROWS_AT_ONCE_6 = 1000
 def _make_load_specs_relative(connection: Connection) -> None:
     """Make the load specs of segments relative to the deep storage, whatever its root is or was.
 
-    A load spec of something else, such as a tombstone or one of Druid's, stays as it is.
+    Other load specs, such as those of tombstones or of Druid, are unchanged.
     """
     page = text(
         "SELECT id, payload FROM penstock_segments WHERE id > :after ORDER BY id LIMIT :count"
@@ -200,24 +200,24 @@ def _with_relative_load_spec(payload: str) -> str | None:
 
 
 MIGRATIONS = (_FORMAT_1, _FORMAT_2, _FORMAT_3, _FORMAT_4, _FORMAT_5, _FORMAT_6)
-# What is done to the rows after the statements of a format.
+# Changes of rows after the statements of a format.
 _CONVERSIONS: Mapping[int, Callable[[Connection], None]] = {6: _make_load_specs_relative}
 FORMAT_NUMBER = len(MIGRATIONS)
 
-# Any number that no other program on the same PostgreSQL is likely to lock.
+# A number that other programs on the same PostgreSQL are unlikely to lock.
 _POSTGRES_MUTEX = 0x70656E73
 
 
 def migrate(database: Database) -> None:
-    """Bring the database to `FORMAT_NUMBER`.
+    """Migrate the database to `FORMAT_NUMBER`.
 
     Raises:
-        InvalidRequest: It is of a newer format, or an SQLite file that belongs to something else.
+        InvalidRequest: It has a newer format, or is an SQLite file of another program.
         Unavailable: It does not answer.
     """
-    # The usual start finds nothing to do, and must not wait for writers.
+    # The usual start has nothing to do, and must not wait for writers.
     if database.read(lambda c: _format_number(c, database.name)) < FORMAT_NUMBER:
-        # Rewriting a large table may take its time; nobody waits for it on a mailbox.
+        # Rewriting a large table may take long; no mailbox waits for it.
         database.write(lambda c: _take_steps(c, database.name), patient=True)
 
 
@@ -240,19 +240,19 @@ def _take_steps(connection: Connection, name: str) -> None:
 
 
 def _format_number(connection: Connection, name: str) -> int:
-    """Return the format number found, 0 for an empty database; refuse what is not ours."""
+    """Return the format number, 0 for an empty database; refuse databases of other programs."""
     found = inspect(connection).get_table_names()
     if format_table.name not in found:
         if connection.dialect.name == "sqlite" and found:
             raise InvalidRequest(
-                f"{name} is an SQLite database of something else (it has the table {found[0]!r}): "
-                "name another file"
+                f"{name} is an SQLite database of another program (it has the table {found[0]!r}): "
+                "use another file"
             )
         return 0
     number = connection.execute(select(format_table.c.number)).scalar_one_or_none() or 0
     if number > FORMAT_NUMBER:
         raise InvalidRequest(
-            f"{name} has format number {number}, and this release of Penstock knows up to "
+            f"{name} has format number {number}, but this release of Penstock knows up to "
             f"{FORMAT_NUMBER}: install the release that wrote it, or a newer one"
         )
     return int(number)

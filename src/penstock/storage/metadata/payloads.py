@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class _Placed(msgspec.Struct, gc=False, rename="camel"):
-    """The one field of a segment's payload that says where its file is."""
+    """The field of a segment's payload that locates its file."""
 
     load_spec: object = None
 
@@ -31,7 +31,7 @@ def dump(payload: JsonObject) -> str:
     """Return the text of a JSON object.
 
     Raises:
-        InvalidRequest: It holds what JSON cannot say.
+        InvalidRequest: It holds a value that JSON cannot represent.
     """
     try:
         return orjson.dumps(dict(payload), option=orjson.OPT_SORT_KEYS).decode()
@@ -40,12 +40,12 @@ def dump(payload: JsonObject) -> str:
 
 
 def load(text: str) -> dict[str, object]:
-    """Return the object of a text that `dump` made."""
+    """Parse the text of `dump`."""
     return cast("dict[str, object]", orjson.loads(text))
 
 
 def load_spec(text: str) -> dict[str, object] | None:
-    """Return the load spec in a segment's payload, None without one; it reads nothing else."""
+    """Return the load spec in a segment's payload, None if it has none; skips other fields."""
     spec = _read_placed(text).load_spec
     return cast("dict[str, object]", spec) if isinstance(spec, dict) else None
 
@@ -56,7 +56,7 @@ def dump_list(items: Sequence[JsonObject]) -> str:
 
 
 def load_list(text: str) -> list[dict[str, object]]:
-    """Return the list of a text that `dump_list` made."""
+    """Parse the text of `dump_list`."""
     return cast("list[dict[str, object]]", load(text)["items"])
 
 

@@ -1,6 +1,6 @@
-"""Rows of the pending table: places that are allocated and not published yet.
+"""Rows of the pending table: allocated segments that are not published yet.
 
-Owns how they are read and written; `allocation` and `commits` decide about them.
+Owns reading and writing them; `allocation` and `commits` decide about them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def pending_row(found: Row[tuple[object, ...]]) -> PendingRow:
 def pending_intervals(
     connection: Connection, datasource: str, interval: Interval
 ) -> list[Interval]:
-    """Return the time chunks of the places that overlap an interval, the newest version first."""
+    """Return the time chunks of pending segments that overlap an interval, newest version first."""
     table = schema.pending
     query = (
         select(table.c.start_ms, table.c.end_ms)
@@ -52,7 +52,7 @@ def pending_intervals(
 
 
 def insert_pending(connection: Connection, rows: Sequence[PendingRow]) -> None:
-    """Keep new places, all in one batch."""
+    """Insert new pending segments in one batch."""
     if not rows:
         return
     connection.execute(

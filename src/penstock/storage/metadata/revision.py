@@ -1,9 +1,9 @@
-"""The revision of the metadata: every change of what is visible raises it.
+"""The revision of the metadata: every change of visible data raises it.
 
 Invariant: a transaction that changes a used segment, an announced file or committed offsets calls
 `raise_revision` or `take_turn` before it reads or writes anything else. On PostgreSQL that locks
 the one row until the end of the transaction (SQLite's write transactions take turns anyway), so
-such transactions run one after the other, revisions come out in commit order, and no transaction
+such transactions run one after the other, revisions are committed in order, and no transaction
 waits for a second lock.
 """
 
@@ -15,12 +15,12 @@ from penstock.storage.metadata import schema
 
 
 def take_turn(connection: Connection) -> None:
-    """Wait until no other transaction changes what is visible; hold them off until the commit."""
+    """Wait until no other transaction changes visible data; block others until the commit."""
     connection.execute(select(schema.revision.c.id).with_for_update()).one()
 
 
 def raise_revision(connection: Connection, *, segments: bool) -> None:
-    """Note that this transaction changes something visible: segments, or announced files only."""
+    """Record that this transaction changes visible data: segments, or only announced files."""
     row = schema.revision
     values = {"revision": row.c.revision + 1}
     if segments:

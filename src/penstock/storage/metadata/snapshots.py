@@ -1,6 +1,6 @@
-"""The snapshot of one instant: the segments and announced files that are visible.
+"""The snapshot of one instant: the visible segments and announced files.
 
-Invariant: a row of a segment that changes gets a `changed_revision` that no snapshot has yet.
+Invariant: a changed row of a segment gets a `changed_revision` that no snapshot has yet.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from penstock.storage.metadata.rows import (
 from penstock.storage.metadata.shown import Candidate, choose, load_reading
 from penstock.storage.metadata.taskroots import full_path, read_roots
 
-# More changes than that are sorted in together.
+# More changes than this are merged by a sort.
 _MOVED_ONE_BY_ONE = 500
 
 
 def read_snapshot(
     connection: Connection, datasource: str | None, known: Snapshot | None
 ) -> Snapshot:
-    """Read what is visible now, taking from `known` what has not changed since."""
+    """Read the snapshot of this instant, taking unchanged parts from `known`."""
     revision, segments_revision = read_revision(connection)
     if known is not None and known.datasource != datasource:
         known = None
@@ -72,10 +72,10 @@ def _used_segments(connection: Connection, datasource: str | None) -> tuple[Segm
 
 
 def _moved(connection: Connection, known: Snapshot) -> tuple[SegmentRow, ...] | None:
-    """Return the used rows of now, reading only those that changed since `known`.
+    """Return the current used rows, reading only those that changed since `known`.
 
-    None if that cannot be told: a row that became unused and was killed since has left no trace, so
-    the rows are counted too. It is as cheap as can be where few of very many changed.
+    None if that is not possible: a row that became unused and was killed since left no trace, so
+    the rows are also counted. This is cheap if few of very many have changed.
     """
     table = schema.segments
     query = select(table).where(table.c.changed_revision > known.segments_revision)
@@ -95,7 +95,7 @@ def _moved(connection: Connection, known: Snapshot) -> tuple[SegmentRow, ...] | 
 
 
 def _move(rows: list[SegmentRow], row: SegmentRow) -> None:
-    """Bring one row of a sorted list up to date."""
+    """Update one row of a sorted list."""
     place = _place(row)
     at = bisect_left(rows, place, key=_place)
     there = at < len(rows) and _place(rows[at]) == place

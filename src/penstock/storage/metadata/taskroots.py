@@ -1,7 +1,7 @@
-"""Task roots: the folders below which workers keep the folders of their tasks.
+"""Task roots: the folders in which workers keep the folders of their tasks.
 
-Announced files are stored by the id of a root and the path from there. A worker registers the place
-of each of its roots when it starts, so a root that was moved needs no other change.
+Announced files are stored by the id of a root and a relative path. A worker registers the path of
+each of its roots when it starts, so moving a root requires no other change.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class TaskRoots:
         self._database = database
 
     def register(self, root: str, path: str, task_ids: Sequence[str] = ()) -> None:
-        """Store where a root is now.
+        """Store the current path of a root.
 
         Args:
             root: Its id, which stays the same when it is moved.
-            path: Its absolute path at present.
+            path: Its current absolute path.
             task_ids: Tasks that have a folder there. Files that they announced by an absolute path,
                 as earlier releases did, are made relative, wherever the root was then.
         """
@@ -57,13 +57,13 @@ class TaskRoots:
 
 
 def read_roots(connection: Connection) -> dict[str, str]:
-    """Return where each task root is at present, by its id."""
+    """Return the current path of each task root by its id."""
     table = schema.task_roots
     return {row.id: row.path for row in connection.execute(select(table.c.id, table.c.path))}
 
 
 def stored_path(path: str, roots: Mapping[str, str]) -> dict[str, str]:
-    """Return the root of a path and the path from there; below no root, the path as it is."""
+    """Return the root of a path and the relative path; outside all roots, the path unchanged."""
     found = [(place, root) for root, place in roots.items() if path.startswith(f"{place}/")]
     if not found:
         return {"root": "", "path": path}
@@ -72,12 +72,12 @@ def stored_path(path: str, roots: Mapping[str, str]) -> dict[str, str]:
 
 
 def full_path(root: str, path: str, roots: Mapping[str, str]) -> str:
-    """Return the path of a file at present: the reverse of `stored_path`."""
+    """Return the current path of a file: the reverse of `stored_path`."""
     return f"{roots[root]}/{path}" if root else path
 
 
 def _make_relative(connection: Connection, root: str, task_ids: Sequence[str]) -> int:
-    """Make absolute paths of announced files of some tasks relative; return how many."""
+    """Make absolute paths of announced files of some tasks relative; return their number."""
     table, count = schema.announced, 0
     for batch in batches(task_ids):
         mine = (table.c.root == "") & table.c.task_id.in_(batch)

@@ -1,1 +1,1 @@
-"""The parts of one disk queue; `penstock.storage.diskqueue` puts them together."""
+"""The parts of one disk queue; `penstock.storage.diskqueue` combines them."""

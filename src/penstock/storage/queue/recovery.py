@@ -1,18 +1,18 @@
-"""Opening the last log file of a queue: what it holds, and where writing goes on.
+"""Recovery of the last log file of a queue: its valid blocks, and where writing continues.
 
-Owns: the rules below. Does not own: the files before the last one, which are never looked at when
-a queue opens (readers meet their damage), nor any file but log files: there is no index or
-metadata that could be missing or stale.
+Owns: the rules below. Does not own: earlier files, which are not read when a queue opens (readers
+detect their damage), nor any file but log files: there is no index or metadata that could be
+missing or stale.
 
 Rules, for the bytes of the last file:
 
-- Damage with a good block behind it stays in place; its messages are counted and their offsets are
-  not given again.
-- So does a whole block whose header is good and whose body is not: its offsets are known.
-- What stands behind the last of these is a torn tail: kept in a ``.bad`` file unless it is zeros,
-  then cut, and the cut is synced.
-- A file without any good block is begun anew with the base offset in its name. A damaged header
-  alone costs nothing: the name says the base offset, the blocks say the tag.
+- Damage before a valid block stays in place; its messages are counted and their offsets are not
+  assigned again.
+- So does a complete block with a valid header and an invalid body: its offsets are known.
+- The bytes after the last of these are a torn tail: copied to a ``.bad`` file unless they are
+  zeros, then cut off, and the cut is synced.
+- A file without a valid block is started again with the base offset in its name. A damaged header
+  alone loses nothing: the name has the base offset, the blocks have the tag.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RecoveredTail:
-    """The last log file, ready to be written."""
+    """The last log file, ready for writing."""
 
     writer: LogWriter
     next_offset: int
@@ -49,7 +49,7 @@ class RecoveredTail:
 
 @dataclass(slots=True)
 class _Scan:
-    """What the last file holds."""
+    """The content of the last file."""
 
     end: int
     next_offset: int
@@ -68,19 +68,19 @@ def recover_tail(
     max_bytes_per_file: int,
     on_block: Callable[[LogBytes, Found], None],
 ) -> RecoveredTail:
-    """Open the last log file for writing, after cutting what a crash left of an unfinished write.
+    """Open the last log file for writing, after cutting off an unfinished write of a crash.
 
     Args:
         fs: The file system.
         folder: The queue's folder.
-        base_offset: That of the last log file.
-        quarantine: Told of damage and of the torn tail.
-        now_ms: The time for a header that must be written anew.
+        base_offset: The base offset of the last log file.
+        quarantine: Receives reports of damage and of the torn tail.
+        now_ms: The time for a header that must be written again.
         max_bytes_per_file: For the same.
-        on_block: Called with each block that verifies, in order.
+        on_block: Called with each valid block, in order.
 
     Raises:
-        InvalidRequest: The file has a newer format, or may not be written.
+        InvalidRequest: The file has a newer format, or is not writable.
         Unavailable: Disk full or I/O error.
     """
     path = f"{folder}/{log_file_name(base_offset)}"
@@ -137,6 +137,6 @@ def _scan(
             scan.end = item.end
             scan.next_offset = item.next_offset
     if opened.header is None and scan.end == start and log.size:
-        # No block and no header: whatever stands in the file is one torn tail.
+        # No block and no header: the whole file is one torn tail.
         scan.torn = Damage(0, log.size, base_offset, None)
     return scan

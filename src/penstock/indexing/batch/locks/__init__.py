@@ -1,1 +1,1 @@
-"""The locks of batch tasks: how they are had, and what a task has locked of what it replaces."""
+"""The locks of batch tasks: their acquisition, and the segments and chunks that they cover."""

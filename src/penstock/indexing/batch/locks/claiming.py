@@ -126,7 +126,7 @@ class TaskLocks:
         return [lock.type for lock in self._held()]
 
     def check_count(self, more: int) -> None:
-        """Check that the task may have so many locks besides those on segments that it rewrites.
+        """Check that the task may have this many locks besides those on segments that it rewrites.
 
         Raises:
             InvalidRequest: The number exceeds the maximum.

@@ -1,1 +1,1 @@
-"""SQL that writes: what its statements say, taken apart into the specs of tasks. Pure."""
+"""SQL that writes: statements, converted into the specs of tasks. Pure."""

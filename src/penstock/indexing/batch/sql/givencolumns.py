@@ -1,9 +1,9 @@
-"""Whether a query can give a column of a name, as far as its text alone tells. Pure.
+"""Whether a query can return a column of a name, as far as its text shows. Pure.
 
-A statement that writes is read where no Spark is near, and its task may wait for hours: a column
-that is certainly missing is refused before. Invariant: the answer is False only for a query that
-cannot give the column; where the text does not decide it (a `*` over a datasource, a pipe, a form
-that is not known here), the answer is True, and the task finds out.
+A statement that writes is parsed without Spark, and its task may wait for hours, so a column that
+is certainly missing is reported before. Invariant: the answer is False only for a query that cannot
+return the column; if the text does not decide it (a `*` over a datasource, a pipe, an unknown
+form), the answer is True, and the task finds out.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Final, TypeAlias
 from penstock.core.sqltext import Token
 
 Tables: TypeAlias = Mapping[str, bool]
-"""Whether each table that a statement defines itself can give the column, by its folded name."""
+"""Whether each table that a statement defines itself can return the column, by folded name."""
 
 _OPENING: Final = frozenset("([{")
 _CLOSING: Final = frozenset(")]}")
 _SET_OPERATORS: Final = frozenset({"UNION", "EXCEPT", "INTERSECT", "MINUS"})
-# Behind these FROM does not begin the tables: `IS DISTINCT FROM`, a field, an alias.
+# After these, FROM does not begin the tables: `IS DISTINCT FROM`, a field, an alias.
 _BEFORE_OTHER_FROM: Final = frozenset({"DISTINCT", ".", "AS"})
 _QUANTIFIERS: Final = frozenset({"DISTINCT", "ALL"})
 # Calls whose column is named after their argument, or that make several columns.
@@ -28,19 +28,19 @@ _NAMED_INSIDE: Final = frozenset({"CAST", "TRY_CAST", "INLINE", "INLINE_OUTER"})
 
 
 def may_give(query: Sequence[Token], column: str, tables: Tables) -> bool:
-    """Return False if a query certainly gives no column of a name.
+    """Return False if a query certainly returns no column of a name.
 
     Args:
         query: The tokens of the query.
         column: The name, in lower case.
-        tables: Other tables that the query may read by name, with what they can give.
+        tables: Other tables that the query may read by name, and whether they can return it.
     """
     if not query:
         return True
     first = query[0].text
     if first == "(":
         end = _closing(query, 0)
-        # Behind the parenthesis come other branches of a UNION, whose names do not count.
+        # Other branches of a UNION follow the parenthesis; their names do not matter.
         return may_give(query[1:end], column, tables)
     if first == "WITH":
         return _with_definitions(query, column, tables)
@@ -61,19 +61,19 @@ def _selected(query: Sequence[Token], column: str, tables: Tables) -> bool:
     items = _items(query[begin:end])
     if any(_may_be_named(item, column) for item in items if not _has_star(item)):
         return True
-    # Once for all of them: else each level of nested queries would multiply the work.
+    # Once for all of them: otherwise each level of nested queries would multiply the work.
     return any(map(_has_star, items)) and _star(query[end + 1 :], column, tables)
 
 
 def _has_star(item: Sequence[Token]) -> bool:
-    """Return whether what a SELECT lists is a `*`, perhaps without some columns."""
+    """Return whether an item of a SELECT is a `*`, perhaps without some columns."""
     return item[-1].text == "*" or any(
         one.text == "*" and other.text in {"EXCEPT", "REPLACE"} for one, other in pairwise(item)
     )
 
 
 def _may_be_named(item: Sequence[Token], column: str) -> bool:
-    """Return whether what a SELECT lists may be a column of a name."""
+    """Return whether an item of a SELECT may be a column of a name."""
     if item[-1].name.lower() == column:
         return True
     if not _names(item, column):
@@ -87,7 +87,7 @@ def _may_be_named(item: Sequence[Token], column: str) -> bool:
 
 
 def _star(source: Sequence[Token], column: str, tables: Tables) -> bool:
-    """Return whether a `*` can give the column, by what stands behind FROM."""
+    """Return whether a `*` can return the column, from the tables after FROM."""
     if not source:
         return True
     if source[0].text == "(":
@@ -97,7 +97,7 @@ def _star(source: Sequence[Token], column: str, tables: Tables) -> bool:
     else:
         given = tables.get(source[0].name.lower(), True)
         rest = source[1:]
-    # More tables, or names for the columns of this one, may bring it.
+    # Further tables, or names for the columns of this one, may supply it.
     return given or any(one.text in {",", "JOIN", "(", "."} for one in rest)
 
 
@@ -107,7 +107,7 @@ def _with_definitions(query: Sequence[Token], column: str, tables: Tables) -> bo
     while at + 2 < len(query):
         name = query[at].name.lower()
         if query[at + 1].text != "AS" or query[at + 2].text != "(":
-            return True  # its columns are named, or it is of a form that is not known here
+            return True  # its columns are named, or its form is unknown
         end = _closing(query, at + 2)
         known[name] = may_give(query[at + 3 : end], column, known)
         at = end + 2
@@ -122,7 +122,7 @@ def _names(found: Sequence[Token], column: str) -> bool:
 
 
 def _items(found: Sequence[Token]) -> list[Sequence[Token]]:
-    """Return the parts between the commas that stand in no parentheses."""
+    """Return the parts between the commas outside parentheses."""
     items: list[Sequence[Token]] = []
     depth = begin = 0
     for at, token in enumerate(found):

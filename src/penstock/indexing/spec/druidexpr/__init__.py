@@ -1,8 +1,8 @@
-"""Druid's expressions: read, and translated to Spark SQL. Pure.
+"""Druid's expressions: parsed, and translated to Spark SQL. Pure.
 
-An expression of a spec may be Spark SQL or Druid's. It is taken as Spark SQL unless it holds
-something that only Druid has (`&&`, ``cast(x, 'LONG')``, a function such as `timestamp_floor`);
-then all of it has Druid's meaning: `||` is or, `^` is a power, `substring` counts from 0.
+An expression of a spec may be Spark SQL or Druid's. It is taken as Spark SQL unless it has a part
+that only Druid has (`&&`, ``cast(x, 'LONG')``, a function such as `timestamp_floor`); then all of
+it has Druid's meaning: `||` is or, `^` is a power, `substring` counts from 0.
 """
 
 from penstock.indexing.spec.druidexpr.dialect import as_spark_sql, is_druids

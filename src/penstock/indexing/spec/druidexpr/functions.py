@@ -1,7 +1,7 @@
 """The functions of Druid's expressions that have an exact counterpart in Spark SQL. Plain data.
 
-A template holds `{0}`, `{1}` … for arguments that are parsed already and stand in brackets where
-they must. Functions that need more than a template are in `translation` and `times`.
+A template has `{0}`, `{1}` … for arguments that are parsed already and in parentheses where needed.
+Functions that need more than a template are in `translation` and `times`.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ REFUSED: Final[Mapping[str, str]] = {
     "human_readable_decimal_format": "format numbers in the query",
 }
 
-# Names that Spark has no function of: whoever writes one means Druid's.
+# Names that no function of Spark has: an expression with one of them is Druid's.
 DRUIDS_ALONE: Final = (
     frozenset(
         {"case_searched", "case_simple", "contains_string", "icontains_string", "notnull"}

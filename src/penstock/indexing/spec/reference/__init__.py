@@ -1,1 +1,1 @@
-"""The page docs/spec-reference.md, made from the models."""
+"""The page docs/spec-reference.md, generated from the models."""

@@ -1,6 +1,6 @@
 """The reference page: every model of a spec with its fields, types, defaults and meanings.
 
-Owns the way from models to Markdown; the words are in `meanings`.
+Owns the conversion of models to Markdown; `meanings` has the texts.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _HEAD: Final = """\
 # Specs: every field
 
 Made by `python -m penstock.indexing.spec.reference > docs/spec-reference.md`. How the parts fit
-together is told in [the ingestion spec](ingestion-spec.md), and what differs from Druid in
+together is described in [the ingestion spec](ingestion-spec.md), and the differences from Druid in
 [Druid compatibility](druid-compatibility.md). Fields marked with * are not Druid's.
 """
 _PLAIN: Final = {
@@ -58,7 +58,7 @@ _PLAIN: Final = {
     bool: "`true`, `false`",
     type(None): "null",
 }
-# The checks of single values, by which a type is known better than as text or number.
+# Validators of single values, whose names describe a type better than text or number.
 _CHECKED: Final = {
     "_duration": "duration",
     "_capped_duration": "duration",
@@ -85,7 +85,7 @@ def reference_page() -> str:
 
 
 def models() -> list[type[SpecModel]]:
-    """Return every model of a spec, each after those that hold it first."""
+    """Return every model of a spec, each after the first model that contains it."""
     found: dict[type[SpecModel], None] = {}
 
     def walk(model: type[SpecModel]) -> None:
@@ -101,7 +101,7 @@ def models() -> list[type[SpecModel]]:
 
 
 def section(model: type[SpecModel]) -> str:
-    """Return the part of the page about one model."""
+    """Return the section of the page about one model."""
     lines = [f"## {model.__name__}", "", " ".join(inspect.cleandoc(model.__doc__ or "").split())]
     lines += ["", "| field | type | default | meaning |", "|---|---|---|---|"]
     for name, field in model.model_fields.items():
@@ -120,7 +120,7 @@ def section(model: type[SpecModel]) -> str:
         lines += ["", "Of these:", "", *reasons] if reasons else []
     if model.repeated:
         told = ", ".join(f"`{name}` for `{other}`" for name, other in model.repeated.items())
-        lines += ["", f"May stand for another field, or say the same: {told}."]
+        lines += ["", f"May replace another field, or must be equal to it: {told}."]
     if model.unsupported:
         lines += ["", "Refused, with what to do instead:", ""]
         lines += [f"- `{name}`: {_remedy(model, name)}" for name in sorted(model.unsupported)]
@@ -128,7 +128,7 @@ def section(model: type[SpecModel]) -> str:
 
 
 def meaning(model: type[SpecModel], alias: str) -> str:
-    """Return what a field means; a `KeyError` for one that nobody has described."""
+    """Return the meaning of a field; a `KeyError` for a field without a description."""
     return MEANINGS.get(f"{model.__name__}.{alias}") or MEANINGS[alias]
 
 
@@ -137,7 +137,7 @@ def _remedy(model: type[SpecModel], name: str) -> str:
     if name not in model.nothing_said:
         return remedy
     said = json.dumps(model.nothing_said[name])
-    return f"{remedy}; `{said}`, which changes nothing, is accepted"
+    return f"{remedy}; `{said}`, which has no effect, is accepted"
 
 
 def _type(field: FieldInfo) -> str:
@@ -185,7 +185,7 @@ def _default(model: type[SpecModel], name: str) -> str:
     shown: object = field.default
     if not field.exclude:
         written = model.model_construct(None, **{name: field.default})
-        # Some fields are left out while they have their defaults.
+        # Some fields are left out if they have their defaults.
         shown = written.model_dump(mode="json", include={name}, warnings=False).get(name, shown)
     return f"`{json.dumps(shown)}`"
 

@@ -1,4 +1,4 @@
-"""Columns as they were sent: ``dimensionsSpec``."""
+"""Columns that are stored as they were sent: ``dimensionsSpec``."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from penstock.indexing.spec.model import Found, Ignored, SpecModel, mistakes
 from penstock.indexing.spec.scalars import ColumnName, Count, Flag
 
-# A file holds statistics of each column; no table is that wide on purpose.
+# A file has statistics of each column; no table is intentionally that wide.
 COLUMNS_MAX: Final = 10_000
-_CHARACTERS_MAX: Final = 2**31 - 1  # of Spark's and of Java's text
+_CHARACTERS_MAX: Final = 2**31 - 1  # limit of text in Spark and Java
 
 DimensionType = Literal["string", "long", "float", "double", "json", "auto"]
 
 
 class Dimension(SpecModel):
-    """A column as it was sent. `auto` and `json` are kept as text; nested values as JSON text.
+    """A column as it was sent. `auto` and `json` are stored as text; nested values as JSON text.
 
-    With `sorted_array` the values of a list, also of one that is text in JSON, are put in order;
-    with `sorted_set` each is kept once, too.
-    Of text that is longer than `max_string_length` so many characters stay; but not of what stands
-    in brackets, as lists do, which would be no list any more.
+    With `sorted_array` the values of a list, even if it is JSON text, are sorted; with `sorted_set`
+    duplicates are also removed.
+    Text longer than `max_string_length` is cut to that number of characters, except text in
+    brackets, such as a list, which would then be invalid.
     """
 
     name: ColumnName
     type: DimensionType = "string"
     multi_value_handling: Literal["array", "sorted_array", "sorted_set"] | None = None
-    # Left out while it is not set: names of streaming tasks follow from how a schema is written.
+    # Left out if not set: names of streaming tasks are derived from the JSON of the schema.
     max_string_length: Count | None = Field(
         default=None, ge=1, le=_CHARACTERS_MAX, exclude_if=lambda value: value is None
     )
@@ -56,17 +56,17 @@ class Dimension(SpecModel):
             raise mistakes("Dimension", found)
         if self.multi_value_handling != "sorted_array":
             return self
-        # Druid writes it for every column, and only text has lists there.
+        # Druid writes it for every column, but it only applies to text.
         return self.model_copy(update={"multi_value_handling": None})
 
     @property
     def has_sets(self) -> bool:
-        """Whether lists keep each of their values once, in order."""
+        """Whether lists are sorted and have no duplicates."""
         return self.multi_value_handling == "sorted_set"
 
     @property
     def orders_lists(self) -> bool:
-        """Whether the values of lists are put in order."""
+        """Whether the values of lists are sorted."""
         return self.multi_value_handling in {"sorted_array", "sorted_set"}
 
 
@@ -77,8 +77,8 @@ def _named(value: object) -> object:
 class DimensionsSpec(SpecModel):
     """The dimensions in the order in which rows are sorted, after the time.
 
-    Without any, or with `include_all_dimensions`, every other column of the data becomes one: text,
-    or with `use_schema_discovery` the type that its values have.
+    If it is empty, or with `include_all_dimensions`, every other column of the data becomes one:
+    text, or with `use_schema_discovery` the type of its values.
     """
 
     dimensions: tuple[Annotated[Dimension, BeforeValidator(_named)], ...] = Field(
@@ -96,14 +96,14 @@ class DimensionsSpec(SpecModel):
         found: Found = []
         if self.dimension_exclusions and not self.discovers:
             text = (
-                "has a meaning only when dimensions are found in the data:"
+                "applies only if dimensions are discovered in the data:"
                 " leave it out, or set includeAllDimensions"
             )
             found.append((("dimensionExclusions",), list(self.dimension_exclusions), text))
         names = {dimension.name for dimension in self.dimensions}
         for number, name in enumerate(self.dimension_exclusions):
             if name in names:
-                text = f"{name!r} is among the dimensions too: take it out of one of the two"
+                text = f"{name!r} is also a dimension: remove it from one of the two"
                 found.append((("dimensionExclusions", number), name, text))
         if found:
             raise mistakes("DimensionsSpec", found)
@@ -111,10 +111,10 @@ class DimensionsSpec(SpecModel):
 
     @property
     def discovers(self) -> bool:
-        """Whether dimensions are found in the data."""
+        """Whether dimensions are discovered in the data."""
         return self.include_all_dimensions or self.use_schema_discovery or not self.dimensions
 
     @property
     def discovers_types(self) -> bool:
-        """Whether what is found gets the type of its values; otherwise it is text."""
+        """Whether discovered dimensions get the type of their values; otherwise text."""
         return self.use_schema_discovery

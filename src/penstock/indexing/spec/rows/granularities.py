@@ -1,8 +1,8 @@
 """Time chunks, the precision of the time, roll-up and the intervals: ``granularitySpec``.
 
-A granularity is a name, a period, or an object of Druid's; all become the text that
-`core.intervals.Granularity` reads. One of another zone or origin is
-written as Druid's object again.
+A granularity is a name, a period, or an object of Druid; all become the text that
+`core.intervals.Granularity` parses. One with another zone or origin is written as Druid's object
+again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from penstock.indexing.spec.scalars import Flag, GranularityText, IntervalText
 _SAMPLE_STEP_MS: Final = 13 * 3_600_000
 _SAMPLE_START_MS: Final = 1_703_030_400_000  # 2023-12-20, then past a leap day and two new years
 _SAMPLES: Final = 800
-# Of the years since 1970 as well: zones were shifted by other parts of an hour before.
+# Also valid for all years since 1970: earlier zone offsets had other fractions of an hour.
 _COARSE_START_MS: Final = 13 * 60_000
 _COARSE_STEP_MS: Final = 97 * 24 * 3_600_000 + 7_000
 _FIELDS: Final = {
@@ -33,7 +33,7 @@ _FIELDS: Final = {
 
 
 def _as_text(value: object) -> object:
-    """Return the text of a granularity that is an object of Druid's."""
+    """Return the text of a granularity that is an object of Druid."""
     if isinstance(value, str) and " " in value.strip():
         return _canonical(value)
     if not isinstance(value, dict):
@@ -70,7 +70,7 @@ def _placed(text: str, word: str, field: str, value: object) -> str:
     placed = f"{text} {word} {value}"
     _try(text, ("period",), text)
     _try(placed, (field,), value)
-    # What a zone or an origin does not change is called what it is without.
+    # If a zone or an origin changes nothing, the name is the one without it.
     found = Granularity.parse(placed)
     return text if found == Granularity.parse(text) else found.name
 
@@ -83,7 +83,7 @@ def _try(text: str, place: tuple[str, ...], value: object) -> None:
 
 
 def granularity_json(text: str) -> str | dict[str, str]:
-    """Return a granularity as Druid writes it: its name or period, or an object if it has more."""
+    """Return a granularity in Druid's form: its name or period, or an object if it has more."""
     granularity = Granularity.parse(text)
     words = granularity.name.split()
     if len(words) == 1:
@@ -110,10 +110,10 @@ AnyGranularity = Annotated[
 
 
 class GranularitySpec(SpecModel):
-    """The time chunks, the precision of the time, and whether equal rows become one.
+    """The time chunks, the precision of the time, and whether equal rows are rolled up.
 
-    In batch tasks rows outside of `intervals` are thrown away; a stream has none. If `arbitrary`,
-    the intervals are the time chunks, and there is no segment granularity.
+    In batch tasks rows outside `intervals` are dropped; a stream has none. If `arbitrary`, the
+    intervals are the time chunks, and there is no segment granularity.
     """
 
     type: Literal["uniform", "arbitrary"] = "uniform"
@@ -124,14 +124,14 @@ class GranularitySpec(SpecModel):
 
     @model_validator(mode="after")
     def _check_together(self) -> GranularitySpec:
-        """Let the intervals of type arbitrary stand in the place of the segment granularity."""
+        """Use the intervals of type arbitrary as the segment granularity."""
         is_listed = self.type == "arbitrary"
         if found := self._mistakes_in_list() if is_listed else self._mistakes_in_nesting():
             raise mistakes("GranularitySpec", found)
         return self.model_copy(update={"segment_granularity": None}) if is_listed else self
 
     def _mistakes_in_list(self) -> Found:
-        """Time chunks that are listed are apart, and no bucket of time lies across an end."""
+        """Check that listed time chunks are disjoint, and that no bucket crosses an end."""
         found: Found = []
         if self.segment_granularity is not None and "segment_granularity" in self.model_fields_set:
             text = "type arbitrary has its intervals as time chunks: leave it out, or set uniform"
@@ -172,7 +172,7 @@ class GranularitySpec(SpecModel):
 
 
 def nesting_mistake(query: Granularity, segment: Granularity) -> str | None:
-    """Return what is wrong when buckets of the one do not lie within those of the other."""
+    """Return the mistake if buckets of `query` are not within those of `segment`."""
     if _nests(query, segment):
         return None
     return f"{query} does not fit into the segment granularity {segment}: choose a finer one"
@@ -180,7 +180,7 @@ def nesting_mistake(query: Granularity, segment: Granularity) -> str | None:
 
 @functools.lru_cache(maxsize=256)
 def _nests(inner: Granularity, outer: Granularity) -> bool:
-    """Whether each bucket of `inner` lies in one of `outer`; judged on samples."""
+    """Return whether each bucket of `inner` is within one of `outer`; checked on samples."""
     samples = [_SAMPLE_START_MS + step * _SAMPLE_STEP_MS for step in range(_SAMPLES)]
     if inner.zoned != outer.zoned:
         samples += range(_COARSE_START_MS, _SAMPLE_START_MS, _COARSE_STEP_MS)

@@ -1,4 +1,4 @@
-"""Where a row's time is, and how it is written: ``timestampSpec``."""
+"""The field of a row's time, and its format: ``timestampSpec``."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from penstock.indexing.spec.errors import did_you_mean
 from penstock.indexing.spec.model import SpecModel, as_mistake, mistake
 
 FORMATS: Final = ("auto", "iso", "posix", "millis", "micro", "nano")
-# Anything else that looks so is a misspelt name; patterns hold a year.
+# Other values of this form are misspelt names; patterns contain a year.
 _PATTERN_LIKE: Final = re.compile(r"[yYx]{2}|[^A-Za-z]|^[yY]")
 
 
 class TimestampSpec(SpecModel):
-    """Where a row's time is, and how it is written: a name of a format, or a pattern of Joda."""
+    """The field of a row's time, and its format: a name, or a pattern of Joda."""
 
     column: str = Field(default="timestamp", min_length=1)
     format: str = "auto"
@@ -28,7 +28,7 @@ class TimestampSpec(SpecModel):
     @field_validator("format")
     @classmethod
     def _check_format(cls, value: str) -> str:
-        if value.lower() in FORMATS:  # Druid takes them in any case
+        if value.lower() in FORMATS:  # Druid ignores their case
             return value.lower()
         if not _PATTERN_LIKE.search(value):
             names = f"{value!r} is not one of {', '.join(FORMATS)}, nor a pattern with a year"
@@ -47,7 +47,7 @@ class TimestampSpec(SpecModel):
 
     @property
     def missing_value_ms(self) -> int | None:
-        """The time of rows that have none, or None: such rows are unparseable."""
+        """The time of rows without one; None: such rows are unparseable."""
         return None if self.missing_value is None else parse_time(self.missing_value)
 
     @functools.cached_property

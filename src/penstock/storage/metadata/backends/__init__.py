@@ -1,1 +1,1 @@
-"""What is different between SQLite and PostgreSQL: engines, limits, and what errors mean."""
+"""Differences between SQLite and PostgreSQL: engines, limits, and the meaning of errors."""

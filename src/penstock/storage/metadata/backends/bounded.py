@@ -1,7 +1,7 @@
-"""A connection to PostgreSQL that never waits for ever.
+"""A connection to PostgreSQL with a limit for every wait.
 
-A server may hang while its host answers for it: then no packet is lost, and neither the kernel's
-limits nor the server's own ever end the wait. Apart, as it loads psycopg.
+A server may hang while its host still acknowledges packets: then neither the kernel's limits nor
+the server's own end the wait. A separate module, because it loads psycopg.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class BoundedConnection(psycopg.Connection[TupleRow]):
     """Closes itself when an answer takes too long.
 
     Attributes:
-        answer_timeout_s: How long one answer may take; None: as long as it takes.
+        answer_timeout_s: Time limit for one answer; None for no limit.
     """
 
     answer_timeout_s: float | None = None
@@ -34,7 +34,7 @@ class BoundedConnection(psycopg.Connection[TupleRow]):
     def wait(
         self, gen: PQGen[T], interval: float = _LOOK_EVERY_S, timeout: float | None = None
     ) -> T:
-        """Wait for one exchange with the server, as the driver does for every one.
+        """Wait for one exchange with the server; the driver calls it for each.
 
         Raises:
             ServerSilent: It took too long.
@@ -45,7 +45,7 @@ class BoundedConnection(psycopg.Connection[TupleRow]):
         except BaseException as error:
             if self.pgconn.transaction_status != TransactionStatus.ACTIVE:
                 raise
-            # What the server does with the statement is not known: nothing may follow it.
+            # It is unknown what the server does with the statement: no other may follow.
             self.pgconn.finish()
             if isinstance(error, psycopg.OperationalError):
                 raise ServerSilent(f"no answer within {limit_s} s") from error

@@ -1,1 +1,1 @@
-"""Chunks: the used segments of one interval and version, and which of them are seen."""
+"""Chunks: the used segments of one interval and version, and their visibility."""

@@ -1,7 +1,7 @@
-"""What would be seen of unused segments if they were used again: what a user's mark brings back.
+"""Unused segments that would be visible if they were used again.
 
-Owns which of them stay unused, as with them in view rows would be seen twice, or nobody could read
-the datasource.
+Owns the choice of those that stay unused, because otherwise rows would be visible twice, or the
+datasource could not be read.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 
 def shown_if_used(connection: Connection, rows: Sequence[SegmentRow]) -> list[str]:
-    """Return the ids of unused rows that would be seen, in part at least, if all were used.
+    """Return the ids of unused rows that would be visible, at least in part, if all were used.
 
-    But for those whose time chunks overlap others of their version: see `_clashing`.
+    Rows whose time chunks overlap others of their version are left out: see `_clashing`.
     """
     shown: list[str] = []
     of_datasource: dict[str, list[SegmentRow]] = {}
@@ -69,11 +69,11 @@ def shown_if_used(connection: Connection, rows: Sequence[SegmentRow]) -> list[st
 def _clashing(
     wanted: Iterable[tuple[Interval, str]], there: Iterable[tuple[Interval, str]]
 ) -> list[tuple[Interval, str]]:
-    """Return which time chunks overlap others of their version: neither would hide the other.
+    """Return the time chunks that overlap others of their version: neither would hide the other.
 
-    With both in view nobody could read the datasource. Of two that are wanted the longer one may.
-    Appends have one version for all times, so a day and an hour of it may meet so. Places that are
-    not published yet do not count: their publish is refused instead (`commits.beside`).
+    With both visible the datasource could not be read. Of two unused ones, the longer one is
+    allowed. Appends have one version for all times, so a day and an hour of it may overlap. Pending
+    segments are ignored: their publish is refused instead (`commits.beside`).
     """
     at: defaultdict[str, TimeIndex[Interval]] = defaultdict(TimeIndex)
     for interval, version in there:
@@ -88,10 +88,10 @@ def _clashing(
 
 
 def _rewritten(used: Iterable[SegmentRow], wanted: Iterable[SegmentRow]) -> set[str]:
-    """Return the ids of those wanted back in one chunk whose root numbers others stand for.
+    """Return the ids of unused segments of one chunk whose root numbers others cover.
 
-    Neither comes back what a newer group has rewritten in part, nor a group that rewrote a part of
-    what is used: rows would be seen twice.
+    A segment that a newer group has partly rewritten is left out, and so is a group that rewrote a
+    part of the used ones: rows would be visible twice.
     """
     kept = Counter(roots_of(row.partition_number, row.payload) for row in used)
     asked: dict[RootRange, list[str]] = {}

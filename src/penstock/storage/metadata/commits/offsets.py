@@ -1,7 +1,7 @@
-"""The committed offsets of supervisors, and the rows counted with them.
+"""The committed offsets of supervisors, and the sums of their rows.
 
-`compare` decides alone and purely. Whether a publish may move them says `publish`; the other
-functions here are for those who set them by hand.
+`compare` is a pure decision. `publish` decides whether a publish may move offsets; the other
+functions here set them on request of a user or a supervisor.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Comparison(Enum):
-    """How a sequence's start stands to the committed offsets."""
+    """Relation of a sequence's start to the committed offsets."""
 
     MATCHES = "matches"
     AHEAD = "ahead"
@@ -33,10 +33,10 @@ class Comparison(Enum):
 
 
 def compare(committed: CommittedRow | None, start: Offsets, topic_id: str = "") -> Comparison:
-    """Compare the start of a sequence with what is committed, on the stream partitions both know.
+    """Compare the start of a sequence with the committed offsets of common stream partitions.
 
-    Nothing committed, or no stream partition in common, matches: any start is as good as another.
-    Offsets of a topic mean nothing in another one. An id that is not known matches any.
+    Without committed offsets, or a common stream partition, any start matches. Offsets of another
+    topic never match. An unknown topic id matches any.
     """
     known = committed.offsets if committed is not None else {}
     if committed is not None and differ(committed.topic_id, topic_id):
@@ -50,7 +50,7 @@ def compare(committed: CommittedRow | None, start: Offsets, topic_id: str = "") 
 
 
 def read_committed(connection: Connection, supervisor_id: str) -> CommittedRow | None:
-    """Return the committed offsets and whose they are, None before the first."""
+    """Return the committed offsets and their topic, None before the first."""
     table = schema.offsets
     query = select(table.c.topic_id, table.c.offsets).where(table.c.supervisor_id == supervisor_id)
     found = connection.execute(query).one_or_none()
@@ -60,8 +60,8 @@ def read_committed(connection: Connection, supervisor_id: str) -> CommittedRow |
 def write_committed(
     connection: Connection, supervisor_id: str, committed: CommittedRow | None, now_ms: int
 ) -> None:
-    """Set the committed offsets whatever they were; None removes them."""
-    # Announced files that lie behind them are not shown any more.
+    """Set the committed offsets unconditionally; None removes them."""
+    # Announced files behind them are no longer shown.
     raise_revision(connection, segments=False)
     _write(connection, supervisor_id, committed, now_ms)
 
@@ -86,7 +86,7 @@ def _write(
 def move_offsets(
     connection: Connection, supervisor_id: str, offsets: Offsets, now_ms: int
 ) -> dict[int, int]:
-    """Set the committed offsets of some stream partitions; return all that are committed then."""
+    """Set the committed offsets of some stream partitions; return all committed ones."""
     take_turn(connection)
     known = read_committed(connection, supervisor_id) or CommittedRow("", {})
     wanted = {**known.offsets, **offsets}
@@ -97,13 +97,13 @@ def move_offsets(
 def begin_offsets(
     connection: Connection, supervisor_id: str, first: CommittedRow, now_ms: int
 ) -> CommittedRow:
-    """Commit a first offset, and an id, where there is none; return what is committed then."""
+    """Commit a first offset, and a topic id, where there is none; return the committed ones."""
     take_turn(connection)
     known = read_committed(connection, supervisor_id) or CommittedRow("", {})
     if differ(known.topic_id, first.topic_id):
         raise Conflict(
             f"supervisor {supervisor_id!r}: its committed offsets are of the topic with the id "
-            f"{known.topic_id}, not of {first.topic_id}: look at the topic again"
+            f"{known.topic_id}, not of {first.topic_id}: read the topic again"
         )
     wanted = CommittedRow(known.topic_id or first.topic_id, {**first.offsets, **known.offsets})
     if wanted != known:
@@ -114,7 +114,7 @@ def begin_offsets(
 def begin_topic(
     connection: Connection, supervisor_id: str, was: str, first: CommittedRow, now_ms: int
 ) -> bool:
-    """Leave one topic for the next, if the offsets are still those of the one; all are set."""
+    """Switch to the next topic if the offsets are still those of the old one; set all of them."""
     take_turn(connection)
     known = read_committed(connection, supervisor_id)
     if known is None or known.topic_id != was:
@@ -124,7 +124,7 @@ def begin_topic(
 
 
 def read_counts(connection: Connection, supervisor_id: str) -> CountsRow:
-    """Return the added-up counts of a supervisor, zeros before its first publish."""
+    """Return the sums of a supervisor, zeros before its first publish."""
     table = schema.counts
     found = connection.execute(
         select(table).where(table.c.supervisor_id == supervisor_id)
@@ -135,7 +135,7 @@ def read_counts(connection: Connection, supervisor_id: str) -> CountsRow:
 
 
 def read_all_counts(connection: Connection) -> dict[str, CountsRow]:
-    """Return the added-up counts of all supervisors that have published, by their ids."""
+    """Return the sums of all supervisors that have published, by their ids."""
     names = asdict(CountsRow())
     return {
         row.supervisor_id: CountsRow(**{name: getattr(row, name) for name in names})
@@ -144,7 +144,7 @@ def read_all_counts(connection: Connection) -> dict[str, CountsRow]:
 
 
 def advance(connection: Connection, request: PublishRequest, now_ms: int) -> None:
-    """Lay the end offsets of a publish over the committed ones, and add its counts.
+    """Overwrite the committed offsets with the end offsets of a publish, and add its counts.
 
     The caller raises the revision.
     """

@@ -1,10 +1,10 @@
-"""The publish transaction: what makes ingestion exactly once.
+"""The publish transaction, which makes ingestion exactly once.
 
-Decides whether a publish goes through and puts its parts in order; the parts are beside it.
+Decides whether a publish is committed and orders its parts, which are in modules beside it.
 Invariants: committed offsets and the segments of the events below them change in one transaction,
-and only from the offsets that the publishing task started at, in the same topic; a task that is
-complete publishes nothing, so offsets that are set after its end stay as they are set; what one
-sequence published is in once, however many replicas and restarts publish it again.
+and only from the offsets that the publishing task started at, in the same topic; a complete task
+publishes nothing, so offsets that are set after its end are not changed; a sequence is published
+once, however many replicas and restarts repeat the publish.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 def publish(connection: Connection, request: PublishRequest, now_ms: int) -> PublishOutcome:
-    """Compare, then insert the segments, move the offsets and clear up behind the sequence."""
+    """Compare, then insert the segments, move the offsets and clean up after the sequence."""
     _check(request)
     take_turn(connection)
     if (refusal := _refusal(connection, request)) is not None:
@@ -60,7 +60,7 @@ def publish(connection: Connection, request: PublishRequest, now_ms: int) -> Pub
     moves = request.supervisor_id is not None
     taken = existing_ids(connection, [row.id for row in planned.rows])
     if moves and taken:
-        # The offsets match, so these events are new: to skip the segment would lose them.
+        # The offsets match, so these events are new: skipping the segment would lose them.
         return PublishOutcome(
             ok=False,
             reason=f"segment {min(taken)!r} was published by another sequence: allocate anew",
@@ -85,7 +85,7 @@ def publish(connection: Connection, request: PublishRequest, now_ms: int) -> Pub
 
 
 def _plan(connection: Connection, request: PublishRequest, now_ms: int) -> Replacement | str:
-    """Return the rows that the publish puts in, or why it cannot."""
+    """Return the rows that the publish inserts, or why it is refused."""
     if request.kind == "replace":
         return plan_replace(connection, request, now_ms)
     rows = list(request.segments)
@@ -118,10 +118,10 @@ def _check(request: PublishRequest) -> None:
     _require_apart(request, whose)
     if request.covering and request.kind != "append":
         raise InvalidRequest(
-            f"{whose}: REPLACE locks cover what is appended: give `covering` with the kind append"
+            f"{whose}: REPLACE locks cover appended segments: set `covering` with the kind append"
         )
     if request.basis is not None and (request.kind == "append" or request.supervisor_id):
-        raise InvalidRequest(f"{whose}: what adds rows replaces none: give `basis` with a replace")
+        raise InvalidRequest(f"{whose}: only a replace has a `basis`: use the kind replace")
     if (request.overwritten or any(map(rewrites, request.segments))) and (
         request.kind != "insert" or request.supervisor_id
     ):
@@ -131,12 +131,12 @@ def _check(request: PublishRequest) -> None:
         )
     if unknown := request.covering.keys() - {row.id for row in request.segments}:
         raise InvalidRequest(
-            f"{whose}: segment {min(unknown)!r} of `covering` is none of those published"
+            f"{whose}: segment {min(unknown)!r} of `covering` is not one of those published"
         )
 
 
 def _require_apart(request: PublishRequest, whose: str) -> None:
-    """Insist that time chunks of one version are apart: else nobody could read the datasource."""
+    """Check that time chunks of one version are disjoint, so that the datasource can be read."""
     chunks = sorted({(row.version, row.interval) for row in request.segments})
     for (version, one), (other_version, other) in pairwise(chunks):
         if version == other_version and one.overlaps(other):
@@ -147,7 +147,7 @@ def _require_apart(request: PublishRequest, whose: str) -> None:
 
 
 def _refusal(connection: Connection, request: PublishRequest) -> PublishOutcome | None:
-    """Return why the publish may not be, None if it may."""
+    """Return why the publish is refused, None if it is not."""
     if was_published(connection, request):
         how = "with these offsets " if request.supervisor_id is not None else ""
         return PublishOutcome(
@@ -167,7 +167,7 @@ def _refusal(connection: Connection, request: PublishRequest) -> PublishOutcome 
 def _refusal_of_offsets(
     connection: Connection, request: PublishRequest, supervisor_id: str
 ) -> PublishOutcome | None:
-    """Return why the offsets may not move from the request's start, None if they may."""
+    """Return why the offsets must not move from the request's start, None if they may."""
     start = request.start_offsets or {}
     known = read_committed(connection, supervisor_id)
     comparison = compare(known, start, request.topic_id)
@@ -179,19 +179,19 @@ def _refusal_of_offsets(
         return PublishOutcome(
             ok=False,
             reason=f"{place} is in the topic with the id {request.topic_id}, which was deleted: "
-            f"its successor, {known.topic_id}, is read by now",
+            f"its successor is {known.topic_id}",
         )
     if comparison is Comparison.AHEAD:
         return PublishOutcome(
             ok=False,
             retryable=True,
-            reason=f"{place} is ahead of the last committed {committed}: an earlier sequence has "
-            "to publish first",
+            reason=f"{place} is ahead of the last committed {committed}: an earlier sequence must "
+            "publish first",
         )
     others = ", ".join(published_up_to(connection, request, committed))
     whose = f"by task {others}" if others else "by other tasks, or by hand"
     return PublishOutcome(
         ok=False,
-        reason=f"{place} lies behind the last committed {committed}: it has already been updated "
+        reason=f"{place} is behind the last committed {committed}: it has already been updated "
         f"{whose}",
     )

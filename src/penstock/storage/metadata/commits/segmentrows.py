@@ -1,4 +1,4 @@
-"""Rows of segments as a publish puts them in: new ones, and copies of them in other places."""
+"""Rows of segments that a publish inserts: new ones, and copies of them under other ids."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from penstock.storage.metadata.chunks.chunk import Chunk
     from penstock.storage.metadata.rows import JsonObject
 
-# What the shard specs call the number of core partitions.
+# Keys of the number of core partitions in shard specs.
 _CORE_KEYS = ("partitions", "numCorePartitions")
-# Made once: an append asks it of each time chunk.
+# Created once: an append uses it for each time chunk.
 _CORE_IN_USE = (
     select(schema.segments.c.id)
     .where(
@@ -38,7 +38,7 @@ _CORE_IN_USE = (
 
 
 def existing_ids(connection: Connection, ids: Sequence[str]) -> set[str]:
-    """Return which of these ids are there, used or not."""
+    """Return the existing ones of these ids, used or not."""
     table = schema.segments
     found: set[str] = set()
     for batch in batches(ids):
@@ -47,7 +47,7 @@ def existing_ids(connection: Connection, ids: Sequence[str]) -> set[str]:
 
 
 def insert_segments(connection: Connection, rows: Sequence[SegmentRow], now_ms: int) -> None:
-    """Put rows in, all in one batch."""
+    """Insert rows in one batch."""
     if not rows:
         return
     changed_revision = read_revision(connection)[0] + 1
@@ -73,7 +73,7 @@ def insert_segments(connection: Connection, rows: Sequence[SegmentRow], now_ms: 
 
 
 def hidden_by_each_other(rows: Iterable[SegmentRow]) -> list[SegmentRow]:
-    """Return the rows, unused where newer ones among them hide them entirely."""
+    """Return the rows, marked unused if newer ones among them hide them entirely."""
     every = list(rows)
     if len({row.version for row in every}) < 2:
         return every
@@ -84,10 +84,10 @@ def hidden_by_each_other(rows: Iterable[SegmentRow]) -> list[SegmentRow]:
 
 
 def without_lost_cores(connection: Connection, rows: Sequence[SegmentRow]) -> list[SegmentRow]:
-    """Return the rows, those with no core set where it was taken out of view meanwhile.
+    """Return the rows, without a core set if that was marked unused meanwhile.
 
-    A place was given beside a core set. When all of that was marked unused since, what is appended
-    would wait for it for ever.
+    A segment was allocated beside a core set. If all of that was marked unused since, the appended
+    segment would wait for it forever.
     """
     lost = {
         key
@@ -110,7 +110,7 @@ def _core_in_use(connection: Connection, datasource: str, chunk: Chunk) -> bool:
 def copy_of(
     row: SegmentRow, interval: Interval, version: str, partition_number: int, core_partitions: int
 ) -> SegmentRow:
-    """Return a row for the same file in another place, its payload saying the same."""
+    """Return a row for the same file under another id, also in its payload."""
     name = segment_id(row.datasource, interval, version, partition_number)
     payload = {
         **row.payload,
@@ -136,7 +136,7 @@ def copy_of(
 
 
 def with_core_partitions(row: SegmentRow, core_partitions: int) -> SegmentRow:
-    """Return the row as one of a larger core set, its payload saying the same."""
+    """Return the row as one of a larger core set, also in its payload."""
     spec = shard_spec(row)
     known = [key for key in _CORE_KEYS if key in spec]
     changed: JsonObject = {
@@ -147,6 +147,6 @@ def with_core_partitions(row: SegmentRow, core_partitions: int) -> SegmentRow:
 
 
 def shard_spec(row: SegmentRow) -> JsonObject:
-    """Return the shard spec in a row's payload, empty without one."""
+    """Return the shard spec in a row's payload, empty if there is none."""
     found = row.payload.get("shardSpec")
     return found if isinstance(found, Mapping) else {}

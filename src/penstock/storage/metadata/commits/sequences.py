@@ -1,7 +1,7 @@
-"""Sequences: which were published, and what goes away when one is.
+"""Published sequences, and the rows that are deleted with a publish.
 
-Invariant: a sequence that was published is remembered for as long as a task from before its publish
-may still come back to it.
+Invariant: a published sequence is remembered for as long as a task from before its publish may
+still publish it again.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from penstock.storage.metadata.places import pending_row
 if TYPE_CHECKING:
     from penstock.storage.metadata.rows import Offsets, PublishRequest
 
-# A published sequence is remembered this long, and longer while a task of before it is active.
+# A published sequence is remembered this long, and longer while an earlier task is active.
 _PUBLISHED_KEPT_MS = 86_400_000
 
 
 def was_published(connection: Connection, request: PublishRequest) -> bool:
-    """Whether this sequence was published before, from the same start to the same end."""
+    """Return whether this sequence was published before, with the same start and end."""
     if not request.sequence_name:
         return False
     table = schema.published
@@ -39,7 +39,7 @@ def was_published(connection: Connection, request: PublishRequest) -> bool:
 def published_up_to(
     connection: Connection, request: PublishRequest, committed: Offsets
 ) -> tuple[str, ...]:
-    """Return the tasks that published up to committed offsets which lie past a request's start."""
+    """Return the tasks whose publishes moved the committed offsets past a request's start."""
     table = schema.published
     query = select(table.c.task_id, table.c.end_offsets).where(
         table.c.datasource == request.datasource
@@ -55,7 +55,7 @@ def published_up_to(
 
 
 def remember_published(connection: Connection, request: PublishRequest, now_ms: int) -> None:
-    """Remember that a sequence was published, and forget those that nobody asks for any more."""
+    """Record that a sequence was published, and delete records that are no longer needed."""
     table, tasks = schema.published, schema.tasks
     older_task = exists().where(
         tasks.c.datasource == table.c.datasource,
@@ -80,12 +80,12 @@ def remember_published(connection: Connection, request: PublishRequest, now_ms: 
 
 
 def clear_sequence(connection: Connection, request: PublishRequest) -> bool:
-    """Drop the places that are used now and, of the sequence, the other places and what is shown.
+    """Delete the used pending segments and, of the sequence, the others and announced files.
 
-    Twins of all these places go too, and the files of all replicas.
+    Copies of all these pending segments are deleted too, and the files of all replicas.
 
     Returns:
-        Whether any file was shown.
+        Whether any file was announced.
     """
     pending, announced = schema.pending, schema.announced
     ids = [row.id for row in request.segments]

@@ -1,1 +1,1 @@
-"""Tables that stand alone: each has a small store whose methods are one transaction each."""
+"""Independent tables: each has a small store whose methods are one transaction each."""
