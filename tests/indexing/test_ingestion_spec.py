@@ -127,7 +127,7 @@ MISTAKES = [
         f"{DS}.metricsSpec",
         [{"type": "HLLSketchMerge", "name": "s", "fieldName": "x"}],
         f"{DS}.metricsSpec[0].type",
-        "hold no sketches",
+        "contain no sketches",
     ),
     (
         f"{DS}.metricsSpec",
@@ -239,7 +239,7 @@ MISTAKES = [
     (f"{IO}.replicas", 11, f"{IO}.replicas", "at most 10"),
     (f"{IO}.taskDuration", "1 hour", f"{IO}.taskDuration", "1 hour"),
     (f"{IO}.taskDuration", -5, f"{IO}.taskDuration", ""),
-    (f"{IO}.taskDuration", "PT0S", f"{IO}.taskDuration", "longer than nothing"),
+    (f"{IO}.taskDuration", "PT0S", f"{IO}.taskDuration", "longer than 0"),
     (f"{IO}.taskDuraton", "PT1H", f"{IO}.taskDuraton", 'did you mean "taskDuration"?'),
     (f"{IO}.deadLetterTopic", "flights", f"{IO}.deadLetterTopic", "another topic"),
     (

@@ -210,7 +210,7 @@ def test_older_names_of_a_compaction() -> None:
     [
         ({}, "ioConfig", "is required"),
         ({"interval": "2015"}, "interval", "write 2015/P1Y"),
-        ({"interval": "2015/2015"}, "interval", "holds no time"),
+        ({"interval": "2015/2015"}, "interval", "is empty: its end"),
         ({"interval": 2015}, "interval", "write an interval as text"),
         ({"interval": DAY, "segments": [SEGMENT]}, "segments", "conflicts with interval"),
         ({"ioConfig": {"type": "compact"}, "interval": DAY}, "interval", "conflicts with ioConfig"),

@@ -160,7 +160,7 @@ INTERVALS = "spec.dataSchema.granularitySpec.intervals"
         ({f"{IO}.appendToExisting": True, f"{IO}.dropExisting": True}, f"{IO}.dropExisting", "or "),
         ({f"{IO}.dropExisting": True, INTERVALS: None}, INTERVALS, "list the intervals"),
         ({INTERVALS: ["2013-01-02/2013-01-01"]}, f"{INTERVALS}[0]", "ends before"),
-        ({INTERVALS: ["2013-01-02/2013-01-02"]}, f"{INTERVALS}[0]", "holds no time"),
+        ({INTERVALS: ["2013-01-02/2013-01-02"]}, f"{INTERVALS}[0]", "is empty: its end"),
         (
             {f"{IO}.appendToExisting": True, f"{TU}.partitionsSpec": HASHED},
             f"{TU}.partitionsSpec.type",

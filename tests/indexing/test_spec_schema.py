@@ -102,7 +102,7 @@ def test_dimensions_may_be_found_in_the_data():
     assert not schema().dimensions_spec.discovers
     both = {"dimensions": ["a"], "dimensionExclusions": ["a"], "includeAllDimensions": True}
     place = "dimensionsSpec.dimensionExclusions"
-    assert "among the dimensions too" in refused(dimensionsSpec=both)[f"{place}[0]"]
+    assert "is also a dimension" in refused(dimensionsSpec=both)[f"{place}[0]"]
     del both["includeAllDimensions"]
     assert "leave it out" in refused(dimensionsSpec=both)[place]
 
@@ -251,7 +251,7 @@ def test_mistakes_in_metrics(metric, step, hint):
     [
         ("__penstock_rows", "Penstock's own"),
         ("__Penstock_x", "own"),
-        ("__Time", "but for its case"),
+        ("__Time", "only in case"),
     ],
 )
 def test_names_that_spark_would_take_for_columns_of_ours_are_refused(name, hint):
@@ -281,7 +281,7 @@ def test_filters_say_what_they_look_at():
 @pytest.mark.parametrize(
     ("given", "step", "hint"),
     [
-        ({"type": "javascript"}, ".type", "no spec runs code"),
+        ({"type": "javascript"}, ".type", "specs cannot run code"),
         ({"type": "expression", "expression": "strlen(x)"}, ".expression", "compare it"),
         (
             {"type": "interval", "dimension": "a", "intervals": ["2013/2012"]},

@@ -156,7 +156,7 @@ def test_the_same_task_twice_is_one(world):
 def test_no_more_tasks_than_slots(world):
     world.worker.assign(named("a"))
     world.worker.assign(named("b"))
-    with pytest.raises(Conflict, match="2 slots and as many tasks"):
+    with pytest.raises(Conflict, match="2 slots are in use"):
         world.worker.assign(named("c"))
     assert not (world.folder / "c").exists()
     assert world.worker.report().capacity == 2
@@ -164,7 +164,7 @@ def test_no_more_tasks_than_slots(world):
 
 @pytest.mark.parametrize("task_id", ["../x", "a/b", ".hidden"])
 def test_an_id_that_is_a_path_is_refused(world, task_id):
-    with pytest.raises(InvalidRequest, match="cannot name a folder"):
+    with pytest.raises(InvalidRequest, match="not a valid folder name"):
         world.worker.assign(named(task_id))
 
 
@@ -460,7 +460,7 @@ def test_a_thousand_tasks_go_through(tmp_path):
     place = place.result().place
     for task_id in ids:
         world.worker.assign(noop(task_id))
-    with pytest.raises(Conflict, match="1,000 slots and as many tasks"):
+    with pytest.raises(Conflict, match="1,000 slots are in use"):
         world.worker.assign(noop("one more"))
     for task_id in ids:
         world.ends_well(task_id, settle=False)

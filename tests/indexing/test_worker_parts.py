@@ -66,7 +66,7 @@ def test_folders_go_where_the_fewest_run_and_are_found_again(folders):
     assert "cannot go on" in found["b"].error
     folders.remove(one)
     assert [task_id for task_id, _folder, _end in folders.found()] == ["b"]
-    with pytest.raises(InvalidRequest, match="cannot name a folder"):
+    with pytest.raises(InvalidRequest, match="not a valid folder name"):
         folders.make(noop("a").model_copy(update={"id": ".."}), [])
 
 

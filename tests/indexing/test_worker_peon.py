@@ -250,7 +250,7 @@ def test_a_task_that_cannot_be_made_now_is_not_lost(tmp_path):
 
 
 def test_a_folder_without_a_task_is_refused(tmp_path):
-    with pytest.raises(InvalidRequest, match="holds no task"):
+    with pytest.raises(InvalidRequest, match="has no task"):
         run(TaskFolder(str(tmp_path / "x"), OsFileSystem()), TaskKinds([]))
 
 

@@ -55,7 +55,7 @@ def test_what_is_no_partition_number_belongs_to_the_version(end) -> None:
     ],
 )
 def test_what_is_no_id_is_refused(text) -> None:
-    with pytest.raises(InvalidRequest, match="write datasource_start_end_version"):
+    with pytest.raises(InvalidRequest, match="use datasource_start_end_version"):
         SegmentId.parse(text, "d")
 
 

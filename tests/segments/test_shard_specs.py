@@ -104,7 +104,7 @@ def test_every_kind_has_a_number_and_a_core_count(value, number, core) -> None:
         ({**RANGE, "virtualColumns": {"v": {}}}, "virtualColumns"),
         ({**VALUES, "partitionDimensionValues": {"a": "x"}}, "partitionDimensionValues.a"),
         ({**OVERWRITE, "partitionId": 7}, "32768 to 65535"),
-        ({**OVERWRITE, "endRootPartitionId": 0}, "must hold a number"),
+        ({**OVERWRITE, "endRootPartitionId": 0}, "must not be empty"),
         ({**OVERWRITE, "minorVersion": 0}, "at least 1"),
     ],
 )

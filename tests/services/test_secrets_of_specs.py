@@ -311,7 +311,7 @@ def test_a_secret_in_a_wrong_place_is_not_told(secret: dict[str, JsonValue]) -> 
     [
         ("requestHeaders", "X-Auth: hush", "must be an object, not text"),
         ("requestHeaders", {"X-Auth": 5}, "must be text, not a number"),
-        ("requestHeaders", {"X-Auth: hush": ""}, "'X-Auth' is no header"),
+        ("requestHeaders", {"X-Auth: hush": ""}, "invalid HTTP header 'X-Auth'"),
         ("uris", ["https://ann:hush@h:port/"], "its port must be a number"),
         ("uris", ["htp://ann:hush@h/"], f"'htp://ann:{MASK}@h/' has the scheme"),
         ("systemFields", "https://ann:hush@h/", "leave it out"),

@@ -147,7 +147,7 @@ def test_what_goes_wrong_is_the_tasks_failure_and_leaves_nothing(
 ) -> None:
     parts = {"dimensionsSpec": DIMENSIONS}
     for source, kind, told in (
-        (database.source(SALES, "SELECT nowhere"), EngineFailure, r"sqls\[1\] .*mend the state"),
+        (database.source(SALES, "SELECT nowhere"), EngineFailure, r"sqls\[1\] .*correct the state"),
         (database.source(SALES, password="other"), EngineFailure, "authentication failed"),
         (
             database.source(SALES, password={"variable": "PENSTOCK_INPUT_ABSENT"}),

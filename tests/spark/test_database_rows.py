@@ -232,20 +232,20 @@ def test_statements_of_all_forms_that_read(reading: Reading) -> None:
         ("SELECT 1; SELECT 2", "cannot insert multiple commands.*each statement an entry of sqls"),
         ("SELECT 1) AS a, (SELECT 2", "syntax error"),
         ("SELECT 1) TO STDOUT; DROP TABLE things; COPY (SELECT 1", "syntax error|multiple"),
-        ("INSERT INTO things VALUES (1)", "it gives no rows"),
+        ("INSERT INTO things VALUES (1)", "it returns no rows"),
         ("INSERT INTO things VALUES (1) RETURNING n", "correct the statement, a SELECT"),
         ("WITH t AS (INSERT INTO things VALUES (1) RETURNING n) SELECT * FROM t", "modifying"),
-        ("DROP TABLE things", "it gives no rows"),
-        ("SELECT * INTO copies FROM things", "it gives no rows"),
-        ("COMMIT", "it gives no rows"),
-        ("SET TRANSACTION READ WRITE", "it gives no rows"),
+        ("DROP TABLE things", "it returns no rows"),
+        ("SELECT * INTO copies FROM things", "it returns no rows"),
+        ("COMMIT", "it returns no rows"),
+        ("SET TRANSACTION READ WRITE", "it returns no rows"),
         ("SELECT set_config('transaction_read_only', 'off', false)", "read-only|read-write"),
         ("SELECT n FROM things FOR UPDATE", "only read: write a SELECT"),
         ("SELECT nextval('numbers')", "only read: write a SELECT"),
         ("SELECT pg_read_file('/etc/passwd')", "permission denied .*: grant its user access"),
         ("SHOW timezone", "syntax error .*: correct the statement, a SELECT"),
-        ("COPY things TO '/tmp/x'", "it gives no rows"),
-        ("SELECT FROM things", "it gives no rows"),
+        ("COPY things TO '/tmp/x'", "it returns no rows"),
+        ("SELECT FROM things", "it returns no rows"),
     ],
 )
 def test_a_statement_that_does_not_only_read_is_refused_in_the_databases_words(
@@ -330,7 +330,7 @@ def test_a_server_that_ends_while_a_connection_is_made_may_come_back(reading: Re
         thread = threading.Thread(target=end, args=[listening])
         thread.start()
         url = f"jdbc:postgresql://127.0.0.1:{listening.getsockname()[1]}/shop?sslmode=require"
-        with pytest.raises(InputUnavailable, match="see to the server"):
+        with pytest.raises(InputUnavailable, match="check the server"):
             reading.tables("SELECT 1", connectURI=url)
         thread.join()
 

@@ -170,7 +170,7 @@ def test_content_goes_with_its_last_reference_and_not_before_the_journal_is_dura
     content.sync()
     content.delete_released(released)
     assert files(fs) == []
-    with pytest.raises(NotFound, match="the content is gone"):
+    with pytest.raises(NotFound, match="the content is missing"):
         content.read(one)
     assert not content.check(one)
 

@@ -71,7 +71,7 @@ def test_what_was_not_read_and_is_used_by_now_is_not_lost(store) -> None:
     store.segments.mark_used([row(number=1).id])
     outcome = compact(store, basis, row(version=NEW))
     assert outcome.outdated_by == (row(number=1).id,)
-    assert "lost from view" in outcome.reason
+    assert "would be hidden" in outcome.reason
 
 
 def test_marks_elsewhere_do_not_matter(store) -> None:

@@ -529,7 +529,7 @@ def test_a_migration_that_is_killed_anywhere_runs_again(tmp_path, clock) -> None
         (sqlite3.SQLITE_IOERR, "disk I/O error", Unavailable, "check the disk"),
         (sqlite3.SQLITE_NOMEM, "out of memory", Unavailable, "short of memory"),
         (sqlite3.SQLITE_BUSY, "database is locked", Unavailable, "busy"),
-        (sqlite3.SQLITE_TOOBIG, "string or blob too big", InvalidRequest, "cannot keep"),
+        (sqlite3.SQLITE_TOOBIG, "string or blob too big", InvalidRequest, "cannot store"),
         (sqlite3.SQLITE_ERROR, "no such table: penstock_tasks", InvalidRequest, "from a backup"),
     ],
 )
