@@ -180,5 +180,5 @@ def test_a_context_that_no_task_may_have_is_refused_at_the_start(text: str, said
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "3"])
 def test_a_context_is_an_object(text: str) -> None:
-    with pytest.raises(InvalidRequest, match=r"--task-context: .* is no object of JSON"):
+    with pytest.raises(InvalidRequest, match=r"--task-context: .* is not a JSON object"):
         set_by(task_context=text)

@@ -59,13 +59,13 @@ def test_a_named_file_is_read_instead(tmp_path: Path) -> None:
         ('broker_http = "1"', r"broker_http: .*did you mean broker-http\?"),
         ('http = "nowhere"', r"penstock\.toml: http: 'nowhere' is no address"),
         ("http = true", "http: "),
-        ('spark-java-options = "-jar x"', "spark-java-options: '-jar' is no option for a JVM"),
+        ('spark-java-options = "-jar x"', "spark-java-options: invalid JVM option '-jar'"),
         (
             'spark-java-options = "-Da=\'b"',
-            "spark-java-options: .* is no list of options: No closing",
+            "spark-java-options: invalid list of JVM options .*: No closing",
         ),
-        ('spark-memory = "2 tons"', "spark-memory: '2 tons' is no size of memory"),
-        ("worker-capacity = 0", "worker-capacity: 0 is no whole number"),
+        ('spark-memory = "2 tons"', "spark-memory: invalid memory size '2 tons'"),
+        ("worker-capacity = 0", "worker-capacity: 0 is not a whole number"),
         ("worker-capacity = true", "worker-capacity: "),
         ('token = ""', "token: '' is no text"),
         ('topic-retention = "a week"', "topic-retention: 'a week' is not a duration"),
@@ -89,7 +89,7 @@ def test_mistakes_in_variables_and_on_the_command_line() -> None:
         InvalidRequest, match=r"PENSTOCK_DATADIR: .*did you mean PENSTOCK_DATA_DIR\?"
     ):
         config.resolve({}, {"PENSTOCK_DATADIR": "x"})
-    with pytest.raises(InvalidRequest, match=r"--worker-capacity: 'many' is no whole number"):
+    with pytest.raises(InvalidRequest, match=r"--worker-capacity: 'many' is not a whole number"):
         config.resolve({"worker_capacity": "many"}, {})
 
 

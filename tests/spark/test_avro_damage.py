@@ -87,7 +87,7 @@ def with_schema(schema: str) -> bytes:
     ids=["no name", "endless", "unknown type"],
 )
 def test_a_schema_that_is_none(schema: str) -> None:
-    with pytest.raises(CorruptData, match=r"a\.avro.*is the file whole"):
+    with pytest.raises(CorruptData, match=r"a\.avro.*check that the file is complete"):
         read(with_schema(schema))
 
 

@@ -50,7 +50,7 @@ def batch(sessions: SparkSessions) -> Iterator[SparkBatchEngine]:
 @pytest.mark.parametrize(
     ("name", "content", "format_", "message"),
     [
-        ("absent.json", None, JSON, r"absent\.json is not there"),
+        ("absent.json", None, JSON, r"absent\.json does not exist"),
         ("cut.json.gz", PACKED[: len(PACKED) // 2], JSON, r"cut\.json\.gz.*whole"),
         ("plain.json.gz", GOOD, JSON, r"plain\.json\.gz.*format"),
         ("packed.json.zst", PACKED, JSON, r"packed\.json\.zst.*format"),
@@ -93,7 +93,9 @@ def test_what_is_no_ordinary_file_is_not_opened(tmp_path: Path, name: str, form:
     }[form]
     finder = Finder(TimeField("at"), tmp_path / "scratch", SparkBatchOptions(), lambda: None)
     wanted: InputSource = TypeAdapter(InputSource).validate_python(source)
-    with pytest.raises(InvalidRequest, match=rf"{name} .*(no ordinary file|folder|cannot be read)"):
+    with pytest.raises(
+        InvalidRequest, match=rf"{name} .*(not a regular file|folder|cannot be read)"
+    ):
         finder.find(ExternalInput(wanted, JsonFormat()))
     with pytest.raises(InvalidRequest, match="is no path"):
         local_size("a\0b")

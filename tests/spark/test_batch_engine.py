@@ -465,10 +465,10 @@ def test_dimensions_are_found_in_all_files(batch: SparkBatchEngine, tmp_path: Pa
 def test_bad_inputs_say_what_is_wrong(batch: SparkBatchEngine, tmp_path: Path) -> None:
     (tmp_path / "text.parquet").write_text("no parquet")
     cases: list[tuple[BatchInput, str]] = [
-        (local(tmp_path / "gone.json"), "gone.json is not there"),
+        (local(tmp_path / "gone.json"), "gone.json does not exist"),
         (local(tmp_path), "is a folder"),
         (local(tmp_path / "text.parquet", format_={"type": "parquet"}), "text.parquet.*format"),
-        (local(tmp_path / "a.avro", format_={"type": "avro_ocf"}), "is not there"),
+        (local(tmp_path / "a.avro", format_={"type": "avro_ocf"}), "does not exist"),
         (external({"type": "local", "baseDir": str(tmp_path), "filter": "*.x"}), "has no files"),
         (external({"type": "http", "uris": ["http://127.0.0.1:9/x"]}), "does not answer"),
         (SqlInput("SELECT 1"), "knows no datasources"),

@@ -344,7 +344,7 @@ def test_files_from_http(sessions: SparkSessions, tmp_path: Path, address: str) 
     [
         ("/loop", "redirects more than"),
         ("/file", "only http and https"),
-        ("/gone", "is not there"),
+        ("/gone", "does not exist"),
         ("/rows.json", "larger than 10 bytes"),
     ],
 )
@@ -363,7 +363,7 @@ def test_what_http_may_not_do(tmp_path: Path, address: str, path: str, message: 
 
 def test_no_error_shows_what_of_a_url_is_secret(tmp_path: Path, address: str) -> None:
     url = f"{address.replace('://', '://hush@')}/gone?signature=hush"
-    with pytest.raises(PenstockError, match="is not there") as caught:
+    with pytest.raises(PenstockError, match="does not exist") as caught:
         fetch(
             *(url, tmp_path / "file"),
             headers={"X-Auth": "hush"},

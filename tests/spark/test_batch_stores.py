@@ -98,7 +98,7 @@ def test_files_of_a_url_of_this_host(batch: SparkBatchEngine, tmp_path: Path) ->
     (tmp_path / "rows.json").write_bytes(lines(100))
     given = external({"type": "s3", "uris": ["s3://lake/none.json"]})
     out = f"file://{tmp_path}/out"
-    with pytest.raises(Exception, match=r"lake/none\.json is not there"):
+    with pytest.raises(Exception, match=r"lake/none\.json does not exist"):
         batch.write(request(out, given, PARTS))
     result = batch.write(request(out, local(tmp_path / "rows.json"), PARTS))
     paths = [file.data.path for file in result.files]

@@ -1,7 +1,7 @@
-"""`penstock doctor`: what this machine lacks, and the mend for each.
+"""`penstock doctor`: checks of this machine, each with a remedy for what it finds.
 
-Owns the checks. Each changes nothing, except that one writes a file in the data folder and removes
-it, and the last starts Spark in a temporary folder there and stops it.
+Owns the checks. They change nothing, except that one writes a file in the data folder and removes
+it, and the last one starts Spark in a temporary folder there and stops it.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from penstock.spark.connect.java import MEND, find_java
 DISK_FREE_BYTES_MIN = 2 << 30
 MEMORY_BYTES_MIN = 4 << 30
 PYSPARK_VERSION = "4.3"
-# A JVM on a slow, busy machine.
+# Time limit for a JVM on a slow, busy machine.
 SPARK_START_S = 120.0
 _ANSWER_S = 10.0
-# No machine that runs this release can rightly be in an earlier year.
+# The clock of a machine that runs this release cannot correctly be in an earlier year.
 RELEASED_MS = parse_time("2026-01-01T00:00:00Z")
 
 
 class Verdict(enum.Enum):
-    """How a check ended."""
+    """Result of a check."""
 
     OK = "ok"
     WARNING = "warn"
@@ -48,7 +48,7 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a check found; `mend` says what to do when it is not well."""
+    """Finding of a check; `mend` is the remedy if the verdict is not OK."""
 
     subject: str
     verdict: Verdict
@@ -57,7 +57,7 @@ class Finding:
 
     @property
     def passes(self) -> bool:
-        """Whether Penstock can run with it."""
+        """Return whether Penstock can run with it."""
         return self.verdict is not Verdict.FAILED
 
     def to_json(self) -> dict[str, str]:
@@ -71,9 +71,9 @@ class Finding:
 
 
 def examine(options: Options, environment: Mapping[str, str], clock: Clock) -> list[Finding]:
-    """Make every check."""
+    """Run every check."""
     running = DataFolder(options.data_dir).read_client_file()
-    # A broker that runs alone keeps topics and needs no metadata.
+    # A broker on its own keeps topics and needs no metadata.
     is_broker_alone = running is not None and "http" not in running
     needs_metadata = options.metadata_url is None and not is_broker_alone
     checks: list[Callable[[], Finding]] = [
@@ -99,21 +99,19 @@ def examine(options: Options, environment: Mapping[str, str], clock: Clock) -> l
         checks.append(lambda: _port(options.broker_tcp_address, "--broker-tcp"))
     findings = [check() for check in checks]
     if running is None and not options.spark_connect:
-        # A port that is taken does not keep Spark from starting.
+        # A port that is in use does not prevent the start of Spark.
         needed = [finding for finding in findings if not finding.subject.startswith("port ")]
         findings.append(_start_of_spark(options, environment, clock, needed))
     return findings
 
 
 def _server(url: str, token: str | None) -> Finding:
-    """Ask a Penstock that runs whether all of its processes are ready."""
+    """Ask a running Penstock whether all of its processes are ready."""
     try:
         answer = JsonClient(url, token=token, timeout_s=_ANSWER_S).get("/status")
     except PenstockError as error:
         text = f"running at {url}, but it does not answer: {error}"
-        return Finding(
-            "server", Verdict.FAILED, text, "look into log/router.log and log/router.out"
-        )
+        return Finding("server", Verdict.FAILED, text, "read log/router.log and log/router.out")
     text = f"running at {url}; ports not tried"
     if part(answer, "ready") is not False:
         return Finding("server", Verdict.OK, text)
@@ -142,12 +140,12 @@ def _java(options: Options, environment: Mapping[str, str]) -> Finding:
 def _start_of_spark(
     options: Options, environment: Mapping[str, str], clock: Clock, before: Sequence[Finding]
 ) -> Finding:
-    """Start Spark as `penstock up` does, in a folder of the data folder's name beside it."""
+    """Start Spark as `penstock up` does, in a temporary folder beside the data folder."""
     subject = "Spark starts"
     if not all(finding.passes for finding in before):
         text = "not tried, because another check failed"
         return Finding(subject, Verdict.WARNING, text, "fix that first, and run this again")
-    # Here, because a Spark elsewhere needs none of this.
+    # Imported here, because a remote Spark needs none of this.
     from penstock.spark.connect.server import SparkServer  # noqa: PLC0415
 
     path = options.data_dir.absolute()
@@ -202,7 +200,7 @@ def _arrow() -> Finding:
         return Finding(
             "packages",
             Verdict.FAILED,
-            "pandas 3 does not go with PySpark",
+            "pandas 3 does not work with PySpark",
             "pip install 'pandas<3'",
         )
     return Finding("packages", Verdict.OK, f"pyarrow {_version('pyarrow')}")
@@ -220,13 +218,13 @@ def _memory(meminfo: Path) -> Finding:
         lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
         free = int(lines["MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError, ValueError):
-        return Finding("memory", Verdict.WARNING, "cannot be told on this system")
+        return Finding("memory", Verdict.WARNING, "unknown: this system does not report it")
     text = f"{free / (1 << 30):.1f} GiB available"
     if free < MEMORY_BYTES_MIN:
         return Finding(
             "memory",
             Verdict.WARNING,
-            f"{text}; Spark and its workers want {MEMORY_BYTES_MIN >> 30} GiB",
+            f"{text}; Spark and its workers need {MEMORY_BYTES_MIN >> 30} GiB",
             "close other programs, or start with --spark-memory 1g",
         )
     return Finding("memory", Verdict.OK, text)
@@ -261,8 +259,8 @@ def _data_folder(options: Options, *, needs_metadata: bool) -> Finding:
         refused = "follow that advice: penstock up does not start in the folder as it is"
         return Finding(subject, Verdict.FAILED, str(error), refused)
     try:
-        # Asking the kernel by doing: permission bits say nothing of a read-only mount.
-        with tempfile.TemporaryFile(dir=probe):  # without a name, so none can stay behind
+        # Write a file, because permission bits do not show a read-only mount.
+        with tempfile.TemporaryFile(dir=probe):  # has no name, so no file can be left behind
             pass
     except OSError as error:
         text = f"{probe} cannot be written: {error.strerror}"
@@ -287,7 +285,7 @@ def _disk(options: Options) -> Finding:
             "disk",
             Verdict.WARNING,
             f"{text}; publishing stops when the disk is nearly full",
-            "make room, or move the data folder with --data-dir",
+            "free some space, or move the data folder with --data-dir",
         )
     return Finding("disk", Verdict.OK, text)
 
@@ -310,6 +308,6 @@ def _port(address: Address, option: str) -> Finding:
     try:
         listen(address, option).close()
     except PenstockError as error:
-        text, _, mend = str(error).partition("; ")  # what is wrong; the mend
+        text, _, mend = str(error).partition("; ")  # the problem; the remedy
         return Finding(subject, Verdict.FAILED, text, mend)
     return Finding(subject, Verdict.OK, f"{address} is free")

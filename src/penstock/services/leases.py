@@ -1,10 +1,10 @@
-"""How services announce themselves and find each other: leases in the metadata store.
+"""Announcement and lookup of services by leases in the metadata store.
 
-Owns the renewal of one lease and the search among those of others. The rows are the store's.
+Owns the renewal of one lease and the lookup among all leases. The store owns the rows.
 
-Invariant: a lease is dropped at an orderly stop and runs out after a crash, so that what `find`
-returns answered within the last `TTL_MS`: through a `LeaseView` whatever the wall clocks of the
-hosts say.
+Invariant: a lease is dropped at an orderly stop and expires after a crash, so each instance that
+`find` returns has renewed within the last `TTL_MS`. With a `LeaseView` this holds even if the
+hosts' wall clocks differ.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ _DEPENDENCIES = {
 
 
 class Instances(Protocol):
-    """Who is there."""
+    """Lookup of live instances."""
 
     def list(self, service: str | None = None) -> Sequence[LeaseRow]:
-        """Return the instances of a service that are there."""
+        """Return the live instances of a service."""
         ...
 
 
 class LeaseStore(Instances, Protocol):
-    """What is needed of `MetadataStore.leases`."""
+    """The part of `MetadataStore.leases` that this module uses."""
 
     def renew(
         self,
@@ -57,17 +57,17 @@ class LeaseStore(Instances, Protocol):
         ttl_ms: int,
         extra: Mapping[str, object] | None = None,
     ) -> LeaseRow:
-        """Take or prolong a lease."""
+        """Take or renew a lease."""
         ...
 
     def drop(self, service: str, instance: str) -> None:
-        """Give a lease back."""
+        """Drop a lease."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """What an instance says of itself."""
+    """Content of an instance's lease."""
 
     service: str
     instance: str
@@ -87,7 +87,7 @@ class Announcer:
         waits: Where failed renewals are recorded.
 
     Attributes:
-        faults: How many renewals failed in a way that nobody foresaw.
+        faults: Number of renewals that failed unexpectedly.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Announcer:
         self._thread = OwnedThread("announcer", self._keep, on_death=OnDeath.RESTART)
 
     def start(self) -> None:
-        """Take the lease, and renew it from now on.
+        """Take the lease and start to renew it.
 
         Raises:
             Unavailable: The metadata store does not answer.
@@ -116,7 +116,7 @@ class Announcer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Give the lease back."""
+        """Drop the lease."""
         self._thread.expect_end()
         with self._changed:
             self._stop_asked = True
@@ -126,7 +126,7 @@ class Announcer:
         try:
             self._store.drop(self._announcement.service, self._announcement.instance)
         except PenstockError as error:
-            logger.warning("the lease could not be dropped and will run out: %s", error)
+            logger.warning("the lease could not be dropped and will expire: %s", error)
 
     def _renew(self) -> None:
         one = self._announcement
@@ -152,7 +152,7 @@ class Announcer:
             except PenstockError as error:
                 self._waits.failed(_RENEW, error, dependency=Dependency.METADATA)
                 logger.warning("the lease could not be renewed, trying again: %s", error)
-            # The documented top-level boundary: without this thread the lease runs out.
+            # The documented top-level boundary: without this thread the lease expires.
             except Exception:
                 self.faults += 1
                 logger.exception("the lease could not be renewed, trying again")
@@ -162,13 +162,13 @@ class LeaseRows(Protocol):
     """All leases of a store."""
 
     def every(self, service: str | None = None) -> Sequence[LeaseRow]:
-        """Return the leases of a service, also those that have run out."""
+        """Return the leases of a service, including expired ones."""
         ...
 
 
 @dataclass(slots=True)
 class _Seen:
-    """One lease as it was seen: its mark, since when, whether that was a sign of life."""
+    """One observed lease: its mark, when the mark was first seen, and whether it counts as live."""
 
     expires_ms: int
     since_s: float
@@ -177,13 +177,13 @@ class _Seen:
 
 
 class LeaseView:
-    """`Instances` by what is seen of their leases: a wall clock that is wrong hides nobody.
+    """`Instances` by observed changes of leases, so that wrong wall clocks do not hide instances.
 
-    A lease is there for `TTL_MS` after it was last seen to change, by this process's monotonic
-    clock. Wall clocks are compared once only: for a lease that is seen for the first time, or that
-    changed while nobody looked for so long that the change may be old.
+    A lease is live for `TTL_MS` after its last observed change, by this process's monotonic clock.
+    Wall clocks are compared only for a lease that is new to this process, or whose change may be
+    old because the leases were not read for a long time.
 
-    The mutex guards what was seen: requests look from many threads, and none can wait for mail.
+    The mutex guards the observations: requests read from many threads, and none can wait for mail.
 
     Args:
         store: The leases.
@@ -197,7 +197,7 @@ class LeaseView:
         self._mutex = threading.Lock()
 
     def list(self, service: str | None = None) -> Sequence[LeaseRow]:
-        """Return the instances of a service whose leases show life."""
+        """Return the instances of a service whose leases are live."""
         rows = self._store.every(service)
         now_s = self._clock.monotonic_s()
         with self._mutex:
@@ -222,10 +222,11 @@ class Directory:
     """Finds instances of services by their leases.
 
     Args:
-        store: Who is there.
-        chance: Spreads load.
-        leader: Returns the URL of the overlord that leads, or None; without it, the overlord that
-            announced itself last is the one.
+        store: Lookup of live instances.
+        chance: Randomizes the choice, to spread load.
+            leader: Returns the URL of the leading overlord, or None; without this function, the
+                overlord
+                that announced itself last is used.
     """
 
     def __init__(
@@ -239,14 +240,14 @@ class Directory:
         self._leader = leader
 
     def all(self, service: str) -> list[LeaseRow]:
-        """Return the live instances, the one that was renewed last first."""
+        """Return the live instances, most recently renewed first."""
         return sorted(self._store.list(service), key=lambda row: -row.expires_ms)
 
     def find(self, service: str) -> Address:
         """Return an instance of a service.
 
         Raises:
-            Unavailable: None is there, or none leads.
+            Unavailable: No instance is live, or none leads.
         """
         if service == "overlord" and self._leader is not None:
             url = self._leader()
@@ -260,13 +261,13 @@ class Directory:
         return Address(row.host, row.port)
 
     def broker(self) -> LeaseRow:
-        """Return the lease of the broker; of several, of the one that started last.
+        """Return the lease of the broker; of several, the one that started last.
 
-        So one that is started again at another port is known at once, and of two that go on side by
-        side it is always the same.
+        A broker that restarts at another port is known at once, and of two running brokers the
+        choice is always the same.
 
         Raises:
-            Unavailable: None announces itself.
+            Unavailable: No broker is announced.
         """
         return self._choose("broker")
 
@@ -285,5 +286,5 @@ class Directory:
             )
         if service == "broker":
             return max(rows, key=lambda row: row.started_ms)
-        # After a restart its old lease may not have run out yet.
+        # After a restart, the old lease may not have expired yet.
         return rows[0] if service == "overlord" else self._chance.choice(rows)

@@ -1,8 +1,8 @@
-"""How values of options are read: text of a variable or the command line, or what TOML has.
+"""Parsers of option values: text of a variable or the command line, or a value of TOML.
 
-Owns the kinds of values and their words, not which options there are. Each function returns the
-value, or raises `InvalidRequest` that says how it is written; read again, what it returned stays
-the same.
+Owns the types of values and how they are written, not which options exist. Each function returns
+the value, or raises `InvalidRequest` with the expected form. Parsing a returned value again returns
+it unchanged.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from penstock.core.errors import InvalidRequest
 from penstock.core.wholenumbers import int64_of
 from penstock.flow.modules import is_module_name
 
-# In URLs: what stands behind a user's name, and parameters by their names. A password may hold
-# slashes, which the drivers of databases take: rather too much is hidden than half of one shown.
+# In URLs: the part after a user's name, and the values of secret parameters. A password may contain
+# slashes, which database drivers accept, so the pattern masks too much rather than too little.
 _PASSWORD = re.compile(r"(://[^/@\s:]*:)\S*@")
 _PARAMETER = re.compile(
     r"((?:password|passwd|pwd|secret|token|signature|sig|key)=)[^;&\s]+", re.IGNORECASE
@@ -33,7 +33,7 @@ _UNITS = {"m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a server listens; port 0 picks a free one."""
+    """Address at which a server listens; port 0 picks a free port."""
 
     host: str
     port: int
@@ -43,16 +43,18 @@ class Address:
         """Read `HOST:PORT`, `[IPV6]:PORT`, `:PORT` or `PORT`.
 
         Raises:
-            InvalidRequest: It is none of these.
+            InvalidRequest: The text has none of these forms.
         """
         host, separator, port = text.strip().rpartition(":")
         if not separator:
             host = ""
         number = int64_of(port)
         if number is None or not 0 <= number <= 65_535:
-            raise InvalidRequest(f"{text!r} is no address; write HOST:PORT, such as 127.0.0.1:8888")
+            raise InvalidRequest(
+                f"invalid address {text!r}; write HOST:PORT such as 127.0.0.1:8888"
+            )
         if host.startswith("[") != host.endswith("]") or (":" in host and not host.startswith("[")):
-            raise InvalidRequest(f"{text!r} is no address; write IPv6 as [::1]:8888")
+            raise InvalidRequest(f"invalid address {text!r}; write IPv6 as [::1]:8888")
         return cls(host.strip("[]") or "127.0.0.1", number)
 
     def __str__(self) -> str:
@@ -60,25 +62,25 @@ class Address:
 
     @property
     def url(self) -> str:
-        """The `http://` address that a client on this host uses."""
+        """Return the `http://` address that a client on this host uses."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104
         return f"http://{Address(host, self.port)}"
 
 
 def masked(shown: str, mask: str) -> str:
-    """Return a text in which the secrets of URLs are replaced by a mask."""
+    """Replace the secrets in URLs of a text by a mask."""
     return _PARAMETER.sub(rf"\g<1>{mask}", _PASSWORD.sub(rf"\g<1>{mask}@", shown))
 
 
 def text(value: object) -> str:
     """Read a text that is not empty."""
     if not isinstance(value, str) or not value.strip():
-        raise InvalidRequest(f"{value!r} is no text")
+        raise InvalidRequest(f"{value!r} is not a text, or is empty")
     return value.strip()
 
 
 def path(value: object) -> Path:
-    """Read a path; `~` is the home."""
+    """Read a path; `~` is the home folder."""
     return Path(text(value)).expanduser()
 
 
@@ -88,15 +90,15 @@ def address(value: object) -> Address:
 
 
 def memory(value: object) -> str:
-    """Read a size of memory, such as 2g."""
+    """Read a memory size, such as 2g."""
     found = text(value).lower()
     if not _MEMORY.fullmatch(found) or not int(found[:-1]):
-        raise InvalidRequest(f"{value!r} is no size of memory; write 512m or 2g")
+        raise InvalidRequest(f"invalid memory size {value!r}; write 512m or 2g")
     return found
 
 
 def memory_or_none(value: object) -> str:
-    """Read a size of memory, or the word none."""
+    """Read a memory size, or the word none."""
     if text(value).lower() == "none":
         return "none"
     try:
@@ -106,12 +108,12 @@ def memory_or_none(value: object) -> str:
 
 
 def size_to(most: str) -> Callable[[object], str]:
-    """Return what reads a size that is no larger than another."""
+    """Return a parser of sizes up to a maximum."""
 
     def parse(value: object) -> str:
         found = size(value)
         if not 0 < bytes_of(found) <= bytes_of(most):
-            raise InvalidRequest(f"{value!r} is no size from 1m to {most}")
+            raise InvalidRequest(f"{value!r} is not a size from 1m to {most}")
         return found
 
     return parse
@@ -121,12 +123,12 @@ def size(value: object) -> str:
     """Read a size, such as 20g."""
     found = text(value).lower()
     if not _SIZE.fullmatch(found):
-        raise InvalidRequest(f"{value!r} is no size; write 500m, 20g or 1t")
+        raise InvalidRequest(f"invalid size {value!r}; write 500m, 20g or 1t")
     return found
 
 
 def bytes_of(given: str) -> int:
-    """Return a size, as `size` returns it, in bytes."""
+    """Return a size that `size` returned, in bytes."""
     return int(given[:-1]) * _UNITS[given[-1]]
 
 
@@ -138,59 +140,59 @@ def duration(value: object) -> str:
 
 
 def number(low: int, high: int) -> Callable[[object], int]:
-    """Return what reads a whole number between two bounds."""
+    """Return a parser of whole numbers between two bounds, both included."""
 
     def parse(value: object) -> int:
         found = None if isinstance(value, bool) else int64_of(str(value).strip())
         if found is None or not low <= found <= high:
-            raise InvalidRequest(f"{value!r} is no whole number from {low} to {high}")
+            raise InvalidRequest(f"{value!r} is not a whole number from {low} to {high}")
         return found
 
     return parse
 
 
 def one_of(*names: str) -> Callable[[object], str]:
-    """Return what reads one of some words."""
+    """Return a parser of one of some words."""
 
     def parse(value: object) -> str:
-        # TOML has a word of its own for true and false.
+        # TOML has true and false as values, not as words.
         found = str(value).lower() if isinstance(value, bool) else text(value)
         if found not in names:
-            raise InvalidRequest(f"{value!r} is none of " + ", ".join(names))
+            raise InvalidRequest(f"{value!r} is not one of " + ", ".join(names))
         return found
 
     return parse
 
 
 def java_options(value: object) -> tuple[str, ...]:
-    """Read options of a JVM, such as `-Dname=value -XX:+UseZGC`; quotes keep spaces."""
+    """Read options of a JVM, such as `-Dname=value -XX:+UseZGC`; quotes protect spaces."""
     try:
         parts = shlex.split(value) if isinstance(value, str) else texts(value)
     except ValueError as error:
-        raise InvalidRequest(f"{value!r} is no list of options: {error}") from error
+        raise InvalidRequest(f"invalid list of JVM options {value!r}: {error}") from error
     for part in parts:
-        # Others name what the JVM runs, or are read as the next one's value.
+        # The JVM takes any other word for its main class or for the value of the option before it.
         if not re.match(r"-D|-X|-ea\b|-javaagent:|-agent(lib|path):|--[a-z-]+=", part):
             raise InvalidRequest(
-                f"{part!r} is no option for a JVM: write -Dname=value, -X… or --name=value"
+                f"invalid JVM option {part!r}: write -Dname=value, -X… or --name=value"
             )
     return tuple(parts)
 
 
 def texts(value: object) -> tuple[str, ...]:
-    """Read a list, or a text with commas between its entries."""
+    """Read a list, or a text whose entries are separated by commas."""
     parts = value if isinstance(value, list | tuple) else text(value).split(",")
     return tuple(text(part) for part in parts)
 
 
 def hosts(value: object) -> tuple[str, ...]:
-    """Read names of hosts or IP addresses, without ports; `*.NAME` is every name below one."""
+    """Read host names or IP addresses, without ports; `*.NAME` matches every name below NAME."""
     found = texts(value)
     for one in found:
         try:
             normalized_host(one.removeprefix("*."))
         except InvalidRequest as error:
-            raise InvalidRequest(f"{error}; *.NAME stands for every name that ends so") from None
+            raise InvalidRequest(f"{error}; *.NAME matches every name that ends in .NAME") from None
     return found
 
 
@@ -200,7 +202,7 @@ def paths(value: object) -> tuple[Path, ...]:
 
 
 def flow_modules(value: object) -> tuple[str, ...]:
-    """Read folders and names of packages, as `texts`; folders become absolute."""
+    """Read folders and names of packages, as `texts`; folders become absolute paths."""
     return tuple(
         part if is_module_name(part) else str(Path(part).expanduser().absolute())
         for part in texts(value)
@@ -208,10 +210,10 @@ def flow_modules(value: object) -> tuple[str, ...]:
 
 
 def mode(value: object) -> str:
-    """Read the permissions of a file, octal."""
+    """Read the permissions of a file, in octal."""
     found = text(value)
     if not (3 <= len(found) <= 4 and set(found) <= set("01234567")):
-        raise InvalidRequest(f"{value!r} is no file mode; write three octal digits such as 660")
+        raise InvalidRequest(f"invalid file mode {value!r}; write three octal digits such as 660")
     return found
 
 
@@ -226,7 +228,7 @@ def emitters(value: object) -> str:
 
 
 def emitters_by_feed(value: object) -> tuple[str, ...]:
-    """Read which emitters have which feeds, such as `alerts=http+log,metrics=none`."""
+    """Read the emitters of each feed, such as `alerts=http+log,metrics=none`."""
     parts = [one.partition("=") for one in texts(value)]
     feeds = [feed.strip() for feed, _, _ in parts]
     known = ("metrics", "alerts")
@@ -238,11 +240,11 @@ def emitters_by_feed(value: object) -> tuple[str, ...]:
 
 
 def json_object(value: object) -> str:
-    """Read an object of JSON; a table of TOML is one too."""
+    """Read a JSON object; a TOML table is accepted as well."""
     try:
         found = json.loads(value) if isinstance(value, str) else value
         if isinstance(found, dict):
             return json.dumps(found)
     except (ValueError, TypeError, RecursionError):
         pass
-    raise InvalidRequest(f'{value!r} is no object of JSON, such as {{"priority": 60}}')
+    raise InvalidRequest(f'{value!r} is not a JSON object such as {{"priority": 60}}')

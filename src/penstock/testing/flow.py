@@ -1,8 +1,8 @@
-"""Running one processor in a test: feed it, trigger it, look at what it sent where.
+"""Run one processor in a test: enqueue FlowFiles, trigger it, check what it sent where.
 
-Owns a processor and its life. What it stands on, an input and a queue behind each relationship, on
-the real FlowFile repository and content, is in memory (`surroundings`). Does not own scheduling: a
-trigger happens when the test says so.
+Owns a processor and its lifecycle. Its input and a queue behind each relationship use the real
+FlowFile repository and content, in memory (`surroundings`). Does not own scheduling: the test
+triggers the processor.
 
     with ProcessorRunner(Greet, {"greeting": "Hello"}) as runner:
         runner.enqueue(b"Ada")
@@ -10,8 +10,8 @@ trigger happens when the test says so.
         [greeted] = runner.sent("success")
         assert greeted.content == b"Hello Ada"
 
-Invariants: a trigger is committed or rolled back as in a service; `restart` keeps what was
-committed, FlowFiles and state, and nothing else.
+Invariants: a trigger is committed or rolled back as in a service. `restart` keeps the committed
+FlowFiles and state, and nothing else.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ _PATIENCE_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A FlowFile that the processor sent somewhere.
+    """A FlowFile that the processor sent to a relationship.
 
     Attributes:
-        flowfile: As it is in the queue.
+        flowfile: The FlowFile in the queue.
         content: Its bytes.
     """
 
@@ -57,29 +57,29 @@ class Sent:
 
     @property
     def attributes(self) -> Mapping[str, str]:
-        """Return its attributes."""
+        """Return the FlowFile's attributes."""
         return self.flowfile.attributes
 
     @property
     def is_penalized(self) -> bool:
-        """Say whether it was penalized, now or before."""
+        """Return whether the FlowFile was penalized, now or before."""
         return self.flowfile.penalty_until_ms > 0
 
 
 class ProcessorRunner(Generic[P]):
-    """Runs a processor when told; a context manager starts and stops it.
+    """Runs a processor on request; a context manager starts and stops it.
 
     Args:
         processor: Its class.
-        properties: As a flow's file has them.
-        has_input: Whether a connection leads to it; None: unless it forbids one.
-        unconnected: Relationships at which FlowFiles end.
-        retries: Relationships for which is tried again first.
-        clock: What time it is; a virtual one stands still until `advance`.
+        properties: Properties as in a flow's file.
+        has_input: Whether it has an incoming connection; None: unless it forbids one.
+        unconnected: Relationships that are terminated automatically.
+        retries: Relationships whose FlowFiles are retried first.
+        clock: The clock; a virtual one moves only with `advance`.
         fs: The files that the processor sees; None: those of the operating system.
 
     Raises:
-        InvalidConfiguration: The properties will not do.
+        InvalidConfiguration: The properties are invalid.
     """
 
     def __init__(
@@ -113,26 +113,26 @@ class ProcessorRunner(Generic[P]):
     def __exit__(self, *_error: object) -> None:
         self.close()
 
-    # -- its life
+    # -- lifecycle
 
     def start(self) -> None:
-        """Start the processor, unless it is: `on_scheduled`."""
+        """Start the processor, unless it runs: `on_scheduled`."""
         if not self._host.started:
             self.processor.on_scheduled(self.context)
             self._host.started = True
 
     def stop(self) -> None:
-        """Stop the processor, if it is started: `on_unscheduled`, `on_stopped`."""
+        """Stop the processor, if it runs: `on_unscheduled`, `on_stopped`."""
         if self._host.started:
             self._host.started = False
             self.processor.on_unscheduled(self.context)
             self.processor.on_stopped(self.context)
 
     def restart(self, properties: Mapping[str, PropertyValue] | None = None) -> None:
-        """Start anew in a process that knows only what was committed.
+        """Start again as in a new process, which has only what was committed.
 
         Args:
-            properties: Other ones; None: as before.
+            properties: New properties; None: as before.
         """
         self.stop()
         self._around.close()
@@ -143,7 +143,7 @@ class ProcessorRunner(Generic[P]):
         self.start()
 
     def close(self) -> None:
-        """Stop, and let go of everything. Twice is fine."""
+        """Stop, and release everything. Repeated calls are allowed."""
         try:
             self.stop()
         finally:
@@ -157,40 +157,40 @@ class ProcessorRunner(Generic[P]):
         attributes: Mapping[str, str] | None = None,
         **named: str,
     ) -> FlowFile:
-        """Put a FlowFile into the input; attributes by keyword or, for odd names, by a map."""
+        """Put a FlowFile into the input; attributes by keyword or, for any name, by a mapping."""
         if not self._host.has_input():
-            raise InvalidRequest(f"{self._class.__name__} has no input here: give has_input=True")
+            raise InvalidRequest(f"{self._class.__name__} has no input: pass has_input=True")
         pieces = [content] if isinstance(content, bytes) else content
         return self._around.enqueue(pieces, {**(attributes or {}), **named})
 
     def run(self, times: int = 1) -> None:
-        """Trigger so many times; each is committed.
+        """Trigger a number of times; each trigger is committed.
 
         Raises:
-            Exception: What the processor raised; its session was rolled back and penalized.
+            Exception: The processor's own; its session was rolled back and penalized.
         """
         self.start()
         for _ in range(times):
             self._trigger()
 
     def run_until_idle(self, most: int = 1_000) -> int:
-        """Trigger until a trigger does nothing; return how many did something.
+        """Trigger until a trigger does nothing; return the number of triggers that did something.
 
         Raises:
-            Conflict: It did something `most` times.
+            Conflict: The processor still had work after `most` triggers.
             Exception: As `run`.
         """
         self.start()
         for count in range(most):
             if self._trigger().is_idle:
                 return count
-        raise Conflict(f"{self._class.__name__} found something to do {most:,} times")
+        raise Conflict(f"{self._class.__name__} still had work after {most:,} triggers")
 
     def run_when_woken(self, timeout_s: float = _PATIENCE_S) -> None:
         """Wait until the processor asks to be triggered, from any thread, and trigger it.
 
         Raises:
-            Unavailable: It did not ask.
+            Unavailable: The processor did not ask in time.
             Exception: As `run`.
         """
         self.start()
@@ -202,22 +202,22 @@ class ProcessorRunner(Generic[P]):
     def advance(self, ms: int) -> None:
         """Move the virtual clock."""
         if not isinstance(self._clock, VirtualClock):
-            raise InvalidRequest("the clock is no virtual one: it moves by itself")
+            raise InvalidRequest("the clock is not virtual: use a VirtualClock to advance it")
         self._clock.advance(ms=ms)
 
     def fill(self, relationship: Relationship | str, *, full: bool = True) -> None:
-        """Have back-pressure on a relationship, or not any more."""
+        """Set or clear back-pressure on a relationship."""
         self._around.queues[_name(relationship)].is_full = full
 
     # -- looking
 
     def sent(self, relationship: Relationship | str) -> list[Sent]:
-        """Return what was sent to a relationship, in order, and not taken away by `clear`."""
+        """Return what was sent to a relationship, in order, since the last `clear`."""
         queue = self._around.queues[_name(relationship)]
         return [Sent(flowfile, self._around.content_of(flowfile)) for flowfile in queue.flowfiles]
 
     def counts(self) -> dict[str, int]:
-        """Return how many FlowFiles were sent to each relationship; those with none left out."""
+        """Return how many FlowFiles were sent to each relationship; those with none are left out."""
         return {
             name: len(queue.flowfiles)
             for name, queue in self._around.queues.items()
@@ -225,32 +225,32 @@ class ProcessorRunner(Generic[P]):
         }
 
     def clear(self) -> None:
-        """Take away what was sent so far."""
+        """Discard what was sent."""
         self._around.clear()
 
     @property
     def queued(self) -> Sequence[FlowFile]:
-        """What is in the input, penalized ones too."""
+        """Return the FlowFiles in the input, including penalized ones."""
         return tuple(self._around.queues[INPUT].flowfiles)
 
     @property
     def state(self) -> Mapping[str, str]:
-        """What the processor remembers."""
+        """Return the processor's state."""
         return self.context.state.get()
 
     @property
     def yielded_ms(self) -> int:
-        """For how long the processor asked to be left alone; reading it forgets it."""
+        """Return the time for which the processor yielded; reading resets it."""
         waited, self._host.yielded_ms = self._host.yielded_ms, 0
         return waited
 
     @property
     def durable_commits(self) -> int:
-        """How many commits were asked to survive a power loss, since the last restart."""
+        """Return how many commits had to survive a power loss since the last restart."""
         return self._around.repository.statistics().durable_commits
 
     def before_commit(self, action: Callable[[], None]) -> None:
-        """Have something done right before each commit, such as to raise `Unavailable`."""
+        """Call a function before each commit, for example to raise `Unavailable`."""
         self._around.repository.before_commit = action
 
     # -- inside

@@ -1,7 +1,7 @@
-"""HTTP clients of our own processes: what `penstock.indexing.ports` asks for.
+"""HTTP clients between Penstock processes: implementations of `penstock.indexing.ports`.
 
 Owns paths and JSON forms of the calls between overlord, workers and peons. Nothing is retried here:
-whoever calls knows what may be repeated, and for how long.
+the caller knows which calls may be repeated, and for how long.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-# Peons answer from memory; a pause may have to wait for what the mailbox does just now.
+# Peons answer from memory; a pause may have to wait for the current work of the mailbox.
 PEON_TIMEOUT_S = 10.0
-# After so long a peon answers that it will pause.
+# Time after which a peon answers that it will pause later.
 PAUSE_ANSWER_S = 2.0
 WORKER_TIMEOUT_S = 10.0
 ACTION_TIMEOUT_S = 60.0
 
-# Where the part of a log begins that an answer holds, and how large the whole log is.
+# Headers: where the returned part of a log begins, and the size of the whole log.
 LOG_OFFSET_HEADER = "X-Penstock-Log-Offset"
 LOG_SIZE_HEADER = "X-Penstock-Log-Size"
 
@@ -75,10 +75,10 @@ def report_from_json(value: object) -> TaskReport:
     """Read a task's report.
 
     Raises:
-        Unavailable: It is not one: something else answers at the peon's address.
+        Unavailable: The value is not a report: another program answers at the peon's address.
     """
     if not isinstance(value, dict):
-        raise Unavailable("the answer is no report of a task")
+        raise Unavailable("the answer is not a report of a task")
     try:
         return TaskReport(
             phase=TaskPhase(value["phase"]),
@@ -99,18 +99,18 @@ def report_from_json(value: object) -> TaskReport:
             ),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise Unavailable(f"the answer is no report of a task: {error!r}") from None
+        raise Unavailable(f"the answer is not a report of a task: {error!r}") from None
 
 
 def offsets_of(value: object) -> dict[int, int]:
-    """Read offsets, whose keys JSON makes text.
+    """Read offsets, whose keys are text in JSON.
 
     Raises:
-        TypeError: It is no object.
-        ValueError: A key or value is no whole number.
+        TypeError: The value is not an object.
+        ValueError: A key or value is not a whole number.
     """
     if not isinstance(value, dict):
-        raise TypeError("offsets are an object")
+        raise TypeError("offsets must be an object")
     found: dict[int, int] = {}
     for name, offset in value.items():
         partition = int64_of(str(name))
@@ -128,7 +128,7 @@ class HttpTaskClient:
     """`TaskClient` over the peons' control APIs.
 
     Args:
-        locate: Where a task's peon answers; None while nobody knows.
+        locate: Returns the address of a task's peon; None while it is unknown.
         token: Bearer token.
         timeout_s: Limit for connecting and for each read.
     """
@@ -145,15 +145,15 @@ class HttpTaskClient:
         self._timeout_s = timeout_s
 
     def within(self, answer_ms: int) -> HttpTaskClient:
-        """Return the same tasks, whose answers are waited for so long."""
+        """Return a client whose answers are awaited for this time."""
         return HttpTaskClient(self._locate, self._token, timeout_s=answer_ms / 1000)
 
     def report(self, task_id: str) -> TaskReport:
-        """Return how a task stands."""
+        """Return the report of a task."""
         return report_from_json(self._client(task_id).get(chat_path(task_id, "status")))
 
     def pause(self, task_id: str) -> dict[int, int]:
-        """Stop beginning to read; return the offsets at which it stands."""
+        """Stop reading; return the offsets at which the task stopped."""
         client = self._client(task_id)
         answer: object = ""
         for _ in range(max(1, int(self._timeout_s / PAUSE_ANSWER_S))):
@@ -168,18 +168,18 @@ class HttpTaskClient:
             raise Unavailable(f"the answer to the pause holds no offsets: {error}") from None
 
     def resume(self, task_id: str) -> None:
-        """Go on reading."""
+        """Continue reading."""
         self._client(task_id).post(chat_path(task_id, "resume"))
 
     def set_end_offsets(self, task_id: str, end: Offsets, *, finish: bool) -> None:
-        """Agree on the end of the open sequence, and resume."""
+        """Set the end of the open sequence, and resume."""
         query = {"finish": "true" if finish else "false"}
         self._client(task_id).post(chat_path(task_id, "offsets/end"), _texts(end), query)
 
     def _client(self, task_id: str) -> JsonClient:
         location = self._locate(task_id)
         if location is None:
-            raise Unavailable(f"nobody knows yet where task {task_id} runs")
+            raise Unavailable(f"it is not known yet where task {task_id} runs")
         address = Address(location.host, location.port)
         return JsonClient(f"http://{address}", token=self._token, timeout_s=self._timeout_s)
 
@@ -211,10 +211,10 @@ def worker_report_from_json(value: object) -> WorkerReport:
     """Read a worker's report.
 
     Raises:
-        Unavailable: It is not one.
+        Unavailable: The value is not a report.
     """
     if not isinstance(value, dict):
-        raise Unavailable("the answer is no report of a worker")
+        raise Unavailable("the answer is not a report of a worker")
     try:
         return WorkerReport(
             capacity=int(value["capacity"]),
@@ -224,11 +224,11 @@ def worker_report_from_json(value: object) -> WorkerReport:
             version=str(value.get("version") or "0"),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise Unavailable(f"the answer is no report of a worker: {error!r}") from None
+        raise Unavailable(f"the answer is not a report of a worker: {error!r}") from None
 
 
 def worker_changes_to_json(changes: WorkerChanges) -> dict[str, object]:
-    """Return the JSON form of what changed at a worker."""
+    """Return the JSON form of a worker's changes."""
     return {
         "counter": {"counter": changes.place.counter, "hash": changes.place.hash},
         "resetCounter": changes.reset,
@@ -240,13 +240,13 @@ def worker_changes_to_json(changes: WorkerChanges) -> dict[str, object]:
 
 
 def worker_changes_from_json(value: object) -> WorkerChanges:
-    """Read what changed at a worker.
+    """Read a worker's changes.
 
     Raises:
-        Unavailable: It is not that.
+        Unavailable: The value is not a history of changes.
     """
     if not isinstance(value, dict):
-        raise Unavailable("the answer is no history of a worker")
+        raise Unavailable("the answer is not a history of a worker")
     try:
         place, report = value["counter"], value.get("report")
         return WorkerChanges(
@@ -258,7 +258,7 @@ def worker_changes_from_json(value: object) -> WorkerChanges:
             enabled=value.get("enabled") is not False,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise Unavailable(f"the answer is no history of a worker: {error!r}") from None
+        raise Unavailable(f"the answer is not a history of a worker: {error!r}") from None
 
 
 def _task_from_json(value: dict[str, object]) -> WorkerTask:
@@ -288,20 +288,20 @@ class HttpWorkerClient:
 
     @property
     def name(self) -> str:
-        """Its name, the same after a restart."""
+        """Return the worker's name, which stays the same after a restart."""
         return self._name
 
     @property
     def host(self) -> str:
-        """Its host and port."""
+        """Return the worker's host and port."""
         return str(self.address)
 
     def report(self) -> WorkerReport:
-        """Return everything the worker has."""
+        """Return the state of all tasks of the worker."""
         return worker_report_from_json(self._client.get("/druid-internal/v1/worker"))
 
     def changes(self, after: HistoryPlace, wait_ms: int) -> WorkerChanges:
-        """Return what changed after a place, as soon as something did or the time is over."""
+        """Return the changes after a place in the history; wait for the first, up to the limit."""
         query = {"counter": after.counter, "hash": after.hash, "timeout": wait_ms}
         client = JsonClient(
             self._client.base_url,
@@ -311,15 +311,15 @@ class HttpWorkerClient:
         return worker_changes_from_json(client.get("/druid-internal/v1/worker", query))
 
     def assign(self, task: TaskSpec) -> None:
-        """Have a task run."""
+        """Assign a task to the worker."""
         self._client.post("/druid-internal/v1/worker/assignTask", task.to_json())
 
     def shutdown(self, task_id: str) -> None:
-        """Stop a task, or forget one that ended."""
+        """Stop a task, or forget a task that ended."""
         self._client.post(f"/druid/worker/v1/task/{quote(task_id, safe='')}/shutdown")
 
     def set_enabled(self, enabled: bool) -> None:
-        """Have the worker take new tasks or not."""
+        """Enable or disable new tasks on the worker."""
         self._client.post(f"/druid/worker/v1/{'enable' if enabled else 'disable'}")
 
     def read_log(self, task_id: str, offset: int = 0, bytes_max: int = READ_BYTES_MAX) -> LogPart:
@@ -349,7 +349,7 @@ class LeasedWorkers:
         self._token = token
 
     def workers(self) -> Sequence[HttpWorkerClient]:
-        """Return the workers that announce themselves."""
+        """Return the workers that are announced."""
         return [
             HttpWorkerClient(row.instance, Address(row.host, row.port), self._token)
             for row in self._directory.all("worker")
@@ -357,13 +357,13 @@ class LeasedWorkers:
 
 
 class HttpActionClient:
-    """`ActionClient` of one task: finds the overlord anew for each action.
+    """`ActionClient` of one task: looks the overlord up again for each action.
 
     Args:
-        task_id: The task that acts.
-        find_overlord: Where the overlord is now; raises Unavailable when nobody knows.
+        task_id: The task that sends the actions.
+        find_overlord: Returns the overlord's address; raises Unavailable if it is unknown.
         token: Bearer token.
-        worker: Name of the worker that runs it: of one that took it too late nothing is heard.
+        worker: Worker that runs the task; actions from a worker that lost the task are refused.
     """
 
     def __init__(
@@ -379,7 +379,7 @@ class HttpActionClient:
         self._token = token
 
     def perform(self, action: TaskAction[R]) -> R:
-        """Have an action done and return its answer; see `ActionClient`."""
+        """Send an action and return its answer; see `ActionClient`."""
         client = JsonClient(
             f"http://{self._find_overlord()}",
             token=self._token,

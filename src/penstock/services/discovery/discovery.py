@@ -1,14 +1,14 @@
-"""The protocol of discovery, which leases and ZooKeeper both keep.
+"""Protocol of discovery, which leases and ZooKeeper implement.
 
     announce(node) -> Announced .withdraw()
     watch(role, listener) -> Watch .stop()
-    nodes(role) -> who is there now
+    nodes(role) -> the present nodes
 
-A listener hears of everything that is there in one call, then that the view is initialised, then of
-each change in a call of its own. If the view is not initialised within 30 s, it hears of what is
-known so far, and that the time is over; what comes later are changes. One who listens late hears
-the same from its point of view. No two calls to listeners run at the same time, whatever their
-roles; what a listener raises is logged; a listener must not block, or all wait.
+A listener receives the present nodes in one call, then the call that the view is initialised, then
+one call for each change. If the view is not initialised within 30 s, the listener receives the
+known nodes and the call that initialisation timed out; nodes found later are changes. A listener
+that registers late receives the same calls. Calls to listeners never overlap, whatever their roles.
+Exceptions of a listener are logged. A listener must not block, because all others would wait.
 """
 
 from __future__ import annotations
@@ -22,72 +22,72 @@ INITIALISED_WITHIN_S: Final = 30.0
 
 
 class NodeListener(Protocol):
-    """Hears of the nodes of a role."""
+    """Receives the changes of one role's nodes."""
 
     def nodes_added(self, nodes: Sequence[Node]) -> None:
-        """These are there now; never an empty sequence but in the first call."""
+        """Nodes appeared; the sequence is empty only in the first call, if at all."""
         ...
 
     def nodes_removed(self, nodes: Sequence[Node]) -> None:
-        """These are gone."""
+        """Nodes disappeared."""
         ...
 
     def view_initialised(self) -> None:
-        """All that were there at the start are told."""
+        """All initial nodes have been reported."""
         ...
 
     def view_initialised_timed_out(self) -> None:
-        """It could not be found out in time who is there; what is known is told."""
+        """The initial list was not complete in time; the nodes known so far have been reported."""
         ...
 
 
 class Watch(Protocol):
-    """One listener's interest in a role."""
+    """Registration of one listener for a role."""
 
     def stop(self) -> None:
-        """Have the listener hear no more; a call that runs just now may still end."""
+        """Stop calling the listener; a call that is running may still finish."""
         ...
 
 
 class Announced(Protocol):
-    """One node, announced until it is withdrawn; kept alive meanwhile, whatever happens."""
+    """One node that stays announced until it is withdrawn, whatever fails meanwhile."""
 
     def withdraw(self) -> None:
-        """Have others know at once that it is gone; does not raise."""
+        """Report to others at once that the node is gone; does not raise."""
         ...
 
 
 class Discovery(Protocol):
-    """Announces nodes and finds those of others; any thread."""
+    """Announces nodes and finds those of other processes; thread-safe."""
 
     def start(self) -> None:
         """Begin.
 
         Raises:
-            Unavailable: What nodes announce themselves in does not answer.
+            Unavailable: The store of announcements does not answer.
         """
         ...
 
     def stop(self) -> None:
-        """End; all that is announced still is withdrawn."""
+        """Stop, and withdraw all announcements."""
         ...
 
     def announce(self, node: Node) -> Announced:
-        """Have others find a node.
+        """Make a node known to others.
 
         Raises:
-            Unavailable: What nodes announce themselves in does not answer.
+            Unavailable: The store of announcements does not answer.
         """
         ...
 
     def watch(self, role: str, listener: NodeListener) -> Watch:
-        """Have a listener hear of the nodes of a role."""
+        """Register a listener for the nodes of a role."""
         ...
 
     def nodes(self, role: str) -> Sequence[Node]:
         """Return the nodes of a role; waits for the view to be initialised, or for the time limit.
 
         Raises:
-            Unavailable: Nothing was heard of the role in time.
+            Unavailable: No nodes of the role were received in time.
         """
         ...

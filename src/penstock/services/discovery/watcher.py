@@ -1,19 +1,19 @@
-"""What is known of one role's nodes, and who is told of changes.
+"""Known nodes of one role, and the listeners that are called for changes.
 
     NOT_INITIALISED --initialise--> INITIALISED      one nodes_added of all, view_initialised
                     --30 s--------> TIMED_OUT        the same with view_initialised_timed_out;
                                                      an initialisation that comes later is ignored
 
     change            before initialisation          afterwards
-    add, unknown      recorded                       told
-    add, known        ignored: the first one stays   ignored
-    add, other role   logged, ignored                logged, ignored
-    remove, known     recorded                       told
-    remove, unknown   logged                         logged
-    synchronise       recorded                       one call for all added, one for all removed
+       add, unknown      recorded                       listeners called
+       add, known        ignored: the first one stays   ignored
+       add, other role   logged, ignored                logged, ignored
+       remove, known     recorded                       listeners called
+       remove, unknown   logged                         logged
+       synchronise       recorded                       one call for all added, one for all removed
 
-Owns the state; where changes come from are the back ends. Invariant: what a listener was told adds
-up to what is known, but for calls that are still queued.
+Owns the state; the back ends report the changes. Invariant: the sum of the calls to a listener
+equals the known nodes, except for calls that are still queued.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 
 class ViewState(enum.Enum):
-    """How much is known."""
+    """State of a view's initialisation."""
 
     NOT_INITIALISED = "NOT_INITIALISED"
     INITIALISED = "INITIALISED"
@@ -44,7 +44,7 @@ class ViewState(enum.Enum):
 
 
 class _Listening:
-    """One listener; it hears nothing any more after its stop."""
+    """One listener; it is not called after `stop`."""
 
     def __init__(self, watcher: RoleWatcher, listener: NodeListener) -> None:
         self._watcher = watcher
@@ -67,22 +67,22 @@ class _Listening:
             self.listener.view_initialised_timed_out()
 
     def stop(self) -> None:
-        """Hear no more."""
+        """Stop calling the listener."""
         self.listener = None
         self._watcher.forget(self)
 
 
 class RoleWatcher:
-    """One role; any thread.
+    """Watcher of one role; thread-safe.
 
-    Its mutex makes each change and the queueing of its calls one step, so that listeners hear of
-    changes in the order they happened; no listener is called while it is held.
+    Its mutex makes each change and the queueing of its calls one step, so listeners see changes
+    in their order. No listener is called while the mutex is held.
 
     Args:
-        role: What is watched.
-        calls: Where listeners are called.
+        role: The role to watch.
+        calls: Queue of calls to listeners.
         clock: Time.
-        within_s: How long the initialisation may take.
+        within_s: Time limit of the initialisation.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class RoleWatcher:
         calls.call_later(within_s, self._time_out)
 
     def listen(self, listener: NodeListener) -> _Listening:
-        """Have a listener hear of what is there and of what changes."""
+        """Register a listener: it is called for the known nodes and then for each change."""
         one = _Listening(self, listener)
         with self._changed:
             self._listening.append(one)
@@ -112,13 +112,13 @@ class RoleWatcher:
         return one
 
     def forget(self, one: _Listening) -> None:
-        """Let go of a listener."""
+        """Remove a listener."""
         with self._changed:
             if one in self._listening:
                 self._listening.remove(one)
 
     def nodes(self) -> list[Node] | None:
-        """Return who is there; waits; None if not even the time limit for that was reached."""
+        """Return the known nodes, after a wait; None if not even the time limit was reached."""
         until_s = self._clock.monotonic_s() + self._within_s + 1
         with self._changed:
             while self._state is ViewState.NOT_INITIALISED:
@@ -129,7 +129,7 @@ class RoleWatcher:
             return list(self._nodes.values())
 
     def add(self, node: Node) -> None:
-        """Note that a node is there."""
+        """Record that a node appeared."""
         if node.role != self.role:
             logger.error("%s announces itself as %s among the %ss", node.key, node.role, self.role)
             return
@@ -139,16 +139,16 @@ class RoleWatcher:
                 self._tell_changes([node], [])
 
     def remove(self, key: str) -> None:
-        """Note that a node is gone."""
+        """Record that a node disappeared."""
         with self._changed:
             gone = self._nodes.pop(key, None)
             if gone is not None:
                 self._tell_changes([], [gone])
                 return
-        logger.warning("%s, which is gone, was not known among the %ss", key, self.role)
+        logger.warning("removed node %s was not known among the %ss", key, self.role)
 
     def synchronise(self, present: Mapping[str, Node]) -> None:
-        """Note all that are there, by key, and that all others are gone; initialises the view."""
+        """Record all present nodes by key, remove all others, and initialise the view."""
         right = {key: node for key, node in present.items() if node.role == self.role}
         for key in present.keys() - right.keys():
             logger.error("%s announces itself among the %ss, and is none", key, self.role)
@@ -160,7 +160,7 @@ class RoleWatcher:
             self._settle(ViewState.INITIALISED)
 
     def initialise(self) -> None:
-        """Note that all that were there at the start are known."""
+        """Record that all initial nodes are known."""
         with self._changed:
             self._settle(ViewState.INITIALISED)
 
@@ -168,7 +168,7 @@ class RoleWatcher:
         with self._changed:
             if self._state is ViewState.NOT_INITIALISED:
                 logger.warning(
-                    "it could not be found out within %g s which %ss there are",
+                    "no complete list within %g s of all nodes in the role %s",
                     self._within_s,
                     self.role,
                 )

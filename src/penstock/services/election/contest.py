@@ -1,9 +1,8 @@
-"""What decides who leads: the protocol, and its default, terms in the metadata store.
+"""Decision who leads: the protocol, and its default, terms in the metadata store.
 
-Owns how a leader's silence is told from its presence. Two clocks are kept apart: the wall clock
-stands in the store, where all hosts read it; how long a term was not renewed is measured by one's
-own monotonic clock. So a wall clock that is wrong neither keeps a dead leader in office nor takes a
-living one out of it.
+Owns how a silent leader is detected, with two clocks. The store holds wall clock times, which all
+hosts read; each process measures with its own monotonic clock how long a term was not renewed.
+A wrong wall clock therefore neither keeps a dead leader in office nor removes a live one.
 """
 
 from __future__ import annotations
@@ -18,89 +17,90 @@ if TYPE_CHECKING:
 
 TERM_TTL_MS: Final = 6_000
 
-# A leader renews its term four times while it lasts. After this part of it without a renewal,
-# one whose address refuses connections is taken for dead.
+# A leader renews its term four times within its duration. After this part of the duration without
+# a renewal, a leader whose address refuses connections counts as dead.
 _SILENCE: Final = 0.4
 
 
 class TermStore(Protocol):
-    """What is needed of `MetadataStore.terms`."""
+    """The part of `MetadataStore.terms` that this module uses."""
 
     def take(
         self, service: str, holder: str, ttl_ms: int, *, instead_of: Term | None = None
     ) -> Term | None:
-        """Begin the next term, if nobody leads."""
+        """Begin the next term, unless there is a leader."""
         ...
 
     def renew(self, term: Term) -> Term:
-        """Let a term last from now on."""
+        """Restart the duration of a term from now."""
         ...
 
     def resign(self, term: Term) -> None:
-        """Give a term up."""
+        """Resign a term."""
         ...
 
     def current(self, service: str) -> Term | None:
-        """Return the newest term unless it was given up, also when its time has run out."""
+        """Return the newest term unless it was resigned, even if it has expired."""
         ...
 
 
 class Contest(Protocol):
-    """Decides who leads. One thread, the selector's, calls everything but `leader`."""
+    """Decides who leads. Only the selector's thread calls its methods, except `leader`."""
 
     def start(self, changed: Callable[[], None]) -> None:
-        """Begin to take part; `changed` may be called, from any thread, when it is worth a look."""
+        """Take part; `changed` may be called, from any thread, when the leader may have changed."""
         ...
 
     def stop(self) -> None:
-        """Take part no more."""
+        """Leave the election."""
         ...
 
     def seek(self) -> Term | None:
         """Return a new term if it is won, else None.
 
         Raises:
-            Unavailable: Nobody knows just now.
+            Unavailable: The leader is not known now.
         """
         ...
 
     def keep(self, term: Term) -> Term:
-        """Prolong a term that was won and return it.
+        """Renew a term and return it.
 
         Raises:
-            Fenced: It is over.
-            Unavailable: Nobody knows just now.
+            Fenced: The term has ended.
+            Unavailable: The leader is not known now.
         """
         ...
 
     def resign(self, term: Term) -> None:
-        """Give a term up, so that another one can lead at once.
+        """Resign a term, so that another candidate can lead at once.
 
         Raises:
-            Unavailable: It could not be given up, and runs out.
+            Unavailable: The term could not be resigned, and will expire.
         """
         ...
 
     def leader(self) -> str | None:
-        """Return the holder of the present term. Any thread.
+        """Return the holder of the current term. Thread-safe.
 
         Raises:
-            Unavailable: Nobody knows just now.
+            Unavailable: The leader is not known now.
         """
         ...
 
 
 class TermContest:
-    """Terms of the metadata store decide.
+    """Election by terms of the metadata store.
 
     Args:
         terms: The store's terms.
-        service: What is led.
-        holder: Who takes part: the URL at which others reach it.
-        clock: Tells how long the leader was silent.
-        ttl_ms: How long a term lasts without a renewal; the same for all who take part.
-        refuses: Whether nobody listens at a URL. That a leader died is so known before its term
-            runs out; that it did not, is never concluded from it.
+        service: The service to lead.
+        holder: This candidate's URL, as others reach it.
+        clock: Measures how long the leader was silent.
+        ttl_ms: How long a term lasts without a renewal; the same for all candidates.
+            refuses: Returns whether a URL refuses connections. This detects a dead leader
+                before its
+                term expires; the opposite result is never taken as proof that the leader is alive.
     """
 
     def __init__(
@@ -122,13 +122,13 @@ class TermContest:
         self._seen_at_s = 0.0
 
     def start(self, changed: Callable[[], None]) -> None:
-        """Begin to take part; who polls is never told of changes."""
+        """Take part; this contest polls and never reports changes."""
 
     def stop(self) -> None:
-        """Take part no more."""
+        """Leave the election."""
 
     def seek(self) -> Term | None:
-        """Return a new term if nobody leads, or who did is silent or refuses connections."""
+        """Return a new term unless there is a leader that renews its term and accepts connections."""
         seen = self._terms.current(self._service)
         if seen is not None and seen.holder != self._holder and not self._is_silent(seen):
             return None
@@ -139,16 +139,16 @@ class TermContest:
         return self._terms.renew(term)
 
     def resign(self, term: Term) -> None:
-        """Give a term up."""
+        """Resign a term."""
         self._terms.resign(term)
 
     def leader(self) -> str | None:
-        """Return the holder of the present term."""
+        """Return the holder of the current term."""
         found = self._terms.current(self._service)
         return None if found is None else found.holder
 
     def _is_silent(self, seen: Term) -> bool:
-        """Whether a term was not renewed for long enough, by this host's monotonic clock."""
+        """Return whether a term was not renewed for long enough, by this host's monotonic clock."""
         renewal = (seen.number, seen.expires_ms)
         now_s = self._clock.monotonic_s()
         if renewal != self._seen:
@@ -156,7 +156,9 @@ class TermContest:
         silence_ms = (now_s - self._seen_at_s) * 1_000
         if silence_ms >= self._ttl_ms:
             return True
-        # A term that ran out before one looked for the first time is mostly of a process long gone:
-        # its address says so at once. The wall clock alone would not do, it may be wrong.
+        # A term that had expired at the first poll usually belongs to a process that died long ago:
+        # its
+        # address refuses connections at once. The wall clock alone is not proof, because it may be
+        # wrong.
         is_old = silence_ms >= _SILENCE * self._ttl_ms or seen.expires_ms <= self._clock.now_ms()
         return is_old and self._refuses(seen.holder)

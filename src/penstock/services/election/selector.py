@@ -1,16 +1,16 @@
-"""One who stands for election: wins terms, leads, renews, is deposed, stands again.
+"""Candidate of an election: wins terms, leads, renews, loses the term, and stands again.
 
-Owns one thread that seeks and renews terms, and one on which the listener is told, so that a
-listener that takes its time does not cost the term. It does not decide who leads (`contest`), nor
-what leading means (the listener).
+Owns one thread that seeks and renews terms, and one thread that calls the listener, so that a slow
+listener does not cost the term. Who leads is decided by `contest`, and what a leader does by the
+listener.
 
     follows --won--> leads --lost, or asked to step down--> stops --> follows
                        | becoming leader failed: alert, stops, resigns, rests 1 to 5 s --> follows
 
-Invariants: `is_leader` is false from the moment the term may have run out, by this host's monotonic
-clock, whatever the threads do; the listener is told of an end before it is told of the next begin;
-each begin has one end. Writes of a leader that does not know yet that it is deposed are refused by
-the metadata store, not here.
+Invariants: `is_leader` is false from the moment the term may have expired, by this host's monotonic
+clock, in whatever state the threads are. The listener is called for the end of a term before it is
+called for the next begin, and each begin has one end. The metadata store, not this module, refuses
+writes of a leader that has not yet noticed that its term ended.
 """
 
 from __future__ import annotations
@@ -45,25 +45,25 @@ T = TypeVar("T")
 
 
 class LeaderListener(Protocol):
-    """What leads. Its calls come from one thread, one after the other."""
+    """Service that leads. Its methods are called from one thread, one after the other."""
 
     def become_leader(self, term: Term) -> None:
-        """Begin to lead. What it raises makes this one step down."""
+        """Begin to lead. If this raises, the selector steps down."""
         ...
 
     def stop_being_leader(self) -> None:
-        """Lead no more; also called when `become_leader` raised. It must not raise."""
+        """Stop leading. Also called after `become_leader` raised. It must not raise."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SelectorOptions:
-    """How often is asked.
+    """Intervals of polling and rests.
 
     Attributes:
-        renew_every_s: Pause between renewals; a fraction of the term's time.
-        seek_every_s: Longest pause between looks of one that follows; the pauses are spread over
-            the upper half of it, so that followers do not ask in step.
+        renew_every_s: Pause between renewals; a fraction of the term's duration.
+        seek_every_s: Longest pause between polls of a follower; the pauses are spread over
+            the upper half of it, so that followers do not poll in step.
         rest_min_s: Shortest rest after a failure to lead.
         rest_max_s: Longest rest.
     """
@@ -78,20 +78,20 @@ class LeaderSelector:
     """Takes part in an election from `start` to `stop`; a lifecycle's handler.
 
     The condition's mutex guards the few fields that requests, the listener and the election thread
-    share, and is never held while one of them is called.
+    share. It is never held during a call to one of them.
 
     Args:
         contest: Decides who leads.
-        listener: Leads.
+        listener: The service that leads.
         clock: Time.
         emitter: Gets an alert when leading fails.
         broken: Called when the listener could not stop leading: the process must end.
-        options: How often is asked.
-        chance: Spreads looks and rests.
+        options: Intervals.
+        chance: Randomizes polls and rests.
 
     Attributes:
-        faults: How often the contest failed in a way that nobody foresaw.
-        waits: Failures of the contest that are tried again.
+        faults: Number of unexpected failures of the contest.
+        waits: Failures of the contest that are retried.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class LeaderSelector:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop leading, resign, and stand no more; blocks until the listener has stopped."""
+        """Stop leading, resign, and leave the election; blocks until the listener has stopped."""
         self._thread.expect_end()
         with self._changed:
             self._stop_asked = True
@@ -139,23 +139,23 @@ class LeaderSelector:
         self._contest.stop()
 
     def look(self) -> None:
-        """Ask the contest at once: something happened, such as a refused write. Any thread."""
+        """Poll the contest now, for example after a refused write. Thread-safe."""
         with self._changed:
             self._look_asked = True
             self._changed.notify_all()
 
     def wait_settled(self, timeout_s: float) -> bool:
-        """Wait, in the machine's time, until this one leads for the first time, or follows."""
+        """Wait, in real time, until this process leads for the first time, or follows."""
         return self._settled.wait(timeout_s)
 
     @property
     def is_leader(self) -> bool:
-        """Whether this one leads, as far as can be known without asking."""
+        """Return whether this process leads, as far as it can tell without a request."""
         with self._changed:
             return self._term is not None and self._clock.monotonic_s() < self._until_s
 
     def leader(self) -> str | None:
-        """Return the URL of the leader. Raises Unavailable if nobody can know just now."""
+        """Return the URL of the leader. Raises Unavailable if it is not known now."""
         with self._changed:
             term = self._term
             if term is not None and self._clock.monotonic_s() < self._until_s:
@@ -187,25 +187,25 @@ class LeaderSelector:
             return None
 
     def _asked(self, question: Callable[[], T]) -> T:
-        """Return the contest's answer; what it fails with is `Unavailable`, if it is no other."""
+        """Return the contest's answer; raise `Unavailable` for failures of any other type."""
         try:
             return question()
         except PenstockError:
             raise
-        # The documented top-level boundary: without this thread nobody here is ever elected, and
-        # one that leads is never told to stop.
+        # The documented top-level boundary: without this thread, this process is never elected, and
+        # a leader never steps down.
         except Exception as error:  # narrow: counts; any other ends the process
             self.faults += 1
-            failure = "the election failed in a way that nobody foresaw, and is tried again"
+            failure = "the election failed unexpectedly and will be retried"
             send_alert(self._emitter, logger, failure, Severity.SERVICE_FAILURE, error=error)
             raise Unavailable(f"the election failed: {error!r}") from error
 
     def _lead(self, term: Term, asked_s: float) -> bool:
-        """Lead until the term ends; tell whether to stand again."""
+        """Lead until the term ends; return whether to stand again."""
         try:
             return self._lead_until_over(term, asked_s)
         except BaseException:
-            # Nobody may take this one for the leader any more, and what it has begun may go on.
+            # Others must no longer take this process for the leader, though its work may still run.
             with self._changed:
                 self._term = None
             self._broken()
@@ -224,18 +224,18 @@ class LeaderSelector:
         has_begun = self._report(begun, f"the {term.service} cannot lead")
         stopped = self._leading.submit(self._listener.stop_being_leader)
         has_stopped = self._report(stopped, f"the {term.service} cannot stop leading")
-        logger.info("%s leads the %s no more", term.holder, term.service)
+        logger.info("%s no longer leads the %s", term.holder, term.service)
         if is_ours:
             self._resign(term)
         if not has_stopped:
-            # What it was doing may go on, though its writes are refused: the process must end.
+            # Its work may continue, though its writes are refused: the process must end.
             self._thread.expect_end()
             self._broken()
             return False
         return has_begun or self._rest()
 
     def _renew_until_over(self, term: Term, begun: Future[None]) -> bool:
-        """Return when it is time to stop leading; tell whether the term is this one's still."""
+        """Return when it is time to stop leading; the result is whether the term is still held."""
         while self._pause(self._options.renew_every_s):
             if begun.done() and begun.exception() is not None:
                 return True
@@ -263,12 +263,12 @@ class LeaderSelector:
         self.look()
 
     def _extend(self, term: Term, asked_s: float) -> None:
-        # From before the question: the store may have answered late.
+        # The time before the request, because the store may have answered late.
         self._term, self._until_s = term, asked_s + term.ttl_ms / 1_000
 
     def _report(self, done: Future[None], failure: str) -> bool:
-        """Wait for a call of the listener; tell whether it went well."""
-        # The documented top-level boundary: whatever the listener raises, this one steps down.
+        """Wait for a call of the listener; return whether it succeeded."""
+        # The documented top-level boundary: if the listener raises, this process steps down.
         error = done.exception()
         if error is None:
             return True
@@ -279,10 +279,10 @@ class LeaderSelector:
         try:
             self._asked(lambda: self._contest.resign(term))
         except PenstockError as error:
-            logger.warning("term %d could not be given up and runs out: %s", term.number, error)
+            logger.warning("term %d could not be resigned and will expire: %s", term.number, error)
 
     def _pause(self, timeout_s: float) -> bool:
-        """Wait until there is something to look at; False when it is time to stop for good."""
+        """Wait until there is work; return False when the selector stops."""
         with self._changed:
             if not (self._stop_asked or self._look_asked):
                 self._clock.wait(self._changed, timeout_s)
@@ -290,7 +290,7 @@ class LeaderSelector:
             return not self._stop_asked
 
     def _rest(self) -> bool:
-        """Let others try; False when it is time to stop for good."""
+        """Let other candidates try; return False when the selector stops."""
         rest_s = self._chance.uniform(self._options.rest_min_s, self._options.rest_max_s)
         until_s = self._clock.monotonic_s() + rest_s
         while (left_s := until_s - self._clock.monotonic_s()) > 0:

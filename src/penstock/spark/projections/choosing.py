@@ -1,11 +1,11 @@
-"""Which projection answers a query, and the query run over it.
+"""Choice of the projection that answers a query, and the query run over it.
 
-Owns the choice: of the projections that fit, the coarsest, once files of it are there for half of
-what is visible, or at once if the query insists. Whatever goes wrong over a projection, the query
-runs as it was written: `answered` gives None. Files that are found damaged are counted as not made.
+Chooses the coarsest projection that fits, once files of it exist for half of the visible bytes, or
+at once if the query insists. If anything fails over a projection, the query runs over the rows:
+`answered` returns None. Files that are found damaged count as not made.
 
-The views of projections are in a Spark session of their own, as SHOW TABLES would tell of them in
-that of queries. A mutex is held while one is defined, which all queries over projections share.
+The views of projections live in a Spark session of their own, so that SHOW TABLES does not list
+them. A mutex, shared by all queries over projections, is held while a view is defined.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 USED_FROM: Final = 0.5
-"""Of the visible bytes so many must have files of a projection before it is used."""
-# So many files are asked for at once; who comes when they are made asks for the next.
+"""A projection is used once files of it exist for this part of the visible bytes."""
+# Maximum number of files requested at once; later queries request the rest.
 _WANTED_MAX: Final = 1_000
 _STANDINGS_MAX: Final = 1_000
-# A file that is found damaged while it is read is left out of the next try.
+# A file that is found damaged while it is read is left out of the next attempt.
 _TRIES: Final = 2
 _NAME: Final = re.compile(r"\b[0-9a-f]{32}\.parquet")
 
 
 class FetchedRows(Protocol):
-    """What is used of `penstock.spark.sql.fetching.Fetched`, which stands above this package."""
+    """The part of `penstock.spark.sql.fetching.Fetched` that this package uses."""
 
     @property
     def rows(self) -> object | None:
-        """The rows; None if they are too many to be fetched at once."""
+        """Return the rows; None if they are too many to be fetched at once."""
         ...
 
 
@@ -62,7 +62,7 @@ F = TypeVar("F", bound=FetchedRows)
 
 @dataclass(frozen=True, slots=True)
 class ProjectionWish:
-    """What the context of a query says of projections; names are Druid's.
+    """Options of a query's context about projections; the names are Druid's.
 
     Attributes:
         use: Only the projection of this name may answer, and it must.
@@ -83,12 +83,12 @@ class ProjectionWish:
 
     @property
     def insists(self) -> bool:
-        """Whether the rows may not answer."""
+        """Return whether the query must not be answered from the rows."""
         return self.force or bool(self.use)
 
     @property
     def place(self) -> str:
-        """The field that insists."""
+        """Return the field that insists."""
         return "context.useProjection" if self.use else "context.forceProjections"
 
 
@@ -100,13 +100,13 @@ class Choice:
     """A query over a projection.
 
     Attributes:
-        datasource: Whose it is.
+        datasource: Its datasource.
         plan: The projection.
-        columns: Those of the datasource.
+        columns: The datasource's columns.
         sql: The query over the projection's view.
         files: The visible files of the datasource.
-        revision: That of the metadata at which they are.
-        wish: What the query's context says.
+        revision: Metadata revision at which the files are visible.
+        wish: The options of the query's context.
     """
 
     datasource: str
@@ -120,9 +120,9 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class _Standing:
-    """What is made of a projection of these files, at a digest and a version of the shelf.
+    """Files of a projection that exist, at one digest and one version of the file store.
 
-    `missing` are those of the newest files that may have one and have none.
+    `missing` are the newest files that may have a file of the projection and have none.
     """
 
     files: tuple[TableFile, ...]
@@ -133,14 +133,14 @@ class _Standing:
 
 
 class Projections:
-    """Projections of a router: chosen, asked, and made in the background. Any thread may ask.
+    """Projections of a router: chosen, queried, and made in the background. Thread-safe.
 
     Args:
         sessions: Spark, with the settings that queries have.
-        shelf: The files that are made.
+        shelf: The files of projections.
         known: The plans.
-        maker: Makes what queries find not made.
-        clock: Tells when trouble is told again.
+        maker: Makes the files that queries miss.
+        clock: Limits how often a failure is logged.
     """
 
     def __init__(
@@ -158,23 +158,23 @@ class Projections:
         self._maker = maker
         self._mutex = threading.Lock()
         self._views: ProjectionViews | None = None
-        # By datasource and projection, as long as files, digest and shelf are as they were.
+        # By datasource and projection; valid while files, digest and file store are unchanged.
         self._standings: dict[tuple[str, str], _Standing] = {}
         self.used = Counter()
 
     def choice(
         self, sql: str, wish: ProjectionWish, names: Sequence[str], tables: Tables
     ) -> Choice | None:
-        """Return what answers a query instead of the rows, if anything does; have more made.
+        """Return the projection query that replaces a query, if one fits; request missing files.
 
         Args:
             sql: The query.
-            wish: What its context says.
-            names: The datasources that it may name.
-            tables: What is visible.
+            wish: The options of its context.
+            names: The datasources that it may read.
+            tables: The visible files.
 
         Raises:
-            InvalidRequest: It insists on a projection, and none fits.
+            InvalidRequest: The query insists on a projection and none fits.
         """
         if wish.none:
             return None
@@ -188,7 +188,7 @@ class Projections:
             if wish.insists:
                 raise InvalidRequest(_none_fits(wish, reasons), place=wish.place)
             return None
-        fitting.sort(key=lambda one: _fineness(one.plan))  # stable: then as in the spec
+        fitting.sort(key=lambda one: _fineness(one.plan))  # stable: ties keep the spec's order
         for number, one in enumerate(fitting):
             standing = self._standing_of(one)
             if number == 0 and standing.missing:
@@ -205,19 +205,19 @@ class Projections:
         wanted: Sequence[str],
         running: Running,
     ) -> F | None:
-        """Run a query over its projection; None: it is to be answered from the rows.
+        """Run a query over its projection; return None if the rows must answer it.
 
         Args:
             choice: The query.
             parameters: Its parameters.
             fetch: Fetches the rows from Spark.
             wanted: The types that its columns must have.
-            running: Is told that it runs.
+            running: Called when the query starts.
 
         Raises:
-            InvalidRequest: The query insists on it, and it gives other types.
-            PenstockError: It was stopped; or its answer cannot be kept, which is no fault of the
-                projection; or it insists, and this is what Spark says.
+            InvalidRequest: The query insists, and the types differ.
+                PenstockError: The query was stopped; or its answer cannot be kept, for which the
+                    projection is not the cause; or the query insists, and Spark raised this error.
         """
         of_answer: PenstockError | None = None
         for attempt in range(1, _TRIES + 1):
@@ -229,14 +229,14 @@ class Projections:
                     is_fit = types == list(wanted)
                     try:
                         answer = fetch(found) if is_fit else None
-                    except PenstockError as error:  # narrow: Spark's errors are others here
+                    except PenstockError as error:  # narrow: Spark raises other errors here
                         of_answer = error
                         raise
             except PenstockError as error:
-                # From the rows, the answer would be as large, and the disk as full.
+                # The answer from the rows would be as large, and the disk as full.
                 if running.stopped or error is of_answer or isinstance(error, SparkDiskFull):
                     raise
-                # Without a file that can be read anew it would end so again.
+                # Without a file to read again, the next attempt would fail in the same way.
                 if not self._forget(choice, error) or attempt == _TRIES:
                     if choice.wish.insists:
                         raise
@@ -247,7 +247,7 @@ class Projections:
                 elif answer is not None and answer.rows is not None:
                     self.used.add()
                 return answer
-        raise AssertionError("the last try returns or raises")
+        raise AssertionError("the last attempt returns or raises")
 
     def close(self) -> None:
         """End the Spark session."""
@@ -276,7 +276,7 @@ class Projections:
                 reasons.append(f"{plan.name!r} of {name}: {why}")
         if wish.insists:
             reasons += [
-                f"{one!r} of {name} cannot be made: a column that it names is not there now, or an"
+                f"{one!r} of {name} cannot be made: it names a column that does not exist, or an"
                 " expression or its filter has no exact counterpart in Spark SQL, or columns of the"
                 " datasource differ in case alone"
                 for one in known.unresolved
@@ -285,7 +285,7 @@ class Projections:
         return found
 
     def _standing_of(self, choice: Choice) -> _Standing:
-        """Return what is made of a projection."""
+        """Return which files of a projection exist and which are missing."""
         datasource, plan, files = choice.datasource, choice.plan, choice.files
         key, found_at = (datasource, plan.name), (plan.digest, self._shelf.version)
         kept = self._standings.get(key)
@@ -313,7 +313,7 @@ class Projections:
             tuple(missing[:_WANTED_MAX]),
         )
         if len(self._standings) >= _STANDINGS_MAX:
-            self._standings.clear()  # of datasources that are gone, too
+            self._standings.clear()  # includes entries of deleted datasources
         self._standings[key] = standing
         return standing
 
@@ -327,21 +327,21 @@ class Projections:
                 return
             names = (file.path.rpartition("/")[2] for file in parts.made)
             if damaged := self._shelf.damaged(choice.datasource, choice.plan.digest, names):
-                # Spark takes an empty file for no rows, without a word.
+                # Spark reads an empty file as no rows, without an error.
                 self._shelf.forget(choice.datasource, choice.plan.digest, damaged)
                 parts = self._standing_of(choice).parts
                 self._tell_damage(choice, len(damaged))
             self._views.bring(name, choice.plan, choice.columns, choice.revision, parts)
 
     def _forget(self, choice: Choice, error: PenstockError) -> int:
-        """Count files that an error names as not made; return how many. The view is made anew."""
+        """Count the files that an error names as not made; return their number. Redefine the view."""
         said: BaseException = error
         while said.__cause__ is not None:
             said = said.__cause__
         made = self._shelf.made(choice.datasource, choice.plan.digest)
         named = {name for name in _NAME.findall(f"{error}\n{said}") if name in made}
         if not named and isinstance(error, SparkRefusal):
-            return 0  # the query is at fault, and the rows will say the same
+            return 0  # the query is the cause: the rows fail the same way
         self._shelf.forget(choice.datasource, choice.plan.digest, named)
         with self._mutex:
             if self._views is not None:
@@ -369,13 +369,13 @@ class Projections:
 
 
 def _fineness(plan: ProjectionPlan) -> tuple[int, float]:
-    """Return what is less the coarser a projection is: fewer keys, then longer times."""
+    """Return a key that is smaller the coarser a projection is: fewer keys, then longer times."""
     lengths = [_length_ms(key.time.fixed_ms, key.time.months) for key in plan.keys if key.time]
     return len(plan.keys), -min(lengths, default=float("inf"))
 
 
 def _length_ms(fixed_ms: int, months: int) -> float:
-    # A bucket that is neither is all of time.
+    # A bucket without a fixed length and without months covers all of time.
     return float(fixed_ms or months * 28 * 86_400_000) or float("inf")
 
 
@@ -387,10 +387,10 @@ def _none_fits(wish: ProjectionWish, reasons: Sequence[str]) -> str:
 
 
 def wish_of(context: Mapping[str, object]) -> ProjectionWish:
-    """Read what a query's context says.
+    """Read the options about projections from a query's context.
 
     Raises:
-        InvalidRequest: A field has a value of another kind, or they contradict each other.
+        InvalidRequest: A field has the wrong type, or two fields contradict each other.
     """
     use = context.get("useProjection")
     if use is not None and not isinstance(use, str):

@@ -1,7 +1,7 @@
-"""What users may want beyond events and tasks: rules, compaction by itself, resets, marks, shapes.
+"""User actions beyond events and tasks: rules, compaction, resets, marks, task counts.
 
-Owns which of these a run has and what was asked for, exactly, as the checker must know it. Each has
-dice of its own, and a run has few of them, so that each is seen beside each other one.
+Owns which of these a run has, and records every request exactly, because the checker needs it. Each
+action has dice of its own, and a run has few actions, so that every combination occurs.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 _EVERY_S: Final = 4.0
 _LOOK_S: Final = 0.4
 _NOW: Final = 0.3
-"""How often a user who watches marks a day on which somebody works just now."""
+"""How often a user who watches marks a day on which some task works at the moment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What a user marks at this moment: segments of a day, used or unused."""
+    """What a user marks: segments of a day, as used or unused."""
 
     day: int
     used: bool
@@ -43,18 +43,18 @@ class Mark:
 
 @dataclass(slots=True)
 class Whims:
-    """The whims of one run.
+    """The user actions of one run.
 
     Attributes:
-        cluster: What they are about.
-        datasource: Whose.
-        concurrent: Compaction uses concurrent locks.
-        reset: Has the supervisor begin anew at offsets, or at the first ones.
-        reshape: Has it have so many tasks of so many replicas.
-        mark: What a user marks just now.
+        cluster: The simulated cluster.
+        datasource: The datasource that they change.
+        concurrent: Whether compaction uses concurrent locks.
+        reset: Resets the supervisor to offsets, or to the first ones.
+        reshape: Sets the supervisor's numbers of tasks and replicas.
+        mark: The mark that a user sets at the moment.
         dropped: The days that the rules have dropped, in each version of them.
-        asked: Offsets of each stream partition that somebody wanted to be read from.
-        active: Whether there are any now.
+        asked: Offsets of each stream partition from which a reset was requested.
+        active: Whether user actions occur now.
     """
 
     cluster: Cluster
@@ -70,7 +70,7 @@ class Whims:
     _out: set[int] = field(default_factory=set)
 
     def begin(self) -> None:
-        """Begin to have them."""
+        """Start the user actions."""
         chance = self.cluster.world.chance
         kinds = {
             "retention rules": self._rule,
@@ -80,7 +80,7 @@ class Whims:
             "other shapes": self._reshape,
         }
         self._wanted = [work for kind, work in kinds.items() if chance.whim(kind)]
-        # Rows that are there several times and come back cannot be told apart.
+        # Rows that exist several times and come back cannot be told apart.
         resets, watches = self._reset in self._wanted, chance.whim("marks amid work")
         if resets and self._mark_used in self._wanted:
             self._wanted.remove(self._mark_used)
@@ -93,11 +93,11 @@ class Whims:
 
     @property
     def are_resets(self) -> bool:
-        """Whether anything may have been read again."""
+        """Return whether rows may have been read again."""
         return bool(self.asked)
 
     def mark_day(self, day: int, *, used: bool) -> None:
-        """Mark the segments of a day, past all faults."""
+        """Mark the segments of a day, bypassing all faults."""
         self.cluster.world.note(f"users: day {day} is {'brought back' if used else 'taken out'}")
         segments, interval = self.cluster.truth.segments, days_interval(range(day, day + 1))
         self._out = self._out - {day} if used else self._out | {day}
@@ -120,7 +120,7 @@ class Whims:
             self._soon()
 
     def _watch(self) -> None:
-        """Take a day out of view, or bring it back, while somebody works there."""
+        """Hide a day, or bring it back, while a task works there."""
         world = self.cluster.world
         if not self.active:
             return
@@ -179,7 +179,7 @@ class Whims:
         CompactionConfigs.change(self.cluster.truth, lambda _was: wanted)
 
     def _supervise(self, config: CompactionConfig, *, on: bool) -> None:
-        """Have a supervisor compact, or one that does suspended or terminated; if anybody leads."""
+        """Start, suspend or terminate a compaction supervisor, if there is a leader."""
         leader = self.cluster.leader()
         if leader is None or not leader.process.runs or leader.process.is_cut:
             return
@@ -219,7 +219,7 @@ class Whims:
 
 
 def days_interval(days: range) -> Interval:
-    """Return the time of some days."""
+    """Return the interval of some days."""
     return Interval(START_MS + days.start * DAY_MS, START_MS + days.stop * DAY_MS)
 
 

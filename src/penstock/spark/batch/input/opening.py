@@ -1,7 +1,7 @@
-"""Opening what is read: paths of this host, URLs that fsspec knows, compressed or not.
+"""Open inputs: paths of this host and URLs that fsspec supports, compressed or not.
 
-The one place of batch tasks that opens inputs; what goes wrong leaves with the file's name. Secrets
-of object stores come from the environment, as fsspec has it.
+The only module of batch tasks that opens inputs; every error names the file. Secrets of object
+stores come from the environment, as fsspec reads them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.indexing.masking import masked_url
 from penstock.spark.batch.input.splits import InputFile
 from penstock.spark.connect.workermemory import out_of_memory
 
-# What fsspec's file systems raise for URLs that they cannot take apart, besides OSError.
+# Errors besides OSError that fsspec's file systems raise for URLs that they cannot parse.
 UNUSABLE: Final = (ImportError, ValueError, TypeError, LookupError, AttributeError, RuntimeError)
 
 _CODECS: Final = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
@@ -35,10 +35,10 @@ _UNREADABLE: Final = {
 
 
 def codec_of(name: str) -> str | None:
-    """Return how a file is compressed, by its name.
+    """Return the compression of a file, by its name.
 
     Raises:
-        InvalidRequest: In a way that cannot be read.
+        InvalidRequest: The compression is not supported.
     """
     folded = name.lower()
     for suffix, mend in _UNREADABLE.items():
@@ -68,65 +68,68 @@ def opened_text(file: InputFile) -> Iterator[pa.NativeFile]:
 
 @contextmanager
 def translated(file: InputFile) -> Iterator[None]:
-    """Have what goes wrong in the block name the file.
+    """Translate errors in the block to errors that name the file.
 
     Raises:
-        NotFound: It is not there.
-        CorruptData: It is not what its name or its format says, or is cut off.
-        InvalidRequest: It may not be read, or takes more memory than the process may have.
-        InputUnavailable: What stores it does not answer.
+        NotFound: The file does not exist.
+        CorruptData: The file does not match its format or is truncated.
+        InvalidRequest: No permission, or the file exceeds the process's memory limit.
+        InputUnavailable: The file's store does not answer.
     """
     try:
         yield
     except (MemoryError, SystemError) as error:
-        # Before the others: Arrow's error of this kind is one of those, too.
+        # First, because Arrow's error of this kind is a subclass of the types below.
         if not is_out_of_memory(error):
             raise
         raise out_of_memory(f"reading {file.shown}") from None
     except FileNotFoundError:
-        raise NotFound(f"{file.shown} is not there: correct the input's paths") from None
+        raise NotFound(f"{file.shown} does not exist: correct the input's paths") from None
     except (PermissionError, IsADirectoryError) as error:
         reason = error.strerror or str(error)
-        raise InvalidRequest(f"{file.shown} cannot be read ({reason}): mend the file") from None
+        raise InvalidRequest(f"{file.shown} cannot be read ({reason}): correct the file") from None
     except (ConnectionError, TimeoutError) as error:
-        # Of a store behind fsspec: the file may be well.
+        # Raised for a store behind fsspec: the file itself may be intact.
         raise InputUnavailable(f"{file.shown} cannot be read now: {_first_line(error)}") from None
     except (pa.ArrowException, OSError, EOFError) as error:
-        # Arrow raises OSError for streams that are cut off or are not what they should be.
-        reason = f"{_first_line(error)}: is the file whole, and of the format that is given?"
+        # Arrow raises OSError for streams that are truncated or not of the expected format.
+        reason = f"{_first_line(error)}: check that the file is complete and of the given format"
         raise CorruptData(file.shown, None, reason) from None
 
 
 def local_size(name: str) -> int:
-    """Return the bytes of a file of this host.
+    """Return the size of a file of this host, in bytes.
 
     Raises:
-        NotFound: It is not there.
-        InvalidRequest: It is no ordinary file, or may not be read.
+        NotFound: The file does not exist.
+        InvalidRequest: It is not a regular file, or not readable.
     """
     try:
         found = Path(name).stat()
     except ValueError:
-        raise InvalidRequest(f"{name!r} is no path: correct the input's files") from None
+        raise InvalidRequest(f"invalid path {name!r}: correct the input's files") from None
     except FileNotFoundError:
-        raise NotFound(f"{name} is not there: correct the input's files") from None
+        raise NotFound(f"{name} does not exist: correct the input's files") from None
     except OSError as error:
-        raise InvalidRequest(f"{name} cannot be read ({error.strerror}): mend the file") from None
+        raise InvalidRequest(
+            f"{name} cannot be read ({error.strerror}): check its permissions"
+        ) from None
     if stat.S_ISDIR(found.st_mode):
         raise InvalidRequest(f"{name} is a folder: give it as baseDir, with a filter")
     if not stat.S_ISREG(found.st_mode):
-        # A pipe or a device may have no end, or keep a reader waiting in a call that cannot be cut.
-        raise InvalidRequest(f"{name} is no ordinary file: write the rows into one")
+        # A pipe or a device may have no end, or block a reader in a call that cannot be
+        # interrupted.
+        raise InvalidRequest(f"{name} is not a regular file: write the rows into one")
     return found.st_size
 
 
 def size_of(url: str) -> int:
-    """Return the bytes behind a URL.
+    """Return the size of the file at a URL, in bytes.
 
     Raises:
-        NotFound: Nothing is there.
-        InvalidRequest: It is no ordinary file, or nothing that can be read here.
-        InputUnavailable: It cannot be asked now.
+        NotFound: The file does not exist.
+        InvalidRequest: It is not a regular file, or its URL scheme is not supported.
+        InputUnavailable: The store does not answer.
     """
     shown = masked_url(url)
     try:
@@ -135,7 +138,7 @@ def size_of(url: str) -> int:
             return local_size(str(path))
         return int(cast("int", fs.info(path)["size"]))
     except FileNotFoundError:
-        raise NotFound(f"{shown} is not there: correct the input's paths") from None
+        raise NotFound(f"{shown} does not exist: correct the input's paths") from None
     except UNUSABLE as error:
         text = f"{shown} cannot be read ({_first_line(error)})"
         raise InvalidRequest(f"{text}: correct it, or install its fsspec package") from None
