@@ -133,7 +133,7 @@ def test_other_methods(world: OverlordWorld) -> None:
                 assert "no supervisor" in refused(answer)  # it may be the id of one
             else:
                 assert answer.status_code == 405
-                assert "with another method" in refused(answer)
+                assert "use another method" in refused(answer)
     assert state(world) == before
 
 

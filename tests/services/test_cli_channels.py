@@ -119,7 +119,7 @@ def test_a_topic_that_a_publish_creates_is_told_of_once(
     """A name may be mistyped, and how many stream partitions a topic has is settled then."""
     events = tmp_path / "events"
     events.write_text("")
-    for topic, told in (("t", ""), ("typo", "typo was not there: it was created, with 1 stream ")):
+    for topic, told in (("t", ""), ("typo", "typo did not exist: it was created, with 1 stream ")):
         publish = ["pub", "-t", topic, "--batch", "1", "--broker-url", broker.url]
         assert run([*publish, "--file", str(events)]) == 0
         assert run([*publish, "one", "two"]) == 0

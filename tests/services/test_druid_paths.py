@@ -114,5 +114,5 @@ def test_a_path_is_told_to_be_absent(router: Api, method: str, path: str) -> Non
     assert answer.status_code in (404, 405)
     # What to do instead follows.
     assert f"{method} {path} is not served here: " in answer.json()["error"]
-    assert "with another method" not in answer.text
+    assert "use another method" not in answer.text
     assert router(method, f"{path}/").text == answer.text

@@ -196,7 +196,7 @@ def test_numbers_are_within_their_bounds_however_they_are_written(
     asked = {"connection": "Make.success -> Log", "limit": text}
     answer = client.get("/flow/queue", params=asked)
     assert answer.status_code == 400
-    assert "no whole number from 1 to 1000" in answer.json()["error"]
+    assert "not a whole number from 1 to 1000" in answer.json()["error"]
 
 
 def test_commands_that_wait_take_no_thread_of_those_who_look_on() -> None:

@@ -362,7 +362,7 @@ def test_the_token_is_asked_for(world: OverlordWorld) -> None:
             *(400, "at most"),
         ),
         ("GET", "/lockedIntervals", None, 404, "is not served here"),
-        ("PUT", "/supervisor", b"{}", 405, "is not served here: the path is, with another method"),
+        ("PUT", "/supervisor", b"{}", 405, "is not served here: use another method"),
         ("DELETE", "/task", None, 405, "is not served here"),
     ],
 )

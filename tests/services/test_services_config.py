@@ -57,7 +57,7 @@ def test_a_named_file_is_read_instead(tmp_path: Path) -> None:
     [
         ('htp = "1"', r"penstock\.toml: htp: .*did you mean http\?"),
         ('broker_http = "1"', r"broker_http: .*did you mean broker-http\?"),
-        ('http = "nowhere"', r"penstock\.toml: http: 'nowhere' is no address"),
+        ('http = "nowhere"', r"penstock\.toml: http: invalid address 'nowhere'"),
         ("http = true", "http: "),
         ('spark-java-options = "-jar x"', "spark-java-options: invalid JVM option '-jar'"),
         (
@@ -83,7 +83,7 @@ def test_mistakes_in_the_file_are_told_with_their_place(
 
 
 def test_mistakes_in_variables_and_on_the_command_line() -> None:
-    with pytest.raises(InvalidRequest, match=r"PENSTOCK_HTTP: '1:x' is no address"):
+    with pytest.raises(InvalidRequest, match=r"PENSTOCK_HTTP: invalid address '1:x'"):
         config.resolve({}, {"PENSTOCK_HTTP": "1:x"})
     with pytest.raises(
         InvalidRequest, match=r"PENSTOCK_DATADIR: .*did you mean PENSTOCK_DATA_DIR\?"

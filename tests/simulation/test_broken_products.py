@@ -150,7 +150,7 @@ def test_versions_of_locks_that_follow_a_clock_behind(monkeypatch):
 def test_files_that_stay_announced_after_their_task(monkeypatch):
     monkeypatch.setattr(tasks, "forget", lambda *_args: None)
     wanting(monkeypatch, "calm hosts")
-    assert finds("leaves files announced in vain", range(9001, 9011))
+    assert finds("leaves stale announced files", range(9001, 9011))
 
 
 def test_an_end_that_a_task_takes_although_it_has_read_on(monkeypatch):

@@ -97,7 +97,7 @@ def test_what_is_no_ordinary_file_is_not_opened(tmp_path: Path, name: str, form:
         InvalidRequest, match=rf"{name} .*(not a regular file|folder|cannot be read)"
     ):
         finder.find(ExternalInput(wanted, JsonFormat()))
-    with pytest.raises(InvalidRequest, match="is no path"):
+    with pytest.raises(InvalidRequest, match="invalid path"):
         local_size("a\0b")
 
 

@@ -384,7 +384,7 @@ def test_the_services_row_limit_is_the_largest(sessions: SparkSessions) -> None:
 
 
 def test_a_query_that_takes_too_long_is_stopped(sql: SqlService) -> None:
-    with pytest.raises(EngineFailure, match="it took longer than 300 ms; ask for less"):
+    with pytest.raises(EngineFailure, match="it took longer than 300 ms; select less"):
         sql.query(SqlQuery(ENDLESS, timeout_ms=300))
     assert ask(sql, "SELECT 1") == [(1,)]
 
@@ -476,9 +476,9 @@ def test_a_stop_lets_queries_end_then_ends_those_that_do_not_and_refuses_new_one
             endless = pool.submit(service.query, SqlQuery(ENDLESS, query_id="endless"))
             assert tables.asked.acquire(timeout=60)
             service.finish(0.01)
-            with pytest.raises(EngineUnavailable, match="Penstock was stopped; ask again"):
+            with pytest.raises(EngineUnavailable, match="Penstock was stopped; try again"):
                 ask(service, "SELECT 1")
-            told = "^the query did not end: Penstock was stopped; ask again when it is there$"
+            told = "^the query did not end: Penstock was stopped; try again after its restart$"
             with pytest.raises(EngineUnavailable, match=told):
                 endless.result()
         service.finish(60)  # nothing runs
@@ -534,7 +534,7 @@ def test_a_file_that_stays_away_is_no_matter_of_memory(
     source: TableSource = FixedTables(*[{"away": (gone,)}] * 4)
     service = SqlService(sessions, source, SystemClock())
     try:
-        with pytest.raises(EngineUnavailable, match="went away under the query") as caught:
+        with pytest.raises(EngineUnavailable, match="was deleted during the query") as caught:
             ask(service, "SELECT n FROM away")
         assert "memory" not in str(caught.value)
     finally:

@@ -1,11 +1,11 @@
-"""The options of Penstock: one frozen object out of four places.
+"""The options of Penstock: one immutable object from four sources.
 
 Owns the list of options (name, type, default, help: one entry each), how each is written in
 `penstock.toml`, in `PENSTOCK_…` variables and on the command line, and their precedence:
 defaults < file < variables < command line. It does not own the options of single packages; roles
 derive those from here.
 
-Invariant: a value that is wrong is refused with the place it came from; nothing is guessed.
+Invariant: a wrong value is refused with its source; nothing is guessed.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ METADATA_FILE = "metadata.db"
 _SECRET_BYTES_MAX = 4_096
 VARIABLE_PREFIX = "PENSTOCK_"
 
-# Read by the commands themselves, and no options of a server.
+# Variables that the commands read themselves; they are not options of a server.
 CONFIG_VARIABLE = "PENSTOCK_CONFIG"
 OTHER_VARIABLES = ("PENSTOCK_URL", CONFIG_VARIABLE)
 
-# A misspelt variable is told; one that resembles no option may belong to somebody else
+# A misspelt variable is reported. One that resembles no option may belong to another program
 # (Kubernetes sets PENSTOCK_SERVICE_HOST for a service of that name).
 VARIABLE_RESEMBLANCE = 0.75
 
@@ -64,7 +64,7 @@ class Options:
             "address",
             read.address,
             "Where the broker takes events over HTTP"
-            " [default: 127.0.0.1:4151; other roles find the broker that announces itself]",
+            " [default: 127.0.0.1:4151; other roles find the announced broker]",
         ),
     )
     broker_tcp: Address | None = field(
@@ -73,7 +73,7 @@ class Options:
             "address",
             read.address,
             "Where the broker speaks NSQ's TCP protocol"
-            " [default: 127.0.0.1:4150; other roles find the broker that announces itself]",
+            " [default: 127.0.0.1:4150; other roles find the announced broker]",
         ),
     )
     broker_tcp_socket: Path | None = field(
@@ -84,7 +84,7 @@ class Options:
     )
     broker_tcp_socket_mode: str = field(
         default="600",
-        metadata=_entry("mode", read.mode, "Permissions of that socket: who may connect."),
+        metadata=_entry("mode", read.mode, "Permissions of that socket, for who may connect."),
     )
     broker_https_port: int | None = field(
         default=None,
@@ -159,20 +159,24 @@ class Options:
         metadata=_entry(
             "host",
             read.text,
-            "Host by which NSQ's clients are told to reach the broker"
-            " [default: that of --broker-http]",
+            "Host that the broker reports to NSQ's clients as its address"
+            " [default: the host of --broker-http]",
         ),
     )
     max_channel_consumers: int = field(
         default=0,
         metadata=_entry(
-            "number", read.number(0, 1_000_000), "Consumers that a channel may have; 0: any number."
+            "number",
+            read.number(0, 1_000_000),
+            "Maximum number of consumers of a channel; 0: unlimited.",
         ),
     )
     max_rdy_count: int = field(
         default=2_500,
         metadata=_entry(
-            "number", read.number(1, 1_000_000), "Messages that a consumer may have in flight."
+            "number",
+            read.number(1, 1_000_000),
+            "Maximum number of messages of a consumer in flight.",
         ),
     )
     msg_timeout: str = field(
@@ -183,7 +187,7 @@ class Options:
     )
     max_msg_timeout: str = field(
         default="15m",
-        metadata=_entry("duration", read.duration, "The longest that it may ask for."),
+        metadata=_entry("duration", read.duration, "Longest time that a consumer may ask for."),
     )
     max_heartbeat_interval: str = field(
         default="1m",
@@ -202,7 +206,7 @@ class Options:
     mem_size: str = field(
         default="256m",
         metadata=_entry(
-            "size", read.size, "What the broker may hold of messages and answers in memory, in all."
+            "size", read.size, "Memory that the broker may use for messages and answers in total."
         ),
     )
     topic_retention: str | None = field(
@@ -210,7 +214,7 @@ class Options:
         metadata=_entry(
             "duration",
             read.duration,
-            "How long consumed messages of a topic are kept, such as 36h or 7d [default: for ever]",
+            "How long consumed messages of a topic are kept, such as 36h or 7d [default: forever]",
         ),
     )
     topic_retention_size: str | None = field(
@@ -319,7 +323,7 @@ class Options:
     worker_version: str = field(
         default="0",
         metadata=_entry(
-            "text", read.text, "Version that a worker tells; an overlord may ask for one at least."
+            "text", read.text, "Version that a worker reports; an overlord may require a minimum."
         ),
     )
     worker_version_min: str = field(
@@ -333,7 +337,7 @@ class Options:
         metadata=_entry(
             "duration",
             read.duration,
-            "A worker that did not answer for so long is lost, and its tasks have failed.",
+            "A worker that does not answer for this time is lost, and its tasks fail.",
         ),
     )
     task_queue_size: int = field(
@@ -344,12 +348,14 @@ class Options:
     )
     task_payload_size: str = field(
         default="16m",
-        metadata=_entry("size", read.size_to("48m"), "The largest task that is taken, as JSON."),
+        metadata=_entry("size", read.size_to("48m"), "Largest task that is accepted, as JSON."),
     )
     task_context: str = field(
         default="{}",
         metadata=_entry(
-            "JSON", read.json_object, "Context that every task has where its own says nothing else."
+            "JSON",
+            read.json_object,
+            "Default context of every task; the task's own context overrides it.",
         ),
     )
     kill_unused_after: str | None = field(
@@ -357,14 +363,16 @@ class Options:
         metadata=_entry(
             "duration",
             read.duration,
-            "Segments that were unused for so long, such as P30D, are deleted for good, with their"
-            " files [default: kill tasks alone delete any]",
+            "Segments that were unused for this time, such as P30D, are deleted permanently, with"
+            " their files [default: only kill tasks delete them]",
         ),
     )
     task_shutdown_timeout: str = field(
         default="10s",
         metadata=_entry(
-            "duration", read.duration, "A task that was told to end is killed when it takes longer."
+            "duration",
+            read.duration,
+            "Time in which a task must stop, before it is killed.",
         ),
     )
     task_folders: tuple[Path, ...] = field(
@@ -381,7 +389,7 @@ class Options:
         metadata=_entry(
             "size",
             read.size,
-            "A task whose folder grows larger has failed, such as 20g [default: any size]",
+            "A task fails if its folder grows larger than this, such as 20g [default: unlimited]",
         ),
     )
     task_logs: str | None = field(
@@ -404,7 +412,7 @@ class Options:
     )
     zookeeper_base: str = field(
         default="/penstock",
-        metadata=_entry("path", read.text, "Folder of ours in ZooKeeper."),
+        metadata=_entry("path", read.text, "Folder of Penstock in ZooKeeper."),
     )
     emitters: str = field(
         default="log,prometheus",
@@ -440,7 +448,7 @@ class Options:
     )
     emitter_auth: str | None = field(
         default=None,
-        metadata=_entry("text", read.text, "USER:PASSWORD that is shown there.", secret=True),
+        metadata=_entry("text", read.text, "USER:PASSWORD for that URL.", secret=True),
     )
     emitter_gzip: str = field(
         default="false",
@@ -455,12 +463,12 @@ class Options:
         metadata=_entry(
             "text",
             read.one_of("array", "newlines", "only_events"),
-            "How events stand in a body: array ([a,b]), newlines or only_events (a,b).",
+            "Format of events in a body: array ([a,b]), newlines or only_events (a,b).",
         ),
     )
     emitter_flush: str = field(
         default="1m",
-        metadata=_entry("duration", read.duration, "Age at which events are posted at the latest."),
+        metadata=_entry("duration", read.duration, "Maximum age of events before they are posted."),
     )
     flow_modules: tuple[str, ...] = field(
         default=(),
@@ -468,7 +476,7 @@ class Options:
             "list",
             read.flow_modules,
             "Folders and packages whose processors, prioritizers and functions flows may name"
-            " [default: only those that come with Penstock]",
+            " [default: only those that Penstock includes]",
         ),
     )
     segments_group: str | None = field(
@@ -476,8 +484,8 @@ class Options:
         metadata=_entry(
             "group",
             read.text,
-            "Group that may read the segments, for engines that run as other users"
-            " [default: the user of Penstock alone]",
+            "Group that may read the segments, for engines that run as another user"
+            " [default: only the user of Penstock]",
         ),
     )
     allowed_hosts: tuple[str, ...] = field(
@@ -486,7 +494,7 @@ class Options:
             "list",
             read.hosts,
             "Further hosts that HTTP requests may name in `Host`, such as penstock.example.com or"
-            " *.example.com [default: loopback names and the addresses that are configured]",
+            " *.example.com [default: loopback names and the configured addresses]",
         ),
     )
     token: str | None = field(
@@ -494,7 +502,7 @@ class Options:
         metadata=_entry(
             "text",
             read.text,
-            "Secret that every HTTP request must show as bearer token.",
+            "Secret that every HTTP request must send as bearer token.",
             secret=True,
         ),
     )
@@ -505,42 +513,42 @@ class Options:
 
     @property
     def topic_retention_ms(self) -> int | None:
-        """The retention in milliseconds; None is for ever."""
+        """Return the retention in milliseconds; None means forever."""
         return None if self.topic_retention is None else parse_duration(self.topic_retention)
 
     @property
     def topic_retention_bytes(self) -> int | None:
-        """The retention in bytes; None is for ever."""
+        """Return the retention in bytes; None means unlimited."""
         given = self.topic_retention_size
         return None if given is None else read.bytes_of(given)
 
     @property
     def worker_slots(self) -> int:
-        """The worker's capacity, its default filled in.
+        """Return the worker's capacity, with its default filled in.
 
-        Tasks wait for the broker and for Spark most of the time, and a stream needs two slots for
-        each task while it rolls over: a small machine has more slots than cores.
+        Tasks mostly wait for the broker and for Spark, and a stream needs two slots for each task
+        while it rolls over, so a small machine has more slots than cores.
         """
         return self.worker_capacity or max(4, (os.cpu_count() or 1) - 1)
 
     @property
     def task_bytes(self) -> int | None:
-        """What a task's folder may hold, in bytes; None is any size."""
+        """Return the size limit of a task's folder, in bytes; None means unlimited."""
         return None if self.task_size is None else read.bytes_of(self.task_size)
 
     @property
     def task_payload_bytes(self) -> int:
-        """The largest task in bytes."""
+        """Return the size of the largest task, in bytes."""
         return read.bytes_of(self.task_payload_size)
 
     @property
     def task_body_bytes(self) -> int:
-        """What a request with a task in it may have, in bytes: a task as people write it."""
+        """Return the size limit of a request that contains a task, in bytes, with white space."""
         return self.task_payload_bytes + (1 << 20)
 
     @property
     def task_logs_address(self) -> str:
-        """The log store's URL, its default filled in."""
+        """Return the log store's URL, with its default filled in."""
         given = self.task_logs
         if given and "://" in given:
             return given
@@ -548,27 +556,27 @@ class Options:
 
     @property
     def broker_http_address(self) -> Address:
-        """Where a broker listens for HTTP, its default filled in."""
+        """Return the address at which a broker listens for HTTP, with its default filled in."""
         return self.broker_http or Address("127.0.0.1", 4151)
 
     @property
     def broker_tcp_address(self) -> Address:
-        """Where a broker listens for NSQ's TCP protocol, its default filled in."""
+        """Return the address of the broker's NSQ TCP protocol, with its default filled in."""
         return self.broker_tcp or Address("127.0.0.1", 4150)
 
     @property
     def mem_bytes(self) -> int:
-        """The broker's memory in bytes."""
+        """Return the broker's memory in bytes."""
         return read.bytes_of(self.mem_size)
 
     @property
     def metadata_address(self) -> str:
-        """The metadata URL, its default filled in."""
+        """Return the metadata URL, with its default filled in."""
         return self.metadata_url or f"sqlite:///{self.data_dir.absolute() / METADATA_FILE}"
 
     @property
     def deep_storage_address(self) -> str:
-        """The deep storage URL, its default filled in."""
+        """Return the deep storage URL, with its default filled in."""
         given = self.deep_storage
         if given and "://" in given:
             return given
@@ -576,7 +584,7 @@ class Options:
 
 
 def local_path(address: str) -> Path | None:
-    """Return the folder of this host that an address of a store names; None if it is elsewhere."""
+    """Return the folder of this host that a store's address names; None if it is remote."""
     if address.startswith("file://"):
         return Path(unquote(urlsplit(address).path))
     return None if "://" in address else Path(address)
@@ -584,7 +592,7 @@ def local_path(address: str) -> Path | None:
 
 @dataclass(frozen=True, slots=True)
 class OptionEntry:
-    """One option as documentation and the command line show it."""
+    """One option, as documentation and the command line show it."""
 
     key: str
     field_name: str
@@ -592,16 +600,16 @@ class OptionEntry:
     default: str
     help: str
     is_secret: bool
-    """Not taken from the command line, which every user of a host can read."""
+    """Not accepted on the command line, which every user of a host can read."""
 
     @property
     def flag(self) -> str:
-        """Its name on the command line."""
+        """Return the option's name on the command line."""
         return f"--{self.key}"
 
     @property
     def variable(self) -> str:
-        """Its name in the environment."""
+        """Return the option's name in the environment."""
         return VARIABLE_PREFIX + self.field_name.upper()
 
 
@@ -638,14 +646,14 @@ def read_file(path: Path) -> dict[str, object]:
     """Read a `penstock.toml` into option values by field name.
 
     Raises:
-        InvalidRequest: It cannot be read, is no TOML, or a key or value in it is wrong.
+        InvalidRequest: The file cannot be read, is not TOML, or has a wrong key or value.
     """
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidRequest(f"cannot be read: {error.strerror}", place=str(path)) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"is no TOML: {error}", place=str(path)) from None
+        raise InvalidRequest(f"is not valid TOML: {error}", place=str(path)) from None
     by_key = {entry.key: entry.field_name for entry in option_entries()}
     values: dict[str, object] = {}
     for key, value in raw.items():
@@ -661,7 +669,7 @@ def read_variables(environment: Mapping[str, str]) -> dict[str, object]:
     """Read `PENSTOCK_…` variables into option values by field name.
 
     Raises:
-        InvalidRequest: A value is wrong, or a name is nearly that of an option.
+        InvalidRequest: A value is wrong, or a name resembles an option's name.
     """
     by_variable = {entry.variable: entry.field_name for entry in option_entries()}
     values: dict[str, object] = {}
@@ -687,7 +695,7 @@ def resolve(
     environment: Mapping[str, str],
     config_file: Path | None = None,
 ) -> Options:
-    """Put the four places together.
+    """Merge the four sources.
 
     Args:
         command_line: Values given as options, by field name; None means not given.
@@ -713,7 +721,7 @@ def resolve(
     for place in (from_file, variables, given):
         if place.keys() >= {"token", "token_file"}:
             raise InvalidRequest("the options token and token-file exclude each other: give one")
-        # A place that has one of them stands for both.
+        # A source that has one of the two options overrides both.
         if "token" in place or "token_file" in place:
             merged.pop("token", None)
             merged.pop("token_file", None)
@@ -760,7 +768,7 @@ def _refuse_secrets(command_line: Mapping[str, object]) -> None:
 
 
 def to_json(options: Options) -> str:
-    """Write options such that `from_json` reads them: how children get theirs."""
+    """Serialize options for `from_json`: the way in which child processes receive them."""
     values = {item.name: getattr(options, item.name) for item in fields(options)}
     return json.dumps(
         {
@@ -773,10 +781,10 @@ def to_json(options: Options) -> str:
 
 
 def from_json(text: str) -> Options:
-    """Read what `to_json` wrote.
+    """Parse the output of `to_json`.
 
     Raises:
-        InvalidRequest: It is damaged.
+        InvalidRequest: The text is damaged.
     """
     values = json.loads(text)
     return Options(

@@ -217,7 +217,7 @@ class ProcessorRunner(Generic[P]):
         return [Sent(flowfile, self._around.content_of(flowfile)) for flowfile in queue.flowfiles]
 
     def counts(self) -> dict[str, int]:
-        """Return how many FlowFiles were sent to each relationship; those with none are left out."""
+        """Return how many FlowFiles each relationship received, if any."""
         return {
             name: len(queue.flowfiles)
             for name, queue in self._around.queues.items()

@@ -1,9 +1,9 @@
-"""What a processor under test stands on: repository, content and queues, in memory.
+"""Environment of a processor under test: repository, content and queues, in memory.
 
-Owns the input, a queue behind each relationship, and what is durable of them. Does not own the
-processor, nor when it is triggered (`flow`).
+Owns the input, a queue behind each relationship, and their durable state. Does not own the
+processor, nor its triggers (`flow`).
 
-Invariant: what is opened again knows only what was committed.
+Invariant: after reopening, only committed state exists.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ class Surroundings:
     """The queues and repositories of one processor.
 
     Args:
-        host: Whom the processor asks.
-        unconnected: Relationships at which FlowFiles end.
-        retries: Relationships for which is tried again first.
-        clock: What time it is.
+        host: Host that the processor calls.
+        unconnected: Relationships that are terminated automatically.
+        retries: Relationships whose FlowFiles are retried first.
+        clock: The clock.
         fs: The files that the processor sees.
 
     Attributes:
-        queues: The input, and what is behind each relationship, by its name.
-        repository: Where FlowFiles are.
-        state: What the processor remembers.
+        queues: The input, and the queue behind each relationship by its name.
+        repository: The FlowFile repository.
+        state: The processor's state.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Surroundings:
         self._uuids = (f"{number:032x}" for number in itertools.count(1))
 
     def open(self, processor: Processor) -> None:
-        """Open what is there for a processor, as at the start of a service."""
+        """Open the committed state for a processor, as at the start of a service."""
         content_folder, folder = _FOLDERS
         self._content = ContentRepository.open(content_folder, fs=self._memory, clock=self._clock)
         self.repository = Repository.open(
@@ -105,7 +105,7 @@ class Surroundings:
         )
 
     def close(self) -> None:
-        """Let go of everything; what was committed is there when it is opened again."""
+        """Release everything; the committed state can be opened again."""
         self.repository.before_commit = _nothing
         self.repository.close()
         self._content.close()
@@ -136,11 +136,11 @@ class Surroundings:
         return flowfile
 
     def transaction(self) -> Transaction:
-        """Return what a session of the processor is on."""
+        """Return the transaction of a session of the processor."""
         return Transaction(self._wiring, self._services)
 
     def clear(self) -> None:
-        """Take away what is behind the relationships."""
+        """Remove the FlowFiles behind the relationships."""
         for name, queue in self.queues.items():
             if name != INPUT and queue.flowfiles:
                 self.repository.commit(Changes(removes=queue.flowfiles))
@@ -154,18 +154,18 @@ class Surroundings:
 
 
 class Repository(FlowFileRepository):
-    """The real one, with a place for a test to look or to fail."""
+    """The real repository, with a hook in which a test can check or fail a commit."""
 
     before_commit: Callable[[], None]
 
     def commit(self, changes: Changes, *, durable: bool = False) -> None:
-        """Make changes, after what the test wants."""
+        """Commit changes, after the test's hook."""
         getattr(self, "before_commit", _nothing)()
         super().commit(changes, durable=durable)
 
 
 class Host:
-    """What the processor asks of whoever runs it."""
+    """Host that the processor calls."""
 
     def __init__(self, *, has_input: bool) -> None:
         self.started = False
@@ -175,33 +175,33 @@ class Host:
         self._has_input = has_input
 
     def yield_for(self, wait_ms: int) -> None:
-        """Note that the processor wants to be left alone."""
+        """Record that the processor yielded."""
         self.yielded_ms = max(self.yielded_ms, wait_ms)
 
     def wake(self) -> None:
-        """Note that the processor wants to be triggered."""
+        """Record that the processor asked to be triggered."""
         self.woken.set()
 
     def is_scheduled(self) -> bool:
-        """Say whether the processor is started."""
+        """Return whether the processor is started."""
         return self.started
 
     def is_connected(self, relationship: str) -> bool:
-        """Say whether something is behind a relationship."""
+        """Return whether a relationship is connected."""
         return relationship in self.queues
 
     def is_available(self, relationship: str) -> bool:
-        """Say whether what is behind a relationship has room."""
+        """Return whether the queue behind a relationship has room."""
         queue = self.queues.get(relationship)
         return queue is None or not queue.is_full
 
     def has_input(self) -> bool:
-        """Say whether a connection leads to the processor."""
+        """Return whether the processor has an incoming connection."""
         return self._has_input
 
 
 class Queue:
-    """First in, first out; penalized FlowFiles are passed over."""
+    """First in, first out; penalized FlowFiles are skipped."""
 
     def __init__(self, queue_id: str, clock: Clock) -> None:
         self.id = queue_id
@@ -214,17 +214,17 @@ class Queue:
         self.flowfiles = [*self.flowfiles, *flowfiles]
 
     def poll(self) -> Polled:
-        """Take the first one that is not penalized."""
+        """Take the first FlowFile that is not penalized."""
         return self.poll_many(1)
 
     def poll_many(self, limit: int) -> Polled:
-        """Take up to so many that are not penalized."""
+        """Take up to a number of FlowFiles that are not penalized."""
         now_ms = self._clock.now_ms()
         taken = [f for f in self.flowfiles if not f.is_penalized(now_ms)][:limit]
         return self._take(taken)
 
     def poll_where(self, accept: Callable[[FlowFile], Verdict]) -> Polled:
-        """Take what a filter accepts."""
+        """Take the FlowFiles that a filter accepts."""
         now_ms = self._clock.now_ms()
         taken: list[FlowFile] = []
         for flowfile in self.flowfiles:
@@ -238,7 +238,7 @@ class Queue:
         return self._take(taken)
 
     def acknowledge(self, count: int, size_bytes: int) -> None:
-        """Nothing depends on it here."""
+        """Do nothing: no test depends on it."""
 
     def _take(self, taken: list[FlowFile]) -> Polled:
         ids = {flowfile.id for flowfile in taken}

@@ -1,8 +1,8 @@
-"""What every HTTP application of ours has in common.
+"""Common parts of all HTTP applications of Penstock.
 
 Owns the bearer token, the limit of bodies, the translation of errors into answers, and the routes
-below `/status` and `/metrics`. It owns no route of a single application. Hosts, origins and heads
-are checked before (`penstock.broker.httpserver`).
+below `/status` and `/metrics`. It owns no route of a single application. Hosts, origins and headers
+are checked earlier (`penstock.broker.httpserver`).
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from penstock.services.readiness import ReadyState
 logger = logging.getLogger(__name__)
 
 BODY_BYTES_MAX = 4 << 20
-# Of one route, where the application takes more for the sake of another (actions of tasks).
+# Limit for one route whose application accepts more for another route (actions of tasks).
 JSON_BYTES_MAX = 16 << 20
-# Of all requests that a process answers at one time.
+# Limit for all requests that a process answers at one time.
 BODIES_BYTES_MAX = 128 << 20
-# The text of the RuntimeError of `threading`, which has no type of its own.
+# Text of the RuntimeError of `threading`, which has no type of its own.
 _NO_THREAD = "can't start new thread"
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-# Load balancers ask without a token; the answers report only whether the process runs and is ready.
+# Load balancers send no token; the answers report only whether the process runs and is ready.
 OPEN_PATHS = frozenset({"/status/health", "/status/ready"})
 
 
@@ -51,7 +51,7 @@ class JsonResponse(Response):
     media_type = "application/json"
 
     def render(self, content: object) -> bytes:
-        """Write the content."""
+        """Return the content as JSON."""
         return orjson.dumps(content, option=orjson.OPT_NON_STR_KEYS)
 
 
@@ -61,7 +61,7 @@ def _shows(request: Request, token: str) -> bool:
 
 
 class BearerToken:
-    """Refuses requests without the token, when there is one."""
+    """Refuses requests without the token, if one is configured."""
 
     def __init__(self, app: ASGIApp, token: str | None) -> None:
         self._app = app
@@ -76,7 +76,7 @@ class BearerToken:
         if hmac.compare_digest(shown, self._expected):
             await self._app(scope, receive, send)
             return
-        body = {"error": "show the token as Authorization: Bearer …", "errorCode": "unauthorized"}
+        body = {"error": "send the token as Authorization: Bearer …", "errorCode": "unauthorized"}
         answer = JsonResponse(body, 401, {"WWW-Authenticate": "Bearer"})
         await answer(scope, receive, send)
 
@@ -84,7 +84,7 @@ class BearerToken:
 class BodyLimit:
     """Refuses bodies that are too large, by their announced length or while they are read.
 
-    Also bounds what the bodies of all requests under way hold together.
+    Also limits the total size of the bodies of all current requests.
     """
 
     def __init__(
@@ -121,8 +121,8 @@ class BodyLimit:
                 raise BodyTooLarge(_too_large(self._limit_bytes))
             if self._held_bytes > self._total_bytes:
                 raise Unavailable(
-                    f"the bodies of requests under way have {self._held_bytes} bytes, more than the"
-                    f" {self._total_bytes} that this process takes at once: try again later"
+                    f"the bodies of current requests have {self._held_bytes} bytes, more than the"
+                    f" {self._total_bytes} that this process accepts at once: try again later"
                 )
             return message
 
@@ -133,9 +133,9 @@ class BodyLimit:
 
 
 class SlashAtEnd:
-    """Takes a slash off the end of a path: as in Druid it is served as the path without one.
+    """Removes a slash at the end of a path, because Druid serves both paths alike.
 
-    Clients of SQL ask `/druid/v2/sql/`. A slash that is escaped is part of a name, and stays.
+    SQL clients send `/druid/v2/sql/`. An escaped slash is part of a name, and stays.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -154,13 +154,13 @@ class SlashAtEnd:
 
 def _too_large(limit_bytes: int) -> str:
     return (
-        f"the body is larger than {limit_bytes} bytes, the most that is taken here: send less at"
+        f"the body is larger than {limit_bytes} bytes, the limit of this path: send less at"
         " once, and have tasks read rows from files instead of from their specs"
     )
 
 
 async def answer_error(_request: Request, error: Exception) -> Response:
-    """Answer one of our errors in Druid's shape."""
+    """Answer a Penstock error in Druid's format."""
     if not isinstance(error, PenstockError):
         raise error
     status, _ = status_and_code(error)
@@ -170,26 +170,26 @@ async def answer_error(_request: Request, error: Exception) -> Response:
 
 
 async def _answer_no_route(request: Request, error: Exception) -> Response:
-    """Answer in JSON too where there is no such path, or not with this method."""
+    """Answer in JSON if the path does not exist, or not with this method."""
     assert isinstance(error, HTTPException)
     text = f"{request.method} {request.url.path} is not served here"
     if mend := instead_of(request.url.path):
         text += f": {mend}"
     elif error.status_code == 405:
-        text += ": the path is, with another method"
-    elif error.status_code != 404:  # of which the detail says the same in other words
+        text += ": use another method"
+    elif error.status_code != 404:  # whose detail repeats the text
         text += f": {error.detail}"
     return JsonResponse({"error": text, "errorCode": "notFound"}, error.status_code, error.headers)
 
 
 async def _answer_nobody(_request: Request, error: Exception) -> Response:
-    # The client left before the end of its body; nobody reads this answer.
+    # The client disconnected before the end of its body; nobody reads this answer.
     assert isinstance(error, ClientDisconnect)
     return Response(status_code=400)
 
 
 async def _answer_no_thread(request: Request, error: Exception) -> Response:
-    """Answer 503 where the limit of processes leaves no thread for the request."""
+    """Answer 503 if the limit of processes leaves no thread for the request."""
     if str(error) != _NO_THREAD:
         raise error
     reason = f"{error}: raise the limit of processes (ulimit -u, or the container's), or try later"
@@ -197,16 +197,16 @@ async def _answer_no_thread(request: Request, error: Exception) -> Response:
 
 
 async def _answer_bug(_request: Request, error: Exception) -> Response:
-    # The documented top-level boundary: the trace goes to the log, a plain answer to the client.
-    logger.error("a request hit a fault of ours", exc_info=error)
+    # The documented top-level boundary: the trace goes to the log, a short answer to the client.
+    logger.error("a request failed because of a bug in Penstock", exc_info=error)
     text = f"internal error ({type(error).__name__}); the log of this process has the details"
     return JsonResponse({"error": text, "errorCode": "general"}, 500)
 
 
 def process_status() -> dict[str, object]:
-    """Return what every process tells of itself, in Druid's fields.
+    """Return the status that every process reports, in Druid's fields.
 
-    Its memory is told by the metrics: there is no heap of a fixed size as in a JVM.
+    Its memory is reported by the metrics: there is no heap of a fixed size as in a JVM.
     """
     return {"version": penstock.__version__, "modules": [], "memory": {}}
 
@@ -216,7 +216,7 @@ async def _status(_request: Request) -> Response:
 
 
 async def _properties(_request: Request) -> Response:
-    # Options hold secrets, so nothing of them is told but what runs.
+    # Options contain secrets, so only the version is reported.
     return JsonResponse(
         {"penstock.version": penstock.__version__, "python.version": platform.python_version()}
     )
@@ -228,7 +228,7 @@ async def _stats(_request: Request) -> Response:
 
 
 async def _discovered(_request: Request) -> Response:
-    # A process that serves has announced itself, or does so in this moment.
+    # A process that serves has announced itself, or is about to.
     return JsonResponse({"selfDiscovered": True})
 
 
@@ -241,15 +241,15 @@ def application(
     inside: Sequence[Middleware] = (),
     ready: Callable[[], ReadyState] | None = None,
 ) -> Starlette:
-    """Put an application together.
+    """Build an application.
 
     Args:
         routes: Its own routes.
-        token: Bearer token to ask for; None: no check.
-        metrics: Gives the text of `/metrics`.
+        token: Required bearer token; None: no check.
+        metrics: Returns the text of `/metrics`.
         body_bytes_max: Largest body.
-        inside: What else stands before the routes, behind the check of the token.
-        ready: Returns how the process stands, for ``/status/ready``; None: ready as it answers.
+        inside: Further middleware between the token check and the routes.
+        ready: Returns the state for ``/status/ready``; None: ready once it answers.
     """
 
     async def health(_request: Request) -> Response:
@@ -261,7 +261,7 @@ def application(
         state = ready()
         status = 200 if state.ready else 503
         if token is not None and not _shows(request, token):
-            # Load balancers ask without a token, and need no reasons.
+            # Load balancers send no token, and need no reasons.
             return JsonResponse({"ready": state.ready}, status)
         return JsonResponse(state.to_json(), status)
 
@@ -294,21 +294,21 @@ def application(
             Exception: _answer_bug,
         },
     )
-    # Behind a router that would send clients to an address that they may not reach.
+    # Behind a router it would redirect clients to an address that they may not reach.
     app.router.redirect_slashes = False
     return app
 
 
 async def bounded_body(request: Request, bytes_max: int = JSON_BYTES_MAX) -> bytes:
-    """Return a body that is no larger than it may be.
+    """Return a body within the size limit.
 
     Raises:
-        BodyTooLarge: It is larger.
+        BodyTooLarge: The body is larger.
     """
     body = await request.body()
     if len(body) > bytes_max:
         raise BodyTooLarge(
-            f"the body has {len(body)} bytes, more than the {bytes_max} that it may have here: send"
+            f"the body has {len(body)} bytes, more than the {bytes_max} that are allowed here: send"
             " less at once"
         )
     return body
@@ -318,12 +318,12 @@ async def bounded_json(request: Request, bytes_max: int = JSON_BYTES_MAX) -> obj
     """Return the JSON of a body.
 
     Raises:
-        InvalidRequest: It is none, or too large.
+        InvalidRequest: The body is not JSON, or too large.
     """
     try:
         return orjson.loads(await bounded_body(request, bytes_max))
     except orjson.JSONDecodeError as error:
-        raise InvalidRequest(f"the body is no JSON: {error}") from None
+        raise InvalidRequest(f"the body is not valid JSON: {error}") from None
 
 
 async def json_object(request: Request, bytes_max: int = JSON_BYTES_MAX) -> dict[str, object]:
@@ -338,7 +338,7 @@ def integer(request: Request, name: str, default: int | None = None) -> int | No
     """Return a query parameter that is a whole number.
 
     Raises:
-        InvalidRequest: It is none.
+        InvalidRequest: The value is not a whole number.
     """
     text = request.query_params.get(name)
     if text is None:

@@ -1,4 +1,4 @@
-"""Endpoints that are declared once: routes and their OpenAPI description come of the same table.
+"""Endpoints declared once: routes and their OpenAPI description are made from the same table.
 
 Owns the declaration and both forms. Does not own what an endpoint does.
 """
@@ -26,7 +26,7 @@ class Parameter:
 
     Attributes:
         name: Its name.
-        about: What it is for.
+        about: Its purpose.
         required: Whether it must be given.
         type: `string`, `integer` or `boolean`.
         default: Its value if it is not given.
@@ -44,7 +44,7 @@ class Body:
     """The body of a request.
 
     Attributes:
-        about: What it is.
+        about: Its description.
         media_type: Its media type, for the description; any is taken.
     """
 
@@ -68,23 +68,23 @@ class Call:
         return self.parameters[name]
 
     def number(self, name: str, low: int, high: int) -> int:
-        """Return a whole number within bounds, of a parameter that is there.
+        """Return a whole number within bounds, of a parameter that was given.
 
         Raises:
-            InvalidRequest: It is none.
+            InvalidRequest: The value is not such a number.
         """
         text = self.parameters[name]
-        # So long a text is out of bounds, but for zeros in front, and too long for `int`.
+        # A text this long is out of bounds, except for leading zeros, and too long for `int`.
         is_number = text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX
         if not is_number or not low <= int(text) <= high:
-            raise InvalidRequest(f"{text!r} is no whole number from {low} to {high}", place=name)
+            raise InvalidRequest(f"{text!r} is not a whole number from {low} to {high}", place=name)
         return int(text)
 
     def flag(self, name: str) -> bool:
         """Return whether a flag is set.
 
         Raises:
-            InvalidRequest: It is neither true nor false.
+            InvalidRequest: The value is neither true nor false.
         """
         text = self.parameters.get(name, "false")
         if text not in {"true", "false"}:
@@ -94,16 +94,16 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """What is served at one path with one method.
+    """One path with one method.
 
     Attributes:
         method: `GET`, `PUT`, `POST` or `DELETE`.
         path: The path.
         about: One sentence.
-        answer: Does the work, on a thread; may raise `PenstockError`.
-        parameters: Of the query; others are refused.
-        body: What the body is, if there is one.
-        errors: What answers beside 200 and 400 mean.
+        answer: Called on a thread; may raise `PenstockError`.
+        parameters: Query parameters; others are refused.
+        body: The body, if there is one.
+        errors: Meaning of answers other than 200 and 400.
     """
 
     method: str
@@ -163,7 +163,7 @@ def _checked(request: Request, endpoint: Endpoint) -> dict[str, str]:
     for name in given:
         if name not in known:
             listed = ", ".join(known) or "none"
-            raise InvalidRequest(f"there is no parameter {name!r} here; there are: {listed}")
+            raise InvalidRequest(f"unknown parameter {name!r}; use one of: {listed}")
     for parameter in endpoint.parameters:
         if parameter.required and not given.get(parameter.name):
             raise InvalidRequest(f"say {parameter.about}", place=parameter.name)

@@ -1,14 +1,13 @@
-"""Requests to one of several overlords: the leader answers, the others say who it is.
+"""Requests to one of several overlords: the leader answers, the others name the leader.
 
-Owns the redirection and the two routes that ask who leads. Who that is, the election knows.
+Owns the redirection and the two routes that return the leader, which the election determines.
 
-    asked is        /leader           /isLeader          everything else of the overlord
+    request to      /leader           /isLeader          all other paths of the overlord
     the leader      its own URL       200 leader: true   answered
     another one     the leader's URL  404 leader: false  307 to the leader
-    while nobody    404               404 leader: false  503, try again
-    leads
+    no leader       404               404 leader: false  503, try again
 
-What the leader cannot do yet, because it has just begun to lead, is a 503 of its own.
+A leader that has just begun answers 503 for what it cannot do yet.
 """
 
 from __future__ import annotations
@@ -25,28 +24,28 @@ from penstock.services.api.asgi import JsonResponse
 from penstock.services.api.indexer.paths import PREFIX
 from penstock.services.errorcodes import error_body
 
-_NOBODY = "no overlord leads just now: try again in some seconds"
+_NOBODY = "no overlord leads now: try again in some seconds"
 
 
 class Leadership(Protocol):
-    """What is needed of `LeaderSelector`."""
+    """The part of `LeaderSelector` that this module uses."""
 
     @property
     def is_leader(self) -> bool:
-        """Whether this process leads."""
+        """Return whether this process leads."""
         ...
 
     def leader(self) -> str | None:
-        """Return the leader's URL; it may block. Raises Unavailable if nobody can know."""
+        """Return the leader's URL; may block. Raises Unavailable if it is unknown."""
         ...
 
 
 class LeaderOnly:
-    """Passes requests below the overlord's prefix on only where this process leads.
+    """Passes requests below the overlord's prefix on only if this process leads.
 
     Args:
-        app: What answers.
-        leadership: Who leads.
+        app: The application that answers.
+        leadership: The election.
         address: The URL of this process.
     """
 
@@ -56,7 +55,7 @@ class LeaderOnly:
         self._address = address
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or say who answers it."""
+        """Pass the request on, or redirect it to the leader."""
         path = scope["path"] if scope["type"] == "http" else ""
         if not path.startswith(PREFIX + "/"):
             await self._app(scope, receive, send)
@@ -80,14 +79,14 @@ class LeaderOnly:
 
     async def _redirect(self, scope: Scope) -> Response:
         leader, silence = await self._leader()
-        # This one's own name is there still when its term ran out a moment ago.
+        # The leader's name is still this process's if its term has just expired.
         if leader is None or leader == self._address:
             nobody = Unavailable(_NOBODY, dependency=Dependency.OVERLORD)
             if silence is not None:
                 text = f"{_NOBODY}: the {silence.dependency.value} is away: {silence}"
                 nobody = Unavailable(text, dependency=silence.dependency)
             return JsonResponse(error_body(nobody), 503, {"Retry-After": "2"})
-        # The path as it came, still escaped: a datasource's name may hold an escaped slash.
+        # The path as received, still escaped: a datasource's name may contain an escaped slash.
         raw_path = scope.get("raw_path") or URL(scope=scope).path.encode()
         query = scope.get("query_string", b"")
         where = leader + raw_path.decode("ascii") + (f"?{query.decode('ascii')}" if query else "")
@@ -95,7 +94,7 @@ class LeaderOnly:
         return JsonResponse({"error": text, "errorCode": "notLeader"}, 307, {"Location": where})
 
     async def _leader(self) -> tuple[str | None, Unavailable | None]:
-        """Return the leader's URL, or why nobody can know it."""
+        """Return the leader's URL, or why it is unknown."""
         try:
             return await run_in_threadpool(self._leadership.leader), None
         except Unavailable as error:

@@ -46,13 +46,13 @@ def publish(
         bool, typer.Option("--durable", help="Wait until the events are on the disk.")
     ] = False,
 ) -> None:
-    """Publish events, one a line. A topic that is not there is created."""
+    """Publish events, one a line. A topic that does not exist is created."""
     if not topic:
         raise InvalidRequest("name the topic: --topic NAME")
     if events and file:
         raise InvalidRequest("give events or --file, not both")
     if partition is not None and key is not None:
-        raise InvalidRequest("give --partition or --key, not both: each names the stream partition")
+        raise InvalidRequest("give --partition or --key, not both: each selects a stream partition")
     broker = GIVEN.broker()
     if not events and file is None and sys.stdin.isatty():
         warn("one event a line; Ctrl-D ends")
@@ -63,7 +63,7 @@ def publish(
             broker.publish(topic, part, partition=partition, key=key, durable=durable)
             count += len(part)
             if is_new:
-                with contextlib.suppress(Unavailable):  # the next batch tells of it
+                with contextlib.suppress(Unavailable):  # the next batch reports the error
                     warn(_created(topic, _stream_partitions(broker, topic)))
     finally:
         broker.close()
@@ -72,7 +72,7 @@ def publish(
 
 
 def _stream_partitions(broker: BrokerClient, topic: str) -> int | None:
-    """Return how many stream partitions a topic has, None if it is not there."""
+    """Return how many stream partitions a topic has, None if it does not exist."""
     try:
         return len(broker.offsets(topic).partitions)
     except NotFound:
@@ -80,11 +80,11 @@ def _stream_partitions(broker: BrokerClient, topic: str) -> int | None:
 
 
 def _created(topic: str, partitions: int | None) -> str:
-    """Say that a topic was not there: its name may be mistyped, or its partitions too few."""
+    """Report that a topic was created: its name may be mistyped, or its partitions too few."""
     having = "" if partitions is None else f", with {counted(partitions, 'stream partition')}"
     return (
-        f"topic {topic} was not there: it was created{having}; penstock topic create NAME"
-        " --partitions N creates one with as many as are wanted"
+        f"topic {topic} did not exist: it was created{having}; penstock topic create NAME"
+        " --partitions N creates one with another number"
     )
 
 
@@ -103,17 +103,17 @@ def _events(events: list[str] | None, file: Path | None) -> Iterator[bytes | Non
 
 
 _READ_BYTES = 1 << 20
-# Far above what a broker takes of one message, which is told of such a line more exactly.
+# Far above the broker's limit of one message; the broker's error for such a line is more exact.
 _LINE_BYTES_MAX = 64 << 20
 
 
 def _lines(stream: io.BufferedReader | BinaryIO) -> Iterator[bytes | None]:
-    """Yield the lines that are not empty, and None whenever no more has come for now.
+    """Yield the lines that are not empty, and None whenever no more data has arrived yet.
 
     Raises:
-        InvalidRequest: A line is too long to be an event; what came before it was yielded.
+        InvalidRequest: A line is too long to be an event; the lines before it were yielded.
     """
-    begun: list[bytes] = []  # pieces of a line whose end has not come
+    begun: list[bytes] = []  # pieces of an incomplete line
     size = number = 0
     read = stream.read1 if isinstance(stream, io.BufferedReader) else stream.read
     while piece := read(_READ_BYTES):
@@ -139,7 +139,7 @@ def _lines(stream: io.BufferedReader | BinaryIO) -> Iterator[bytes | None]:
 
 
 def _has_more(stream: io.BufferedReader | BinaryIO) -> bool:
-    """Say whether the next read returns at once; a file and the end of a pipe count as more."""
+    """Return whether the next read returns at once, also for a file and at the end of a pipe."""
     try:
         readable, _, _ = select.select([stream], [], [], 0)
     except io.UnsupportedOperation:  # bytes in memory
@@ -152,7 +152,7 @@ _BATCH_BYTES_MAX = 4 << 20
 
 
 def _batches(events: Iterator[bytes | None], count: int) -> Iterator[list[bytes]]:
-    """Yield events together; what came is not kept waiting for what may come (`tail -f`)."""
+    """Yield batches; events that have arrived do not wait for later ones (`tail -f`)."""
     part: list[bytes] = []
     size = 0
     for event in events:

@@ -1,8 +1,8 @@
-"""Discovery over leases in the metadata store: the default, which needs nothing more.
+"""Discovery by leases in the metadata store: the default, which needs no further service.
 
-Who announces itself renews a lease; who watches reads all leases every two seconds, in one short
-query whatever the number of roles, at moments that are spread, so that many processes do not ask
-in step. While the store does not answer, everybody keeps what is known.
+An announced node renews a lease. A watching process reads all leases every two seconds in one short
+query, whatever the number of roles. The times are randomized, so that processes do not poll in
+step. While the store does not answer, every process keeps the nodes that it knows.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ _READ: Final = "read the leases"
 
 
 class LeaseDiscovery:
-    """`Discovery` over leases.
+    """`Discovery` by leases in the metadata store.
 
-    The condition's mutex guards what the poll thread is told: which roles are new, and the stop.
+    The condition's mutex guards the fields that the poll thread reads: new roles, and the stop.
 
     Args:
         store: The leases.
         clock: Time.
-        chance: Spreads the polls.
+        chance: Randomizes the polls.
 
     Attributes:
-        waits: The failures of renewals and polls that are tried again.
+        waits: The failures of renewals and polls that are retried.
     """
 
     def __init__(
@@ -67,16 +67,16 @@ class LeaseDiscovery:
 
     @property
     def faults(self) -> int:
-        """How many polls and renewals failed in a way that nobody foresaw."""
+        """Return how many polls and renewals failed unexpectedly."""
         return self._faults + sum(one.faults for one in list(self._announced))
 
     def start(self) -> None:
-        """Begin to look who is there."""
+        """Start to poll the leases."""
         self._calls.start()
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more, and give up the leases that are left."""
+        """Stop polling, and drop the leases that are left."""
         self._thread.expect_end()
         with self._changed:
             self._stop_asked = True
@@ -88,7 +88,7 @@ class LeaseDiscovery:
         self._calls.stop()
 
     def announce(self, node: Node) -> _Announced:
-        """Take a lease and renew it until it is withdrawn."""
+        """Take a lease and renew it until the node is withdrawn."""
         announcement = Announcement(node.role, node.instance, node.address, node.to_json())
         announcer = Announcer(self._store, announcement, self._clock, self.waits)
         announcer.start()
@@ -97,7 +97,7 @@ class LeaseDiscovery:
         return announced
 
     def watch(self, role: str, listener: NodeListener) -> Watch:
-        """Have a listener hear of the nodes of a role."""
+        """Register a listener for the nodes of a role."""
         return self._watchers.watch(role, listener)
 
     def nodes(self, role: str) -> Sequence[Node]:
@@ -111,16 +111,16 @@ class LeaseDiscovery:
 
     def _poll_all(self) -> None:
         while True:
-            # The documented top-level boundary: without this thread nobody is found any more.
+            # The documented top-level boundary: without this thread, no node is found any longer.
             try:
                 self._poll()
             except Exception:
                 self._faults += 1
-                logger.exception("it cannot be found out who is there, trying again")
+                logger.exception("the leases could not be read, trying again")
             with self._changed:
                 if not (self._is_asked or self._stop_asked):
                     pause_s = POLL_EVERY_S * self._chance.uniform(*_SPREAD)
-                    # While nobody watches nothing is asked.
+                    # Without watchers, nothing is read.
                     self._clock.wait(self._changed, pause_s if self._watchers.all() else None)
                 if self._stop_asked:
                     return
@@ -133,7 +133,7 @@ class LeaseDiscovery:
         try:
             rows = self._store.list()
         except PenstockError as error:
-            logger.warning("it cannot be found out who is there, trying again: %s", error)
+            logger.warning("the leases could not be read, trying again: %s", error)
             self.waits.failed(_READ, error, dependency=Dependency.METADATA)
             return
         self.waits.ended(_READ)
@@ -143,7 +143,7 @@ class LeaseDiscovery:
 
 
 class _Announced:
-    """A lease that is renewed."""
+    """A lease that is renewed until it is withdrawn."""
 
     def __init__(self, home: dict[_Announced, None], announcer: Announcer) -> None:
         self._home = home
@@ -151,23 +151,23 @@ class _Announced:
 
     @property
     def faults(self) -> int:
-        """How many renewals failed in a way that nobody foresaw."""
+        """Return how many renewals failed unexpectedly."""
         return self._announcer.faults
 
     def withdraw(self) -> None:
-        """Give the lease up; the second time nothing happens."""
+        """Drop the lease; repeated calls do nothing."""
         if self in self._home:
             del self._home[self]
             self._announcer.stop()
 
 
 def node_of(row: LeaseRow) -> Node:
-    """Return the node that a lease tells of; one without a document is known by its address."""
+    """Return the node of a lease; a lease without a document is identified by its address."""
     plain = Node(row.service, row.instance, Address(row.host, row.port), started_ms=row.started_ms)
     if "druidNode" not in row.extra:
         return plain
     try:
         return Node.from_json(dict(row.extra))
     except InvalidRequest as error:
-        logger.warning("%s %s announces what cannot be read: %s", row.service, row.instance, error)
+        logger.warning("%s %s announces invalid JSON: %s", row.service, row.instance, error)
         return plain

@@ -128,7 +128,7 @@ class TermContest:
         """Leave the election."""
 
     def seek(self) -> Term | None:
-        """Return a new term unless there is a leader that renews its term and accepts connections."""
+        """Return a new term if there is no leader, or it is silent or refuses connections."""
         seen = self._terms.current(self._service)
         if seen is not None and seen.holder != self._holder and not self._is_silent(seen):
             return None

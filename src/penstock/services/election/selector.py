@@ -1,7 +1,7 @@
 """Candidate of an election: wins terms, leads, renews, loses the term, and stands again.
 
 Owns one thread that seeks and renews terms, and one thread that calls the listener, so that a slow
-listener does not cost the term. Who leads is decided by `contest`, and what a leader does by the
+listener does not cost the term. The leader is decided by `contest`, its work by the
 listener.
 
     follows --won--> leads --lost, or asked to step down--> stops --> follows

@@ -1,6 +1,6 @@
-"""Events: a measured value, an alert.
+"""Events: measured values and alerts.
 
-Owns their fields. Which process they come from, whoever hands them on adds (`emitter`).
+Owns their fields. The emitter adds the process that they come from (`emitter`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TRACE_CHARACTERS_MAX = 16_000
 
 
 class Severity(enum.Enum):
-    """How bad it is."""
+    """Severity of an alert."""
 
     ANOMALY = "anomaly"
     COMPONENT_FAILURE = "component-failure"
@@ -42,16 +42,16 @@ class Severity(enum.Enum):
 
 
 class Event(Protocol):
-    """What an emitter takes."""
+    """Event that an emitter accepts."""
 
     @property
     def feed(self) -> str:
-        """The stream of events that it belongs to, by which it may be routed."""
+        """Return the stream of events to which it belongs, by which it may be routed."""
         ...
 
     @property
     def created_ms(self) -> int | None:
-        """When it was made; None: when it is emitted."""
+        """Return when it was made; None: when it is emitted."""
         ...
 
     def body(self) -> dict[str, object]:
@@ -65,8 +65,8 @@ class MetricEvent:
 
     Attributes:
         metric: Its name.
-        value: What was measured.
-        dimensions: What it was measured of; a text, a number or a list of texts each.
+        value: The measured value.
+        dimensions: Each a text, a number or a list of texts.
         feed: The stream of events.
         created_ms: When it was measured; None: now.
 
@@ -105,12 +105,12 @@ class MetricEvent:
 
 @dataclass(frozen=True, slots=True)
 class AlertEvent:
-    """Something that somebody should look at.
+    """An event that an administrator should examine.
 
     Attributes:
-        description: What it is.
-        severity: How bad it is.
-        data: What may help.
+        description: Description of the problem.
+        severity: Its severity.
+        data: Details that help to find the cause.
         feed: The stream of events.
         created_ms: When it was noticed; None: now.
     """
@@ -129,7 +129,7 @@ class AlertEvent:
         severity: Severity = Severity.COMPONENT_FAILURE,
         data: Mapping[str, str] | None = None,
     ) -> AlertEvent:
-        """Return an alert that tells of an exception, its trace cut at a bound."""
+        """Return an alert for an exception, with its trace up to a bound."""
         trace = "".join(traceback.format_exception(error))
         told = {
             "exceptionType": type(error).__name__,

@@ -1,8 +1,8 @@
-"""The Spark session of a process: made on first use, made again after Spark was lost.
+"""Spark session of a process: made on first use, and made again after Spark was lost.
 
-Owns how a Spark session is reached, and which of Spark's errors mean "Spark is gone" as opposed to
-"the request is wrong": this is the one place that translates them. It does not start the JVM
-(`server`).
+Owns how a Spark session is reached, and the translation of Spark's errors: this is the only module
+that decides whether an error means "Spark is gone" or "the request is wrong". It does not start the
+JVM (`server`).
 """
 
 from __future__ import annotations
@@ -38,42 +38,42 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT_S: Final = 2.0
 ANSWER_TIMEOUT_S: Final = 15.0
-"""How long `check_answers` waits for the answer to its request."""
+"""Time limit of the request of `check_answers`."""
 
-# Releases a session that does not exist: the server checks the token and does nothing, where most
+# Releases a session that does not exist: the server checks the token and does nothing, whereas most
 # other requests would start a session. Encoded by hand (`ReleaseSessionRequest`: field 1 is the
-# session's id, field 2 its user), because the message's class costs a process 80 MB.
+# session's id, field 2 its user), because importing the message's class costs a process 80 MB.
 _RELEASE: Final = "/spark.connect.SparkConnectService/ReleaseSession"
 _OF_NOBODY: Final = b"\x0a\x2400000000-0000-4000-8000-000000000000\x12\x11\x0a\x0fpenstock-nobody"
 
-# Spark keeps files and classes that one session adds from the others', and for that starts Python
-# workers for each. Ours adds none: see decision 30.
+# Spark separates the files and classes that each session adds, and therefore starts Python workers
+# for each session. Penstock's sessions add none: see decision 30.
 _WORKERS_APART: Final = "spark.sql.artifact.isolation.enabled"
 
 _CASE: Final = "spark.sql.caseSensitive"
 EXACT_CONF: Final[Mapping[str, str]] = {_CASE: "true"}
-"""Settings of sessions in which case counts in names: see `core.twins`."""
+"""Settings of sessions that distinguish names by case: see `core.twins`."""
 
-# Spark would replace `${env:…}` and `${system:…}` in any text that it parses, after Penstock has
-# checked the text; an expression, a type and the name of a view are such texts, too.
+# Spark would replace `${env:…}` and `${system:…}` in every text that it parses, including
+# expressions, types and view names, after Penstock has checked the text.
 _UNSUBSTITUTED: Final[Mapping[str, str]] = {"spark.sql.variable.substitute": "false"}
 
-# Processes of no other host connect to a driver with a local master.
+# Processes of other hosts do not connect to a driver with a local master.
 _LOOPBACK: Final[Mapping[str, str]] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
 
-# Conditions, by their first part: another thread found the session lost, and closed it under this
-# one, or Spark had no room for what it sends to its workers; Spark was there when the work began.
+# Conditions, by their first part. Either another thread found the session lost and closed it
+# meanwhile, or Spark had no room for the data that it sends to its workers.
 _NO_ROOM: Final = "INTERNAL_ERROR_BROADCAST"
 _AWAY: Final = frozenset({"NO_ACTIVE_SESSION", _NO_ROOM})
 _LOST: Final = frozenset({"INVALID_HANDLE", "RETRIES_EXCEEDED", "UNABLE_TO_ACQUIRE_MEMORY"})
-# Where no condition tells, the class of an error does. It is where the message begins, or that of a
-# cause: text of users is never looked at.
+# Without a known condition, the class of an error decides. It is matched only at the beginning of
+# the message or of a cause's message, never in text of users.
 _BROKEN: Final = re.compile(
     r"[\w.$]*OutOfMemoryError\b|java\.io\.EOFException\b|ExecutorLostFailure\b"
-    # The pipes and the first words of a Python daemon that was killed, or is while it starts.
+    # The pipes and the first words of a Python daemon that was killed, also during its start.
     r"|java\.io\.IOException: (?:Stream closed|Broken pipe)\b"
     r"|(?:[\w.$]+: )?(?:EOFException occurred while reading the port|No port) number\b"
     r"|(?:[\w.$]+: )?(?:Python worker (?:exited unexpectedly|failed to connect back)"
@@ -81,13 +81,13 @@ _BROKEN: Final = re.compile(
     r"|Cannot call methods on a stopped SparkContext"
     r"|SparkContext (?:was|has been) (?:shut ?down|stopped|cancelled))"
 )
-# What the workers read from does not answer.
+# The source that the workers read from does not answer.
 _SILENT: Final = re.compile(
     r"penstock\.core\.errors\.(?:Storage|Metadata)?Unavailable: |ConnectionRefusedError: "
     r"|[\w.$]*ConnectException: |java\.net\.SocketException: "
     rf"|(?:[\w.$]+: )?\[{_NO_ROOM}\] "
 )
-# The dependency, where one of our own errors in a Python worker names it by its class.
+# The dependency, if one of Penstock's errors in a Python worker names it by its class.
 _DEPENDENCIES: Final = (
     (re.compile(r"penstock\.core\.errors\.StorageUnavailable: "), Dependency.STORAGE),
     (re.compile(r"penstock\.core\.errors\.MetadataUnavailable: "), Dependency.METADATA),
@@ -104,16 +104,16 @@ _TRACE: Final = re.compile(
     r"(?:\[PYTHON_EXCEPTION\] [^\n]*?: )?(?:[\w.$]*PythonException: )?"
     r"Traceback[\s\S]*\n[ \t][^\n]*\n(?=\S)"
 )
-# Where a message stops being for people: the JVM's stack, or the plan of the query.
+# End of the part of a message that is meant for people: the JVM's stack or the query's plan.
 _NOISE: Final = re.compile(
     r"\n[ \t]*(?:JVM stacktrace:|Driver stacktrace:|at [\w.$/@]+\()[\s\S]*|;\n(?:'|[A-Z+])[\s\S]*"
 )
-# A Python worker's traces, up to the last error itself; one of ours needs no name of a class.
+# A Python worker's traces up to the last error; for a Penstock error the class is left out.
 _OF_WORKER: Final = "An exception was thrown from the Python worker"
 _TRACEBACK: Final = "Traceback (most recent call last):"
 _FRAMES: Final = re.compile(r"(?:\n[ \t].*)+\n(?:penstock\.[\w.]+: )?")
 _WORKER_END: Final = re.compile(r"\s*(?:-{5,}\s*)?SQLSTATE: \w+\s*\Z")
-# What names no thing of the user's: where in Spark's own work a job failed, and classes of the JVM.
+# Text without use for the user: the place in Spark where a job failed, and classes of the JVM.
 _JOB: Final = re.compile(
     r"Job aborted due to stage failure: [^\n]*?most recent failure: Lost task [^\n]*?"
     r"\(TID \d+\) \([^)\n]*\): "
@@ -125,18 +125,18 @@ _CLASS: Final = re.compile(rf"{_PACKAGE}(?:\.[a-z_]\w*){{0,16}}\.([A-Z][\w$]*)")
 _DETAILS: Final = re.compile(r'details = "(.*?)"\n', re.DOTALL)
 _PORT: Final = 15002
 _TOKEN_VARIABLE: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # a name, no token  # noqa: S105
-# Parameters of an address that are the client's own; all others are headers of each request.
+# Parameters of an address that the client itself uses; all others become headers of each request.
 _OF_CLIENT: Final = re.compile(r"token|use_ssl|user_id|user_agent|session_id|grpc_keepalive_\w+")
 _LOUD: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger", "pyspark.sql.connect")
 _SHOWN: Final = 2_000
-# A message may repeat the whole statement. The patterns above take time with the square of a
-# hostile one, in which all other threads of the process wait: 35 s for 100 kB, before this bound.
+# A message may repeat the whole statement. The patterns above take quadratic time on a hostile
+# message while all other threads of the process wait: 35 s for 100 kB, before this bound.
 _READ_MAX: Final = 48_000
 
 
 @dataclass(frozen=True, slots=True)
 class SparkSessionOptions:
-    """How Spark is reached.
+    """Address and settings of Spark.
 
     Attributes:
         address: A Connect address (`sc://…`), or the classic master of a session whose driver is
@@ -144,8 +144,8 @@ class SparkSessionOptions:
             would pass it to the driver on its command line, which all users of the host can read.
         app_name: Shown by Spark.
         conf: Settings of the session.
-        retry_limit: How often a call is made again before Spark counts as lost.
-        retry_wait_max_ms: The longest pause between two of those.
+        retry_limit: Maximum number of retries of a call before Spark counts as lost.
+        retry_wait_max_ms: The longest pause between two retries.
     """
 
     address: str
@@ -168,23 +168,23 @@ class SparkSessionOptions:
 
     @property
     def is_connect(self) -> bool:
-        """Whether this is a Spark Connect server."""
+        """Return whether the address is one of a Spark Connect server."""
         return self.address.startswith("sc://")
 
 
 class SparkRefusal(EngineFailure):
-    """Spark refuses the query as it is written, or for the values that it meets."""
+    """Spark refuses the query itself, or because of values that it meets."""
 
 
 class SparkDiskFull(EngineUnavailable):
-    """A disk that Spark writes to is full: until it is freed, another try fails as this one did."""
+    """A disk that Spark writes to is full: until space is freed, a retry fails in the same way."""
 
 
 class SparkSessions:
-    """Gives the Spark session of this process. Any thread may ask.
+    """Provider of the Spark session of this process. Thread-safe.
 
-    A mutex guards the one field that holds the session, also while connecting: whoever asks
-    meanwhile needs the same session. Mail will not do, as callers wait for the session anyway.
+    A mutex guards the field that holds the session, also during the connection: threads that ask
+    meanwhile need the same session. Mail is not used, because callers wait for the session anyway.
     """
 
     def __init__(self, options: SparkSessionOptions) -> None:
@@ -193,21 +193,21 @@ class SparkSessions:
         self._session: SparkSession | None = None
 
     def with_conf(self, conf: Mapping[str, str]) -> SparkSessions:
-        """Return sessions of the same Spark with settings of their own; those given here win.
+        """Return sessions of the same Spark with other settings; those given here take precedence.
 
-        They are these, session and all, if these have the settings already: whoever closes one of
-        them closes it for all.
+        Sessions that have the settings already are returned themselves: closing one closes it
+        for all its users.
         """
         if conf.items() <= self._options.conf.items():
             return self
         return SparkSessions(replace(self._options, conf={**self._options.conf, **conf}))
 
     def another(self) -> SparkSessions:
-        """Return sessions of the same Spark and settings, which share nothing with these."""
+        """Return sessions of the same Spark and settings that share nothing with these."""
         return SparkSessions(self._options)
 
     def get(self) -> SparkSession:
-        """Return the session, connecting first when there is none.
+        """Return the session; connect first if there is none.
 
         Raises:
             EngineUnavailable: Spark cannot be reached.
@@ -218,7 +218,7 @@ class SparkSessions:
             return self._session
 
     def reach(self) -> None:
-        """See that Spark is there: connect, also where the session was lost since its last use.
+        """Check that Spark can be reached; reconnect if the session was lost since its last use.
 
         Raises:
             EngineUnavailable: Spark cannot be reached.
@@ -228,10 +228,10 @@ class SparkSessions:
             with self.use() as session:
                 session.conf.get("spark.sql.session.timeZone")
         except EngineUnavailable:
-            self.get()  # the lost one is forgotten
+            self.get()  # the lost session has been dropped
 
     def has_ended(self) -> bool:
-        """Tell whether nothing listens at the address of a Spark Connect server any more."""
+        """Return whether nothing listens at the address of a Spark Connect server any longer."""
         if not self._options.is_connect:
             return False
         try:
@@ -242,11 +242,11 @@ class SparkSessions:
 
     @contextlib.contextmanager
     def use(self) -> Iterator[SparkSession]:
-        """Give the session to a block; Spark's errors leave it as ours.
+        """Lend the session to a block; Spark's errors are translated.
 
         Raises:
-            EngineUnavailable: Spark is not there or was lost; the next use connects again.
-            EngineFailure: What was asked of Spark fails.
+            EngineUnavailable: Spark cannot be reached or was lost; the next use reconnects.
+            EngineFailure: The request to Spark failed.
         """
         session = self.get()
         try:
@@ -257,13 +257,13 @@ class SparkSessions:
             ours = translate(error)
             if ours is None:
                 raise
-            # Others use it, too: it is dropped when it may be lost, and not for want of room.
+            # Others use the session, too: drop it only if it may be lost, not if Spark lacks room.
             if isinstance(ours, EngineUnavailable) and not isinstance(ours, SparkDiskFull):
                 self.forget(session)
             raise ours from error
 
     def forget(self, session: SparkSession) -> None:
-        """Drop a session that was lost, so that the next `get` connects again."""
+        """Drop a lost session, so that the next `get` connects again."""
         with self._mutex:
             if self._session is not session:
                 return
@@ -271,7 +271,7 @@ class SparkSessions:
         _release(session, tell=False)
 
     def close(self) -> None:
-        """End the session."""
+        """Close the session."""
         with self._mutex:
             session, self._session = self._session, None
         if session is not None:
@@ -288,12 +288,12 @@ class SparkSessions:
             if ours is None:
                 raise
             raise EngineUnavailable(
-                f"Spark at {shown(self._options.address)} does not take a session: {ours}"
+                f"Spark at {shown(self._options.address)} does not accept a session: {ours}"
             ) from error
 
 
 def translate(error: BaseException) -> PenstockError | None:
-    """Return what one of Spark's errors means to us; None when it is not Spark's."""
+    """Translate an error of Spark; return None for errors that are not Spark's."""
     # Imported here, like all of PySpark in this module: see `_connect`.
     import grpc  # noqa: PLC0415
     from pyspark.errors import PySparkException  # noqa: PLC0415
@@ -316,13 +316,13 @@ def translate(error: BaseException) -> PenstockError | None:
         return trouble(f"Spark was lost or cannot work now: {_first_lines(text)}")
     if condition:
         return SparkRefusal(_first_lines(text))
-    # A stack that overflows has no message.
-    silent = "Spark failed and gives no reason: what it was asked may be nested too deep"
+    # A stack overflow has no message.
+    silent = "Spark failed without a reason: the statement may be nested too deeply"
     return EngineFailure(_first_lines(text) or silent)
 
 
 def _trouble_in_answer(error: PySparkException) -> type[EngineUnavailable] | None:
-    """Return what the status of an answer means; None: Spark has judged what it was asked."""
+    """Return the error type for the status of an answer; None: Spark judged the request."""
     from grpc import StatusCode  # noqa: PLC0415
     from pyspark.errors.exceptions.connect import SparkConnectGrpcException  # noqa: PLC0415
 
@@ -355,7 +355,7 @@ def _trouble_in_text(condition: str, text: str) -> type[EngineUnavailable] | Non
 
 
 def _beginnings(thrown: str) -> Iterator[int]:
-    """Yield where the message of an error, and those of its causes, begin."""
+    """Yield where the message of an error and the messages of its causes begin."""
     job = _JOB.match(thrown)
     yield from (
         trace.end() if (trace := _TRACE.match(thrown, start)) else start
@@ -367,7 +367,7 @@ def _beginnings(thrown: str) -> Iterator[int]:
 
 
 def _dependency_in_text(text: str) -> Dependency | None:
-    """Return which dependency of ours a Python worker reports to be unavailable, if one."""
+    """Return the dependency that a Python worker reports as unavailable, if any."""
     thrown = _REASON.sub(r"\1: ", text)
     for at in _beginnings(thrown):
         for pattern, dependency in _DEPENDENCIES:
@@ -379,7 +379,7 @@ def _dependency_in_text(text: str) -> Dependency | None:
 def check_reachable(address: str) -> None:
     """Return when the port of a Connect address answers.
 
-    The client's own way to find out is to back off for many seconds, so ask the port first.
+    The client itself would retry for many seconds, so the port is checked first.
 
     Raises:
         EngineUnavailable: Nothing listens there.
@@ -391,20 +391,20 @@ def check_reachable(address: str) -> None:
         ).close()
     except OSError as error:
         raise EngineUnavailable(
-            f"nothing answers at {shown(address)} ({error}): Spark is not up yet, or gone: "
-            "ask again in a moment"
+            f"nothing answers at {shown(address)} ({error}): Spark is starting or has ended: "
+            "try again in a moment"
         ) from error
 
 
 def check_answers(address: str) -> None:
     """Return when Spark answers a request that has the token of the address.
 
-    It takes no session, and does not load PySpark. A session of a classic master is started by its
-    user, so that there is nothing to ask.
+    It uses no session and does not load PySpark. For a classic master there is nothing to ask: its
+    user starts the session.
 
     Raises:
-        EngineUnavailable: Nothing answers, or not in time, or the token is refused.
-        InvalidRequest: No session can have this address.
+        EngineUnavailable: No answer, no answer in time, or the token is refused.
+        InvalidRequest: The address is not valid for a session.
     """
     if not SparkSessionOptions(address).is_connect:
         return
@@ -424,7 +424,7 @@ def check_answers(address: str) -> None:
 
 
 def _channel(place: SplitResult, parameters: Mapping[str, str]) -> grpc.Channel:
-    """Return a channel as PySpark's client makes it for an address."""
+    """Return a channel to an address, built as PySpark's client does."""
     import grpc  # noqa: PLC0415
 
     token = parameters.get("token") or os.environ.get(_TOKEN_VARIABLE)
@@ -442,7 +442,7 @@ def _channel(place: SplitResult, parameters: Mapping[str, str]) -> grpc.Channel:
 
 
 def _refusal(error: grpc.RpcError) -> str:
-    """Return in words why a request has no answer."""
+    """Describe why a request has no answer."""
     from grpc import StatusCode  # noqa: PLC0415
 
     code = error.code()
@@ -459,7 +459,7 @@ def shown(address: str) -> str:
 
 
 def _connect(options: SparkSessionOptions) -> SparkSession:
-    # Imported here: it costs a second and 60 MB, which a command that needs no Spark saves.
+    # Imported here: the import costs one second and 60 MB, which commands without Spark save.
     import_client()
     from pyspark.sql.connect.client.retries import DefaultPolicy  # noqa: PLC0415
     from pyspark.sql.connect.session import SparkSession as Connected  # noqa: PLC0415
@@ -468,12 +468,13 @@ def _connect(options: SparkSessionOptions) -> SparkSession:
     # Makes `pyspark.sql.functions` build columns of Connect, as PySpark's own builder does.
     os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
     policy = DefaultPolicy(max_retries=options.retry_limit, max_backoff=options.retry_wait_max_ms)
-    # The two kinds of Spark session have the same methods, but no base that says so.
+    # The two kinds of Spark session have the same methods, but no common base class.
     first = Connected(options.address, userId=options.app_name)
     session = cast("SparkSession", first)
     try:
         first.client.set_retry_policies([policy])
-        # A session's first call settles whether its Python workers are its own; a clone's anew.
+        # The first call of a session decides whether it has its own Python workers; also for a
+        # clone.
         session.conf.set(_WORKERS_APART, "false")
         connected = _clone(first, options.address)
         _release(session, tell=True)
@@ -503,7 +504,7 @@ def _clone(session: ConnectSession, address: str) -> ConnectSession:
 
 
 def _hush() -> None:
-    """Keep PySpark from printing what its errors say anyway, stack traces and all."""
+    """Keep PySpark from printing stack traces that its errors contain anyway."""
     from pyspark.logger import PySparkLogger  # noqa: PLC0415
 
     for name in _LOUD:
@@ -512,7 +513,7 @@ def _hush() -> None:
 
 
 def _classic(options: SparkSessionOptions) -> SparkSession:
-    # Imported here for the same reason; only asked-for masters come this way.
+    # Imported here for the same reason; only explicitly requested masters get here.
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -524,7 +525,8 @@ def _classic(options: SparkSessionOptions) -> SparkSession:
     try:
         session = builder.getOrCreate()
         if _CASE in conf:
-            # All other sessions of a classic master are one, in which case does not count.
+            # All other sessions of a classic master are the same one, which ignores the case of
+            # names.
             session = session.newSession()
             for key, value in conf.items():
                 session.conf.set(key, value)
@@ -536,19 +538,19 @@ def _classic(options: SparkSessionOptions) -> SparkSession:
 
 
 def _driver_conf(master: str) -> dict[str, str]:
-    """Return the settings by which a driver that this process starts refuses other users.
+    """Return the settings by which a driver started by this process refuses other users.
 
-    PySpark passes them on its command line, so that none may be a secret. Spark makes one in memory
-    at each start with a local master, and YARN and Kubernetes make theirs.
+    PySpark passes them on its command line, so none may be a secret. With a local master, Spark
+    generates a secret in memory at each start; YARN and Kubernetes generate their own.
     """
     conf = {**authentication(master, secret=""), "spark.ui.enabled": "false"}
     return {**conf, **_LOOPBACK} if master.startswith("local") else conf
 
 
 def _release(session: SparkSession, *, tell: bool) -> None:
-    """Close the client side; `tell` the server only when it is expected to be there.
+    """Close the client side; `tell` the server only if it is expected to answer.
 
-    A Connect session that is left to the garbage collector hangs the interpreter's end.
+    A Connect session that is left to the garbage collector blocks the interpreter's exit.
     """
     if hasattr(session, "release_session_on_close"):
         session.release_session_on_close = tell
@@ -557,14 +559,14 @@ def _release(session: SparkSession, *, tell: bool) -> None:
 
 
 def message_of(error: BaseException) -> str:
-    """Return the message of one of Spark's errors; of a very long one the beginning and the end."""
+    """Return the message of an error of Spark; of a very long one, the beginning and the end."""
     text = str(error)
     half = _READ_MAX // 2
     return text if len(text) <= _READ_MAX else f"{text[:half]}\n…\n{text[-half:]}"
 
 
 def _first_lines(text: str) -> str:
-    """Return the message without stack traces and without the names of the JVM's classes."""
+    """Return the message without stack traces and without class names of the JVM."""
     details = _DETAILS.search(text)
     clean = _NOISE.sub("", details[1] if details else text).strip()
     if _OF_WORKER in clean:

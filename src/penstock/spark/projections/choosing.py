@@ -334,7 +334,7 @@ class Projections:
             self._views.bring(name, choice.plan, choice.columns, choice.revision, parts)
 
     def _forget(self, choice: Choice, error: PenstockError) -> int:
-        """Count the files that an error names as not made; return their number. Redefine the view."""
+        """Count the files that an error names as not made; return their number."""
         said: BaseException = error
         while said.__cause__ is not None:
             said = said.__cause__

@@ -1,7 +1,7 @@
-"""A projection as a table: what is made read from its files, the rest summed up on the fly.
+"""A projection as a table: existing files are read, the remaining rows are aggregated on the fly.
 
 Owns the plan of both, and the temporary views of projections in one Spark session. Not thread-safe:
-`choosing` holds its mutex around it.
+`choosing` holds its mutex during calls.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _VIEWS_MAX: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the table of a projection is made of.
+    """The parts of a projection's table.
 
     Attributes:
-        made: Files of the projection, without their columns.
-        rest: Files of the datasource whose rows are summed up on the fly.
+        made: Files of the projection, without columns.
+        rest: Files of the datasource whose rows are aggregated on the fly.
     """
 
     made: tuple[TableFile, ...]
@@ -39,19 +39,19 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class _Defined:
-    """What a view was defined of, and the newest revision of the metadata at which it was right."""
+    """Parts of a defined view, and the newest metadata revision at which they were correct."""
 
     revision: int
     parts: Parts
 
 
 def summed(rows: DataFrame, plan: ProjectionPlan, *beside: Column) -> DataFrame:
-    """Return rows of a datasource as a projection has them.
+    """Return rows of a datasource aggregated as a projection's rows.
 
     Args:
         rows: The rows, with all columns of the datasource.
-        plan: What is kept of them.
-        beside: What they are grouped by before the projection's own keys, and has a name.
+        plan: The projection.
+        beside: Further named grouping columns, before the projection's own keys.
     """
     for condition in plan.conditions:
         rows = rows.where(sf.expr(condition))
@@ -60,18 +60,18 @@ def summed(rows: DataFrame, plan: ProjectionPlan, *beside: Column) -> DataFrame:
     found = grouped.agg(*(_measured(one) for one in plan.measures))
     if keys or beside:
         return found
-    # Of no rows there is one group if nothing is grouped by, and none otherwise.
+    # Without rows there is one group if there are no grouping columns, and none otherwise.
     return found.where(column(_rows_of(plan)) > 0)
 
 
 def view_name(datasource: str, plan: ProjectionPlan) -> str:
-    """Return how the view of a projection is called, which needs no quotes."""
+    """Return the name of a projection's view, which needs no quotes."""
     whole = hashlib.sha256(f"{plan.digest} {datasource}".encode()).hexdigest()
     return f"projection_{whole[:32]}"
 
 
 class ProjectionViews:
-    """What is defined in one Spark session."""
+    """Views of projections in one Spark session."""
 
     def __init__(self, session: SparkSession) -> None:
         self.session = session
@@ -79,9 +79,9 @@ class ProjectionViews:
         self._stored: dict[str, Columns] = {}
 
     def shows(self, name: str, revision: int, parts: Parts) -> bool:
-        """Tell whether the view of a name shows these parts, or those of a later revision.
+        """Return whether the view shows these parts, or those of a later revision.
 
-        Whoever is slow must not show what was there before to those who asked after it.
+        A slow query must not replace the view that newer queries use by an older one.
         """
         known = self._defined.get(name)
         if known is not None and known.parts == parts:
@@ -92,16 +92,16 @@ class ProjectionViews:
     def bring(
         self, name: str, plan: ProjectionPlan, columns: Columns, revision: int, parts: Parts
     ) -> None:
-        """Define the view of a name, which does not show these parts, of them."""
+        """Define the view of a name, which does not show these parts yet."""
         self._table(name, plan, columns, parts).createOrReplaceTempView(quoted(name))
         self._defined.pop(name, None)
-        self._defined[name] = _Defined(revision, parts)  # the last one stands last
+        self._defined[name] = _Defined(revision, parts)  # the last entry is the newest
         for old in list(self._defined)[:-_VIEWS_MAX]:
             self.session.catalog.dropTempView(old)
             del self._defined[old], self._stored[old]
 
     def forget(self, name: str) -> None:
-        """Define the view of a name anew at its next use."""
+        """Redefine the view of a name at its next use."""
         if known := self._defined.get(name):
             self._defined[name] = _Defined(known.revision, Parts((), ()))
 
@@ -118,7 +118,7 @@ class ProjectionViews:
 
 
 def stored_columns(session: SparkSession, plan: ProjectionPlan, columns: Columns) -> Columns:
-    """Return the columns of a projection's files with their types, as Spark says them."""
+    """Return the columns of a projection's files with the types that Spark reports."""
     schema = summed(table(session, (), columns), plan).schema
     return tuple((field.name, field.dataType.simpleString()) for field in schema.fields)
 

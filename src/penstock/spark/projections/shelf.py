@@ -1,11 +1,11 @@
-"""Where the files of projections are, which are there, and which nobody needs any more.
+"""Files of projections: their locations, which exist, and which are no longer needed.
 
     <deep storage>/~projections/<datasource>/<plan's digest>/<digest of the file's path>.parquet
 
-They are derived from segments' files and belong to no segment: one that is gone or damaged counts
-as not made. Owns what this process knows of them; another process may make the same files, which
-hold the same. Any thread may ask: a mutex guards what is known, and is not held while the store is
-asked.
+They are derived from segments' files and belong to no segment: a missing or damaged file counts as
+not made. Owns what this process knows of them. Other processes may make the same files with the
+same content. Thread-safe: a mutex guards the known files, and is not held during calls to the
+store.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from penstock.segments.layout import PROJECTIONS, projection_file, projection_fo
 from penstock.storage.filesystem import FileSystem, OsFileSystem
 
 UNNEEDED_S: Final = 3_600.0
-"""A file goes when its segment's file has not been visible for so long."""
-# The least that a Parquet file has; Spark takes an empty file for no rows, without a word.
+"""A file is deleted after its segment's file was not visible for this time."""
+# The smallest possible Parquet file; Spark reads an empty file as no rows, without an error.
 _BYTES_MIN: Final = 12
 
 
@@ -33,8 +33,8 @@ class Shelf:
 
     Args:
         deep_storage: A path or a URL.
-        clock: Tells how long files were not needed.
-        fs: What local files are looked for and deleted with.
+        clock: Measures how long files were not needed.
+        fs: File system for local files.
 
     Raises:
         InvalidRequest: The deep storage cannot be used.
@@ -46,33 +46,33 @@ class Shelf:
         self._clock = clock
         self._mutex = threading.Lock()
         self._made: dict[str, dict[str, int]] = {}  # by folder and name: bytes, 0 if not known
-        self._begun: set[str] = set()  # under temporary names, by whoever
+        self._begun: set[str] = set()  # under temporary names, of any process
         self._unneeded_since_s: dict[str, float] = {}
         self._listed = False
         self._version = 0
 
     @property
     def version(self) -> int:
-        """A number that grows when files come or go."""
+        """Return a number that grows when files are added or removed."""
         return self._version
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no file that this process knows of."""
+        """Return whether this process knows of no file."""
         with self._mutex:
             return not (self._begun or any(self._made.values()))
 
     def made(self, datasource: str, digest: str) -> Mapping[str, int]:
-        """Return the names of a projection's files, with their bytes where known, else 0."""
+        """Return the names of a projection's files with their sizes in bytes; 0 if unknown."""
         with self._mutex:
             return dict(self._made.get(projection_folder(datasource, digest), {}))
 
     def location(self, datasource: str, digest: str, name: str) -> str:
-        """Return what an engine opens."""
+        """Return the location of a file, as an engine opens it."""
         return f"{self.root}/{projection_folder(datasource, digest)}/{name}"
 
     def look(self) -> None:
-        """Learn which files are there, once; blocks on the store.
+        """List the existing files once; blocks on the store.
 
         Raises:
             Unavailable: The store does not answer.
@@ -91,7 +91,7 @@ class Shelf:
             self._version += 1
 
     def find(self, datasource: str, digest: str, segment_file: str) -> bool:
-        """Tell whether the file of a segment's file is there, whoever made it; blocks on the store.
+        """Return whether the projection of a segment's file exists; blocks on the store.
 
         Raises:
             Unavailable: The store does not answer.
@@ -104,7 +104,7 @@ class Shelf:
         return True
 
     def add(self, datasource: str, digest: str, sizes: Mapping[str, int]) -> None:
-        """Note files that were made, by name with their bytes."""
+        """Record files that were made: sizes in bytes by name."""
         with self._mutex:
             known = self._made.setdefault(projection_folder(datasource, digest), {})
             if any(known.get(name) != size for name, size in sizes.items()):
@@ -112,7 +112,7 @@ class Shelf:
                 self._version += 1
 
     def damaged(self, datasource: str, digest: str, names: Iterable[str]) -> list[str]:
-        """Return which of the files are not as they were written, as far as their sizes tell."""
+        """Return the files whose sizes differ from what was written."""
         if "://" in self.root:
             return []
         made, found = self.made(datasource, digest), []
@@ -127,23 +127,24 @@ class Shelf:
         return found
 
     def forget(self, datasource: str, digest: str, names: Iterable[str]) -> None:
-        """Count files as not made, and delete them, so that they are made again."""
+        """Count files as not made and delete them, so that they are made again."""
         folder = projection_folder(datasource, digest)
         for name in names:
             with self._mutex:
                 self._made.get(folder, {}).pop(name, None)
                 self._version += 1
-            with suppress(PenstockError):  # then it is found damaged once more
+            with suppress(PenstockError):  # the file will be found damaged again
                 self._files.delete(f"{folder}/{name}")
 
     def tidy(self, needed: Mapping[str, Iterable[str]]) -> int:
-        """Delete what was not needed each time for an hour; return how many files.
+        """Delete files that were unneeded at each call for an hour; return how many.
 
-        What a killed worker began is known from this process's start alone.
+        Unfinished files of a killed worker are known only from this process's start on.
 
         Args:
-            needed: The folders of the projections that there are, with the names of the files that
-                belong to visible files.
+            needed: The folders of the existing projections, with the names of the files that
+                belong to
+                visible files.
 
         Raises:
             Unavailable: The store does not answer.

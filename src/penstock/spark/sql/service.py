@@ -5,13 +5,13 @@ remedy. `views` makes the views, `statement` decides which statements are allowe
 how Spark understood them, `dialect` knows replacements for Druid's functions, `tables` the visible
 files. Rows are read by the JVM and come back as Arrow; none passes through Python.
 
-There are two Spark sessions. One has an empty outline of each datasource under its own name: there
-Spark is asked what a query means, and SHOW and DESCRIBE are answered. The other one has the rows,
-under names that nobody can guess, and runs queries that passed. Datasources with columns that
-differ in case alone are in two more, in which case counts (`exactness`).
+There are two Spark sessions. The first has an empty outline of each datasource under its own name:
+Spark resolves queries there, and answers SHOW and DESCRIBE. The second has the rows, under names
+that cannot be guessed, and runs the queries that passed. Two more sessions, which distinguish case
+(`exactness`), hold datasources with columns that differ in case alone.
 
 Invariants: a datasource is seen as of one revision of the metadata, which is not older than the
-query; a statement that could change something never reaches Spark.
+query; a statement that could change anything never reaches Spark.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ logger = logging.getLogger(__name__)
 
 SqlValue = str | int | float | bool | dt.datetime | dt.date | None
 
-# Settings of the Spark session of a statement, also on a server that is not ours.
+# Settings of the Spark session of a statement, also on a remote server.
 SQL_CONF: Final[Mapping[str, str]] = {
     "spark.sql.ansi.enabled": "true",
     "spark.sql.ansi.doubleQuotedIdentifiers": "true",
@@ -90,12 +90,12 @@ SQL_CONF: Final[Mapping[str, str]] = {
     "spark.sql.legacy.ctePrecedencePolicy": "CORRECTED",
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
 }
-# Adaptive execution begins stages on threads of its own, also after the query was cancelled; on a
-# server of somebody else nobody can end those any more: see decision 33.
+# Adaptive execution starts stages on threads of its own, even after the query was cancelled; on a
+# remote server these cannot be ended any longer: see decision 33.
 QUERY_CONF: Final[Mapping[str, str]] = {
     **SQL_CONF,
     "spark.sql.adaptive.enabled": "false",
-    # Rows of a large answer go to Python workers in batches of about this size.
+    # Rows of a large answer are sent to Python workers in batches of about this size.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(BATCH_BYTES),
     # ORDER BY with a larger LIMIT sorts with files; with a smaller one all rows are in memory.
     "spark.sql.execution.topKSortFallbackThreshold": "10000",
@@ -106,21 +106,21 @@ _FILE_GONE: Final = re.compile(
 _MISSING_PATH: Final = re.compile(
     r"(?:Path does not exist:|File) (?:file:)?/*(/.{1,4096}?\.parquet)"
 )
-# Spark writes the path as a URL here.
+# In this message Spark writes the path as a URL.
 _DAMAGED_FILE: Final = re.compile(r"FAILED_READ_FILE.{0,200}?reading file (\S{1,8192}\.parquet)")
 _MISSING_TABLE: Final = re.compile(r"TABLE_OR_VIEW_NOT_FOUND\][^`]*`((?:[^`]|``)+)` cannot")
 _IF_AGAIN: Final = (
-    "if it ends so again, this query takes more memory than Spark has: ask for less at once, or"
+    "if the query fails again, it takes more memory than Spark has: select less at once, or"
     " give queries a Spark of their own (--query-memory)"
 )
 _TRIES: Final = 2
-# A JVM that was ended is ready again within this time.
+# Time after which a JVM that was ended is ready again.
 _STARTS_AGAIN_S: Final = 30.0
 _ENDED: Final = (
-    "the Spark of queries was ended, because another query did not stop at its time limit, and"
-    " starts again: ask again in a moment"
+    "the Spark of queries is restarting, because another query did not stop at its time limit:"
+    " try again in a moment"
 )
-_STOPPED: Final = "Penstock was stopped; ask again when it is there"
+_STOPPED: Final = "Penstock was stopped; try again after its restart"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +140,10 @@ class SqlOptions:
 class SqlQuery:
     """One statement with its positional parameters (`?`).
 
-    `row_limit` and `timeout_ms` can only lower the service's own bounds. `arrived_s` is the
-    monotonic time at which its request arrived, from which its time counts; None: now. `is_probe`:
-    Penstock asks it itself, to see whether queries are answered. `is_large`: the service has found
-    that its answer is too large to be fetched at once.
+    `row_limit` and `timeout_ms` can only lower the service's own limits. `arrived_s` is the
+    monotonic time at which the request arrived, from which the time limit counts; None: now.
+    `is_probe`: Penstock itself sends the query, to check that queries are answered. `is_large`: the
+    service found that the answer is too large to be fetched at once.
     """
 
     sql: str
@@ -161,8 +161,8 @@ class SqlQuery:
 class SqlResult:
     """The rows, and the Spark SQL type of each column.
 
-    `truncated`: the row limit cut the result. `projection`: the name of the one that answered
-    instead of the rows. Rows of a large answer are in files until `close`.
+    `truncated`: the row limit cut the result. `projection`: the projection that answered instead of
+    the rows. Rows of a large answer are in files until `close`.
     """
 
     rows: RowSource
@@ -172,14 +172,14 @@ class SqlResult:
 
     @property
     def table(self) -> pa.Table:
-        """All rows in memory."""
+        """Return all rows, in memory."""
         if isinstance(self.rows, SpilledRows):
             return pa.Table.from_batches(self.rows.to_batches(), self.rows.schema)
         return self.rows
 
     @property
     def is_in_files(self) -> bool:
-        """Whether the rows are in files, which `close` deletes."""
+        """Return whether the rows are in files, which `close` deletes."""
         return isinstance(self.rows, SpilledRows)
 
     def close(self) -> None:
@@ -192,7 +192,7 @@ class SqlResult:
 class LargeAnswer:
     """An answer that is too large to be fetched at once.
 
-    `run` runs the query again, and has the rows written to files. It raises as `SqlService.query`.
+    `run` repeats the query, and writes the rows to files. It raises as `SqlService.query`.
     """
 
     run: Callable[[], SqlResult]
@@ -200,7 +200,7 @@ class LargeAnswer:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A query on its way: `named` are the datasources that it may name, of those with `files`."""
+    """A query in progress: `named` are the datasources that it may read, of those with `files`."""
 
     query: SqlQuery
     statement: Statement
@@ -211,10 +211,10 @@ class _Asked:
 
 
 class SqlService:
-    """Answers queries; any thread may call it, several at once.
+    """Answers queries; thread-safe, with several queries at once.
 
-    With projections they answer what they can. Without a folder for large answers, these pass
-    through the memory of Spark and of this process.
+    With `projections`, these answer the queries that they can. Without a folder for large answers,
+    large answers pass through the memory of Spark and of this process.
     """
 
     def __init__(
@@ -231,7 +231,7 @@ class SqlService:
         self._known = KnownColumns()
         own = sessions.with_conf(QUERY_CONF)
         self._sessions = QuerySessions(own, self._known)
-        # Connected at their first use: datasources with twins are rare.
+        # Connected at their first use, because datasources with twins are rare.
         self._exact = QuerySessions(own.with_conf(EXACT_CONF), self._known)
         self._projections = projections
         self._spark = own
@@ -247,10 +247,10 @@ class SqlService:
         """Run one query and return its rows, which are in files if they are many.
 
         Raises:
-            InvalidRequest: The statement does not parse, names what is not there, or writes.
+            InvalidRequest: The statement is wrong, names something that does not exist, or writes.
             Conflict: A query of the same id is running, or a datasource has no rows yet.
             StorageUnavailable: The folder of the deep storage is missing.
-            EngineUnavailable: Spark was lost, or `finish` was called; ask again.
+            EngineUnavailable: Spark was lost, or `finish` was called; try again.
             EngineFailure: The query failed while it ran, took too long or was cancelled.
         """
         with self.registered(query) as run:
@@ -259,14 +259,14 @@ class SqlService:
 
     @contextlib.contextmanager
     def registered(self, query: SqlQuery) -> Iterator[Callable[[], SqlResult | LargeAnswer]]:
-        """Register a query and give a function that runs it once.
+        """Register a query, and return a function that runs it once.
 
-        The query can be cancelled from now on, before it runs, too. Its time begins when its
-        request arrived. The function raises as `query` does.
+        The query can be cancelled from now on, even before it runs. Its time limit counts from the
+        arrival of its request. The function raises as `query` does.
 
         Raises:
-            Conflict: A query of the same id is there.
-            EngineUnavailable: `finish` was called; ask again.
+            Conflict: A query with the same id is registered.
+            EngineUnavailable: `finish` was called; try again.
         """
         query_id = query.query_id or uuid.uuid4().hex
         since_s = self._clock.monotonic_s() if query.arrived_s is None else query.arrived_s
@@ -274,12 +274,13 @@ class SqlService:
         running = Running(None if self._options.end_spark is None else ends)
         until_s = since_s + self.timeout_ms(query) / 1000
         too_long = (
-            f"it took longer than {self.timeout_ms(query)} ms; ask for less, or for more time"
+            f"it took longer than {self.timeout_ms(query)} ms; select less, or raise its time limit"
         )
         if self._running.setdefault(query_id, running) is not running:
             raise Conflict(f"a query with the id {query_id!r} is running: use another id")
         try:
-            # Looked at once it is registered: what sees no end coming, `finish` sees and stops.
+            # Checked after the registration, so that `finish` stops every query that passes this
+            # check.
             if self._is_finishing:
                 raise EngineUnavailable(_STOPPED)
             with running.limited(until_s - self._clock.monotonic_s(), too_long):
@@ -289,19 +290,19 @@ class SqlService:
             running.end()
 
     def timeout_ms(self, query: SqlQuery) -> int:
-        """Return how long a query may take from the arrival of its request."""
+        """Return how long a query may take after the arrival of its request."""
         return min(query.timeout_ms or self._options.timeout_ms, self._options.timeout_ms)
 
     def _end_spark(self, query: SqlQuery, since_s: float) -> None:
-        """End the Spark of queries, as a query that began at a time ignores that it is over."""
+        """End the Spark of queries, because a query that began at this time ignores its end."""
         if self._options.end_spark is not None:
-            logger.warning("a query ignores its end: the Spark of queries is started again")
+            logger.warning("a query does not stop: restarting the Spark of queries")
             self._suspects.ended(query.sql, query.parameters, since_s)
             self._ended_at_s = self._clock.monotonic_s()
             self._options.end_spark()
 
     def cancel(self, query_id: str) -> bool:
-        """Cancel a query that is registered; False when none of that id is."""
+        """Cancel a registered query; return False if there is none with this id."""
         running = self._running.get(query_id)
         if running is None:
             return False
@@ -309,9 +310,9 @@ class SqlService:
         return True
 
     def finish(self, grace_s: float) -> None:
-        """Let the queries that run end, for so long; then stop the others, which say so.
+        """Let running queries end within a time; then stop the others with an error.
 
-        Those that come from now on are refused: nobody would wait for them.
+        New queries are refused from now on.
         """
         self._is_finishing = True
         until_s = self._clock.monotonic_s() + grace_s
@@ -351,27 +352,27 @@ class SqlService:
         return answer
 
     def _try(self, query: SqlQuery, statement: Statement, running: Running) -> SqlResult | None:
-        """Run a query; None: its answer is too large to be fetched at once."""
+        """Run a query; return None if its answer is too large to be fetched at once."""
         for attempt in range(1, _TRIES + 1):
             try:
                 return self._run(query, statement, running)
             except EngineUnavailable as error:
-                # On a full disk another try would take as long to end in the same way.
+                # On a full disk, a retry would take as long and fail in the same way.
                 if running.stopped or isinstance(error, SparkDiskFull | AnswersFull):
                     raise
-                # A session that ended by itself is back at once; a lost JVM is not.
+                # A session that ended by itself is available again at once; a lost JVM is not.
                 if attempt == _TRIES:
                     missing = _MISSING_PATH.search(_said(error))
                     if missing:
                         raise self._damaged(missing[1], "is missing") from error
                     if self._clock.monotonic_s() - self._ended_at_s < _STARTS_AGAIN_S:
                         raise EngineUnavailable(_ENDED) from error
-                    # It had not begun, or what it reads is gone: no matter of memory.
+                    # The query had not begun, or its files are gone: memory is not the cause.
                     is_known = running.session is None or _FILE_GONE.search(_said(error))
                     if is_known or query.is_probe:
                         raise
                     raise EngineUnavailable(f"{error}; {_IF_AGAIN}") from error
-        raise AssertionError("the last try returns or raises")
+        raise AssertionError("the last attempt returns or raises")
 
     def _run(self, query: SqlQuery, statement: Statement, running: Running) -> SqlResult | None:
         twins: TwinTables | None = None
@@ -385,7 +386,7 @@ class SqlService:
             if spelt != query.sql:
                 statement = read_statement(spelt, query.parameters)
             text = spelt.lower()
-            # A command may list all of them.
+            # A command may list all datasources.
             every = not statement.query
             named = [name for name in files if every or mentions(text, name)]
             self._known.keep(files.keys())
@@ -398,9 +399,9 @@ class SqlService:
                 kind = EngineUnavailable if running.stopped == _STOPPED else EngineFailure
                 raise kind(f"the query did not end: {running.stopped}") from error
             if _FILE_GONE.search(_said(error)):
-                # A segment was replaced and its file removed since the view was defined.
+                # A segment was replaced and its file deleted since the view was defined.
                 self._forget_views()
-                raise EngineUnavailable(f"a file went away under the query: {error}") from error
+                raise EngineUnavailable(f"a file was deleted during the query: {error}") from error
             unreadable = _DAMAGED_FILE.search(_said(error))
             if unreadable:
                 self._forget_views()
@@ -413,17 +414,17 @@ class SqlService:
             raise
 
     def _suspect(self, query: SqlQuery, began_s: float) -> None:
-        """Report a query that Spark was lost over, if Spark has ended and not for another query."""
+        """Report the query during which Spark ended, unless another query was the cause."""
         ended_for_another = began_s <= self._ended_at_s
         if not ended_for_another and self._spark.has_ended():
             self._suspects.ended(query.sql, query.parameters, began_s)
 
     def _run_in(self, asked: _Asked, twins: TwinTables) -> SqlResult | None:
-        """Run a query in the sessions that it is for."""
+        """Run a query in the sessions for its datasources."""
         if not twins:
             return self._answered(self._sessions, asked, self._understood(self._sessions, asked))
         if not _lists_datasources(asked.statement):
-            # It may name datasources with twins in another sense, and read others alone.
+            # The query may name datasources with twins in other places, but read only others.
             others = twins.without(asked.files)
             rest = replace(asked, files=others, named=[n for n in asked.named if n in others])
             try:
@@ -444,7 +445,7 @@ class SqlService:
         return self._answered(self._exact, asked, self._understood(self._exact, asked))
 
     def _understood(self, sessions: QuerySessions, asked: _Asked) -> SqlResult | None:
-        """Check what Spark understands of a query; return the answer of a command."""
+        """Check how Spark resolves a query; return the answer of a command."""
         query, statement = asked.query, asked.statement
         with sessions.understanding(asked.running, asked.files, asked.named) as spark:
             if statement.query:
@@ -454,9 +455,9 @@ class SqlService:
     def _answered(
         self, sessions: QuerySessions, asked: _Asked, answer: SqlResult | None
     ) -> SqlResult | None:
-        """Return the answer of a query that was understood, unless it has an answer already.
+        """Return the answer of a resolved query, unless it has an answer already.
 
-        None: it is too large to be fetched at once.
+        None means that it is too large to be fetched at once.
         """
         if answer is not None:
             return answer
@@ -481,7 +482,7 @@ class SqlService:
         return EngineFailure(damaged(path, what, announced=announced))
 
     def _forget_views(self) -> None:
-        """Look at the files anew: Spark remembers their sizes for as long as a view stands."""
+        """List the files again, because Spark remembers their sizes as long as a view exists."""
         self._sessions.forget_views()
         self._exact.forget_views()
 

@@ -1,7 +1,7 @@
-"""A whole Penstock without its broker's and Spark's processes: overlords, workers, peons.
+"""A whole Penstock without processes of broker and Spark: overlords, workers, peons.
 
-Owns which processes there are, how they reach each other, and their restarts. What goes wrong is
-`accidents`', what users want is `users`', and what must be true is `checker`'s.
+Owns the set of processes, their connections, and their restarts. Faults are in `accidents`, user
+requests in `users`, and conditions that must hold in `checker`.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ T = TypeVar("T")
 
 SERVICE: Final = "overlord"
 PUBLISHES: Final = ("segmentTransactional", "segmentInsert")
-"""How the types of actions begin that publish segments."""
+"""Prefixes of the action types that publish segments."""
 
 _TERM_MS: Final = 6_000
 _BEHIND_MS: Final = (5_000, 25_000)
-# Pauses end by themselves before.
+# A pause ends earlier by itself.
 _AGREED_MAX_S: Final = 12.0
 _OPTIONS: Final = OverlordOptions(
     queue=TaskQueueOptions(
@@ -66,7 +66,7 @@ _OPTIONS: Final = OverlordOptions(
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How large the cluster is."""
+    """Size of the cluster."""
 
     overlords: int = 2
     workers: int = 2
@@ -75,23 +75,23 @@ class Shape:
 
 @dataclass(slots=True)
 class Cluster:
-    """The cluster.
+    """The simulated cluster.
 
     Attributes:
-        world: Where it is.
+        world: The world that it belongs to.
         folder: Holds everything that is on a disk.
-        shape: How large it is.
-        topics: What the broker has.
-        files: What deep storage has.
+        shape: Its size.
+        topics: The broker's topics.
+        files: The files of deep storage.
         database: The database itself.
-        shared: The same, with all that can happen on the way to it.
-        publishes: What tasks publish, on its way to the leader.
-        truth: The metadata as it is, past all faults.
+        shared: The same database, with all faults of the connection to it.
+        publishes: Publish requests of tasks on their way to the leader.
+        truth: The metadata, past all faults.
         keeper: The process of the database.
-        overlords: Those that stand for election.
-        workers: Those that run peons.
+        overlords: The overlords.
+        workers: The workers.
         peons: The newest peon of each task.
-        rules_version: Tells which version of the retention rules is in force.
+        rules_version: Version of the retention rules in force.
     """
 
     world: World
@@ -124,25 +124,26 @@ class Cluster:
         self.overlords = [SimOverlord(self, f"overlord{n}") for n in range(self.shape.overlords)]
 
     def token(self) -> str:
-        """Return a text that was never given before."""
+        """Return a unique text."""
         return f"t{next(self._tokens)}"
 
     def deep_store(self, process: Process) -> SimDeepStore:
-        """Return deep storage, as a process reaches it."""
+        """Return deep storage with the faults of a process."""
         return SimDeepStore(process, self.files)
 
     def leader(self) -> SimOverlord | None:
-        """Return the overlord that leads, as the terms tell."""
-        # Asked for before every call, so not by way of a statement that is made for each.
+        """Return the leading overlord, according to the terms."""
+        # Called before every request, so it does not use a statement that is built each time.
         rows = self.database.rows("SELECT holder FROM penstock_terms WHERE service = ?", SERVICE)
         return next((one for one in self.overlords if (one.name,) in rows), None)
 
     def perform(
         self, process: Process, task_id: str, worker: str, form: Mapping[str, object]
     ) -> object:
-        """Have the leader do an action of a task that runs at a worker; on a strand.
+        """Perform an action of a task on the leader, for a worker; on a strand.
 
-        Checks that of two workers that have one task, by a late request, one alone is heard.
+        Checks that of two workers that have the same task, because of a late request, only one's
+        actions are performed.
         """
         publishes = str(form["type"]).startswith(PUBLISHES)
         if publishes:
@@ -178,7 +179,7 @@ class Cluster:
         self.database.close()
 
     def _amid_write(self, process: Process) -> None:
-        """Make another overlord the leader while one is about to write."""
+        """Make another overlord the leader just before one writes."""
         rivals = [one for one in self.overlords if one.process is not process and one.may_win]
         leader = self.leader()
         if leader is None or leader.process is not process or not rivals:
@@ -191,7 +192,7 @@ class Cluster:
 
 
 class SimOverlord:
-    """An overlord that stands for election, again after each death."""
+    """An overlord that stands for election, and restarts after each death."""
 
     def __init__(self, cluster: Cluster, name: str) -> None:
         self.name: Final = name
@@ -199,7 +200,7 @@ class SimOverlord:
         self.start()
 
     def start(self) -> None:
-        """Begin a new process."""
+        """Start a new process."""
         cluster = self._cluster
         self.process = process = Process(cluster.world, self.name)
         process.death_fault = "overlord dies"
@@ -233,7 +234,7 @@ class SimOverlord:
 
     @property
     def may_win(self) -> bool:
-        """Whether it could begin a term now."""
+        """Return whether it could begin a term now."""
         return self.process.alive and not self._leads and self.won is None
 
     def _died(self) -> None:
@@ -286,7 +287,7 @@ class SimOverlord:
         stopped = self.overlord.stop()
         while not stopped.done():
             world.pause(60.0, stopped.done)
-        world.note(f"{self.name} leads no more")
+        world.note(f"{self.name} no longer leads")
         if ours:
             try:
                 self._asked(lambda: self._contest.resign(term))
@@ -294,7 +295,7 @@ class SimOverlord:
                 world.note(f"{self.name} could not resign")
 
     def _asked(self, question: Callable[[], T]) -> T:
-        """Ask the contest; an error that nobody expects counts as no answer, as in the product."""
+        """Ask the contest; an unexpected error counts as no answer, as in the product."""
         try:
             return question()
         except Exception as error:
@@ -304,7 +305,7 @@ class SimOverlord:
 
 
 class SimWorker:
-    """A worker, started again after each death in the same folder."""
+    """A worker that restarts after each death in the same folder."""
 
     def __init__(self, cluster: Cluster, name: str) -> None:
         self.name: Final = name
@@ -314,7 +315,7 @@ class SimWorker:
         self.start()
 
     def start(self) -> None:
-        """Begin a new process."""
+        """Start a new process."""
         cluster = self._cluster
         self.process = process = Process(cluster.world, self.name)
         process.death_fault = "worker dies"
@@ -344,7 +345,7 @@ class SimWorker:
 
 
 class _WorkerClient:
-    """One worker, as one overlord sees it."""
+    """Client of one overlord for one worker."""
 
     def __init__(self, cluster: Cluster, caller: Process, worker: SimWorker) -> None:
         self._cluster = cluster
@@ -354,19 +355,19 @@ class _WorkerClient:
         self.host: Final = worker.host
 
     def report(self) -> WorkerReport:
-        """Return everything the worker has."""
+        """Return the state of all tasks of the worker."""
         return self._call("report", lambda worker: worker.report())
 
     def assign(self, task: TaskSpec) -> None:
-        """Have a task run."""
+        """Assign a task to the worker."""
         self._call("assign", lambda worker: worker.assign(task))
 
     def shutdown(self, task_id: str) -> None:
-        """Stop or forget a task."""
+        """Stop a task, or forget a task that ended."""
         self._call("shut down", lambda worker: worker.shutdown(task_id))
 
     def changes(self, after: HistoryPlace, wait_ms: int) -> WorkerChanges:
-        """Return what changed."""
+        """Return the changes after a place in the history."""
         worker, process = self._worker.worker, self._worker.process
 
         def ask() -> WorkerChanges:
@@ -384,7 +385,7 @@ class _WorkerClient:
             try:
                 return world.on_scheduler(lambda: work(worker), name)
             except BaseException as error:
-                # On the scheduler's thread a command is no mail, which would have ended the loop.
+                # On the scheduler's thread a command is not mail, which would have ended the loop.
                 if world.is_unforeseen(error):
                     process.broke(error)
                 raise
@@ -393,7 +394,7 @@ class _WorkerClient:
 
 
 class _Workers:
-    """All workers, as one overlord sees them."""
+    """All workers, for one overlord."""
 
     def __init__(self, cluster: Cluster, caller: Process) -> None:
         self._clients = [_WorkerClient(cluster, caller, worker) for worker in cluster.workers]
@@ -404,7 +405,7 @@ class _Workers:
 
 
 class _Peons:
-    """All running tasks, as one overlord reaches them."""
+    """Client of one overlord for all running tasks."""
 
     def __init__(self, cluster: Cluster, caller: Process) -> None:
         self._cluster = cluster
@@ -416,19 +417,19 @@ class _Peons:
         return self
 
     def report(self, task_id: str) -> TaskReport:
-        """Return how a task stands."""
+        """Return the report of a task."""
         return self._ask(task_id, lambda task: task.report())
 
     def pause(self, task_id: str) -> dict[int, int]:
-        """Have a task stop beginning to read."""
+        """Pause a task."""
         return self._ask(task_id, lambda task: task.pause())
 
     def resume(self, task_id: str) -> None:
-        """Have a task go on."""
+        """Resume a task."""
         self._ask(task_id, lambda task: task.resume())
 
     def set_end_offsets(self, task_id: str, end: Mapping[int, int], *, finish: bool) -> None:
-        """Agree on an end; it may come when the task has given up its pause."""
+        """Set end offsets, possibly after the task has ended its pause."""
         world = self._cluster.world
         if world.chance.fault("agreement late"):
             world.pause(world.chance.of("late agreements").uniform(1.0, _AGREED_MAX_S))

@@ -1,7 +1,7 @@
 """Peons: each a process that runs one task in its folder, as the worker's `PeonProcess`.
 
-Streaming tasks run mail by mail, what they wait for on strands; batch tasks, which block, are a
-strand themselves, run by the real `Peon`.
+Streaming tasks run mail by mail, and their blocking calls run on strands. Batch tasks, which block,
+are strands themselves, run by the real `Peon`.
 """
 
 from __future__ import annotations
@@ -43,46 +43,46 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 _SLOW_MAX_S: Final = 8.0
-# Pauses end by themselves while a supervisor is late, too.
+# A pause ends earlier by itself, even if a supervisor is late.
 _TASK_OPTIONS: Final = TaskOptions(pause_limit_ms=5_000, drop_delay_ms=5_000, fold_fan_in=4)
 
 
 class Around(Protocol):
-    """What peons need of the cluster."""
+    """The part of the cluster that peons use."""
 
     @property
     def world(self) -> World:
-        """Where it is."""
+        """Return the world."""
         ...
 
     @property
     def topics(self) -> Topics:
-        """What the broker has."""
+        """Return the broker's topics."""
         ...
 
     def deep_store(self, process: Process) -> SimDeepStore:
-        """Return deep storage, as a process reaches it."""
+        """Return deep storage with the faults of a process."""
         ...
 
     def token(self) -> str:
-        """Return a text that was never given before."""
+        """Return a unique text."""
         ...
 
     def perform(
         self, process: Process, task_id: str, worker: str, form: Mapping[str, object]
     ) -> object:
-        """Have the leader do an action of a task that runs at a worker."""
+        """Perform an action of a task on the leader, for a worker."""
         ...
 
 
 class SimPeon:
-    """A peon.
+    """A simulated peon.
 
     Args:
-        cluster: Everything around it.
+        cluster: The cluster that it belongs to.
         worker: Its worker's process.
-        task_id: What it runs.
-        folder: Where.
+        task_id: The task to run.
+        folder: The task's folder.
     """
 
     def __init__(self, cluster: Around, worker: Process, task_id: str, folder: str) -> None:
@@ -104,11 +104,11 @@ class SimPeon:
     # PeonProcess
 
     def exit_code(self) -> int | None:
-        """Return the exit code, None while it runs."""
+        """Return the exit code, None while the peon runs."""
         return self._code
 
     def terminate(self) -> None:
-        """Ask it to stop."""
+        """Ask the peon to stop."""
         if self.process.alive:
             if self.task is not None:
                 self.task.stop()
@@ -120,7 +120,7 @@ class SimPeon:
         """End it."""
         self.process.die()
 
-    # Its start and its end
+    # Start and end
 
     def _boot(self) -> None:
         try:
@@ -161,7 +161,7 @@ class SimPeon:
             try:
                 self._attempts.write_end(self._number, TaskEnd(result.state, result.error, 0))
             except Unavailable:
-                return  # A full disk: the end waits, as in the real peon, for the next step.
+                return  # With a full disk, the end waits for the next step, as in the real peon.
         self._exit(0)
 
     def _run_batch(self) -> None:
@@ -181,7 +181,7 @@ class SimPeon:
             if self.process.world.is_unforeseen(error):
                 self._exit(1)
                 return
-            # The boundary: nobody waits for this strand, and a bug anywhere fails the seed.
+            # The boundary: nothing waits for this strand, and a bug anywhere fails the seed.
             text = f"{self.process.name}: {error!r}"
             self.process.world.violation = self.process.world.violation or text
             raise
@@ -197,7 +197,7 @@ class SimPeon:
         def at(what: str) -> None:
             self._engine_moment(what)
             if store.is_full:
-                # What it has written by then, as engines write there themselves, stays.
+                # Files written so far stay, as engines write there themselves.
                 raise EngineUnavailable("no space left on device in deep storage")
 
         return BatchPorts(
@@ -214,7 +214,7 @@ class SimPeon:
     def _engine_moment(self, what: str) -> None:
         world = self.process.world
         world.let_others_run()
-        # Others come in between only while somebody's work takes long.
+        # Others run in between only while some work takes long.
         if world.current is not None and world.chance.fault("engine slow"):
             world.pause(world.chance.of("engine").uniform(0.0, _SLOW_MAX_S))
         self.process.moment(f"{what} with the engine")
@@ -236,7 +236,7 @@ class SimPeon:
 
 
 class _Ending:
-    """A streaming task's mailbox, as the scheduler steps it; tells when the loop is over."""
+    """A streaming task's mailbox, stepped by the scheduler; reports the end of the loop."""
 
     def __init__(self, task: StreamingTask, ended: Callable[[], None]) -> None:
         self._task = task
@@ -253,7 +253,7 @@ class _Ending:
 
 
 class _Actions:
-    """The overlord, as a task sees it: whoever leads, as far as the terms tell."""
+    """The overlord, for one task: the current leader, as far as the terms show."""
 
     def __init__(self, cluster: Around, process: Process, task_id: str, worker: str) -> None:
         self._cluster = cluster
@@ -262,7 +262,7 @@ class _Actions:
         self._worker = worker
 
     def perform(self, action: TaskAction[R]) -> R:
-        """Have the leader do an action."""
+        """Perform an action on the leader."""
         form = orjson.loads(orjson.dumps(action.to_json()))
         answer = self._cluster.perform(self._process, self._task_id, self._worker, form)
         return action.parse_result(orjson.loads(orjson.dumps(answer)))

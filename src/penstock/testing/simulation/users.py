@@ -1,6 +1,6 @@
-"""What users want: events, batch tasks, and all that can be done to a supervisor, at random times.
+"""Requests of users at random times: events, batch tasks, and all operations on a supervisor.
 
-Owns what was sent and what each batch task is to do, which is what the checker compares with.
+Owns the events sent and the work of each batch task, with which the checker compares the results.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ BatchKind = Literal["append", "overwrite", "replace", "compact", "kill", "noop"]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A batch task: what it writes, and the days that it may change."""
+    """A batch task: the rows that it writes, and the days that it may change."""
 
     kind: BatchKind
     numbers: frozenset[int] = frozenset()
     days: frozenset[int] = frozenset()
 
 
-# So quick that groups come and go within a run, while everything else happens.
+# Short, so that task groups begin and end within a run while everything else happens.
 _SCALER: Final[Mapping[str, JsonValue]] = {
     "autoScalerStrategy": "costBased",
     "enableTaskAutoScaler": True,
@@ -64,7 +64,7 @@ _SCALER: Final[Mapping[str, JsonValue]] = {
     "minScaleDownDelay": 6_000,
 }
 
-# Replicas by their priorities, of which some are others' with one more, one less, or another one.
+# Priorities of replicas; some sets differ from others by one replica.
 _PRIORITIES: Final[Sequence[Mapping[str, int]]] = (
     {"0": 1, "1": 1},
     {"1": 1},
@@ -76,7 +76,7 @@ _PRIORITIES: Final[Sequence[Mapping[str, int]]] = (
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """How a run's users are.
+    """Parameters of a run's users.
 
     Attributes:
         concurrent: Tasks use concurrent locks.
@@ -84,7 +84,7 @@ class Wishes:
         replicas: Tasks of each group.
         batches: Batch tasks are submitted.
         operators: Supervisors are suspended, changed, ended; tasks are shut down.
-        every_s: Seconds between two wishes, on average.
+        every_s: Mean seconds between two requests.
     """
 
     concurrent: bool = False
@@ -97,19 +97,19 @@ class Wishes:
 
 @dataclass(slots=True)
 class Users:
-    """The users.
+    """The users of a run.
 
     Attributes:
-        cluster: What they use.
-        wishes: How they are.
+        cluster: The simulated cluster.
+        wishes: Their parameters.
         good: Events sent that can be parsed.
-        bad: How many were sent that cannot.
+        bad: Number of events sent that cannot be parsed.
         batches: Batch tasks by id.
-        whims: What else they want.
-        events: What was sent to each stream partition: the number, or None if it cannot be parsed.
+        whims: Further user actions.
+        events: Events of each stream partition: the number, or None if unparseable.
         places: The stream partition and the offset of each event.
-        late: Streams throw the first day away, as too old.
-        early: Streams throw the last day away, as too far ahead.
+        late: Streams drop the first day as too old.
+        early: Streams drop the last day as too far ahead.
     """
 
     cluster: Cluster
@@ -158,7 +158,7 @@ class Users:
         self.cluster.rules_version = lambda: len(self.whims.dropped) - 1
 
     def begin(self) -> None:
-        """Make the topic, and ask for the supervisor until there is one."""
+        """Create the topic, and submit the supervisor until it exists."""
         self.cluster.topics.topics[DATASOURCE] = [[], []]
         self.active = True
         self.want_supervisor()
@@ -168,15 +168,15 @@ class Users:
             self._meet()
 
     def end(self) -> None:
-        """Want nothing more."""
+        """Make no further requests."""
         self.active = self.whims.active = False
 
     def between(self, start: Mapping[int, int], end: Mapping[int, int]) -> list[int | None]:
-        """Return what was sent between offsets; what cannot be parsed as None."""
+        """Return the events between offsets; None for events that cannot be parsed."""
         return [n for p, stop in end.items() for n in self.events[p][start.get(p, stop) : stop]]
 
     def fate(self, n: int | None) -> Fate:
-        """Tell what a stream makes of an event that it reads."""
+        """Return the outcome of an event that a stream reads."""
         if n is None:
             return "unparseable"
         if self.late and n % DAYS == 0:
@@ -203,14 +203,14 @@ class Users:
 
     @property
     def priorities(self) -> list[int]:
-        """The priorities that the replicas of each group are to have, as last submitted."""
+        """Return the priorities of each group's replicas, as last submitted."""
         counts = self._priorities or {"0": self._replicas}
         return [int(priority) for priority, count in counts.items() for _ in range(count)]
 
     def want_supervisor(
         self, task_duration_s: int = 10, *, tasks: int = 0, replicas: int = 0
     ) -> None:
-        """Submit the supervisor's spec, to whoever leads."""
+        """Submit the supervisor's spec to the leader."""
         spec = self.spec(task_duration_s, tasks, replicas)
         self._replicas = replicas or self.wishes.replicas
         self.ask(lambda leader: leader.overlord.supervisor_desk.submit(spec))
@@ -218,7 +218,7 @@ class Users:
     def spec(
         self, task_duration_s: int = 10, tasks: int = 0, replicas: int = 0
     ) -> dict[str, JsonValue]:
-        """Return the supervisor's spec; as wished where 0 is said."""
+        """Return the supervisor's spec; 0 means the value from the wishes."""
         return {
             "type": "penstock",
             "spec": {
@@ -246,11 +246,11 @@ class Users:
         return {"replicas": replicas or self.wishes.replicas}
 
     def _prioritize(self) -> None:
-        """Want replicas of other priorities from now on."""
+        """Request replicas of other priorities from now on."""
         self._priorities = self.cluster.world.chance.of("server priorities").choice(_PRIORITIES)
 
     def _windows(self) -> dict[str, JsonValue]:
-        """Return what is late and early, so that no clock of the world can make a difference."""
+        """Return the rejection periods, chosen so that clock errors make no difference."""
         found: dict[str, JsonValue] = {}
         if self.late:
             found["lateMessageRejectionStartDateTime"] = format_time(START_MS + DAY_MS)
@@ -259,7 +259,7 @@ class Users:
         return found
 
     def ask(self, question: Callable[[SimOverlord], Future[T]]) -> Future[T] | None:
-        """Ask whoever leads; None if nobody does."""
+        """Send a request to the leader; None if there is no leader."""
         leader = self.cluster.leader()
         if leader is None or not leader.process.runs or leader.process.is_cut:
             return None
@@ -268,7 +268,7 @@ class Users:
     # Wishes
 
     def _meet(self) -> None:
-        """Submit tasks that write to one day at one moment, every so often."""
+        """Submit several tasks at one moment that write to one day, from time to time."""
         world = self.cluster.world
         if not self.active:
             return
@@ -371,7 +371,7 @@ class Users:
                 asked.add_done_callback(note)
 
     def _compaction(self, days: range) -> dict[str, JsonValue]:
-        """Return what a compaction says beside its name: of all segments there, or of some."""
+        """Return the fields of a compaction beside its type: all segments of the days, or some."""
         interval = days_interval(days)
         given: dict[str, JsonValue] = {"type": "interval", "interval": str(interval)}
         said: dict[str, JsonValue] = {"granularitySpec": {"segmentGranularity": "DAY"}}
@@ -388,7 +388,7 @@ class Users:
         }
 
     def _some_of(self, interval: Interval) -> list[JsonValue]:
-        """Return some of the visible segments, as a minor compaction names them."""
+        """Return some of the visible segments, as a minor compaction lists them."""
         dice = self.cluster.world.chance.of("minor compactions")
         rows = self.cluster.truth.segments.used(DATASOURCE, interval)
         segments = {str(one.segment.id): one.segment for one in visible_segments(rows, [interval])}
@@ -425,7 +425,7 @@ class Users:
 
 
 def day_of(time_ms: int) -> int:
-    """Return which of the days a time is in."""
+    """Return the day of a time."""
     return (time_ms - START_MS) // DAY_MS
 
 

@@ -1,8 +1,8 @@
-"""The world: processes, time, and the order in which things happen.
+"""The simulated world: processes, time, and the order of events.
 
-Owns the virtual time and the schedule. A process is a mailbox, strands, or both; it may die, stand
-still for a while, have a wall clock of its own that is wrong, be cut off from others, and have a
-full disk. Nothing here knows what a process does.
+Owns the virtual time and the schedule. A process is a mailbox, strands, or both. It may die, pause,
+have a wrong wall clock, be cut off from others, and have a full disk. This module does not know
+what a process does.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _UNFORESEEN: Final[tuple[type[BaseException], ...]] = (
 
 
 class World:
-    """The world.
+    """Scheduler of processes in virtual time.
 
     Args:
         chance: The dice.
@@ -57,29 +57,29 @@ class World:
         self.story: list[str] = []
         self.current: Strand[object] | None = None
         self._acting = ""
-        # What must never be and was; kept here, since whoever is told of an error may swallow it.
+        # Violations that were found; kept here, because callers may swallow the error.
         self.violation = ""
-        # Errors that no part of the product expects, as they were raised.
+        # Errors that no part of the product expects, in the order in which they were raised.
         self._unforeseen: list[BaseException] = []
-        # While it is not 0, code runs that another thread would wait for with a mutex.
+        # While it is not 0, code runs that holds a mutex for which other threads would wait.
         self.undivided = 0
         self._order = chance.of("order")
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
 
     def note(self, text: str) -> None:
-        """Add a line to the story."""
+        """Add a line to the log of the run."""
         if len(self.story) < _STORY_LINES:
             self.story.append(f"{self.now_s:8.2f} s  {text}")
 
     def after(self, seconds: float, event: Callable[[], None]) -> None:
-        """Have something happen later."""
+        """Schedule an event."""
         heapq.heappush(self._events, (self.now_s + seconds, next(self._numbers), event))
 
     def run(self, seconds: float, until: Callable[[], bool] = lambda: False) -> bool:
-        """Go on until virtual time has passed, or until something holds; tell whether it does.
+        """Run until virtual time has passed or a condition holds; return whether it holds.
 
-        It is looked whether it holds now and then, not after each step: that costs more than most.
+        The condition is checked only now and then, because a check costs more than most steps.
         """
         end_s = self.now_s + seconds
         look_s = self.now_s
@@ -95,7 +95,7 @@ class World:
         return until()
 
     def step(self) -> bool:
-        """Have one thing happen; False if nothing can before time goes on."""
+        """Run one step; return False if nothing is due before time advances."""
         self.steps += 1
         while self._events and self._events[0][0] <= self.now_s:
             heapq.heappop(self._events)[2]()
@@ -106,7 +106,7 @@ class World:
         return any(process.step(draw()) for process in processes)
 
     def resume(self, strand: Strand[object]) -> None:
-        """Let a strand run until it waits."""
+        """Run a strand until it waits."""
         self.current = strand
         try:
             strand.resume()
@@ -114,7 +114,7 @@ class World:
             self.current = None
 
     def pause(self, seconds: float, is_ready: Callable[[], bool] = lambda: False) -> None:
-        """Have the strand that runs wait. On the scheduler's thread there is no waiting."""
+        """Let the running strand wait. The scheduler's thread cannot wait."""
         strand = self.current
         assert strand is not None, "only a strand can wait"
         until_s = self.now_s + seconds
@@ -123,11 +123,11 @@ class World:
 
     @property
     def acting(self) -> str:
-        """Whose work is done at this moment: the name of a strand, or what it was set to."""
+        """Return whose work is running: the name of a strand, or the name that was set."""
         return self._acting or (self.current.acting if self.current is not None else "mailbox")
 
     def on_scheduler(self, work: Callable[[], T], acting: str) -> T:
-        """Run something on the scheduler's thread, where mailboxes live, and return what comes."""
+        """Run a function on the scheduler's thread, where mailboxes run, and return its result."""
         strand = self.current
         assert strand is not None, "only a strand is on another thread"
 
@@ -139,21 +139,21 @@ class World:
             finally:
                 self.current, self._acting = strand, before
 
-        return strand.on_scheduler(run)  # type: ignore[return-value]  # a strand passes anything on
+        return strand.on_scheduler(run)  # type: ignore[return-value]  # result unchanged
 
     def unforeseen(self, what: str) -> BaseException:
-        """Return an error of a kind that no part of the product expects."""
+        """Return an error of a type that no part of the product expects."""
         kind = self.chance.of("unforeseen errors").choice(_UNFORESEEN)
         error = kind(f"unforeseen {what}")
         self._unforeseen.append(error)
         return error
 
     def is_unforeseen(self, error: BaseException | None) -> bool:
-        """Tell whether an error is one of those, and not what a part of the product made of it."""
+        """Return whether an error is one of those, not one that the product derived from it."""
         return any(error is one for one in self._unforeseen)
 
     def let_others_run(self) -> None:
-        """Have something else happen first, if a strand runs and it may be interrupted."""
+        """Let another event happen first, if a strand runs and may be interrupted."""
         if self.current is not None and not self.undivided:
             self.pause(0.0)
 
@@ -167,18 +167,18 @@ class World:
         if self._events:
             times.append(self._events[0][0])
         found = min(times, default=math.inf)
-        assert found != math.inf, "nothing will ever happen"
+        assert found != math.inf, "no event is scheduled"
         return max(found, self.now_s + 0.000_001)
 
 
 class Process:
-    """One process, from its start to its death; the next one of the name is another.
+    """One process, from its start to its death; a restart makes a new object of the same name.
 
     Args:
-        world: Where it is.
-        name: What it is called.
-        parent: Dies with it; None: on its own.
-        host: What shares a disk, a clock and a network cable; its own name if not given.
+        world: The world that it belongs to.
+        name: Name for logs.
+        parent: The process dies with its parent; None: independent.
+        host: Processes of one host share disk, clock and network; default: the name.
     """
 
     def __init__(
@@ -207,23 +207,23 @@ class Process:
 
     @property
     def runs(self) -> bool:
-        """Whether it does anything at this moment."""
+        """Return whether the process does anything at this moment."""
         return self.alive and self.stalled_until_s <= self.world.now_s
 
     @property
     def is_cut(self) -> bool:
-        """Whether it reaches nobody, and nobody it."""
+        """Return whether the process is cut off from all others."""
         return self.cut_until_s > self.world.now_s
 
     def spawn(
         self, name: str, work: Callable[[], T], delay_s: float = 0.0, *, is_vital: bool = False
     ) -> Strand[T]:
-        """Begin blocking work.
+        """Start blocking work.
 
         Args:
-            name: For stories.
-            work: What to do.
-            delay_s: How long it takes until it begins.
+            name: Name for logs.
+            work: The function to run.
+            delay_s: Seconds until the work begins.
             is_vital: Whether the process ends if the work fails with an error.
         """
         strand = Strand(name, work, self.world.now_s + delay_s)
@@ -233,10 +233,10 @@ class Process:
         return strand
 
     def moment(self, what: str) -> None:
-        """Die here, or fail with an error that nobody expects, if chance wants it.
+        """Die here, or raise an unexpected error, if chance decides so.
 
         Raises:
-            Killed: It is dead.
+            Killed: The process is dead.
         """
         if not self.alive:
             raise Killed
@@ -252,9 +252,9 @@ class Process:
             raise error
 
     def broke(self, error: BaseException) -> None:
-        """End, as the product does when its mailbox or a thread that it needs has failed.
+        """End, as the product does after a failure of its mailbox or of a thread that it needs.
 
-        Raises the error if it is none of those that chance wanted.
+        Raises the error if chance did not cause it.
         """
         if not self.world.is_unforeseen(error):
             raise error
@@ -262,7 +262,7 @@ class Process:
         self.die()
 
     def die(self) -> None:
-        """End at once, with all that belongs to it."""
+        """End at once, with all child processes and strands."""
         if not self.alive:
             return
         self.alive = False
@@ -273,7 +273,7 @@ class Process:
         if current is None:
             self._end_strands()
         else:
-            # Strands end each other only by way of the scheduler.
+            # Strands end each other only through the scheduler.
             self.world.current = current
             self.world.after(0.0, self._end_strands)
         if self in self.world.processes:
@@ -286,12 +286,12 @@ class Process:
         self._strands.clear()
 
     def poke(self) -> None:
-        """Have whatever waits look again."""
+        """Wake everything that waits, so that it checks its condition again."""
         for strand in self._strands:
             strand.wake_s = min(strand.wake_s, self.world.now_s)
 
     def step(self, chance: float) -> bool:
-        """Do one thing, if there is something to do."""
+        """Do one thing, if there is work."""
         try:
             if self.boot is not None:
                 boot, self.boot = self.boot, None
@@ -307,7 +307,7 @@ class Process:
         return True
 
     def next_s(self) -> float:
-        """Return when it has something to do, if nothing happens before."""
+        """Return when the process has work next, unless another event comes first."""
         times = [strand.wake_s for strand in self._strands]
         if self.processor is not None and self.processor.is_mailbox_loop_running:
             times.append(self.processor.mailbox.alarm_s)
@@ -345,7 +345,7 @@ class ProcessClock:
         self._process = process
 
     def now_ms(self) -> int:
-        """Return what the wall clock shows."""
+        """Return the time of the wall clock."""
         return START_MS + int(self._process.world.now_s * 1_000) + self._process.skew_ms
 
     def monotonic_s(self) -> float:
@@ -353,7 +353,7 @@ class ProcessClock:
         return self._process.world.now_s
 
     def wait(self, condition: threading.Condition, timeout_s: float | None) -> bool:
-        """Wait on a held condition, letting others run; it may return early, as any wait may."""
+        """Wait on a held condition while others run; may return early, as every wait may."""
         world = self._process.world
         until_s = math.inf if timeout_s is None else world.now_s + timeout_s
         condition.release()
@@ -365,7 +365,7 @@ class ProcessClock:
 
 
 class ProcessFs(OsFileSystem):
-    """A disk that may be full, on which the process may die before and after each durable step."""
+    """A disk that may be full; the process may die before and after each durable step."""
 
     def __init__(self, process: Process) -> None:
         super().__init__()
@@ -391,11 +391,11 @@ class ProcessFs(OsFileSystem):
         process = self._process
         process.moment(what)
         if process.disk_full_until_s > process.world.now_s:
-            raise Unavailable("no space left on device: make room and try again")
+            raise Unavailable("no space left on device: free space and try again")
 
 
 class StrandLanes:
-    """Lanes of a process: the work of each on a strand, in order."""
+    """Lanes of a process: each runs its work in order on a strand."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -403,7 +403,7 @@ class StrandLanes:
         self._closed = False
 
     def submit(self, lane: str, work: Callable[[], T]) -> Future[T]:
-        """Put work into a lane. Raises Closed after `close`."""
+        """Add work to a lane. Raises Closed after `close`."""
         if self._closed:
             raise Closed("the lanes are closed")
         future, run = promise(work, through=(Killed,))
@@ -419,7 +419,7 @@ class StrandLanes:
         return future
 
     def close(self) -> None:
-        """Begin no more work."""
+        """Start no further work."""
         self._closed = True
         for waiting in self._lanes.values():
             waiting.clear()
@@ -434,7 +434,7 @@ class StrandLanes:
 class UndividedLanes:
     """Lanes whose work runs at once, on the thread that submits it, without interruption.
 
-    For locks and commits, whose answers are waited for with what the world cannot interrupt.
+    Used for locks and commits, whose results are awaited by code that the world cannot interrupt.
     """
 
     def __init__(self, world: World) -> None:
@@ -443,7 +443,7 @@ class UndividedLanes:
         self._closed = False
 
     def submit(self, lane: str, work: Callable[[], T]) -> Future[T]:
-        """Run work; what it submits itself, after it. Raises Closed after `close`."""
+        """Run work, then the work that it submitted. Raises Closed after `close`."""
         del lane
         if self._closed:
             raise Closed("the lanes are closed")
@@ -464,5 +464,5 @@ class UndividedLanes:
         return future
 
     def close(self) -> None:
-        """Take no more work."""
+        """Accept no further work."""
         self._closed = True

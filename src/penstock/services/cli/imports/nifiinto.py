@@ -1,6 +1,6 @@
-"""`penstock import nifi-swap --into`: what NiFi had swapped out goes on in a connection of ours.
+"""`penstock import nifi-swap --into`: import swapped-out FlowFiles of NiFi into a connection.
 
-Owns the options of that and what is said of it. Does not own the import (`flow.nifiimport`).
+Owns the options of this mode and its output. Does not own the import (`flow.nifiimport`).
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Into:
-    """What the command was told.
+    """Options of the command.
 
     Attributes:
         connection: Name or id of the connection.
         content: NiFi's content repository: a folder, or one for each container as NAME=FOLDER.
-        without_content: FlowFiles come without their content.
-        queue: Id of NiFi's queue whose files are meant; None: there is only one.
+        without_content: Import FlowFiles without their content.
+        queue: Id of NiFi's queue whose files to import; None: all files are of one queue.
     """
 
     connection: str
@@ -53,10 +53,10 @@ class Into:
     queue: str | None = None
 
     def source(self, fs: FileSystem) -> NifiContent | None:
-        """Return NiFi's content.
+        """Return NiFi's content repository.
 
         Raises:
-            InvalidRequest: A folder is none, or is named twice.
+            InvalidRequest: A folder does not exist, or is named twice.
         """
         from penstock.flow.nifiimport.contents import NifiContent  # noqa: PLC0415 - slow
 
@@ -72,7 +72,7 @@ class Into:
                 raise InvalidRequest(f"names two folders for {whose}: use NAME=DIR", place=text)
             if not Path(folder).is_dir():
                 raise InvalidRequest(
-                    "is no folder: name NiFi's content_repository, or a copy", place=folder
+                    "is not a folder: name NiFi's content_repository, or a copy", place=folder
                 )
             folders[name] = str(Path(folder).absolute())
         others = folders.pop("", None)
@@ -81,7 +81,7 @@ class Into:
 
 @dataclass(slots=True)
 class _Outcome:
-    """What became of all files."""
+    """Outcome of all files."""
 
     rows: list[Row] = field(default_factory=list)
     left_out: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -92,20 +92,20 @@ class _Outcome:
 
     @property
     def damage(self) -> list[str]:
-        """Return what is wrong with swap files."""
+        """Return the damage of swap files."""
         return [str(row["damage"]) for row in self.rows if row["damage"]]
 
 
 def import_into(paths: Sequence[Path], into: Into, *, as_json: bool) -> None:
-    """Import swap files, and say what became of each.
+    """Import swap files, and report the outcome of each.
 
     Raises:
-        InvalidRequest: The options will not do; nothing was changed.
+        InvalidRequest: The options are invalid; nothing was changed.
         NotFound: There is no such connection.
         Conflict: Penstock runs.
         Unavailable: Full disk or I/O error; what was imported stays.
     """
-    # Here, because no other command needs them.
+    # Imported here, because no other command needs them.
     from penstock.flow.nifiimport.importing import ImportOptions, NifiImport  # noqa: PLC0415
     from penstock.flow.nifiimport.stopped import StoppedFlow, target_of  # noqa: PLC0415
     from penstock.storage.filesystem import OsFileSystem  # noqa: PLC0415
@@ -118,7 +118,7 @@ def import_into(paths: Sequence[Path], into: Into, *, as_json: bool) -> None:
     folder = DataFolder(options.data_dir.absolute())
     if not folder.flow.is_dir():
         raise InvalidRequest(
-            f"{folder.path} holds no flow: apply one first, or name another folder with --data-dir"
+            f"{folder.path} contains no flow: apply one first, or use another folder: --data-dir"
         )
     lock = FolderLock(folder)
     lock.take()
@@ -145,17 +145,20 @@ def import_into(paths: Sequence[Path], into: Into, *, as_json: bool) -> None:
 
 
 def _choose(paths: Sequence[Path], into: Into) -> list[Path]:
-    """Return the files that are meant; those that cannot be read are left for the report.
+    """Return the files to import; unreadable files are left for the report.
 
     Raises:
-        InvalidRequest: They are of several queues, or content would be left behind unasked.
+        InvalidRequest: They are of several queues, or content would be lost without --without-
+            content.
     """
     found: dict[str, list[Path]] = {}
     unreadable: list[Path] = []
     with_content: Path | None = None
     for path in paths:
         if path.name.endswith(".part"):
-            warn(f"penstock: {path} is left alone: NiFi had not finished it, and has it elsewhere")
+            warn(
+                f"penstock: {path} is skipped: NiFi did not finish it, its FlowFiles are elsewhere"
+            )
             continue
         try:
             summary = _open(path).summary
@@ -168,15 +171,15 @@ def _choose(paths: Sequence[Path], into: Into) -> list[Path]:
                 with_content = path
     if len(found) > 1:
         raise InvalidRequest(
-            f"the files are of {len(found)} queues of NiFi ({', '.join(sorted(found))}): take one "
-            "after the other with --queue"
+            f"the files are of {len(found)} queues of NiFi ({', '.join(sorted(found))}): import "
+            "one after the other with --queue"
         )
     if not found and into.queue is not None:
         raise InvalidRequest(f"no file is of the queue {into.queue}", place="--queue")
     if with_content and not into.content and not into.without_content:
         raise InvalidRequest(
-            "holds FlowFiles with content: name NiFi's content_repository with --content, or have "
-            "them come empty with --without-content",
+            "contains FlowFiles with content: name NiFi's content_repository with --content, or "
+            "import them without content with --without-content",
             place=str(with_content),
         )
     chosen = {path for some in found.values() for path in some}.union(unreadable)
@@ -197,7 +200,7 @@ def _warn_of(flow: StoppedFlow) -> None:
 
 
 def _import(run: NifiImport, paths: Sequence[Path], now_ms: int) -> _Outcome:
-    """Import files. FlowFiles without a date were all queued now, so that their ids decide."""
+    """Import files. FlowFiles without a date count as queued now, so their ids decide the order."""
     outcome = _Outcome()
     run.expect(_readable(paths))
     for path in paths:
@@ -212,8 +215,8 @@ def _import(run: NifiImport, paths: Sequence[Path], now_ms: int) -> _Outcome:
         except PenstockError:  # narrow: warns only
             done = counted(outcome.total("imported"), "FlowFile")
             warn(
-                f"penstock: {path.name} is not done; {done} of files before it came in: the same "
-                "command goes on where this one ended"
+                f"penstock: {path.name} is incomplete, {done} of earlier files are imported: repeat"
+                " the command to continue"
             )
             raise
         outcome.rows.append(row)
@@ -221,7 +224,7 @@ def _import(run: NifiImport, paths: Sequence[Path], now_ms: int) -> _Outcome:
 
 
 def _readable(paths: Sequence[Path]) -> Iterator[NifiSwapFile]:
-    """Yield the files; those that cannot be opened are left for the report."""
+    """Yield the readable files; files that cannot be opened are left for the report."""
     for path in paths:
         with suppress(CorruptData):
             yield _open(path)
@@ -261,14 +264,14 @@ def _show(outcome: _Outcome, name: str, connection: str, *, as_json: bool) -> No
     print_rows(outcome.rows, as_json=False)
     if contents:
         say()
-        say("left out, because their content cannot be had:")
+        say("left out, because their content cannot be read:")
         say()
         print_rows(contents, as_json=False)
     for damage in outcome.damage:
         warn(f"penstock: {damage}")
     before, left_out = outcome.total("before"), outcome.total("left_out")
     said = [f"{counted(outcome.total('imported'), 'FlowFile')} imported into {name}"]
-    said += [f"{before:,} were there before"] if before else []
+    said += [f"{before:,} were imported before"] if before else []
     said += [f"{left_out:,} left out"] if left_out else []
     said += [f"{missing:,} lost to damage" for missing in [outcome.total("missing")] if missing]
     say()

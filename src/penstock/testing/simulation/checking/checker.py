@@ -1,8 +1,8 @@
-"""What must be true after every commit, and when everything is over.
+"""Conditions that must hold after every commit and at the end of a run.
 
-The checker looks at the database itself, past all faults, right after each commit and with the
-knowledge of whose commit it was. From what was visible before and who committed what follows what
-must be visible now; so no order of tasks has to be predicted.
+The checker reads the database directly, past all faults, right after each commit, and knows whose
+commit it was. From the state before and the author of the commit it derives what must be visible
+now, so it does not have to predict the order of tasks.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from penstock.testing.simulation.world import Process
 
 _TIME: Final = "__time"
-# Announced files of sequences that are published, or of tasks that have ended.
+# Announced files of published sequences, or of tasks that have ended.
 _STALE: Final = (
     "SELECT task_id, sequence_name, path FROM penstock_announced AS shown"
     " WHERE (datasource, sequence_name) IN (SELECT datasource, sequence_name"
@@ -44,18 +44,18 @@ _STALE: Final = (
 
 
 class Violation(PenstockError):
-    """Something that must never be, is."""
+    """A condition that must always hold was violated."""
 
 
 @dataclass(slots=True)
 class Checker:
-    """The checker.
+    """Checker of one run.
 
     Attributes:
-        cluster: What is looked at.
-        users: What was wanted.
-        ledger: What has been published, and why it is in view.
-        commits: How many commits there were.
+        cluster: The cluster to check.
+        users: The users and their requests.
+        ledger: What was published, and why it is visible.
+        commits: Number of commits so far.
     """
 
     cluster: Cluster
@@ -72,13 +72,13 @@ class Checker:
     _read: Counter[Fate] = field(default_factory=Counter)
 
     def committed(self, process: Process) -> None:
-        """Look at what a commit has made of things. Raises Violation."""
+        """Check the state after a commit. Raises Violation."""
         self.commits += 1
         acting = self.cluster.world.acting
         if acting == "mailbox" or acting.startswith(("action lock", "action segmentAllocate")):
             self._check_locks()
         if stale := self.cluster.database.rows(_STALE):
-            self._fail(f"{process.name}: {acting} leaves files announced in vain: {stale[:3]}")
+            self._fail(f"{process.name}: {acting} leaves stale announced files: {stale[:3]}")
         snapshot = self.cluster.truth.snapshot(DATASOURCE, known=self._snapshot)
         if snapshot is self._snapshot:
             return
@@ -91,19 +91,19 @@ class Checker:
         self._require(not wrong, f"{who} {wrong}")
 
     def deleting(self, path: str) -> None:
-        """Look who names a file that is about to be deleted. Raises Violation."""
+        """Check that no segment uses a file that will be deleted. Raises Violation."""
         query = "SELECT id FROM penstock_segments WHERE instr(payload, ?) > 0"
         names = [name for (name,) in self.cluster.database.rows(query, path)]
         acting = self.cluster.world.acting
         self._require(not names, f"{acting} deletes the file of {names}, which still name it")
 
     def _judge(self, acting: str, offsets: Mapping[int, int], change: Change) -> str:
-        """Return what is wrong with a commit, nothing if nothing is.
+        """Return what is wrong with a commit, or an empty text.
 
         Args:
-            acting: Whose it is.
-            offsets: What was committed before.
-            change: What is in view now that was not, and the other way round.
+            acting: The author of the commit.
+            offsets: Offsets committed before.
+            change: Rows that became visible, and rows that disappeared.
         """
         ledger, words = self.ledger, acting.split()
         task_id = _publisher(acting)
@@ -136,7 +136,7 @@ class Checker:
         return self.users.batches.get(task_id)
 
     def finally_(self) -> None:
-        """Look at what is left when all is over. Raises Violation."""
+        """Check what is left at the end of the run. Raises Violation."""
         taken = {n for n in self.users.good if self.users.fate(n) == "processed"}
         missing = taken - self.ledger.published.keys() - self._passed_over
         self._require(not missing, f"events were never published: {sorted(missing)[:10]}")
@@ -158,7 +158,7 @@ class Checker:
         self._check_nothing_left()
 
     def replicas_are_as_asked(self) -> bool:
-        """Tell whether there are groups of streaming tasks, each with the replicas asked for."""
+        """Return whether there are streaming task groups, each with the requested replicas."""
         found: dict[object, list[object]] = {}
         for row in self.cluster.truth.tasks.list(active=True):
             if row.type == TASK_TYPE:
@@ -168,7 +168,7 @@ class Checker:
         return bool(found) and all(Counter(group) == wanted for group in found.values())
 
     def left(self) -> Iterator[str]:
-        """Yield what is left behind that must not stay; what is cheap to see first."""
+        """Yield leftovers that must not exist; those that are cheap to find come first."""
         truth = self.cluster.truth
         yield from (f"task {row.id}" for row in truth.tasks.list(active=True))
         yield from (f"lock {row.task_id} {row.interval}" for row in self._locks())
@@ -188,10 +188,10 @@ class Checker:
         yield from (f"day {day}, which is to be dropped" for day in sorted(kept))
         yield from self._left_files()
 
-    # What is visible
+    # Visible rows
 
     def _read_view(self, snapshot: Snapshot, who: str) -> Counter[int]:
-        """Return how often each row is published; check that none is there twice unasked."""
+        """Return how often each row is published; check that no row occurs twice without reason."""
         found = self._visible(self._catalogue, snapshot)
         if not self.users.whims.are_resets and (twice := [n for n in found if found[n] > 1]):
             self._fail(f"{who} made rows visible twice: {few(twice)}")
@@ -210,7 +210,7 @@ class Checker:
         return found
 
     def _unhidden(self, day: int) -> Counter[int]:
-        """Return what is in view when everything of a day is used."""
+        """Return the rows that are visible if all segments of a day are used."""
         assert self._snapshot is not None, "somebody has committed just now"
         time = days_interval(range(day, day + 1))
         rows = [
@@ -222,7 +222,7 @@ class Checker:
         return self._visible(Catalogue(), replace(self._snapshot, segments=tuple(rows)))
 
     def _check_announced(self, snapshot: Snapshot, who: str) -> None:
-        """Check that what tasks show was not published yet, and that no two show the same."""
+        """Check that announced rows are not published yet, and that no row is announced twice."""
         places = self.users.places
         announced: dict[int, str] = {}
         for row in snapshot.announced:
@@ -240,14 +240,14 @@ class Checker:
         rows = self._rows.get(path)
         if rows is None:
             if not Path(path).exists():
-                return []  # a peon that begins again has deleted it, and announces what there is
+                return []  # a restarted peon deleted it and announces its current files
             found = read_rows(path)
             rows = [(int(str(row["n"])), int(str(row[_TIME]))) for row in found]
             self._rows[path] = rows
         return rows
 
     def _since(self, task_id: str, day: int) -> int:
-        """Return from which commit on rows of a day are appended beside a replacing task."""
+        """Return the commit since which rows of a day are appended beside a replacing task."""
         since = self._segments_locked_since(task_id, day)
         if since is not None:
             return since
@@ -259,7 +259,7 @@ class Checker:
         return self.commits
 
     def _segments_locked_since(self, task_id: str, day: int) -> int | None:
-        """Return since when a task has its locks on segments of a day that others made."""
+        """Return since when a task has locked segments of a day that others made."""
         made = {
             (row.interval, row.version, row.partition_number)
             for row in self.cluster.truth.segments.every()
@@ -269,17 +269,17 @@ class Checker:
             self._locked_since.get(_key(row), self.commits)
             for row in self._locks()
             if row.task_id == task_id
-            and not row.revoked  # it has begun anew since, under others
+            and not row.revoked  # it has restarted since, under other locks
             and row.partition_number is not None
             and day_of(row.interval.start_ms) == day
             and (row.interval, row.version, row.partition_number) not in made
         ]
         return max(found, default=None)
 
-    # Locks, offsets, what is left
+    # Locks, offsets, leftovers
 
     def _uncovered(self, acting: str, was: Snapshot | None, now: Snapshot) -> str:
-        """Return which segment was published without a lock that covers it, if one was."""
+        """Return a description of a segment published without a covering lock, if any."""
         task_id = _publisher(acting)
         if not task_id:
             return ""
@@ -305,9 +305,9 @@ class Checker:
                     self._fail(f"two locks contradict each other: {one} and {other}")
 
     def _moved(self, before: Mapping[int, int]) -> str:
-        """Return what is wrong with offsets that no publish has moved.
+        """Return what is wrong with offsets that no publish has changed.
 
-        They are the first ones, or where a user wanted to be read from.
+        They must be the first offsets, or those of a user's reset.
         """
         now, asked = self._offsets, self.users.whims.asked
         for p in before.keys() | now.keys():
@@ -343,7 +343,7 @@ class Checker:
 
 
 def _publisher(acting: str) -> str:
-    """Return the task whose publish is done, "" if something else is."""
+    """Return the task whose publish is running, "" if there is none."""
     words = acting.split()
     return words[2] if words[0] == "action" and words[1].startswith(PUBLISHES) else ""
 
@@ -353,7 +353,7 @@ def _key(lock: LockRow) -> tuple[str, str, str, int | None]:
 
 
 def _covers(lock: LockRow, segment: SegmentRow) -> bool:
-    """Tell whether a lock lets its task publish a segment: an append adds under any version."""
+    """Return whether a lock allows its task to publish a segment: appends fit any version."""
     if lock.partition_number is not None:
         place = (segment.interval, segment.version, segment.partition_number)
         return place == (lock.interval, lock.version, lock.partition_number)
@@ -362,7 +362,7 @@ def _covers(lock: LockRow, segment: SegmentRow) -> bool:
 
 
 def _may_be(one: LockRow, other: LockRow) -> bool:
-    """Tell whether two locks that overlap may both be held."""
+    """Return whether two overlapping locks may both be held."""
     numbers = {one.partition_number, other.partition_number}
     if None not in numbers and one.interval == other.interval:
         return len(numbers) == 2 or one.group_id == other.group_id
