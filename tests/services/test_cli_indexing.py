@@ -118,11 +118,11 @@ def test_a_task_is_submitted_explained_and_followed(
         "lastFailure": "Spark was lost: OutOfMemoryError\n  at work",
     }
     world.live["a"] = {"ingestionStatsAndErrors": {"payload": lost}}
-    failed = "3 tries of its work failed, at last: Spark was lost: OutOfMemoryError"
+    failed = "3 tries of its work failed, last reason: Spark was lost: OutOfMemoryError"
     assert f"it is running; {failed}\n" in out(capsys, "task", "why", "a")
     assert f"{failed}\n" in out(capsys, "task", "status", "a")
     lost |= {"failedTriesMax": 20, "nextTry": "2026-11-22T16:00:00.000Z"}
-    failed = "3 of 20 tries of its work failed (the next is at 2026-11-22T16:00:00.000Z), at last"
+    failed = "3 of 20 tries of its work failed (next attempt at 2026-11-22T16:00:00.000Z), last"
     assert failed in out(capsys, "task", "status", "a")
     said = out(capsys, "task", "why", "a")
     assert said.startswith("waits for retry: its next try of ")

@@ -477,7 +477,7 @@ class Raced:
 
     def create(self, path: str, _content: bytes) -> str:
         self.made = True
-        raise Unavailable(f"{path} was made by another session just now")
+        raise Unavailable(f"another session has just created {path}")
 
 
 def test_a_node_that_the_thread_has_made_meanwhile_is_announced() -> None:

@@ -223,4 +223,4 @@ def test_replicas_of_any_priority(monkeypatch):
     # Replicas come and go for as long as it is waited that they do not.
     monkeypatch.setattr(run, "_DRAIN_S", 90.0)
     wanting(monkeypatch, "server priorities", "calm hosts")
-    assert finds("have not the replicas asked for", range(9008, 9010), Wishes(batches=False))
+    assert finds("lack the requested replicas", range(9008, 9010), Wishes(batches=False))

@@ -205,7 +205,7 @@ def test_an_ingesting_query_loses_no_rows(
 @pytest.mark.parametrize(
     ("verb", "time", "message"),
     [
-        ("INSERT INTO copies", "NULL", "the query gives 3 rows without __time: give each"),
+        ("INSERT INTO copies", "NULL", "the query returns 3 rows without __time: set it"),
         ("INSERT INTO copies", "CAST(NULL AS TIMESTAMP)", "the query gives 3 rows without __time"),
         (
             f"REPLACE INTO copies OVERWRITE WHERE {JANUARY}",

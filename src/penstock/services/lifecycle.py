@@ -1,24 +1,24 @@
-"""Start what a process consists of in order, and stop it in reverse.
+"""Start the parts of a process in order, and stop them in reverse order.
 
-Owns the order and the states; it does not know what is started.
+Owns the order and the states; it does not know the parts.
 
-    stage            what belongs there
+    stage            parts
     INIT             logging
     NORMAL           stores, mailboxes, engines (the default)
     SERVER           HTTP servers: they answer only when what they need has started
-    ANNOUNCEMENTS    leases: others find us only when we answer
+    ANNOUNCEMENTS    leases: others find this process only once it answers
 
-    NOT_STARTED --start--> RUNNING --stop--> STOPPED         (there is no way back)
+    NOT_STARTED --start--> RUNNING --stop--> STOPPED         (no way back)
 
-Handlers start by stage, within a stage in the order they were added, and stop in exactly the
-reverse order of the list. A handler may be added while others start (`add_maybe_start`): one of
-the stage that starts now, or of an earlier one, is started at once; one of a later stage waits for
-its turn. At the stop only the list counts, not when each was started.
+Handlers start by stage, and within a stage in the order in which they were added. They stop in
+exactly the reverse order of the list. A handler may be added while others start
+(`add_maybe_start`): if its stage has begun, it is started at once, else when its stage begins. Only
+the list determines the order of stopping, not when each handler was started.
 
-A start that fails leaves everything as it is: what runs still runs, the rest was not started, and
-the state is RUNNING, so that whoever started may `stop`, or end the process. A stop also stops
-handlers that were never started, because what they hold may have been opened before; so each
-handler's stop bears that.
+A failed start leaves everything as it is: started handlers run, the rest is not started, and the
+state is RUNNING, so that the caller may `stop`, or end the process. A stop also stops handlers that
+were never started, because they may have opened something before; every handler's stop must
+therefore work without a start.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 class Stage(enum.IntEnum):
-    """When a handler starts; stops run the other way."""
+    """Stage at which a handler starts; stops run in reverse."""
 
     INIT = 0
     NORMAL = 1
@@ -44,7 +44,7 @@ class Stage(enum.IntEnum):
 
 
 class State(enum.Enum):
-    """Where a lifecycle is."""
+    """State of a lifecycle."""
 
     NOT_STARTED = "NOT_STARTED"
     RUNNING = "RUNNING"
@@ -57,7 +57,7 @@ def _nothing() -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Handler:
-    """What is started and stopped; `name` is for messages."""
+    """A part to start and stop; `name` is for messages."""
 
     name: str
     start: Callable[[], None] = _nothing
@@ -65,11 +65,11 @@ class Handler:
 
 
 class Lifecycle:
-    """The handlers of one process; any thread.
+    """The handlers of one process; thread-safe.
 
-    Two mutexes, because handlers run while things start and stop: the re-entrant one makes starts,
-    stops and additions take turns, and is held while handlers run, so that a handler may add
-    others; the small one guards the state alone.
+    Two mutexes, because handlers run while things start and stop. The re-entrant one serializes
+    starts, stops and additions, and is held while handlers run, so that a handler may add others.
+    The small one guards only the state.
     """
 
     def __init__(self) -> None:
@@ -78,19 +78,19 @@ class Lifecycle:
         self._state = State.NOT_STARTED
         self._stage: Stage | None = None
         self._has_ended = False
-        # Replaced, not changed: who goes through a list does not see what is added meanwhile.
+        # Replaced, not changed: a loop over a list does not see later additions.
         self._handlers: dict[Stage, tuple[Handler, ...]] = dict.fromkeys(Stage, ())
 
     @property
     def state(self) -> State:
-        """Where it is."""
+        """Return the state."""
         return self._state
 
     def add_handler(self, handler: Handler, stage: Stage = Stage.NORMAL) -> None:
         """Add a handler before the start.
 
         Raises:
-            Conflict: The lifecycle was started, or another thread starts or stops it just now.
+            Conflict: The lifecycle was started, or another thread is starting or stopping it.
         """
         if not self._turn.acquire(blocking=False):
             raise Conflict(
@@ -111,11 +111,11 @@ class Lifecycle:
         """Add a handler at any time before the stop, and start it if its stage has begun.
 
         Raises:
-            Conflict: The lifecycle was stopped, or is being stopped.
-            Exception: What the handler's start raised; it is not added then.
+            Conflict: The lifecycle was stopped, or is stopping.
+            Exception: Raised by the handler's start; the handler is not added then.
         """
         if not self._turn.acquire(blocking=False):
-            # A handler that is being stopped may wait for this very thread.
+            # A handler that is stopping may wait for this thread.
             self._refuse_stopped(handler)
             self._turn.acquire()
         try:
@@ -131,7 +131,7 @@ class Lifecycle:
 
         Raises:
             Conflict: It was started before.
-            Exception: What a handler's start raised; what had started runs on, until `stop`.
+            Exception: Raised by a handler's start; started handlers run until `stop`.
         """
         with self._turn:
             with self._state_mutex:
@@ -140,20 +140,20 @@ class Lifecycle:
                 self._state = State.RUNNING
             for stage in Stage:
                 self._stage = stage
-                # What is added to this stage meanwhile was started when it was added.
+                # Handlers added to this stage meanwhile were started when they were added.
                 for handler in self._handlers[stage]:
-                    if self._has_ended:  # the handler before this one has stopped everything
+                    if self._has_ended:  # the previous handler has stopped everything
                         return
                     _start(handler)
 
     def stop(self) -> None:
-        """Stop everything, in reverse; does nothing if it does not run.
+        """Stop everything, in reverse order; do nothing if it does not run.
 
         Raises:
-            ExceptionGroup: Handlers failed to stop, the first one first; all others were stopped
-                all the same.
+            ExceptionGroup: Handlers failed to stop, in the order of the failures; all others were
+                stopped nevertheless.
         """
-        # Before it is this thread's turn: additions that wait for theirs are refused then.
+        # Before this thread has the mutex, so that waiting additions are refused.
         with self._state_mutex:
             if self._state is not State.RUNNING:
                 logger.info("nothing to stop: the lifecycle is %s", self._state.value)
@@ -171,7 +171,7 @@ class Lifecycle:
             raise ExceptionGroup("failures while stopping", errors)
 
     def join(self, wait: Callable[[], None]) -> None:
-        """Wait by `wait`, which returns when it is time to stop, then stop. Raises as `stop`."""
+        """Call `wait`, which returns when it is time to stop, then stop. Raises as `stop`."""
         wait()
         self.stop()
 
@@ -194,7 +194,7 @@ def _start(handler: Handler) -> None:
 def _stop(handler: Handler) -> Exception | None:
     try:
         handler.stop()
-    except Exception as error:  # one failure must not keep the others  # noqa: BLE001
+    except Exception as error:  # one failure must not prevent the others  # noqa: BLE001
         error.add_note(f"while stopping {handler.name}")
         logger.warning("%s could not be stopped: %r", handler.name, error)
         return error

@@ -1,8 +1,8 @@
-"""The files that indexing writes: Parquet for time chunks, and runs that wait to be merged.
+"""Files written by indexing: Parquet for time chunks, and runs that will be merged.
 
 Owns the two formats and their names. A run is an Arrow IPC file with the batches of one split,
-grouped by time chunk; it lives only between the two steps of a large request. Invariant: a file has
-its name only when it is whole, so attempts that repeat each other leave one file.
+grouped by time chunk; it exists only between the two steps of a large request. Invariant: a file
+gets its name only when it is complete, so repeated attempts leave one file.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from penstock.spark.chunks import times_ms
 from penstock.spark.topic.rowshape import TIME_COLUMN
 from penstock.storage.filesystem import translate_error
 
-# Small enough that the JVM can share a file among its cores.
+# Small enough that the JVM can divide a file among its cores.
 _ROW_GROUP_ROWS: Final = 256 * 1024
-# Large enough that Parquet packs well; who writes holds so much.
+# Large enough for good compression in Parquet; the writer holds this many rows.
 _GROUP_BYTES: Final = 64 << 20
 
 
@@ -43,7 +43,7 @@ class WrittenFile:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Where the rows of one time chunk are in a run: batches [first, first + count)."""
+    """Batches of one time chunk in a run: [first, first + count)."""
 
     path: str
     start_ms: int
@@ -76,8 +76,8 @@ def write_parquet(
 
 
 def write_table(rows: pa.Table, path: Path, level: int) -> None:
-    """Write rows as every segment file is written; `level` is zstd's."""
-    # Imported here: 9 MB, of which only the workers that write have use.
+    """Write rows in the format of every segment file; `level` is zstd's."""
+    # Imported here: 9 MB that only workers that write files need.
     import pyarrow.parquet as pq  # noqa: PLC0415
 
     text = [field.name for field in rows.schema if field.type == pa.string()]
@@ -87,7 +87,7 @@ def write_table(rows: pa.Table, path: Path, level: int) -> None:
         row_group_size=_ROW_GROUP_ROWS,
         compression="zstd",
         compression_level=level,
-        # Numbers of flights and the like pack better without a dictionary (measured).
+        # Columns such as flight numbers compress better without a dictionary (measured).
         use_dictionary=text or False,
         write_statistics=_with_extremes(rows),
         store_schema=False,
@@ -95,9 +95,9 @@ def write_table(rows: pa.Table, path: Path, level: int) -> None:
 
 
 def _with_extremes(rows: pa.Table) -> list[str]:
-    """Return the columns whose least and greatest values may be told to who skips row groups.
+    """Return the columns whose minimum and maximum may be used to skip row groups.
 
-    NaN is the greatest number to Spark, and Arrow leaves it out of them: rows would be missed.
+    For Spark, NaN is the greatest number, but Arrow ignores it: rows would be missed.
     """
     return [
         field.name
@@ -108,9 +108,9 @@ def _with_extremes(rows: pa.Table) -> list[str]:
 
 
 def write_groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema, path: Path) -> int:
-    """Write rows as they come, a group at a time; return how many there are.
+    """Write rows as they arrive, a group at a time; return their number.
 
-    What a field of the schema says of itself stays.
+    The metadata of a schema's field is kept.
     """
     # Imported here: see `write_table`.
     import pyarrow.parquet as pq  # noqa: PLC0415
@@ -162,13 +162,13 @@ def write_run(
 
 
 class RunFiles:
-    """The files of runs, mapped. Each is opened once: that takes as long as it has batches."""
+    """Mapped files of runs. Each is opened once, because opening reads all batches' headers."""
 
     def __init__(self) -> None:
         self._open: dict[str, pa.RecordBatchFileReader] = {}
 
     def read(self, runs: Sequence[Run]) -> pa.Table:
-        """Return the rows of one time chunk from all its runs; views of the mapped files."""
+        """Return the rows of one time chunk from all its runs, as views of the mapped files."""
         batches = []
         for run in runs:
             reader = self._open.get(run.path)
@@ -179,10 +179,10 @@ class RunFiles:
 
 
 def write_whole(target: Path, write: Callable[[Path], None]) -> None:
-    """Have a file written under another name, and give it its own when it is whole.
+    """Write a file under a temporary name, and rename it when it is complete.
 
     Raises:
-        Unavailable: It cannot be written.
+        Unavailable: The file cannot be written.
     """
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
     try:
@@ -198,6 +198,6 @@ def write_whole(target: Path, write: Callable[[Path], None]) -> None:
 
 
 def chunk_name(interval: Interval) -> str:
-    """Return how a time chunk is written in names of files."""
+    """Return the form of a time chunk in file names."""
     start = str(interval).split("/", 1)[0]
     return start.replace(":", "").replace("-", "").replace(".000", "")

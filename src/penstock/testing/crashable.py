@@ -1,9 +1,9 @@
 """A file system in memory that can lose power, fill up and fail at any step.
 
-Owns: the operations of a file system, put together of steps that may fail. File bytes are durable
-after ``sync`` (or ``fsync_file``), names after ``fsync_folder``. Everything else may or may not be
-there after ``crash``: any subset of the unsynced pages (a lost page keeps its old bytes, or zeros
-where the file grew), a write torn inside a page, any subset of the unsynced changes of names.
+Owns: the operations of a file system, composed of steps that may fail. File bytes are durable
+after ``sync`` (or ``fsync_file``), names after ``fsync_folder``. Everything else may or may not
+survive ``crash``: any subset of the unsynced pages (a lost page keeps its old bytes, or zeros
+where the file grew), a write torn within a page, any subset of the unsynced changes of names.
 
 Does not own: the bytes and names (`disk`), the steps and how they fail (`faults`), permissions,
 links, times (every file is as old as the steps that made it).
@@ -46,17 +46,17 @@ class CrashableFileSystem(FallibleDisk):
     Folders are durable from the start: `mkdir` syncs its parent, as the real one does.
 
     Args:
-        disk: What is on it; None: nothing.
+        disk: Initial content; None: empty.
     """
 
     def __init__(self, disk: Disk | None = None) -> None:
         super().__init__(disk)
         self._locks: set[str] = set()
 
-    # -- what a test does to it
+    # -- faults that a test causes
 
     def crash(self, rng: random.Random | int) -> CrashableFileSystem:
-        """Return the file system as it may be after a power loss now. This one is dead then.
+        """Return a possible state of the file system after a power loss now. This one is dead then.
 
         Args:
             rng: Chooses among the legal outcomes; a number is a seed.
@@ -66,11 +66,11 @@ class CrashableFileSystem(FallibleDisk):
         return self._replaced(self._disk.after_crash(rng))
 
     def kill_process(self) -> CrashableFileSystem:
-        """Return the file system after kill -9: everything visible is there, not yet durable."""
+        """Return the file system after kill -9: visible content is not yet durable."""
         return self._replaced(self._disk)
 
     def damage(self, path: str, change: Callable[[bytearray], None]) -> None:
-        """Change a file's bytes behind everybody's back, visible and durable alike.
+        """Change a file's bytes without a write, both visible and durable ones.
 
         Views that were mapped before keep the old bytes.
         """
@@ -125,7 +125,7 @@ class CrashableFileSystem(FallibleDisk):
         return FileStat(len(disk.file(path, "stat").visible), 0, is_folder=False)
 
     def exists(self, path: str) -> bool:
-        """Say whether a file or folder of this name is there."""
+        """Return whether a file or folder of this name exists."""
         try:
             self.stat(path)
         except NotFound:
@@ -133,7 +133,7 @@ class CrashableFileSystem(FallibleDisk):
         return True
 
     def resolve(self, path: str) -> str:
-        """Return the path: there are no links here."""
+        """Return the path unchanged, because there are no links."""
         return path
 
     def mkdir(self, folder: str) -> None:
@@ -262,14 +262,14 @@ def reopen_after_power_loss(
     again_after_steps: Sequence[int],
     reopen: Callable[[CrashableFileSystem], T],
 ) -> T:
-    """Lose power now, and again during the openings that follow; return what was opened at last.
+    """Lose power now, and again during the following openings; return the last opened object.
 
     Args:
-        fs: Loses power, as does each that comes after it but the last.
+        fs: The file system that loses power; each later one but the last does, too.
         seed: Chooses among the legal outcomes.
-        again_after_steps: After how many steps each of the next openings loses power. One that
-            has fewer steps than that is the last.
-        reopen: Opens what is tested, with the file system as it is then.
+            again_after_steps: Number of steps after which each of the next openings loses power. An
+                opening with fewer steps is the last.
+            reopen: Opens the object under test on a file system.
     """
     rng = random.Random(seed)  # noqa: S311  -- repeatable on purpose
     for steps in again_after_steps:

@@ -1,13 +1,13 @@
-"""A disk in memory whose steps are counted, and fail when a test says so.
+"""A disk in memory whose steps are counted, and fail when a test requests it.
 
-Owns: which step fails and how (numbered, or the next of a kind), room, whether there is power, and
-what of a failed step is done. Does not own: the bytes and names (`disk`), nor the operations of a
+Owns: which step fails and how (by number, or the next of a kind), capacity, power, and how much of
+a failed step is done. Does not own: the bytes and names (`disk`), nor the operations of a
 file system that the steps belong to (`crashable`).
 
 Invariants:
 
 - Without power nothing is read or changed.
-- A failed write leaves nothing visible, but for what it was told to keep before a power loss.
+- A failed write leaves nothing visible, except the part requested before a power loss.
 - A failed sync behaves as Linux does: the pages count as clean but are not durable.
 """
 
@@ -26,12 +26,12 @@ _NO_END_BYTES = 1 << 62
 
 
 class PowerLoss(BaseException):
-    """The power went away at this step. Not an `Exception`: nothing may catch and go on."""
+    """Power is lost at this step. Not an `Exception`, so that nothing catches it and continues."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What happens at a step: an error, or the end; a write gets `keep_bytes` done before."""
+    """Effect of a step: an error or a power loss; a write does `keep_bytes` first."""
 
     power_loss: bool
     keep_bytes: int
@@ -39,17 +39,17 @@ class Fault:
 
 
 class FallibleDisk:
-    """Steps that change something are numbered from 1; a test says which of them go wrong.
+    """Disk whose changing steps are numbered from 1; a test chooses which of them fail.
 
     Args:
-        disk: What is on it; None: nothing.
+        disk: Initial content; None: empty.
 
     Attributes:
-        steps: How many there were.
-        syncs: How many of them were syncs that did not fail.
-        capacity_bytes: The size of the disk; None: no end.
+        steps: Number of steps so far.
+        syncs: Number of successful syncs.
+        capacity_bytes: Size of the disk; None: unlimited.
         read_only: Every change is refused.
-        powerless: It is dead.
+        powerless: Power was lost.
     """
 
     def __init__(self, disk: Disk | None = None) -> None:
@@ -62,7 +62,7 @@ class FallibleDisk:
         self.read_only = False
         self.powerless = False
 
-    # -- what goes wrong
+    # -- faults
 
     def fail_at(self, step: int, *, keep_bytes: int = 0, reason: str = "I/O error") -> None:
         """Make a step raise `Unavailable`; a failed write leaves nothing visible."""
@@ -77,7 +77,7 @@ class FallibleDisk:
         self._faults[step] = Fault(power_loss=True, keep_bytes=keep_bytes, reason="power loss")
 
     def forget_faults(self) -> None:
-        """Take back the faults, the capacity and read-only."""
+        """Clear all faults, the capacity and the read-only mode."""
         self._faults.clear()
         self._next_faults.clear()
         self.capacity_bytes = None
@@ -90,7 +90,7 @@ class FallibleDisk:
         return self._disk.used_bytes()
 
     def free_bytes(self, folder: str) -> int:  # noqa: ARG002  # one disk for all folders
-        """Return what is left of the capacity."""
+        """Return the free part of the capacity."""
         if self.capacity_bytes is None:
             return _NO_END_BYTES
         return max(0, self.capacity_bytes - self.used_bytes())
@@ -98,21 +98,21 @@ class FallibleDisk:
     # -- steps
 
     def live(self) -> Disk:
-        """Return what is on it.
+        """Return the content.
 
         Raises:
-            PowerLoss: It has no power.
+            PowerLoss: Power was lost.
         """
         if self.powerless:
-            raise PowerLoss("this file system lost its power; use the one that crash() gave")
+            raise PowerLoss("this file system lost its power; use the one that crash() returned")
         return self._disk
 
     def step(self, path: str, doing: str) -> Fault | None:
-        """Count a step; raise its fault. A fault of a write is given back to be done partly.
+        """Count a step; raise its fault. A fault of a write is returned, to be done partly.
 
         Raises:
             Unavailable: The step fails.
-            PowerLoss: The power goes away here, or did so before.
+            PowerLoss: Power is lost at this step, or was lost before.
         """
         disk = self.live()
         if self.read_only:
@@ -128,14 +128,14 @@ class FallibleDisk:
         raise Unavailable(f"{path}: cannot {doing}: {fault.reason}")
 
     def write(self, inode: Inode, path: str, data: bytes, position: int, *, cut_back: bool) -> None:
-        """Write bytes at a place of a file, in one step; raises as `step`.
+        """Write bytes at a position of a file, in one step; raises as `step`.
 
         Args:
             inode: The file.
             path: Its path, for the error.
             data: The bytes.
-            position: Where they go.
-            cut_back: Cut the file there when the step fails.
+            position: Offset of the first byte.
+            cut_back: Truncate the file there if the step fails.
         """
         fault = self.step(path, "append")
         if fault is not None:
@@ -153,7 +153,7 @@ class FallibleDisk:
         inode.change(Write(position, data))
 
     def sync(self, changed: Inode | Folder, path: str) -> None:
-        """Make durable what was changed in a file or folder, in one step; raises as `step`."""
+        """Make the changes of a file or folder durable, in one step; raises as `step`."""
         self.step(path, "fsync")
         self.syncs += 1
         changed.sync()

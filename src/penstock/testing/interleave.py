@@ -1,8 +1,8 @@
-"""Several mailbox loops on one thread, step by step, in an order drawn from a seed.
+"""Run several mailbox loops on one thread, step by step, in an order drawn from a seed.
 
-Owns the schedule and nothing of what is scheduled. The same seed over the same program gives the
-same steps, so a failure found by luck can be looked at as often as needed. Time is virtual: it
-moves to the next timer when nothing else can run, and, if wanted, now and then before that.
+Owns only the schedule. The same seed over the same program results in the same steps, so a rare
+failure can be repeated as often as needed. Time is virtual: it advances to the next timer when
+nothing else can run, and, if requested, sometimes before that.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class InterleavingFailure(PenstockError):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Who ran, and when."""
+    """The processor that ran, and when."""
 
     number: int
     name: str
@@ -42,10 +42,11 @@ class Interleaver:
     """Runs mailbox processors, all built on the calling thread, in a seeded random order.
 
     Args:
-        clock: The one that all processors were given.
-        seed: Of the order.
-        jump_chance: How often time jumps to the next timer although somebody could run, which is
-            how a slow thread looks to the others.
+        clock: The clock of all processors.
+        seed: Seed of the order.
+            jump_chance: Probability that time jumps to the next timer although a processor
+                could run,
+                which simulates a slow thread.
     """
 
     def __init__(self, clock: VirtualClock, seed: int, *, jump_chance: float = 0.0) -> None:
@@ -57,15 +58,15 @@ class Interleaver:
         self._processors: dict[str, MailboxProcessor] = {}
 
     def add(self, name: str, processor: MailboxProcessor) -> None:
-        """Let a processor take part, from the next step on."""
+        """Add a processor, from the next step on."""
         self._processors[name] = processor
 
     def remove(self, name: str) -> None:
-        """Let a processor take part no more, as if its thread had stopped for ever."""
+        """Remove a processor, as if its thread had stopped forever."""
         del self._processors[name]
 
     def step(self) -> bool:
-        """Run one mail or default action of somebody; False if nobody can, whatever the time."""
+        """Run one mail or default action of a processor; return False if none can ever run."""
         if self._jump_chance and self._random.random() < self._jump_chance:
             self._jump()
         while True:
@@ -78,11 +79,12 @@ class Interleaver:
                 return False
 
     def run(self, until: Callable[[], bool] = lambda: False, *, max_steps: int = 100_000) -> None:
-        """Step until the condition holds, or until nobody can run any more.
+        """Step until the condition holds, or until no processor can run.
 
         Raises:
-            InterleavingFailure: Neither came to pass within the steps. What a step raises goes to
-                the caller with the story as a note.
+                InterleavingFailure: Neither happened within the steps. An exception of a step
+                    is passed
+                    to the caller with the steps as a note.
         """
         for _ in range(max_steps):
             if until() or not self.step():
@@ -90,7 +92,7 @@ class Interleaver:
         raise InterleavingFailure(f"no end after {max_steps} steps; {self.story()}")
 
     def story(self, last: int = 30) -> str:
-        """Return the seed and the last steps, to print beside a failure."""
+        """Return the seed and the last steps, to print with a failure."""
         return f"seed {self.seed}, last steps {' '.join(map(str, self.steps[-last:]))}"
 
     def _run(self, name: str) -> bool:
@@ -108,7 +110,7 @@ class Interleaver:
         return ran
 
     def _jump(self) -> bool:
-        """Move time to the next timer of anybody; False if there is none."""
+        """Advance time to the next timer of any processor; return False if there is none."""
         running = filter(_is_running, self._processors.values())
         next_s = min((processor.mailbox.alarm_s for processor in running), default=math.inf)
         if next_s == math.inf or next_s <= self.clock.monotonic_s():

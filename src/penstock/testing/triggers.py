@@ -1,4 +1,4 @@
-"""A pool whose work runs when a test says so, on the test's thread."""
+"""A pool that runs work when a test requests it, on the test's thread."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class StepWork:
         self._work()
 
     def abandon(self) -> None:
-        """Note that the scheduler gave it up; `run` may still be called, as a thread may return."""
+        """Note that the scheduler terminated it; `run` may still be called later."""
         self.abandoned = True
 
 
@@ -29,7 +29,7 @@ class StepPool:
     """A `TriggerPool` that collects work.
 
     Attributes:
-        begun: What was given to it and was not run, in order.
+        begun: Submitted work that has not run, in order.
         closed: It was closed.
     """
 
@@ -44,12 +44,12 @@ class StepPool:
         return step
 
     def run_one(self) -> bool:
-        """Run the oldest work; False if there is none."""
+        """Run the oldest work; return False if there is none."""
         if not self.begun:
             return False
         self.begun.pop(0).run()
         return True
 
     def close(self) -> None:
-        """Note that no more will come."""
+        """Note that the pool was closed."""
         self.closed = True

@@ -1,8 +1,9 @@
-"""`POST /druid/v2/sql`: a query in Druid's JSON, an answer in Druid's formats.
+"""`POST /druid/v2/sql`: queries in Druid's JSON, answers in Druid's formats.
 
-Owns the request's shape, and errors in Druid's shape. Queries run in `penstock.spark.sql`. A
-query whose client left is cancelled, and the files of its answer are deleted. A client that stops
-reading counts as one that left: the server closes its connection (`broker.httpserver.connection`).
+Owns the format of requests, and errors in Druid's format. Queries run in `penstock.spark.sql`. When
+a client disconnects, its query is cancelled, and the files of its answer are deleted. A client that
+stops reading counts as disconnected: the server closes its connection
+(`broker.httpserver.connection`).
 """
 
 from __future__ import annotations
@@ -60,20 +61,20 @@ T = TypeVar("T")
 PATH = "/druid/v2/sql"
 ID_HEADER = "X-Druid-SQL-Query-Id"
 
-# After the time limit, what runs is interrupted, which takes moments; planning may ignore it.
+# Time for the interruption after the time limit; planning may ignore an interruption.
 OVERDUE_S = 2.0
 
-# The framework has 40 threads; the others are for whatever else this process is asked meanwhile,
-# such as to cancel a query.
+# The framework has 40 threads; the others are for other requests to this process, such as
+# cancelling a query.
 RUNNING_MAX = 32
 
-# Large answers that are written at once, so that small ones find a core of Spark free.
+# Number of large answers written at once, so that small ones find a free core of Spark.
 LARGE_MAX: Final = max(1, (os.cpu_count() or 1) // 2)
 
 
 _UTC: Final = (None, "", "UTC", "Etc/UTC", "GMT", "Z", "+00:00")
 _TIMES: Final = ("TIMESTAMP", "DATE")
-# What JSON may write a parameter of each of Druid's types as.
+# The JSON types with which a parameter of each of Druid's types may be written.
 _PARAMETER_TYPES: Final[Mapping[str, tuple[type, ...]]] = {
     **dict.fromkeys(("VARCHAR", "CHAR"), (str,)),
     **dict.fromkeys(("TINYINT", "SMALLINT", "INTEGER", "BIGINT"), (int,)),
@@ -86,20 +87,20 @@ _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 class SqlPort(Protocol):
-    """What answers queries: `penstock.spark.sql.service.SqlService`."""
+    """Service that runs queries: `penstock.spark.sql.service.SqlService`."""
 
     def registered(
         self, query: SqlQuery
     ) -> AbstractContextManager[Callable[[], SqlResult | LargeAnswer]]:
-        """Give what runs a query, which can be cancelled from now on."""
+        """Register a query, which can be cancelled from now on; return a function that runs it."""
         ...
 
     def timeout_ms(self, query: SqlQuery) -> int:
-        """Return how long a query may take from the arrival of its request."""
+        """Return how long a query may take after the arrival of its request."""
         ...
 
     def cancel(self, query_id: str) -> bool:
-        """Cancel a query that is registered; False when none of that id is."""
+        """Cancel a registered query; return False if there is none with this id."""
         ...
 
 
@@ -107,8 +108,8 @@ class SqlRoutes:
     """The routes of SQL.
 
     Args:
-        service: What answers.
-        metrics: Where times and failures are counted.
+        service: The service that runs queries.
+        metrics: Registry for times and failures.
         emitter: Gets an event for each query, under Druid's name for it.
         monotonic_s: Time.
     """
@@ -151,7 +152,7 @@ class SqlRoutes:
         started_s = self._monotonic_s()
         try:
             body = await _body(request)
-            # Taking a long statement apart takes a while, in which others are to be answered.
+            # Parsing a long statement takes a while, in which other requests must be answered.
             wanted = await run_in_threadpool(_Wanted, body)
             query_id = wanted.query.query_id or query_id
             query = replace(wanted.query, query_id=query_id, arrived_s=started_s)
@@ -171,7 +172,7 @@ class SqlRoutes:
         if result.truncated:
             headers[TRUNCATED_HEADER] = "true"
         if result.projection:
-            # A header takes no other signs than these.
+            # A header accepts only these characters.
             headers["X-Penstock-Projection"] = quote(result.projection)
         form = wanted.result_format
         return SqlAnswer(
@@ -187,7 +188,7 @@ class SqlRoutes:
         self._abandoned.add()
 
     async def _answer(self, request: Request, query: SqlQuery) -> SqlResult:
-        """Run the query; cancel it when the client goes away."""
+        """Run the query; cancel it when the client disconnects."""
         answer = start_awaited(self._in_turn(query))
         gone = start_job("client watch", _gone(request))
         try:
@@ -205,39 +206,40 @@ class SqlRoutes:
                 answer.add_done_callback(_drop)
                 raise
             if gone.done():
-                raise Unavailable("the client went away before the query began") from None
+                raise Unavailable("the client disconnected before the query began") from None
             raise EngineFailure("the query did not begin: it was cancelled") from None
         finally:
             gone.cancel()
 
     def _left_s(self, query: SqlQuery) -> float:
-        """Return how long the client waits at most: a little longer than Spark may work."""
+        """Return how long the client waits at most: slightly longer than Spark may work."""
         since_s = self._monotonic_s() if query.arrived_s is None else query.arrived_s
         until_s = since_s + self._service.timeout_ms(query) / 1000 + OVERDUE_S
         return max(0.0, until_s - self._monotonic_s())
 
     def _overdue(self, query: SqlQuery) -> EngineFailure:
-        """Give up waiting: the query is interrupted already, or waits for its turn."""
+        """Stop waiting: the query was interrupted already, or waits for its turn."""
         timeout_ms = self._service.timeout_ms(query)
         waiting = self._waiting.get(query.query_id)
         if waiting is not None:
             waiting.task.cancel()
             return EngineFailure(
-                f"the query did not begin within {timeout_ms} ms, because {waiting.reason}: ask"
-                " again later, or for more time"
+                f"the query did not begin within {timeout_ms} ms, because {waiting.reason}: try"
+                " again later, or raise its time limit"
             )
-        logger.warning("query %s ignores that its time is over", query.query_id)
+        logger.warning("query %s does not stop at its time limit", query.query_id)
         return EngineFailure(
             f"the query did not end: it took longer than {timeout_ms} ms, and Spark has not stopped"
-            " planning it; ask for less"
+            " planning it; select less"
         )
 
     async def _in_turn(self, query: SqlQuery) -> SqlResult:
-        # Before anything that takes time: whoever gave the id may cancel it at once.
+        # Before anything that takes time, because the client may cancel the id at once.
         with self._service.registered(query) as run:
             answer = await self._turn(query.query_id, self._slots, run)
             if isinstance(answer, LargeAnswer):
-                # With the turn of small answers given back, which do not wait for large ones.
+                # The turn of small answers has been returned, so that they do not wait for large
+                # ones.
                 self._large.add()
                 return await self._turn(query.query_id, self._large_slots, answer.run)
             return answer
@@ -254,7 +256,7 @@ class SqlRoutes:
             self._waiting.pop(query_id, None)
 
     async def _end(self, query_id: str) -> bool:
-        """End a query that runs or waits for its turn; False when there is none of that id."""
+        """End a query that runs or waits for its turn; return False if the id is unknown."""
         waiting = self._waiting.get(query_id)
         if waiting is not None:
             return waiting.task.cancel()
@@ -272,12 +274,12 @@ class SqlRoutes:
 
 
 class _Turns:
-    """Queries that run at once, and the threads in which they do.
+    """Limit of queries that run at once, and the threads in which they run.
 
     Args:
         most: Number of queries.
         reason: Why a query waits.
-        threads: Bound of the threads; None: the framework's.
+        threads: Limit of the threads; None: the framework's.
     """
 
     def __init__(self, most: int, reason: str, threads: CapacityLimiter | None = None) -> None:
@@ -295,7 +297,7 @@ class _Waiting:
 
 
 def _drop(answer: asyncio.Future[SqlResult]) -> None:
-    """Take an answer that nobody waits for, so that its error is not reported as forgotten."""
+    """Consume an abandoned answer, so that asyncio does not report its error."""
     if answer.cancelled() or answer.exception() is not None:
         return
     result = answer.result()
@@ -304,7 +306,7 @@ def _drop(answer: asyncio.Future[SqlResult]) -> None:
 
 
 async def _gone(request: Request) -> None:
-    """Return when the client has closed its connection. The body must have been read."""
+    """Return when the client has disconnected. The body must have been read."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
@@ -317,16 +319,16 @@ async def _body(request: Request) -> Mapping[str, object]:
     try:
         body = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
-        raise InvalidRequest(f"the body is no JSON: {error}") from None
+        raise InvalidRequest(f"the body is not valid JSON: {error}") from None
     if not isinstance(body, dict):
         raise InvalidRequest('the body must be a JSON object such as {"query": "SELECT 1"}')
     return body
 
 
 class _Wanted:
-    """A request that was read and checked.
+    """A request that was parsed and checked.
 
-    Fields that this release does not know are left alone, as Druid's clients send some for hints.
+    Unknown fields are ignored, because Druid's clients send some as hints.
     """
 
     def __init__(self, body: Mapping[str, object]) -> None:
@@ -343,7 +345,7 @@ class _Wanted:
             raise InvalidRequest("must be an object", place="context")
         if (zone := context.get("sqlTimeZone")) not in _UTC:
             raise InvalidRequest(
-                f"{zone!r:.60} is not UTC, in which times are told here: leave it out, and convert"
+                f"{zone!r:.60} is not UTC, the only time zone of answers: leave it out, and convert"
                 " in the query, with from_utc_timestamp(__time, 'Europe/Berlin')",
                 place="context.sqlTimeZone",
             )
@@ -367,7 +369,7 @@ def _flag(body: Mapping[str, object], name: str) -> bool:
 
 
 def _types(body: Mapping[str, object], *, header: bool) -> Sequence[TypeName]:
-    """Return which names of the columns' types the header is to tell."""
+    """Return which names of the columns' types the header must contain."""
     asked: list[TypeName] = []
     flags: Sequence[tuple[str, TypeName]] = (("typesHeader", "type"), ("sqlTypesHeader", "sqlType"))
     for name, kind in flags:
@@ -379,7 +381,7 @@ def _types(body: Mapping[str, object], *, header: bool) -> Sequence[TypeName]:
 
 
 def _query_id(context: Mapping[str, object]) -> str:
-    """Return the id that a client gave; it becomes a header of the answer and a line of the log."""
+    """Return the client's id of the query, which becomes a header of the answer and a log field."""
     given = context.get("sqlQueryId")
     if given is None or given == "":
         return ""
@@ -394,7 +396,7 @@ def _query_id(context: Mapping[str, object]) -> str:
 
 def _whole(context: Mapping[str, object], name: str) -> int | None:
     value = context.get(name)
-    if value is None or value == 0:  # Druid's 0 is "no limit"; ours is the service's own
+    if value is None or value == 0:  # in Druid no limit; here the service's own
         return None
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise InvalidRequest("must be a whole number, 0 or more", place=f"context.{name}")
@@ -408,7 +410,7 @@ def _parameters(given: object) -> Sequence[SqlValue]:
         raise InvalidRequest("must be a list", place="parameters")
     values: list[SqlValue] = []
     for number, one in enumerate(given):
-        # Druid's form is {"type": "VARCHAR", "value": "x"}; a bare value says its type itself.
+        # Druid's form is {"type": "VARCHAR", "value": "x"}; a bare value has the type of its JSON.
         value = one.get("value") if isinstance(one, dict) else one
         if value is not None and not isinstance(value, str | int | float | bool):
             raise InvalidRequest(
@@ -426,15 +428,17 @@ def _parameters(given: object) -> Sequence[SqlValue]:
 
 
 def _typed(kind: object, value: str | float, place: str) -> SqlValue:
-    """Return the value of a parameter that names its type; a number that is a time has ms."""
+    """Return the value of a parameter with a type; a number that is a time is in milliseconds."""
     name = kind.upper() if isinstance(kind, str) else ""
     forms = _PARAMETER_TYPES.get(name)
     if forms is None:
         names = ", ".join(_PARAMETER_TYPES)
-        raise InvalidRequest(f"{kind!r:.40} is no type; there are {names}", place=f"{place}.type")
-    # True is an int to Python.
+        raise InvalidRequest(
+            f"unknown type {kind!r:.40}: use one of {names}", place=f"{place}.type"
+        )
+    # In Python, True is an int.
     if not isinstance(value, forms) or (isinstance(value, bool) and bool not in forms):
-        raise InvalidRequest(f"{value!r:.40} is no {name}", place=f"{place}.value")
+        raise InvalidRequest(f"{value!r:.40} is not of the type {name}", place=f"{place}.value")
     if name not in _TIMES:
         return value
     try:
@@ -443,7 +447,7 @@ def _typed(kind: object, value: str | float, place: str) -> SqlValue:
     except InvalidRequest as error:
         raise InvalidRequest(str(error), place=f"{place}.value") from None
     except OverflowError:
-        text = f"{value} ms lies outside the years 0001 to 9999: check its unit, milliseconds"
+        text = f"{value} ms is outside the years 0001 to 9999: check its unit, milliseconds"
         raise InvalidRequest(text, place=f"{place}.value") from None
     return time if name == "TIMESTAMP" else time.date()
 

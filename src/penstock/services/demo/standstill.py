@@ -1,7 +1,6 @@
-"""Who is at work while none of the demo's counts moves, out of what the API answers. Pure.
+"""Explain why the demo's counts do not change, from the answers of the API. Pure.
 
-A first job of Spark takes half a minute on a busy machine: whoever watches is told what it is that
-takes so long.
+On a busy machine, the first job of Spark takes half a minute: the demo reports what it waits for.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _PHASES: Final = {
 
 
 def flow_at_work(status: Mapping[str, object]) -> list[str]:
-    """Return which components of a flow run, and for how long, out of its status."""
+    """Return the running components of a flow and their run times, from its status."""
     return [
         f"{one.get('name')} of the flow, at work for {took_ms // _MS_PER_S} s"
         for one in objects(status, "components")
@@ -31,7 +30,7 @@ def flow_at_work(status: Mapping[str, object]) -> list[str]:
 
 
 def tasks_at_work(status: Mapping[str, object]) -> list[str]:
-    """Return what the tasks of a supervisor do, out of its status."""
+    """Return what the tasks of a supervisor do, from its status."""
     payload = part(status, "payload")
     tasks = [*objects(payload, "publishingTasks"), *objects(payload, "activeTasks")]
     if not tasks:

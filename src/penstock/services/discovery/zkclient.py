@@ -1,7 +1,7 @@
-"""A session with ZooKeeper, by kazoo, which is installed with `penstock-io[zookeeper]`.
+"""A session with ZooKeeper, using kazoo, which `penstock-io[zookeeper]` installs.
 
-Owns the connection and the translation of kazoo's errors. Kazoo connects again by itself, in a new
-session when the old one ran out meanwhile.
+Owns the connection and the translation of kazoo's errors. Kazoo reconnects by itself, with a new
+session if the old one has expired.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ CALL_TIMEOUT_S: Final = 10.0
 
 
 class ZooKeeper:
-    """A client and the folder that is ours.
+    """A client, and Penstock's folder in ZooKeeper.
 
     Args:
         hosts: Servers, as ZooKeeper writes them: `host:port,host:port`.
-        base: Path of the folder; it is made when needed.
-        session_timeout_s: How long the servers wait for a sign of life.
+        base: Path of the folder; created when needed.
+        session_timeout_s: Time without a heartbeat after which the session expires.
     """
 
     def __init__(self, hosts: str, base: str, session_timeout_s: float = SESSION_TIMEOUT_S) -> None:
@@ -54,35 +54,35 @@ class ZooKeeper:
         self.client.add_listener(self._changed)
 
     def on_session(self, call: Callable[[], None]) -> None:
-        """Have a call made when a connection is there again; it must not block."""
+        """Register a function to call after each reconnection; it must not block."""
         self._on_session.append(call)
 
     @property
     def is_connected(self) -> bool:
-        """Whether the session is known to live."""
+        """Return whether the session is known to be alive."""
         return bool(self.client.state == KazooState.CONNECTED)
 
     @property
     def is_lost(self) -> bool:
-        """Whether the session is over, and with it all that was ephemeral in it."""
+        """Return whether the session is over, and with it all its ephemeral nodes."""
         return bool(self.client.state == KazooState.LOST)
 
     def owner(self, path: str) -> int | None:
-        """Return the session that an ephemeral node is of; 0: of none; None: it is not there.
+        """Return the session that owns an ephemeral node; 0 if none, None if there is no node.
 
-        This and the following raise Unavailable when the servers do not answer in time, and at
-        once while there is no connection; a change may then have been made all the same.
+        This and the next methods raise Unavailable if the servers do not answer in time, and at
+        once while there is no connection; a change may have been made nevertheless.
         """
         found = self._ask(lambda: self.client.exists_async(path))
         return None if found is None else int(found.ephemeralOwner)
 
     @property
     def session(self) -> int:
-        """The number of this session."""
+        """Return the id of this session."""
         return int(self.client.client_id[0])
 
     def read(self, path: str) -> bytes | None:
-        """Return what a node holds, None if it is not there."""
+        """Return the content of a node, None if it does not exist."""
         try:
             content: bytes = self._ask(lambda: self.client.get_async(path))[0]
         except NoNodeError:
@@ -90,14 +90,14 @@ class ZooKeeper:
         return content
 
     def children(self, path: str, changed: Callable[[], None]) -> list[str]:
-        """Return the names in a folder, which is made if needed.
+        """Return the names in a folder, which is created if needed.
 
         Args:
             path: The folder.
-            changed: Called once when it changes; who asks again before that replaces it.
+            changed: Called once when it changes; a later call replaces this callback.
         """
         self._ask(lambda: self.client.ensure_path_async(path))
-        # Kazoo keeps every watch that differs until the folder changes, which may be never.
+        # Kazoo keeps every distinct watch until the folder changes, which may never happen.
         self._on_change[path] = changed
         names: list[str] = self._ask(
             lambda: self.client.get_children_async(path, watch=self._folder_changed)
@@ -105,10 +105,10 @@ class ZooKeeper:
         return names
 
     def create(self, path: str, content: bytes, *, sequence: bool = False) -> str:
-        """Make an ephemeral node and return its path, which ends in a number for a sequence.
+        """Create an ephemeral node and return its path, which for a sequence ends in a number.
 
         Raises:
-            Unavailable: Also when it is there.
+            Unavailable: Also if the node exists.
         """
         try:
             made: str = self._ask(
@@ -117,11 +117,11 @@ class ZooKeeper:
                 )
             )
         except NodeExistsError:
-            raise Unavailable(f"{path} was made by another session just now") from None
+            raise Unavailable(f"another session has just created {path}") from None
         return made
 
     def delete(self, path: str) -> None:
-        """Delete a node; one that is gone is fine."""
+        """Delete a node, if it exists."""
         with contextlib.suppress(NoNodeError):
             self._ask(lambda: self.client.delete_async(path))
 
@@ -147,7 +147,7 @@ class ZooKeeper:
         self.client.close()
 
     def _folder_changed(self, event: WatchedEvent) -> None:
-        # Without a path when the session is over: then every folder may have changed.
+        # The path is missing when the session is over: then every folder may have changed.
         for path in list(self._on_change) if event.path is None else [event.path]:
             self._on_change[path]()
 
@@ -158,7 +158,7 @@ class ZooKeeper:
                 call()
 
     def _ask(self, begin: Callable[[], IAsyncResult]) -> Any:
-        # A request would wait for a connection for ever: so none is made without one.
+        # Without a connection, a request would wait forever, so it is refused.
         if not self.is_connected:
             raise Unavailable(f"there is no connection to ZooKeeper at {self._hosts}: try again")
         try:
@@ -167,4 +167,4 @@ class ZooKeeper:
             raise
         except (KazooException, KazooTimeoutError) as error:
             reason = str(error) or type(error).__name__
-            raise Unavailable(f"ZooKeeper at {self._hosts} does not do it: {reason}") from None
+            raise Unavailable(f"ZooKeeper at {self._hosts} failed: {reason}") from None

@@ -1,10 +1,10 @@
-"""ZooKeeper decides who leads, terms in the metadata store fence off who led before.
+"""Election by ZooKeeper; terms in the metadata store fence former leaders.
 
-    <base>/leader/<service>/<token>-<number>      ephemeral; holds the candidate's URL
+    <base>/leader/<service>/<token>-<number>      ephemeral; contains the candidate's URL
 
-The candidate with the lowest number leads. When a session ends, its candidates go, and the next one
-leads within moments, in a new term that it begins whatever the old one's time says. The term is
-what refuses writes of a leader that does not know yet.
+The candidate with the lowest number leads. When a session ends, its candidates disappear, and the
+next candidate leads within moments. It begins a new term, whatever time the old one has left. By
+the term, writes of a former leader that has not noticed the change are refused.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class ZooKeeperContest:
     """`Contest` over ZooKeeper.
 
     Args:
-        zookeeper: A client; who made it starts and stops it.
+        zookeeper: A client, which the caller starts and stops.
         terms: The metadata store's terms.
-        service: What is led.
-        holder: Who takes part: the URL at which others reach it.
-        token: Tells this process's candidates from others'.
+        service: The service to lead.
+        holder: This candidate's URL, as others reach it.
+        token: Distinguishes this process's candidates from others'.
         ttl_ms: How long a term lasts without a renewal.
     """
 
@@ -55,23 +55,23 @@ class ZooKeeperContest:
         self._changed: Callable[[], None] = lambda: None
 
     def start(self, changed: Callable[[], None]) -> None:
-        """Begin to take part; `changed` is called when candidates come and go."""
+        """Take part; `changed` is called when candidates appear or disappear."""
         self._changed = changed
         self._zookeeper.on_session(changed)
 
     def stop(self) -> None:
-        """Take part no more."""
+        """Leave the election."""
         try:
             self._step_aside()
         except Unavailable as error:
             logger.warning("a candidate stays until its session ends: %s", error)
 
     def seek(self) -> Term | None:
-        """Stand as a candidate; return a new term if this is the first of them."""
+        """Register as a candidate; return a new term if this is the first candidate."""
         candidates = self._candidates()
         mine = next((one for one in candidates if self._is_mine(one)), None)
         if mine is not None and self._zookeeper.owner(self._path(mine)) != self._zookeeper.session:
-            # Of an earlier session of this process, which nobody has ended yet.
+            # Of an earlier session of this process that has not ended yet.
             self._zookeeper.delete(self._path(mine))
             mine = None
         if mine is None:
@@ -87,23 +87,23 @@ class ZooKeeperContest:
         """Renew a term while this one is the first candidate.
 
         Raises:
-            Fenced: It is not, or the session is over, or there is a newer term.
-            Unavailable: Nobody knows just now.
+            Fenced: It is not the first, the session is over, or there is a newer term.
+            Unavailable: The leader is not known now.
         """
         if self._zookeeper.is_lost:
             raise Fenced(f"the session in which {self._holder} led is over: stand again")
         candidates = self._candidates()
         if not candidates or not self._is_mine(candidates[0]):
-            raise Fenced(f"{self._holder} is not the first candidate any more: stand again")
+            raise Fenced(f"{self._holder} is no longer the first candidate: stand again")
         return self._terms.renew(term)
 
     def resign(self, term: Term) -> None:
-        """Step behind all other candidates, and give the term up."""
+        """Move behind all other candidates, and resign the term."""
         self._step_aside()
         self._terms.resign(term)
 
     def leader(self) -> str | None:
-        """Return the holder of the present term."""
+        """Return the holder of the current term."""
         found = self._terms.current(self._service)
         return None if found is None else found.holder
 

@@ -1,11 +1,11 @@
-"""The contract of emitting, and the emitter that every process has.
+"""Protocol of emitters, and the emitter of every process.
 
     work --emit(event)--> ServiceEmitter --its thread: accept(record)--> a sink: log, HTTP, several
 
-Owns the contract: `emit` never blocks and never raises. Invalid input or internal trouble costs the
-event, which is counted and logged, a line a minute. There is one drop policy for all sinks that
-hold events back: **when there is no room, the oldest go** (`bounded`), because the newest tell what
-is the matter now.
+Owns the protocol: `emit` never blocks and never raises. Invalid events and internal errors cost
+the event, which is counted and logged, at most one line a minute. All sinks that buffer events
+share one drop policy: **when there is no room, the oldest are dropped** (`bounded`), because the
+newest describe the current problem.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ FLUSH_TIMEOUT_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """An event with everything that is told of it.
+    """An event with all its fields.
 
     Attributes:
         feed: The stream of events.
-        body: All fields, JSON values each; nobody changes it.
+        body: All fields, each a JSON value; never changed.
     """
 
     feed: str
@@ -49,34 +49,34 @@ class Emitter(Protocol):
     """Takes events."""
 
     def emit(self, event: Event) -> None:
-        """Take an event; never blocks, never raises."""
+        """Accept an event; never blocks, never raises."""
         ...
 
 
 class Sink(Protocol):
-    """Where records go. One thread, the emitter's, gives them."""
+    """Destination of records. Only the emitter's thread calls `accept`."""
 
     def accept(self, record: Record) -> None:
-        """Take a record; never waits. What it raises costs this record alone."""
+        """Accept a record; never waits. An exception costs only this record."""
         ...
 
     def start(self) -> None:
-        """Begin to hand records on; those that were accepted before are not lost."""
+        """Begin to deliver records; records accepted before are kept."""
         ...
 
     def flush(self) -> None:
-        """Hand on what was accepted before; blocks.
+        """Deliver the records accepted so far; blocks.
 
         Raises:
-            Unavailable: Not all of it was handed on in time.
+            Unavailable: Not all of them were delivered in time.
         """
         ...
 
     def stop(self) -> None:
-        """Hand on what waits, once, and end; what is accepted afterwards is dropped.
+        """Deliver pending records once, and end; records accepted later are dropped.
 
         Raises:
-            Unavailable: Not all of it was handed on.
+            Unavailable: Not all of them were delivered.
         """
         ...
 
@@ -86,16 +86,16 @@ class Sink(Protocol):
 
 
 class ServiceEmitter:
-    """Completes events with what is known of the process, and gives them to a sink.
+    """Adds the fields of the process to events, and passes them to a sink.
 
-    `emit` does no more than append to a bounded deque, which is one step of the interpreter: many
-    who emit at once do not wait for each other, as they would for a mutex whose holder was put to
-    sleep. Everything else is done by a thread of its own. The condition's mutex is taken by who
-    wakes that thread up when it rests, once.
+    `emit` only appends to a bounded deque, which is one step of the interpreter: concurrent callers
+    do not wait for each other, as they would for a mutex whose holder was descheduled. A thread of
+    its own does everything else. The condition's mutex is taken only by a caller that wakes the
+    resting thread.
 
     Args:
         fixed: Fields of every event, such as service and host.
-        sink: Where they go.
+        sink: Destination of the records.
         clock: Time.
         capacity: Events that may wait for the thread; beyond it the oldest are dropped.
     """
@@ -112,7 +112,7 @@ class ServiceEmitter:
         self._clock = clock
         self._log = SparseLog(logger, clock)
         self._waiting: deque[tuple[int, int, Event]] = deque(maxlen=capacity)
-        # Each event has a number: what is missing among those that arrive was dropped.
+        # Events are numbered: a gap in the numbers that arrive is the number of dropped events.
         self._numbers = itertools.count(1)
         self._changed = threading.Condition()
         self._rests = False
@@ -125,24 +125,24 @@ class ServiceEmitter:
 
     @property
     def taken(self) -> int:
-        """How many events the sink has taken."""
+        """Return how many events the sink has accepted."""
         return int(self._taken.value)
 
     @property
     def refused(self) -> int:
-        """How many events were wrong, or too much for the sink."""
+        """Return how many events were invalid, or failed in the sink."""
         return int(self._refused.value)
 
     @property
     def dropped(self) -> int:
-        """How many events were dropped; those that come just now are not in it yet."""
+        """Return how many events were dropped, without those that are being emitted now."""
         waiting = [number for number, _, _ in list(self._waiting)]
         newest = max([self._newest, *waiting])
         return max(0, newest - self._arrived - len(waiting))
 
     def emit(self, event: Event) -> None:
-        """Take an event; never blocks, never raises."""
-        # The documented top-level boundary: no fault of an event reaches the work.
+        """Accept an event; never blocks, never raises."""
+        # The documented top-level boundary: a bad event must not affect the caller.
         try:
             at_ms = event.created_ms
             if at_ms is None:
@@ -154,15 +154,15 @@ class ServiceEmitter:
             self._refuse(error)
 
     def start(self) -> None:
-        """Begin to hand events on."""
+        """Begin to deliver events."""
         self._sink.start()
         self._thread.start()
 
     def flush(self) -> None:
-        """Hand on what was emitted before; blocks.
+        """Deliver the events emitted so far; blocks.
 
         Raises:
-            Unavailable: The sink could not hand all of it on in time.
+            Unavailable: The sink could not deliver all of them in time.
         """
         wanted = max([0, *(number for number, _, _ in list(self._waiting))])
         until_s = self._clock.monotonic_s() + FLUSH_TIMEOUT_S
@@ -170,15 +170,15 @@ class ServiceEmitter:
             while self._newest < wanted:
                 left_s = until_s - self._clock.monotonic_s()
                 if left_s <= 0:
-                    raise Unavailable("the events before could not be handed on in time")
+                    raise Unavailable("earlier events could not be delivered in time")
                 self._clock.wait(self._changed, left_s)
         self._sink.flush()
 
     def stop(self) -> None:
-        """Hand on what waits, and end; what is emitted afterwards is dropped.
+        """Deliver pending events, and end; events emitted later are dropped.
 
         Raises:
-            Unavailable: Not all could be handed on.
+            Unavailable: Not all could be delivered.
         """
         self._thread.expect_end()
         with self._changed:
@@ -190,7 +190,7 @@ class ServiceEmitter:
 
     def samples(self) -> Iterable[Sample]:
         """Return metrics of the emitter and its sinks."""
-        about = "Events that parts of this process emitted, by what became of them at once"
+        about = "Events that parts of this process emitted, by immediate outcome"
         outcomes = (("taken", self.taken), ("refused", self.refused), ("dropped", self.dropped))
         for outcome, count in outcomes:
             labels = (("outcome", outcome),)
@@ -214,22 +214,23 @@ class ServiceEmitter:
             while self._waiting:
                 self._hand_on(*self._waiting.popleft())
             if self.dropped > lost:
-                self._log.warning("events come faster than they go: the oldest are dropped")
+                self._log.warning("events arrive faster than they are sent: the oldest are dropped")
             with self._changed:
-                self._changed.notify_all()  # who flushes
+                self._changed.notify_all()  # wakes `flush`
                 if self._stop_asked:
                     return
-                # First this, then a last look: who appends after the look sees that this rests.
+                # Set the flag before the last check: a caller that appends after the check sees
+                # that it rests.
                 self._rests = True
                 if not self._waiting:
                     self._clock.wait(self._changed, None)
                 self._rests = False
 
     def _hand_on(self, number: int, at_ms: int, event: Event) -> None:
-        # A boundary as in `emit`: no fault of a sink ends the thread.
+        # A boundary as in `emit`: an error of a sink must not end the thread.
         try:
             head = {"feed": event.feed, "timestamp": format_time(at_ms), **self._fixed}
-            # No field of an event hides where it comes from.
+            # Fields of an event cannot replace the fields of its process.
             body = {**head, **event.body(), **head}
             self._sink.accept(Record(event.feed, body))
             self._taken.add()

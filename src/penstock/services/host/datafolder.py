@@ -1,14 +1,14 @@
-"""The data folder: what it holds, who may use it, and how clients find its server.
+"""The data folder: its layout, its lock, and how clients find its server.
 
-Owns the layout, `format.json`, the lock that keeps two Penstocks apart, and `penstock.json`, the
-addresses for clients. What lies in the parts belongs to the packages that write them.
+Owns the layout, `format.json`, the lock that excludes a second Penstock, and `penstock.json`, the
+addresses for clients. The contents of the parts belong to the packages that write them.
 
     format.json    format number of the folder       penstock.lock  held while `penstock up` runs
     penstock.json  addresses, while it is ready       metadata.db    metadata, unless elsewhere
     topics  flow  tasks  segments  log  run  tmp  cache
 
-Invariants: nothing is written into a folder that is not Penstock's own or empty; a folder of a
-newer format is left alone; at most one launcher holds the lock.
+Invariants: nothing is written into a folder unless it is Penstock's own or empty; a folder of a
+newer format is not changed; at most one launcher holds the lock.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CHILDREN_FILE = "children.json"
 CLIENT_FILE = "penstock.json"
 RESTORING_FILE = "restoring.json"
 """Mark of a folder that `penstock restore` has not completed."""
-# What Penstock itself makes in a data folder.
+# Files and folders that Penstock itself creates in a data folder.
 _OWN = frozenset(
     {
         *(METADATA_FILE, f"{METADATA_FILE}-wal", f"{METADATA_FILE}-shm", CLIENT_FILE),
@@ -47,23 +47,24 @@ _SQLITE_MAGIC = b"SQLite format 3\0"
 _SQLITE_HEADER_BYTES = 100
 _FORMAT_BEGUN = f"{FORMAT_FILE}."
 
-# What may lie in a folder before it is Penstock's.
+# Files that a folder may contain before it is Penstock's.
 _HARMLESS = frozenset({CONFIG_FILE, LOCK_FILE, "lost+found", ".DS_Store", ".gitkeep", ".gitignore"})
 
 
-# Hadoop, by which Spark opens files, reads patterns in all paths; SQLAlchemy and log4j have more.
+# Hadoop, with which Spark opens files, expands patterns in all paths; SQLAlchemy and log4j reserve
+# further characters.
 _UNREADABLE = frozenset("*?[]{}:\\")
 
 
 def check_path(path: Path, option: str) -> None:
-    """Return if Spark and the metadata can name files below a path.
+    """Check that Spark and the metadata can open files below a path.
 
     Args:
         path: An absolute path.
         option: The option that sets it, for the message.
 
     Raises:
-        InvalidRequest: It has a character that they cannot.
+        InvalidRequest: It contains a character that they cannot open.
     """
     try:
         str(path).encode()
@@ -83,72 +84,74 @@ def check_path(path: Path, option: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class DataFolder:
-    """Paths in a data folder; making one touches nothing."""
+    """Paths in a data folder; creating the object does not access the disk."""
 
     path: Path
 
     @property
     def topics(self) -> Path:
-        """The broker's disk queues."""
+        """Return the folder of the broker's disk queues."""
         return self.path / "topics"
 
     @property
     def metadata(self) -> Path:
-        """The metadata, unless it is elsewhere."""
+        """Return the metadata database's path, unless it is elsewhere."""
         return self.path / METADATA_FILE
 
     @property
     def flow(self) -> Path:
-        """What the flow service keeps: FlowFiles, content, the flow itself."""
+        """Return the folder of the flow service: FlowFiles, content, the flow itself."""
         return self.path / "flow"
 
     @property
     def tasks(self) -> Path:
-        """One folder for each indexing task that runs on this host."""
+        """Return the folder with one folder for each indexing task on this host."""
         return self.path / "tasks"
 
     @property
     def log(self) -> Path:
-        """Log files of every process."""
+        """Return the folder of every process's log files."""
         return self.path / "log"
 
     @property
     def task_logs(self) -> Path:
-        """Logs of indexing tasks whose folder is gone."""
+        """Return the folder of logs of indexing tasks whose folder was deleted."""
         return self.log / "tasks"
 
     @property
     def run(self) -> Path:
-        """What running processes tell each other: pid files, the children's options."""
+        """Return the folder of runtime files: pid files, the options of child processes."""
         return self.path / "run"
 
     @property
     def tmp(self) -> Path:
-        """Spark's temporary files; emptied at each start."""
+        """Return the folder of Spark's temporary files; emptied at each start."""
         return self.path / "tmp"
 
     @property
     def answers(self) -> Path:
-        """Large answers that routers have not sent yet."""
+        """Return the folder of large answers that routers have not sent yet."""
         return self.tmp / "answers"
 
     @property
     def children_options(self) -> Path:
-        """The options that the launcher hands to its children."""
+        """Return the file of the options that the launcher passes to its children."""
         return self.run / "options.json"
 
     def prepare(self) -> None:
-        """Make the folder Penstock's, or check that it is.
+        """Make the folder a data folder, or check that it is one.
 
         Raises:
-            InvalidRequest: It belongs to something else, has a newer format, or its path has a
+            InvalidRequest: The folder belongs to something else, has a newer format, or its
+                path has a
                 character that Spark cannot read.
-            Unavailable: It cannot be written.
+            Unavailable: The folder cannot be written.
         """
         check_path(self.path.absolute(), "--data-dir")
         with self._translated_errors("written", "write"):
-            # For this user alone: tasks and metadata may hold passwords of inputs. `permissions`
-            # closes a folder that exists already.
+            # Accessible only for this user, because tasks and metadata may contain passwords of
+            # inputs.
+            # `permissions` restricts a folder that exists already.
             self.path.mkdir(0o700, parents=True, exist_ok=True)
             if self._is_new():
                 self._make_ours()
@@ -156,11 +159,11 @@ class DataFolder:
                 part.mkdir(0o700, exist_ok=True)
 
     def check(self) -> None:
-        """Refuse a folder that `prepare` refuses, and write nothing; a missing one is accepted.
+        """Raise the errors of `prepare` without writing; a missing folder is accepted.
 
         Raises:
             InvalidRequest: As `prepare` does.
-            Unavailable: It cannot be read.
+            Unavailable: The folder cannot be read.
         """
         check_path(self.path.absolute(), "--data-dir")
         with self._translated_errors("read", "read and write"):
@@ -168,13 +171,14 @@ class DataFolder:
                 self._is_new()
 
     def require_metadata(self) -> None:
-        """Refuse a folder whose metadata is damaged, or missing though something is left of it.
+        """Refuse a folder whose metadata is damaged, or missing although other data exists.
 
-        Call it if the metadata belongs into this folder, before the database is opened.
+        Call it before the database is opened, if the metadata belongs into this folder.
 
         Raises:
-            InvalidRequest: Segments, or cursors of supervisors, lie beside no metadata; or the
-                metadata is not a whole SQLite database.
+            InvalidRequest: Segments or cursors of supervisors exist without metadata; or the
+                metadata
+                is not a complete SQLite database.
             Unavailable: The metadata cannot be read.
         """
         metadata = self.metadata
@@ -202,9 +206,9 @@ class DataFolder:
         ]
         raise InvalidRequest(
             f"{metadata} is missing, while {' and '.join(beside)}: without it all datasources,"
-            " supervisors and tasks would be gone. Put the file back, or restore a backup with"
+            " supervisors and tasks would be lost. Put the file back, or restore a backup with"
             " penstock restore SRC; without a backup, penstock restore --from-segments rebuilds"
-            " what the segments tell. To begin anew, move segments/ and topics/ away"
+            " what the segments contain. To start from scratch, move segments/ and topics/ away"
         )
 
     @contextmanager
@@ -227,19 +231,19 @@ class DataFolder:
         if (self.path / RESTORING_FILE).exists():
             raise InvalidRequest(
                 f"{self.path} is only half restored: `penstock restore` was interrupted there. Run"
-                " it again with the same --data-dir, which begins anew, or delete the folder"
+                " it again with the same --data-dir, which starts over, or delete the folder"
             )
         if not file.exists():
             foreign = self._foreign()
             if not foreign:
                 return True
-            # Unless another process made it Penstock's while this one listed its files.
+            # Unless another process made it a data folder while this one listed its files.
             if not file.exists():
                 raise self._refusal_of(foreign)
         if not file.is_file():
             kind = "a folder" if file.is_dir() else "a device or a pipe"
             raise InvalidRequest(
-                f"{file} is {kind}, where the file with the format of the data folder belongs: move"
+                f"{file} is {kind}, but must be the file with the data folder's format: move"
                 " it away; if this is a Penstock folder of this release, write"
                 f' {{"format": {FORMAT}}} into a file of that name'
             )
@@ -261,15 +265,15 @@ class DataFolder:
         strange = [name for name in foreign if name not in _OWN]
         if not strange and {METADATA_FILE, "topics", "segments", "flow"} & set(foreign):
             return InvalidRequest(
-                f"{self.path} holds the files of a Penstock ({', '.join(foreign[:4])}) but no"
-                f" {FORMAT_FILE}, which says their format: it was deleted, or the folder was copied"
+                f"{self.path} contains the files of a Penstock ({', '.join(foreign[:4])}) but no"
+                f" {FORMAT_FILE}, which has their format: it was deleted, or the folder was copied"
                 " only in part. If nothing else is missing, write"
                 f' {{"format": {FORMAT}}} into {self.path / FORMAT_FILE}; else restore a backup'
                 " with penstock restore"
             )
         shown = ", ".join((strange or foreign)[:3])
         return InvalidRequest(
-            f"{self.path} holds files that are not Penstock's ({shown}…); "
+            f"{self.path} contains files that are not Penstock's ({shown}…); "
             "name an empty or a new folder with --data-dir"
         )
 
@@ -280,9 +284,9 @@ class DataFolder:
         )
 
     def _make_ours(self) -> None:
-        """Write the format; several processes may at once, each a file of its own of one content.
+        """Write the format; several processes may do so at once, each with its own temporary file.
 
-        One that is killed here leaves its begun file behind, which is in nobody's way.
+        A killed process leaves its temporary file behind, which is harmless.
         """
         fs = OsFileSystem()
         begun = str(self.path / f"{_FORMAT_BEGUN}{secrets.token_hex(4)}")
@@ -291,19 +295,19 @@ class DataFolder:
         fs.fsync_folder(str(self.path))
 
     def write_client_file(self, content: Mapping[str, object]) -> None:
-        """Tell clients where the server is; written when it is ready."""
+        """Publish the server's addresses for clients; called when it is ready."""
         OsFileSystem().write_atomically(
             str(self.path / CLIENT_FILE), json.dumps(content, indent=1).encode()
         )
         (self.path / CLIENT_FILE).chmod(0o600)
 
     def remove_client_file(self, of_process: int | None = None) -> None:
-        """Take the addresses away; those that another process wrote stay if one is named."""
+        """Remove the addresses; with `of_process`, only if that process wrote them."""
         if of_process is None or (self.read_client_file() or {}).get("pid") == of_process:
             (self.path / CLIENT_FILE).unlink(missing_ok=True)
 
     def read_client_file(self) -> Mapping[str, object] | None:
-        """Return the addresses, or None when no server is ready here."""
+        """Return the addresses, or None if no server is ready here."""
         try:
             content = json.loads((self.path / CLIENT_FILE).read_text())
         except (OSError, ValueError):
@@ -311,7 +315,7 @@ class DataFolder:
         return content if isinstance(content, dict) else None
 
     def starting_children(self) -> Mapping[str, Mapping[str, object]]:
-        """Return what the launcher wrote down of its processes; empty if there is no launcher."""
+        """Return the launcher's record of its processes; empty if there is no launcher."""
         if self.live_holder() is None:
             return {}
         try:
@@ -323,9 +327,9 @@ class DataFolder:
         return {name: one for name, one in content.items() if isinstance(one, dict)}
 
     def live_holder(self) -> int | None:
-        """Return the id of the process that took the lock last, if it is there: one that starts.
+        """Return the id of the process that last took the lock, if it still runs and is starting.
 
-        The lock itself is not tried: that would stand in the way of a start at this moment.
+        The lock itself is not tried, because that could make a start fail at this moment.
         """
         try:
             holder = int((self.path / LOCK_FILE).read_text())
@@ -336,17 +340,17 @@ class DataFolder:
         except ProcessLookupError:
             return None
         except PermissionError:
-            return holder  # it is somebody else's
+            return holder  # another user's process
         return holder
 
 
 def queries_run_folder(folder: DataFolder) -> Path:
-    """Return the run folder of the local Spark that answers queries alone."""
+    """Return the run folder of the local Spark that answers only queries."""
     return folder.run / "queries"
 
 
 def about_process(clock: Clock) -> dict[str, object]:
-    """Return what `penstock.json` says of the process that writes it."""
+    """Return the fields of `penstock.json` about the process that writes it."""
     return {
         "format": FORMAT,
         "version": penstock.__version__,
@@ -356,16 +360,16 @@ def about_process(clock: Clock) -> dict[str, object]:
 
 
 def broker_addresses(http: Address, tcp: Address) -> dict[str, object]:
-    """Return what `penstock.json` says of the broker."""
+    """Return the fields of `penstock.json` about the broker."""
     return {"broker_http": http.url, "broker_tcp": str(tcp)}
 
 
 def _damage_of(metadata: Path) -> str | None:
-    """Return in what a file is not a whole SQLite database; None if it is, is empty or missing.
+    """Describe why a file is not a complete SQLite database; None if it is, is empty or missing.
 
     Only its first page is read, which has the number of pages, see
-    https://www.sqlite.org/fileformat.html#the_database_header. What SQLite still has in a log
-    beside the file may make up for missing pages, so their number is not checked then.
+    https://www.sqlite.org/fileformat.html#the_database_header. If SQLite has a log beside the file,
+    the log may contain the missing pages, so their number is not checked then.
     """
     if metadata.exists() and not metadata.is_file():
         return f"is {'a folder' if metadata.is_dir() else 'a device or a pipe'}, not a file"
@@ -373,7 +377,7 @@ def _damage_of(metadata: Path) -> str | None:
     try:
         with metadata.open("rb") as file:
             header = file.read(_SQLITE_HEADER_BYTES)
-            # After the header, as the database of a Penstock that runs grows.
+            # After the header, because the database of a running Penstock grows.
             size = metadata.stat().st_size
     except FileNotFoundError:
         return None
@@ -392,7 +396,7 @@ def _damage_of(metadata: Path) -> str | None:
     if page_bytes < 512 or page_bytes & (page_bytes - 1):
         return f"is not an SQLite database: its header has pages of {page_bytes} bytes"
     pages = int.from_bytes(header[28:32], "big")
-    # Releases of SQLite before 3.7 changed the database without the number of its pages.
+    # Releases of SQLite before 3.7 changed the database without updating the number of its pages.
     is_counted = header[24:28] == header[92:96]
     if is_counted and size < pages * page_bytes and not (is_logged or _has_log(metadata)):
         return f"has {size:,} of the {pages * page_bytes:,} bytes of its SQLite database"
@@ -400,9 +404,9 @@ def _damage_of(metadata: Path) -> str | None:
 
 
 def _has_log(metadata: Path) -> bool:
-    """Whether changes of an SQLite database are in a log or a rollback journal beside it."""
+    """Return whether a log or a rollback journal beside an SQLite database has changes of it."""
     for ending in ("-wal", "-journal"):
-        # SQLite may delete it at any time, so its presence is not asked for first.
+        # SQLite may delete it at any time, so its existence is not checked first.
         with suppress(FileNotFoundError):
             if metadata.with_name(f"{metadata.name}{ending}").stat().st_size > 0:
                 return True
@@ -410,10 +414,10 @@ def _has_log(metadata: Path) -> bool:
 
 
 def _format_remedy(number: object) -> str:
-    """Return why a folder of this format number is refused, and what to do."""
+    """Describe why a folder of this format number is refused, and what to do."""
     if isinstance(number, int) and not isinstance(number, bool) and number > FORMAT:
         return (
-            f"this Penstock knows formats up to {FORMAT}. Run the newer Penstock that wrote it, or"
+            f"this release reads formats up to {FORMAT}. Run the newer Penstock that wrote it, or"
             " name another folder with --data-dir"
         )
     return (
@@ -424,7 +428,7 @@ def _format_remedy(number: object) -> str:
 
 
 class FolderLock:
-    """The lock of one data folder; the kernel drops it when the process ends, however it ends."""
+    """Lock of one data folder; the kernel releases it when the process ends in any way."""
 
     def __init__(self, folder: DataFolder) -> None:
         self._path = folder.path / LOCK_FILE
@@ -434,11 +438,11 @@ class FolderLock:
         """Take the lock.
 
         Raises:
-            Conflict: Another Penstock holds it; the message names its process id.
+            Conflict: Another Penstock holds the lock; the message has its process id.
             Unavailable: The lock file cannot be opened or written.
         """
         try:
-            # Not inherited by children: the lock must end with this very process.
+            # Not inherited by children: the lock must end with this process.
             fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise Unavailable(f"{self._path} cannot be opened: {error.strerror}") from None
@@ -466,7 +470,7 @@ class FolderLock:
         self._fd = fd
 
     def release(self) -> None:
-        """Give the lock back; nothing happens when it is not held."""
+        """Release the lock; does nothing if it is not held."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None

@@ -1,11 +1,11 @@
-"""Operating-system processes: children that die with their parent, and sockets handed to them.
+"""Operating system processes: children that die with their parent, and sockets passed to them.
 
 Owns how a child is started, its output file, and the listening sockets that the launcher keeps for
-it. When a child is started again is decided elsewhere (`supervision`).
+it. The restart of children is decided elsewhere (`supervision`).
 
-A listening socket is opened by the launcher and inherited by the child. So a taken port is found
-before anything starts, no other program can take the port while a child is started again, and
-clients that connect in between wait in the kernel's queue instead of being refused.
+The launcher opens a listening socket, and the child inherits it. A taken port is therefore found
+before anything starts, no other program can take the port while a child restarts, and clients
+that connect meanwhile wait in the kernel's queue instead of being refused.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from penstock.services.host.supervision import DEAD_THREAD
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 
-# What a child prints goes to a file that is put aside at the next start once it is larger.
+# Output of a child goes to a file; a larger file is moved aside at the next start.
 OUTPUT_BYTES_MAX = 10 << 20
 
-# What a child writes to the launcher's pipe: that it is ready, or the mark and why it is not yet.
+# Written by a child to the launcher's pipe: that it is ready, or the mark and why it is not yet.
 READY_LINE = b"ready\n"
 WAITING_MARK = b"waits "
-# A line of this length is written in one piece (PIPE_BUF is 4,096 bytes).
+# A line of this length is written atomically (PIPE_BUF is 4,096 bytes).
 REASON_CHARACTERS_MAX = 900
 
 _TRY_EVERY_S = 0.05
 
-# What a process that is done still lets threads finish, all of them together.
+# Time limit in total for threads that still work when a process leaves.
 _LEAVE_GRACE_S = 1.0
 
 logger = logging.getLogger(__name__)
@@ -59,12 +59,12 @@ def die_with_parent(parent: int) -> None:
     adopter's first thread ends. A forked process must call it again: the kernel clears it there.
 
     Args:
-        parent: Process id of the present parent.
+        parent: Process id of the current parent.
     """
     if sys.platform != "linux":  # elsewhere children notice a lost parent by their closed input
         return
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    # The parent may have ended before the line above; nothing would kill us then.
+    # The parent may have ended before the line above; then nothing would kill this process.
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -76,16 +76,15 @@ def name_process(name: str) -> None:
 
 
 def leave(code: int, clock: Clock) -> NoReturn:
-    """End this process, whose parts are stopped, without waiting for calls of others for long.
+    """End this process after its parts have stopped, without a long wait for pending calls.
 
-    The interpreter would wait for every thread of a pool, and one may ask a process that is gone,
-    whose socket the launcher keeps open, until the question times out. What runs in lanes may be
-    cut at any moment, as by a kill. Nothing that is registered for the end of the interpreter is
-    run but the log's.
+    The interpreter would wait for every thread of a pool, and one may wait for a process that was
+    killed, whose socket the launcher keeps open, until the request times out. Work in lanes may be
+    interrupted at any moment, as by a kill. Exit handlers do not run, except the log's.
 
     Args:
         code: The exit code.
-        clock: Measures how long threads that are no daemons may take.
+        clock: Measures the time limit for threads that are not daemons.
     """
     until_s = clock.monotonic_s() + _LEAVE_GRACE_S
     others = [
@@ -99,17 +98,17 @@ def leave(code: int, clock: Clock) -> NoReturn:
         logger.info("the process ends while these threads still work: %s", ", ".join(left))
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # nobody reads it any more, or it is closed
+        with contextlib.suppress(OSError, ValueError):  # closed, or without a reader
             stream.flush()
     os._exit(code)
 
 
 def end_on_thread_death() -> None:
-    """Have this process end with `DEAD_THREAD` when a thread ends that it needs, or is uncaught.
+    """End this process with `DEAD_THREAD` when a required thread ends, or a thread raises.
 
-    For the entry of a process. It ends at once, as by a kill: the recovery of the next start
-    repairs what the dead thread left half done, while an orderly stop could write that down.
-    Handlers of logs write each line through, so nothing is flushed.
+    For the entry point of a process. It ends at once, as by a kill: the recovery of the next start
+    repairs the unfinished work of the dead thread, whereas an orderly stop could make it permanent.
+    Log handlers flush each line, so nothing has to be flushed.
     """
     DEATHS.end_process_by(lambda _death: os._exit(DEAD_THREAD))
 
@@ -122,8 +121,8 @@ def listen(address: Address, option: str) -> socket.socket:
         option: Name of the option that sets the address, for the message.
 
     Raises:
-        Conflict: The port is taken; the message names who holds it when that can be seen.
-        Unavailable: The host is not one of this machine, or the port needs privileges.
+        Conflict: The port is taken; the message names the process that holds it if it is known.
+        Unavailable: The host is not an address of this machine, or the port needs privileges.
     """
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -152,9 +151,9 @@ def listen(address: Address, option: str) -> socket.socket:
 def listen_patiently(
     address: Address, option: str, clock: Clock, patience_s: float
 ) -> socket.socket:
-    """Open a listening socket, trying a taken port again for a while.
+    """Open a listening socket; retry a taken port for a while.
 
-    After a launcher was killed, the kernel may still be ending its children, who hold the port.
+    After a launcher was killed, the kernel may still be ending its children, which hold the port.
     Raises as `listen`.
     """
     until_s = clock.monotonic_s() + patience_s
@@ -170,7 +169,7 @@ def listen_patiently(
 
 
 def port_holder(port: int) -> str | None:
-    """Name the process that listens on a port, when this user may see it."""
+    """Name the process that listens on a port, if this user may see it."""
     wanted = f":{port:04X}"
     inodes = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
@@ -190,7 +189,7 @@ def port_holder(port: int) -> str | None:
 
 
 def _open_files(process: Path) -> Iterator[str]:
-    # Files close and processes end while one looks, and others' processes may not be looked at.
+    # Files close and processes end during the loop, and other users' processes may be hidden.
     with contextlib.suppress(OSError):
         for link in (process / "fd").iterdir():
             with contextlib.suppress(OSError):
@@ -198,7 +197,7 @@ def _open_files(process: Path) -> Iterator[str]:
 
 
 def is_free(port: int, host: str = "127.0.0.1") -> bool:
-    """Whether a child that cannot inherit a socket could listen on a port now."""
+    """Return whether a child that cannot inherit a socket could listen on a port now."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -219,7 +218,7 @@ def free_port(host: str = "127.0.0.1") -> int:
 
 @dataclass(frozen=True, slots=True)
 class ChildCommand:
-    """What starts a child."""
+    """Command and environment of a child."""
 
     argv: Sequence[str]
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -230,12 +229,12 @@ class ChildCommand:
 def spawn(
     command: ChildCommand, output: Path, stdin: int = subprocess.DEVNULL
 ) -> subprocess.Popen[bytes]:
-    """Start a child whose output goes to a file; its input is nothing, or a descriptor.
+    """Start a child whose output goes to a file; its input is empty, or a descriptor.
 
-    The calling thread must live as long as the child: that is the kernel's notion of a parent.
+    The calling thread must live as long as the child, because the kernel regards it as the parent.
 
     Raises:
-        Unavailable: The program or the folder is not there, or the machine is out of processes.
+        Unavailable: The program or folder does not exist, or the process limit is reached.
     """
     try:
         if output.exists() and output.stat().st_size > OUTPUT_BYTES_MAX:
@@ -250,7 +249,7 @@ def spawn(
                 env=dict(command.environment),
                 cwd=command.folder,
                 pass_fds=tuple(command.inherited),
-                # Ctrl-C in a terminal goes to a whole group; only the launcher shall act on it.
+                # Ctrl-C in a terminal goes to a whole group; only the launcher must act on it.
                 start_new_session=True,
             )
     except OSError as error:

@@ -1,11 +1,11 @@
-"""Whether a child that runs still does anything: asked now and then, judged by its silence.
+"""Liveness of a child process: it is asked at intervals, and its silence is measured.
 
-Owns the rule and the state of one child's questions; how it is asked is the caller's, and so is the
-end of one that hangs. Time is passed in.
+Owns the rule and the state of one child's questions. The caller asks the question and ends a child
+that hangs. Time is passed in.
 
-Invariants: one question at a time; only questions that were put and waited for count, so that a
-machine that slept, or a parent that was stopped, takes nobody for hung; one answer makes good for
-all failures before it.
+Invariants: one question at a time; only questions that were sent and awaited count, so a machine
+that slept, or a parent that was stopped, does not make a child count as hung; one answer resets all
+earlier failures.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class PulseOptions:
-    """How a child is asked. A full garbage collection may silence a JVM for many seconds.
+    """Intervals of questions. A full garbage collection may silence a JVM for many seconds.
 
     Attributes:
-        every_s: How long after an answer it is asked again.
-        answer_s: How long an answer may take.
-        look_s: How often it is looked whether there is one.
-        failures_max: So many in a row mean that it hangs.
+        every_s: Pause between an answer and the next question.
+        answer_s: Time limit of an answer.
+        look_s: Interval of checks for an answer.
+        failures_max: Number of consecutive failures after which the child counts as hung.
     """
 
     every_s: float = 10.0
@@ -33,23 +33,23 @@ class PulseOptions:
 
 
 class Question(Protocol):
-    """One question that is under way."""
+    """One question that is in progress."""
 
     def answered(self) -> bool | None:
-        """Return whether there was an answer, None while there may be one; never waits."""
+        """Return whether there was an answer, None while there may still be one; never waits."""
         ...
 
     def close(self) -> None:
-        """Ask no more."""
+        """Abandon the question."""
         ...
 
 
 class Pulse:
-    """The pulse of one child.
+    """Liveness of one child.
 
     Args:
-        ask: Puts a question; None if it cannot even be put.
-        options: How it is asked.
+        ask: Sends a question; returns None if it cannot be sent.
+        options: Intervals and limits.
     """
 
     def __init__(
@@ -64,26 +64,26 @@ class Pulse:
 
     @property
     def next_s(self) -> float | None:
-        """When `hangs` has something to do, None while the child is not looked after."""
+        """Return when `hangs` is due next, None while the child is not watched."""
         return self._next_s
 
     @property
     def silence_s(self) -> float:
-        """How long a child is silent that is taken to hang."""
+        """Return the time of silence after which a child counts as hung."""
         return self._options.answer_s * self._options.failures_max
 
     def begin(self, now_s: float) -> None:
-        """Look after the child from now on: it was there just now."""
+        """Watch the child from now on; it has just answered."""
         self.end()
         self._next_s = now_s + self._options.every_s
 
     def end(self) -> None:
-        """Look after it no more."""
+        """Stop watching the child."""
         self._drop()
         self._next_s, self._failures = None, 0
 
     def hangs(self, now_s: float) -> bool:
-        """Do what is due, and return whether the child is taken to hang."""
+        """Do what is due, and return whether the child counts as hung."""
         if self._next_s is None or now_s < self._next_s:
             return False
         if self._question is None:
@@ -114,7 +114,7 @@ class Pulse:
             self._next_s = now_s + self._options.look_s
 
     def _fail(self, now_s: float, pause_s: float) -> None:
-        """Count a failure; one that came at once is no reason to ask faster."""
+        """Count a failure; an immediate failure does not shorten the interval."""
         self._drop()
         self._failures += 1
         self._next_s = now_s + pause_s

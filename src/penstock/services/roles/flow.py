@@ -1,4 +1,4 @@
-"""The flow service's process: a flow at work, and its HTTP API."""
+"""Process of the flow service: a running flow, and its HTTP API."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ from penstock.spark.flow.address import SERVICE_SPARK
 from penstock.storage.hold import HoldingFileSystem
 from penstock.storage.metadata import MetadataStore
 
-# Each by its variable, and its name in the folder `.aws` otherwise.
+# Each by its variable, else its file name in the folder `.aws`.
 _AWS_FILES = (("AWS_CONFIG_FILE", "config"), ("AWS_SHARED_CREDENTIALS_FILE", "credentials"))
 
 
 class FlowHost:
     """Opens the controller when the process starts, and closes it in order.
 
-    Its mutex guards one reference: requests come on other threads than the start.
+    Its mutex guards one reference, because requests run on other threads than the start.
 
     Args:
-        context: What the role is given.
-        broker: Finds the broker for processors that name none.
+        context: Context of the role.
+        broker: Finds the broker for processors without an address.
     """
 
     def __init__(self, context: RoleContext, broker: BrokerFinder) -> None:
@@ -60,15 +60,15 @@ class FlowHost:
         self._controller: FlowController | None = None
 
     def start(self) -> None:
-        """Recover what was there, and let run what was running.
+        """Recover the committed state, and start the components that were running.
 
         Raises:
-            PenstockError: It cannot be opened; the message says the mend.
+            PenstockError: The state cannot be opened; the message has the remedy.
         """
         context = self._context
-        # Processors are made from the flow's file, which names no addresses.
+        # Processors are created from the flow's file, which contains no addresses.
         options = context.options
-        # One of its own, so that a second service, which is refused, takes nothing from the first.
+        # A lock of its own, so that a second service is refused before it changes anything.
         work_folder = context.folder.tmp / "flow" / str(os.getpid())
         work_folder.mkdir(parents=True, exist_ok=True)
         SERVICE_SPARK.set(options.spark_connect, work_folder)
@@ -81,8 +81,9 @@ class FlowHost:
             )
         )
         WRITE_GUARD.set(own_places(options, os.environ), program_places(os.environ))
-        # Before the repository makes it: with --segments-group the umask leaves new folders open to
-        # this user's own group. The repository reports mistakes in the folder.
+        # Before the repository creates it: with --segments-group, the umask leaves new folders open
+        # to
+        # this user's own group. The repository reports problems of the folder.
         with suppress(OSError):
             context.folder.flow.mkdir(0o700, exist_ok=True)
         controller = FlowController.open(
@@ -95,7 +96,7 @@ class FlowHost:
         )
         controller.call_when_stopped(self._repository_stopped)
         collect_for_flows()
-        # What services that were killed have left; there is no other now.
+        # Files left by killed services; no other service runs now.
         for left in work_folder.parent.iterdir():
             if left != work_folder:
                 shutil.rmtree(left, ignore_errors=True)
@@ -110,9 +111,9 @@ class FlowHost:
             controller.close()
 
     def _repository_stopped(self) -> None:
-        """End the process, in order: the launcher starts it anew, and it reads the journal."""
+        """End the process in order: the launcher restarts it, and it recovers from the journal."""
         try:
-            text = "the FlowFile repository stopped; the process of the flow restarts"
+            text = "the FlowFile repository stopped; the flow's process restarts"
             self._context.emitter.emit(AlertEvent(text, Severity.SERVICE_FAILURE))
         finally:
             self._context.ask_stop()
@@ -121,19 +122,19 @@ class FlowHost:
         """Return the controller.
 
         Raises:
-            Unavailable: It is being opened still, or was closed.
+            Unavailable: The controller is still being opened, or was closed.
         """
         with self._mutex:
             controller = self._controller
         if controller is None:
-            raise Unavailable("the flow is not there yet, or is being closed: try again")
+            raise Unavailable("the flow is still being opened, or is being closed: try again")
         return controller
 
     def check_synced(self) -> None:
-        """Return if what the flow commits reaches the disk in time.
+        """Check that commits of the flow reach the disk in time.
 
         Raises:
-            Unavailable: It does not, or the flow is not open.
+            Unavailable: They do not, or the flow is not open.
         """
         self.controller().check_synced()
 
@@ -146,7 +147,7 @@ class FlowHost:
 def own_places(options: Options, environment: Mapping[str, str]) -> list[Path]:
     """Return the local folders and files of a Penstock, which flows must not change.
 
-    Two of them decide about code: the file of options, and the cache of Spark's starts, whose
+    Two of them decide which code runs: the file of options, and the cache of Spark's starts, whose
     classes a JVM runs.
     """
     files = (
@@ -170,7 +171,7 @@ def program_places(environment: Mapping[str, str]) -> list[Path]:
     """Return the local folders and files that decide which programs a Penstock runs.
 
     These are the folders in which programs are looked up by name, Java, and the settings of AWS,
-    whose clients run a program that these name for credentials.
+    which may name a program that AWS clients run for credentials.
     """
     places = [Path(one) for one in environment.get("PATH", os.defpath).split(os.pathsep)]
     places += java_homes(environment)
@@ -181,7 +182,7 @@ def program_places(environment: Mapping[str, str]) -> list[Path]:
 
 
 def compose(context: RoleContext) -> Lifecycle:
-    """Put the process together."""
+    """Build the process."""
     options = context.options
     store = MetadataStore.open(options.metadata_address, clock=context.clock)
     presence = Presence(options, store, context.clock)
@@ -204,7 +205,7 @@ def compose(context: RoleContext) -> Lifecycle:
         return PlainTextResponse(metrics(), media_type=METRICS_TYPE)
 
     routes = FlowRoutes(host.controller, context.clock).routes()
-    # The router passes `/flow/…` on: so who scrapes needs to know its address alone.
+    # The router forwards `/flow/…`, so monitoring needs only the router's address.
     routes.append(Route("/flow/metrics", metrics_text))
     app = application(routes, token=options.token, metrics=metrics, ready=readiness.state)
     server = HttpServer(app, context.listener, context.guard)

@@ -1,13 +1,12 @@
-"""A peon's process: one indexing task, a Spark client, a control API.
+"""Process of a peon: one indexing task, a Spark client, a control API.
 
-The worker starts it (`peonstart`) as a process of its own, or as the fork server from which such
-processes come that have imported everything. A peon opens a Spark session and waits for one line on
-its standard input, which names the task's folder; from there on its output is that task's log. With
-the folder given at its start it does neither.
+The worker starts it (`peonstart`) as a separate process, or as the fork server that creates such
+processes with all imports done. A peon opens a Spark session and waits for one line on its standard
+input, which names the task's folder; from then on its output is that task's log. If the folder is
+given at its start, it skips both steps.
 
-Whatever the order in which its worker and its input go away, the process ends: the kernel kills it
-with the worker, and the end of its input asks its task to stop, and ends the process if that does
-not.
+The process ends whether its worker or its input ends first: the kernel kills it with the worker,
+and the end of its input asks its task to stop, and ends the process if the task does not.
 """
 
 from __future__ import annotations
@@ -78,28 +77,28 @@ if TYPE_CHECKING:
     from penstock.core.waits import DependencyWait
 
 PEON_NAME = "penstock-peon"
-"""What `ps` calls a peon."""
+"""Name of a peon for `ps`."""
 
 logger = logging.getLogger(__name__)
 
-# By libraries, for a task; PySpark's client is imported by `import_client`.
+# Loaded by libraries during a task; `import_client` imports PySpark's client.
 _IMPORTED_AT_FIRST_USE = ("encodings.idna", "numpy.ma", "uvicorn.lifespan.off")
 
 _STDIN = 0
 _LINE_BYTES_MAX = 65_536
-# After its input ended, a task has so long to stop; its worker is gone or about to kill us.
+# Time limit of a task after the end of its input; its worker is dead or about to kill it.
 _ORPHAN_GRACE_S = 30.0
 
 
 class PeonProcess:
-    """What a task works with in this process: made once, before the task is known.
+    """Resources of a task in this process: made once, before the task is known.
 
     Args:
         options: The options of the cluster.
-        worker: Where its worker answers.
-        worker_name: What the overlord calls its worker.
+        worker: Address of its worker.
+        worker_name: The worker's name at the overlord.
         clock: Time.
-        say: Has the worker look at the task.
+        say: Notifies the worker of a change of the task.
     """
 
     def __init__(
@@ -120,7 +119,8 @@ class PeonProcess:
         self._ask_stop: Callable[[], None] = lambda: None
         self._emitter: ServiceEmitter | None = None
         self._events: PeonEvents | None = None
-        # With the engines' settings: which of them the task needs is not known while it is warmed.
+        # With the settings of all engines, because the task is not known while the process is
+        # warmed.
         self._sessions = (
             SparkSessions(SparkSessionOptions(options.spark_connect, conf=ENGINE_CONF))
             if options.spark_connect
@@ -132,12 +132,12 @@ class PeonProcess:
         self._folder: Path | None = None
 
     def warm(self) -> None:
-        """Open the Spark session, so that the task need not wait for it. Any thread."""
+        """Open the Spark session early, so that the task does not wait for it. Thread-safe."""
         if self._engine is not None:
             try:
                 self._engine.connect()
             except PenstockError as error:
-                logger.info("Spark is not there yet, the task will connect: %s", error)
+                logger.info("Spark does not answer yet, the task will connect: %s", error)
 
     def run(self, folder: str) -> int:
         """Run the task of a folder and return the exit code."""
@@ -176,7 +176,7 @@ class PeonProcess:
         return 0
 
     def _serve(self, spec: TaskSpec, task: PeonTask, stopping: _Stopping) -> TaskLocation:
-        """Start the control API, and have signals stop the task."""
+        """Start the control API; signals will stop the task."""
         stopping.begin(task)
         listener = listen(Address(self._options.http.host, 0), "--http")
         control = task.control if isinstance(task, StreamingPeonTask) else None
@@ -197,7 +197,7 @@ class PeonProcess:
         return TaskLocation(listener.getsockname()[0], self._server.port)
 
     def _located(self, spec: TaskSpec, location: TaskLocation) -> None:
-        # The worker reads it from the folder, and the overlord hears it sooner from here.
+        # The worker reads it from the folder, but the overlord learns it sooner from this process.
         self._say()
         self._lanes.submit("location", lambda: self._announce(spec.id, location))
 
@@ -205,7 +205,7 @@ class PeonProcess:
         try:
             self._actions(task_id).perform(UpdateLocation(location.host, location.port))
         except PenstockError as error:
-            logger.info("the overlord was not told: %s", error)
+            logger.info("the location was not reported to the overlord: %s", error)
 
     def _stream_ports(self, spec: StreamTaskSpec) -> TaskPorts:
         options = self._options
@@ -230,7 +230,7 @@ class PeonProcess:
         if self._sessions is None:
             raise InvalidRequest("the options of a peon must name a Spark server")
         tables = self._tables() if spec.type == "query_controller" else None
-        # Where the variables are that specs name for secrets; it looks up no others.
+        # Environment of the variables that specs name for secrets; no others are read.
         reads = SparkBatchOptions(environment=os.environ)
         self._batch_engine = SparkBatchEngine(self._sessions, reads, tables)
         return BatchPorts(
@@ -243,9 +243,9 @@ class PeonProcess:
         )
 
     def _waits_changed(self, waits: tuple[DependencyWait, ...]) -> None:
-        """Have the worker read what the task waits for. Threads of one task never call it at once.
+        """Notify the worker of what the task waits for. A task never calls it concurrently.
 
-        A report that is lost is followed by the one of the next try.
+        If a report is lost, the report of the next attempt follows.
         """
         if self._folder is None:
             return
@@ -257,7 +257,7 @@ class PeonProcess:
                 stream.write(content)
             fresh.replace(self._folder / WAITS)
         except OSError as error:
-            logger.info("what the task waits for cannot be written down: %s", error)
+            logger.info("the wait reasons of the task cannot be stored: %s", error)
             return
         self._say()
 
@@ -276,13 +276,13 @@ class PeonProcess:
         return str(self._worker.get("/druid-internal/v1/broker"))
 
     def _find_overlord(self) -> Address:
-        # The worker knows the leases; this process does without a metadata store of its own.
+        # The worker reads the leases, so that this process needs no metadata store of its own.
         return Address.parse(str(self._worker.get("/druid-internal/v1/leader")))
 
     def close(self) -> None:
-        """Let go of Spark and the port; an error of one part keeps no other open."""
+        """Close Spark and the port; an error of one part does not keep others open."""
         DEATHS.process_stops()
-        with contextlib.ExitStack() as parts:  # The last one that is added is closed first.
+        with contextlib.ExitStack() as parts:  # The last one added is closed first.
             for one in (self._metadata, self._engine, self._batch_engine):
                 if one is not None:
                     parts.callback(one.close)
@@ -294,7 +294,7 @@ class PeonProcess:
 
 
 class _Stopping:
-    """Has a signal stop the task."""
+    """Stops the task on a signal."""
 
     def __init__(self, pipe: SignalPipe) -> None:
         self._pipe = pipe
@@ -305,7 +305,7 @@ class _Stopping:
 
         def wait() -> None:
             self._pipe.wait()
-            # Nothing happens when the task has ended by itself.
+            # Nothing happens if the task has ended by itself.
             task.stop()
 
         self._thread = OwnedThread("stop", wait, may_return=True)
@@ -319,21 +319,21 @@ class _Stopping:
 
 
 def _watch_input(ask_stop: Callable[[], None]) -> None:
-    """Wait for the end of the input: the worker is gone, or wants this process to be."""
+    """Wait for the end of the input: the worker has died, or wants this process to end."""
     try:
         while os.read(_STDIN, _LINE_BYTES_MAX):
             pass
     except OSError:
-        logger.info("the input cannot be read; the worker's signals and its death still count")
+        logger.info("the input cannot be read; the worker's signals and death are still noticed")
         return
     ask_stop()
     threading.Event().wait(_ORPHAN_GRACE_S)
-    logger.error("the task does not stop though nobody waits for it; the process ends")
+    logger.error("the task does not stop although its input has ended; the process ends")
     os._exit(2)
 
 
 def _wait_for_folder() -> str | None:
-    """Wait for the line that names the folder of a task; None: there will be none."""
+    """Wait for the line that names the folder of a task; None: the input has ended."""
     line = b""
     while not line.endswith(b"\n"):
         try:
@@ -347,7 +347,7 @@ def _wait_for_folder() -> str | None:
 
 
 def _log_into(folder: str) -> None:
-    """From here on, what this process prints is the log of the task in a folder."""
+    """From now on, send this process's output to the log of the task in a folder."""
     sys.stdout.flush()
     descriptor = os.open(f"{folder}/log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(descriptor, 1)
@@ -356,20 +356,20 @@ def _log_into(folder: str) -> None:
 
 
 def _sayer(descriptor: int | None) -> Callable[[], None]:
-    """Return a call that tells the worker to look at this task."""
+    """Return a function that notifies the worker of changes of this task."""
     if descriptor is None:
         return lambda: None
     os.set_inheritable(descriptor, False)  # noqa: FBT003
 
     def say() -> None:
-        with contextlib.suppress(OSError):  # the worker is gone
+        with contextlib.suppress(OSError):  # the worker has died
             os.write(descriptor, b".")
 
     return say
 
 
 def _import_ahead() -> None:
-    """Import what tasks would import at its first use."""
+    """Import what tasks would import at their first use."""
     import_client()
     for name in _IMPORTED_AT_FIRST_USE:
         importlib.import_module(name)
@@ -390,7 +390,8 @@ def main(arguments: list[str]) -> int:
     if given.forks_fd is not None and words is not None:
         _import_ahead()
         words = serve(given.forks_fd, words)
-        # The process that asked is its parent, too; the kernel forgets the call of `peonstart`.
+        # The process that requested the fork is its parent, too; the kernel forgets `peonstart`'s
+        # call.
         die_with_parent(given.parent)
     end_on_thread_death()
     name_process(PEON_NAME)
@@ -402,7 +403,7 @@ def main(arguments: list[str]) -> int:
     process = PeonProcess(options, given.worker, given.worker_name, SystemClock(), say)
     folder: str | None = given.folder
     if folder is None:
-        # Beside the waiting: a task that needs no Spark does not wait for it.
+        # In parallel: a task that needs no Spark does not wait for it.
         start_job("warm", process.warm)
         folder = _wait_for_folder()
         if folder is None:

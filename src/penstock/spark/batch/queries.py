@@ -1,8 +1,8 @@
-"""The rows of a query over datasources and external tables, as the input of a batch task.
+"""Rows of a query over datasources and external tables, as the input of a batch task.
 
-Owns what may be asked: one statement that only reads, of these alone; and as what the columns of
-its result are read. A query has a Spark session of its own, so that what it sees stays as it was
-when it was first planned.
+Owns the allowed queries: one statement that only reads, and only these tables; and the types with
+which the columns of its result are read. A query has a Spark session of its own, so that its tables
+stay as they were when it was first planned.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from penstock.indexing.batch.engine import SqlInput
     from penstock.spark.tables.model import Tables
 
-# Spark's names of types; whatever is not here is kept as Spark writes it as text.
+# Spark's type names; values of other types are stored as Spark's text.
 _TYPES: Final[dict[str, FoundType]] = {
     **dict.fromkeys(("tinyint", "smallint", "int", "bigint", "boolean"), "long"),
     **dict.fromkeys(("float", "double", "decimal"), "double"),
@@ -49,7 +49,7 @@ _TYPES: Final[dict[str, FoundType]] = {
 
 
 class QueryRows:
-    """Gives rows of queries; any thread may call it."""
+    """Provides the rows of queries; thread-safe."""
 
     def __init__(self, sessions: SparkSessions, tables: TableSource) -> None:
         self._sessions = sessions
@@ -59,24 +59,24 @@ class QueryRows:
     def opened(
         self, asked: SqlInput, externs: Sequence[StoredTable], running: Running
     ) -> Iterator[tuple[SparkSession, DataFrame]]:
-        """Give the rows and their Spark session to a block.
+        """Provide the rows and their Spark session for a block.
 
-        What running tasks show and did not publish is not read: they will publish it themselves.
+        Unpublished rows of running tasks are not read, because those tasks will publish them.
 
         Args:
             asked: The query.
-            externs: Its external tables, which were read.
-            running: Its work, which can be cancelled.
+            externs: Its external tables, already read.
+            running: Its cancellable work.
 
         Raises:
-            InvalidRequest: The statement is no query, or names what is not there.
+            InvalidRequest: The statement is not a query, or names something that does not exist.
             EngineUnavailable: Spark was lost.
             EngineFailure: Spark refuses the query, or it was cancelled.
         """
         statement = read_statement(asked.query)
         query = statement.query
         if not statement.is_query:
-            raise InvalidRequest("the statement gives no rows to write: begin with SELECT or WITH")
+            raise InvalidRequest("the statement returns no rows: begin with SELECT or WITH")
         files = _published(self._tables.tables()) | _given(asked)
         text = query.lower()
         names = [name for name in files if mentions(text, name)]
@@ -85,7 +85,7 @@ class QueryRows:
         sessions = self._sessions.with_conf(conf)
         try:
             if twins:
-                # It may name datasources with twins in another sense, and read others alone.
+                # The query may name datasources with twins in other places, but read only others.
                 others = twins.without(files)
                 plain = [one for one in names if one in others]
                 if self._understands(sessions, query, others, plain, externs, running):
@@ -107,7 +107,8 @@ class QueryRows:
             hint = in_spark(query, shown)
             if not hint:
                 raise SparkRefusal(shown) from error
-            # Beside the first line: of a task's error lists and commands show no more than that.
+            # After the first line, because task lists and commands show only the first line of an
+            # error.
             first, _, rest = shown.partition("\n")
             raise InvalidRequest(f"{first}. {hint}\n{rest}".rstrip()) from error
         finally:
@@ -123,7 +124,7 @@ class QueryRows:
         externs: Sequence[StoredTable],
         running: Running,
     ) -> bool:
-        """Tell whether a query reads these datasources alone; what else is wrong is raised."""
+        """Return whether a query reads only these datasources; other errors are raised."""
         try:
             with sessions.use() as spark, running.tagged(spark):
                 _understand(spark, query, files, names, externs)
@@ -141,7 +142,7 @@ def _understand(
     names: Sequence[str],
     externs: Sequence[StoredTable],
 ) -> None:
-    """Check what Spark understands of a query."""
+    """Check how Spark resolves a query."""
     Outlines(spark).bring(files, names)
     for table in externs:
         outline(spark, table.name, table.columns)
@@ -175,19 +176,19 @@ def columns_found(rows: DataFrame) -> Found:
     """Return the columns of a query's result, in its order, with the types of dimensions.
 
     Raises:
-        InvalidRequest: A name comes twice, or a column holds bytes, which no dimension can.
+        InvalidRequest: A name occurs twice, or a column has binary values.
     """
     found: Found = {}
     for field in rows.schema.fields:
         type_ = field.dataType.simpleString().partition("(")[0].partition("<")[0]
         if field.name in found:
             raise InvalidRequest(
-                f"the query gives two columns {field.name!r}: name one of them anew with AS"
+                f"the query returns two columns {field.name!r}: rename one of them with AS"
             )
         if type_ == "binary":
             raise InvalidRequest(
-                f"the query's column {field.name!r} is binary, and no dimension can hold that:"
-                " leave it out, or turn it into text or a number, such as hex(…) or"
+                f"the query's column {field.name!r} is binary, which dimensions cannot store:"
+                " leave it out, or convert it to text or a number, such as hex(…) or"
                 " hll_sketch_estimate(…)"
             )
         found[field.name] = _TYPES.get(type_, "string")
@@ -195,9 +196,9 @@ def columns_found(rows: DataFrame) -> Found:
 
 
 def with_exact_names(spark: SparkSession, rows: DataFrame) -> DataFrame:
-    """Return the rows in the same session, in which case counts in names from now on.
+    """Return the rows in the same session, in which names are case-sensitive from now on.
 
-    Spark has understood the query already, so that nothing changes in what it means.
+    Spark has resolved the query already, so its meaning does not change.
     """
     name = hidden_name()
     rows.createOrReplaceTempView(name)
@@ -207,51 +208,51 @@ def with_exact_names(spark: SparkSession, rows: DataFrame) -> DataFrame:
 
 
 def unseen(rows: DataFrame) -> tuple[int, int]:
-    """Return how many rows have no time, and how many have one, of rows that nobody counted.
+    """Return the numbers of rows without and with a time, for rows that were not counted.
 
-    Spark reads nothing where it knows beforehand that no row will be kept.
+    Spark reads nothing if it knows beforehand that no row will be kept.
     """
     every, timed = rows.agg(sf.count("*"), sf.count(sf.col(TIME_COLUMN))).collect()[0]
     return every - timed, timed
 
 
 def check_times(without: int, outside: int, intervals: Sequence[Interval]) -> None:
-    """Refuse rows that a statement could not keep: it would replace, and lose them.
+    """Refuse rows that a statement would lose, because it replaces the interval.
 
     Args:
         without: Rows without a time.
         outside: Rows outside of the intervals.
-        intervals: What the statement overwrites.
+        intervals: The intervals that the statement overwrites.
 
     Raises:
-        EngineFailure: There are some.
+        EngineFailure: There are such rows.
     """
     if without:
         raise EngineFailure(
-            f"the query gives {counted(without, 'row')} without __time: give each one with"
-            " coalesce, or leave them out with WHERE"
+            f"the query returns {counted(without, 'row')} without __time: set it with coalesce,"
+            " or leave them out with WHERE"
         )
     if outside:
         raise EngineFailure(
-            f"the query gives {counted(outside, 'row')} outside of {overwrite_clause(intervals)}:"
-            " widen it, or leave them out with the same condition in the query"
+            f"the query returns {counted(outside, 'row')} outside of {overwrite_clause(intervals)}:"
+            " widen it, or add the same condition to the query"
         )
 
 
 def as_read(rows: DataFrame, columns: Sequence[tuple[str, str]]) -> DataFrame:
-    """Return the columns that the schema reads; what a query does not give is null.
+    """Return the columns that the schema reads; columns that the query lacks are null.
 
     Raises:
-        InvalidRequest: The query gives no time.
+        InvalidRequest: The query has no time column.
     """
-    # Imported here, like all that needs PySpark at work: see `connect.session`.
+    # Imported here, like everything that needs a running PySpark: see `connect.session`.
     from pyspark.sql import functions as sf  # noqa: PLC0415
 
     from penstock.spark.expressions import column  # noqa: PLC0415
 
     given = {field.name: field.dataType.simpleString() for field in rows.schema.fields}
     if TIME_COLUMN not in given:
-        raise InvalidRequest("the query gives no column __time: add one, such as … AS __time")
+        raise InvalidRequest("the query returns no column __time: add one, such as … AS __time")
     if _TYPES.get(given[TIME_COLUMN].partition("(")[0]) in {"long", "double"}:
         millis = column(TIME_COLUMN).cast("bigint")  # as in Druid; to Spark they are seconds
     else:
@@ -263,6 +264,6 @@ def as_read(rows: DataFrame, columns: Sequence[tuple[str, str]]) -> DataFrame:
             continue
         value = column(name) if name in given else sf.lit(None)
         if given.get(name, "").startswith(("array<", "map<", "struct<")):
-            value = sf.to_json(value)  # a cast would give Spark's display of it
+            value = sf.to_json(value)  # a cast would return Spark's display form
         made.append(value.cast(type_).alias(name))
     return rows.select(time.alias(TIME_COLUMN), *made)

@@ -1,9 +1,9 @@
-"""What SparkSQL and SparkScript have in common: a batch of FlowFiles is one job.
+"""Common base of SparkSQL and SparkScript: a batch of FlowFiles is one job.
 
-Owns the way of the records: contents into views, one Spark session per processor, results into
-FlowFiles. Does not own what is computed, which is the subclass's.
+Owns the path of the records: contents into views, one Spark session per processor, results into
+FlowFiles. The subclass defines the computation.
 
-Invariant: FlowFiles are sent on only when the whole job is done; a Spark that was lost costs a try.
+Invariant: FlowFiles are sent on only after the whole job; a lost Spark costs one attempt.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _LOOKED_AT_MAX: Final = 20_000
 _CONF: Final[Mapping[str, str]] = {
     "spark.sql.ansi.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
-    # Not Parquet's old type for times, which has no zone.
+    # Not Parquet's old timestamp type, which has no time zone.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.runSQLOnFiles": "false",
     "spark.sql.legacy.ctePrecedencePolicy": "CORRECTED",
@@ -68,7 +68,7 @@ def _table(text: str) -> tuple[str, str, str]:
     kind = "json" if kind == "jsonl" else kind
     if not name.isidentifier() or kind not in _TABLE_FORMATS:
         raise InvalidRequest(
-            f"{text!r} is no table: write name=place, where the place ends with .parquet, .csv, "
+            f"invalid table {text!r}: write name=place, where the place ends with .parquet, .csv, "
             ".json or .jsonl"
         )
     return name, kind, place
@@ -76,7 +76,7 @@ def _table(text: str) -> tuple[str, str, str]:
 
 def _check_view(name: str) -> None:
     if not name.isidentifier():
-        raise InvalidRequest(f"{name!r} is no name of a view: letters, digits and _ only")
+        raise InvalidRequest(f"invalid view name {name!r}: use letters, digits and _ only")
 
 
 def _check_tables(texts: tuple[str, ...] | None) -> None:
@@ -85,25 +85,25 @@ def _check_tables(texts: tuple[str, ...] | None) -> None:
 
 
 class SparkProcessor(RecordProcessor):
-    """The base of processors that run one Spark job over the contents of a batch of FlowFiles."""
+    """Base of processors that run one Spark job over the contents of a batch of FlowFiles."""
 
     input = InputRequirement.REQUIRED
-    # Views are of the processor's Spark session.
+    # Views belong to the processor's Spark session.
     triggers_serially = True
-    reads_attributes: ClassVar[Mapping[str, str]] = {"of the view": "What `view` names."}
+    reads_attributes: ClassVar[Mapping[str, str]] = {"of the view": "Attributes named by `view`."}
     writes_attributes: ClassVar[Mapping[str, str]] = {
-        "mime.type": "Of the result.",
-        "record.count": "How many records the result has.",
+        "mime.type": "Type of the result.",
+        "record.count": "Number of records of the result.",
         RESULT: "Name of the result.",
         **WRITES_REASON,
     }
 
-    output_format = Property(Format, about="What results are; without it, as the input.")
+    output_format = Property(Format, about="Format of results; default: the format of the input.")
     view = ExpressionProperty(
         str,
         default="input",
         validator=_check_view,
-        about="Name of the view that a FlowFile's records are in.",
+        about="Name of the view with a FlowFile's records.",
     )
     tables = Property(
         list_of(str),
@@ -114,35 +114,35 @@ class SparkProcessor(RecordProcessor):
     needs = Property(
         list_of(str),
         default="",
-        about="Views that a job waits for: it runs when each of them has a FlowFile.",
+        about="Views that a job waits for: it runs once each of them has a FlowFile.",
     )
     max_flowfiles = Property(
-        int, default=100, about="How many FlowFiles one job takes at most for a view."
+        int, default=100, about="Maximum number of FlowFiles of one job for a view."
     )
     send_empty = Property(
-        bool, default=True, about="Whether a result without records is a FlowFile, too."
+        bool, default=True, about="Whether a result without records becomes a FlowFile."
     )
     spark = Property(
         str,
         sensitive=True,
-        about="Where Spark is: sc://host:port, or local[2] for a Spark with two cores that this "
-        "service starts; without it, the service's.",
+        about="Address of Spark: sc://host:port, or local[2] for a Spark with two cores that this "
+        "service starts; default: the service's.",
     )
     work_folder = Property(
         Path,
-        about="Where files for Spark are, which must see them as the same user. Without it: in the "
+        about="Folder of files for Spark, which must see them as the same user. Default: in the "
         "data folder of the service.",
     )
 
-    original = Relationship("FlowFiles that the job was done for.")
-    failure = Relationship("The content cannot be read, or Spark refuses the job for what it is.")
+    original = Relationship("The input FlowFiles of a successful job.")
+    failure = Relationship("The content cannot be read, or Spark refuses the job itself.")
 
     def __init__(self, /, **properties: PropertyValue) -> None:
         super().__init__(**properties)
         self._sessions: SparkSessions | None = None
 
     def check(self) -> Iterator[Problem]:
-        """Yield what is wrong between properties."""
+        """Yield problems between properties."""
         if self.spark:
             try:
                 SparkSessionOptions(self.spark)
@@ -151,11 +151,11 @@ class SparkProcessor(RecordProcessor):
         if self.work_folder is not None:
             yield from change_problems("work_folder", str(self.work_folder))
         if not 1 <= self.max_flowfiles <= _BATCH_MAX:
-            yield Problem("max_flowfiles", f"is to be at least 1 and at most {_BATCH_MAX:,}")
+            yield Problem("max_flowfiles", f"must be from 1 to {_BATCH_MAX:,}")
 
     @contextlib.contextmanager
     def views(self, spark: SparkSession, frames: Mapping[str, DataFrame]) -> Iterator[None]:
-        """Define the views of a job around a block."""
+        """Define the views of a job for a block."""
         try:
             for name, frame in frames.items():
                 frame.createOrReplaceTempView(name)
@@ -168,14 +168,14 @@ class SparkProcessor(RecordProcessor):
     def results(
         self, spark: SparkSession, frames: Mapping[str, DataFrame]
     ) -> Mapping[str, DataFrame]:
-        """Return what is to be computed, by relationship; the views are defined.
+        """Return the results to compute, by relationship; the views are defined.
 
         Raises:
-            ProcessError: It cannot be.
+            ProcessError: The results cannot be computed.
         """
 
     def on_scheduled(self, context: ProcessContext) -> None:  # noqa: ARG002
-        """Learn where Spark is; it is called only when there is work."""
+        """Store the address of Spark, which is used only when there is work."""
         address = self.spark or SERVICE_SPARK.address()
         self._sessions = SparkSessions(SparkSessionOptions(address, "penstock-flow", _CONF))
 
@@ -201,8 +201,8 @@ class SparkProcessor(RecordProcessor):
                 names = self._compute(urls, work)
                 self._deliver(session, readable, names, work)
             except EngineUnavailable as error:
-                context.log.warning("%s: it is tried again", error)
-                # It may be the job that Spark cannot bear: others come first.
+                context.log.warning("%s: the job will be retried", error)
+                # The job may be what makes Spark fail, so others come first.
                 session.rollback(penalize=True)
                 context.yield_()
             except (EngineFailure, ProcessError) as error:
@@ -210,11 +210,11 @@ class SparkProcessor(RecordProcessor):
                     fail(context, session, flowfile, self.failure, error)
 
     def _is_connected(self, context: ProcessContext, session: ProcessSession) -> bool:
-        """See that there is Spark; else give everything back, which is at no fault."""
+        """Check that Spark answers; otherwise return all FlowFiles, which are not the cause."""
         try:
             self._reached().get()
         except EngineUnavailable as error:
-            context.log.warning("%s: it is tried again", error)
+            context.log.warning("%s: the job will be retried", error)
             session.rollback()
             context.yield_()
             return False
@@ -222,11 +222,11 @@ class SparkProcessor(RecordProcessor):
 
     def _reached(self) -> SparkSessions:
         if self._sessions is None:
-            raise AssertionError("a trigger comes after on_scheduled")
+            raise AssertionError("on_trigger was called before on_scheduled")
         return self._sessions
 
     def _views(self, context: ProcessContext, session: ProcessSession) -> dict[str, list[FlowFile]]:
-        """Take what one job is for, by view; nothing if something that it needs is not there."""
+        """Take the FlowFiles of one job, by view; none if a required view has no FlowFile."""
         now_ms = context.clock.now_ms()
         names: dict[int, str] = {}
         reasons: dict[int, ProcessError] = {}
@@ -266,7 +266,7 @@ class SparkProcessor(RecordProcessor):
         views: dict[str, list[FlowFile]],
         work: WorkFolder,
     ) -> dict[str, list[str]]:
-        """Write all contents for Spark, by view; what cannot be read fails and leaves `views`."""
+        """Write all contents for Spark, by view; unreadable ones fail and leave `views`."""
         urls: dict[str, list[str]] = {}
         for name, flowfiles in list(views.items()):
             good: list[FlowFile] = []
@@ -286,7 +286,7 @@ class SparkProcessor(RecordProcessor):
     def _common(
         self, context: ProcessContext, session: ProcessSession, flowfiles: list[FlowFile]
     ) -> tuple[pa.Schema | None, list[FlowFile]]:
-        """Return the schema of all that can be read, and those."""
+        """Return the common schema of all readable FlowFiles, and these FlowFiles."""
         if self.schema is not None:
             return self.schema, flowfiles
         found: list[tuple[FlowFile, pa.Schema]] = []
@@ -305,7 +305,7 @@ class SparkProcessor(RecordProcessor):
         return schema, readable
 
     def _compute(self, urls: Mapping[str, list[str]], work: WorkFolder) -> list[str]:
-        """Run the job; return the names of its results, in the order of their numbers."""
+        """Run the job; return the names of its results, ordered by their numbers."""
         with self._reached().use() as spark:
             frames = {name: spark.read.parquet(*files) for name, files in urls.items()}
             for text in self.tables or ():
@@ -349,7 +349,7 @@ class SparkProcessor(RecordProcessor):
 def _fields(schemas: list[pa.Schema]) -> pa.Schema:
     schema = common_schema(schemas) if schemas else pa.schema([])
     if schemas and not len(schema):
-        raise BadRecords("there is no record, so no field: give a schema")
+        raise BadRecords("there are no records, so no fields are known: set a schema")
     return schema
 
 

@@ -1,7 +1,7 @@
-"""What the JVM computes of raw rows, or of groups of them, where Arrow does what is left.
+"""Computation by the JVM of raw rows or groups; Arrow computes the rest.
 
-Builds DataFrames only. Rows come out as `folding` takes them: times, dimensions and metrics, these
-as values of one row or as parts, in the order of the files' columns and named by their place.
+Builds DataFrames only. Rows have the form that `folding` expects: times, dimensions, metrics, the
+latter as values of one row or as parts, in the order of the files' columns and named by position.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ _MOMENTS = {LATE: pipeline.LATE, EARLY: pipeline.EARLY}
 
 
 def is_foldable_when_computed(schema: DataSchema) -> bool:
-    """Tell whether Arrow can do all but what transforms and filters compute."""
+    """Return whether Arrow can compute everything except transforms and filters."""
     times = (metric.time_column in {None, TIME_COLUMN} for metric in schema.metrics)
     return can_fold(schema) and all(times)
 
 
 def of_rows(rows: DataFrame, schema: DataSchema, limits: TimeLimits) -> DataFrame:
-    """Return what is kept of raw rows; all are counted in passing."""
+    """Return the kept values of raw rows; all rows are counted on the way."""
     kept = pipeline.judged(pipeline.transformed(rows, schema), schema, limits)
     return _placed(kept, schema, [plain(metric) for metric in schema.metrics])
 
 
 def of_groups(groups: DataFrame, schema: DataSchema) -> DataFrame:
-    """Return what is kept of groups; the rows that they stand for are counted in passing."""
+    """Return the kept values of groups; the rows in them are counted on the way."""
     parts = [part_name(at) for at, _ in enumerate(schema.metrics)]
     picked = [at for at, metric in enumerate(schema.metrics) if is_picked(metric)]
     own = (*parts, *map(time_name, picked), *map(order_name, picked))
-    # Fields of metrics are there no more.
+    # The fields of metrics do not exist any longer.
     bare = schema.model_copy(update={"metrics_spec": ()})
     made = pipeline.transformed(groups, bare, also=(MOMENT, ROWS, *own))
     kept = pipeline.judged_together(made, bare, (MOMENT, _MOMENTS), ROWS, also=own)

@@ -1,13 +1,13 @@
-"""Raw rows that nothing can tell apart become one, in Spark's Python workers. Pure: no Spark.
+"""Combine identical raw rows into groups, in Spark's Python workers. Pure: no Spark.
 
-Owns the columns that such groups travel in, and how rows come into them: what transforms, filter
-and dimensions read stays as it was read, bit by bit; beside it are partial metrics, how many rows
-the group has, and whether its rows are late or early, which their exact times decide. Rows of
-several groups may lie between each other, so first and last values have the numbers of their rows,
-which decide where times are equal.
+Owns the columns of such groups, and how rows are combined. Values that transforms, filter and
+dimensions read stay as they were read, bit by bit. Groups also have partial metrics, the number of
+their rows, and whether their rows are late or early, which depends on the rows' exact times. Rows
+of several groups may alternate, so first and last values have row numbers, which decide between
+equal times.
 
-Invariant: whether rows were brought together, and which, changes nothing that is made of them but
-the last digits of sums of floats, which are added up in another order.
+Invariant: whether and which rows were combined does not change the result, except for the last
+digits of sums of floats, which are added in another order.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from penstock.spark.folding import Fold
 from penstock.spark.topic.rowshape import TIME_COLUMN, FieldType
 
 ROWS: Final = f"{OWN_PREFIX}rows"
-# Null of rows that are neither late nor early.
+# Mark of rows that are neither late nor early: null.
 MOMENT: Final = f"{OWN_PREFIX}moment"
 LATE: Final = 1
 EARLY: Final = 2
-# Where more of the rows than this remain, bringing them together costs about what it saves: 0.1 to
-# 0.3 µs a row, beside 1 to 2 µs of a row on its way through the JVM.
+# If more than this part of the rows remains, combining costs about as much as it saves: 0.1 to
+# 0.3 µs a row, compared with 1 to 2 µs for a row's way through the JVM.
 _WORTH: Final = 0.75
 _WAITING_MAX_ROWS: Final = 400_000
 _BITS: Final = {pa.float64(): pa.int64(), pa.float32(): pa.int32()}
@@ -39,14 +39,15 @@ _BITS: Final = {pa.float64(): pa.int64(), pa.float32(): pa.int32()}
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """How rows as they were read become groups.
+    """How raw rows are combined into groups.
 
     Attributes:
-        fields: (name, type) of the columns that stay as they were read, without the time.
-        parts: (name, field, type) of the partial metrics; an empty field is one in every row.
-        fold: How they are brought together; its columns are the time, fields, `MOMENT`, `ROWS`,
-            the parts, and of some of those the times that decided, and the numbers of the rows.
-        limits: What makes rows late or early.
+        fields: (name, type) of the columns that stay unchanged, without the time.
+        parts: (name, field, type) of the partial metrics; an empty field counts 1 for every row.
+            fold: How they are combined; its columns are the time, fields, `MOMENT`, `ROWS`, the
+                parts,
+                and for some parts the decisive times and the row numbers.
+        limits: Limits of late and early rows.
     """
 
     fields: tuple[tuple[str, FieldType], ...]
@@ -56,7 +57,7 @@ class Groups:
 
     @property
     def columns(self) -> tuple[tuple[str, str], ...]:
-        """(name, Spark SQL type) of the columns of groups."""
+        """Return the (name, Spark SQL type) of the columns of groups."""
         long = str(FieldType.LONG)
         picked = [metric for metric in self.fold.metrics if metric.is_picked]
         return (
@@ -70,9 +71,9 @@ class Groups:
         )
 
     def gathered(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the groups of batches; rows of a key may be in several, as in those of others.
+        """Yield the groups of batches; rows of one key may be in several groups.
 
-        What the first batch becomes tells whether it is worth it; else each row is a group.
+        The result of the first batch decides whether grouping pays off; if not, each row is one.
         """
         waiting: list[pa.Table] = []
         is_worth: bool | None = None
@@ -108,7 +109,7 @@ class Groups:
         columns = {TIME_COLUMN: times}
         for name, _ in self.fields:
             values = rows.column(name)
-            # Zeros of both signs are two values to an expression.
+            # An expression may distinguish zeros of both signs.
             bits = _BITS.get(values.type)
             columns[name] = values if bits is None else values.view(bits)
         columns[MOMENT] = _moments(times_ms(times), self.limits)
@@ -122,7 +123,7 @@ class Groups:
         return self.fold.held(found)
 
     def _folded(self, rows: pa.Table) -> pa.Table:
-        """Return one row for each of the keys; keys that are null everywhere cost nothing."""
+        """Return one row for each of the keys; keys that are always null cost nothing."""
         empty = [n for n in self.fold.keys if rows.column(n).null_count == rows.num_rows]
         if not empty:
             return self.fold.folded(rows)
@@ -133,7 +134,7 @@ class Groups:
         return pa.table([columns[name] for name in rows.column_names], schema=rows.schema)
 
     def _finished(self, rows: pa.Table) -> Iterator[pa.RecordBatch]:
-        """Yield folded rows as they travel."""
+        """Yield folded rows in the form in which they are sent."""
         made = self.fold.finished(rows)
         types = dict(self.fields)
         columns = []
@@ -152,6 +153,6 @@ def _moments(times: npt.NDArray[np.int64], limits: TimeLimits) -> pa.Array:
     if limits.max_time_ms is not None:
         found[times >= limits.max_time_ms] = EARLY
     if limits.min_time_ms is not None:
-        # After the others: what is both, where the limits cross, counts as late.
+        # After the others: a time that is both, because the limits cross, counts as late.
         found[times < limits.min_time_ms] = LATE
     return pa.array(found, mask=found == 0)

@@ -1,9 +1,9 @@
-"""Makes the files of projections that queries asked for, in the background, one job at a time.
+"""Make the files of projections that queries requested, in the background, one job at a time.
 
-Owns the thread and what is queued for it: so much at most, the rest is dropped with a count, as the
-next query asks again. A failure is counted and told, and what failed is left alone for a while;
-queries read the rows meanwhile. It has a Spark session of its own. A mutex guards the queue: those
-who answer queries put into it and wait for nobody.
+Owns the thread and its bounded queue. Requests over the bound are dropped with a count, because the
+next query repeats them. A failure is counted and logged, and the failed file is not retried for a
+while; queries read the rows meanwhile. It has a Spark session of its own. A mutex guards the queue:
+queries add requests without waiting.
 """
 
 from __future__ import annotations
@@ -35,29 +35,30 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Groups are few, and are sorted in one of Spark's tasks.
+# Groups are few, and one of Spark's tasks sorts them.
 _CONF: Final[Mapping[str, str]] = {
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.adaptive.enabled": "false",
 }
-_ENDS: Final = "the router ends"
+_ENDS: Final = "the router is stopping"
 _END_S: Final = 1.0
 _TOO_LONG: Final = "it took too long"
 
 
 @dataclass(frozen=True, slots=True)
 class MakerOptions:
-    """Bounds of the making.
+    """Limits of the jobs.
 
     Attributes:
-        file_bytes_min: Smaller files are not worth one; their rows are read.
-        batch_files: How many files one job makes at most.
-        batch_bytes: How many bytes one job reads at most, unless one file alone has more.
-        queued_files: How many files wait at most.
-        job_limit_s: A job is stopped that takes longer.
-        pause_s: How long nothing is made after a failure of Spark or of the store, and how long a
-            file is left alone that cannot be summed up.
-        tidy_every_s: How often files that are not needed are looked for.
+        file_bytes_min: No projection is made of smaller files; their rows are read.
+        batch_files: Maximum number of files of one job.
+        batch_bytes: Maximum number of bytes that one job reads, unless a single file has more.
+        queued_files: Maximum number of files in the queue.
+        job_limit_s: Time limit of a job.
+            pause_s: Pause of all jobs after a failure of Spark or of the store, and pause for a
+                file
+                that cannot be aggregated.
+            tidy_every_s: Interval of searches for unneeded files.
     """
 
     file_bytes_min: int = 256 * 1024
@@ -71,7 +72,7 @@ class MakerOptions:
 
 @dataclass(frozen=True, slots=True)
 class _Wish:
-    """A file to be made."""
+    """A file to make."""
 
     datasource: str
     plan: ProjectionPlan
@@ -85,15 +86,15 @@ class _Wish:
 
 
 class Maker:
-    """Makes files; `want` may come from any thread.
+    """Makes files; `want` is thread-safe.
 
     Args:
         sessions: Spark, with the settings that queries have.
-        shelf: Where files go.
-        source: Says what is visible, for what is not needed any more.
+        shelf: Store of the files.
+        source: Returns the visible files, to find unneeded ones.
         known: The plans.
-        clock: The time.
-        options: Bounds.
+        clock: Clock.
+        options: Limits.
     """
 
     def __init__(
@@ -114,7 +115,7 @@ class Maker:
         self.made, self.failed, self.dropped = Counter(), Counter(), Counter()
         self._log = SparseLog(logger, clock)
         self._changed = threading.Condition()
-        self._queue: dict[str, _Wish] = {}  # by target; the first one is next
+        self._queue: dict[str, _Wish] = {}  # by target; the first is made next
         self._barred_until_s: dict[str, float] = {}
         self._paused_until_s = clock.monotonic_s()
         self._tidy_from_s = clock.monotonic_s() + self.options.tidy_every_s
@@ -123,7 +124,7 @@ class Maker:
         self._thread = OwnedThread("projections", self._run, on_death=OnDeath.RESTART)
 
     def eligible(self, file: TableFile) -> bool:
-        """Tell whether a visible file may have a file of a projection: published, whole, large."""
+        """Return whether a visible file may have a projection: published, whole, large enough."""
         return (
             not file.announced
             and file.clip is None
@@ -137,7 +138,7 @@ class Maker:
         columns: Columns,
         files: Sequence[TableFile],
     ) -> None:
-        """Have the files of a plan made for eligible files, soon, in their order."""
+        """Request the files of a plan for eligible files, to be made soon, in their order."""
         now_s = self._clock.monotonic_s()
         with self._changed:
             if self._stopped or now_s < self._paused_until_s:
@@ -154,11 +155,11 @@ class Maker:
             self._changed.notify_all()
 
     def start(self) -> None:
-        """Begin to make what is wanted, on a thread."""
+        """Start the thread that makes requested files."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Make no more, and stop what is being made; nobody waits for it."""
+        """Make no further files, and stop the current job without waiting for it."""
         self._thread.expect_end()
         with self._changed:
             self._stopped = True
@@ -169,13 +170,13 @@ class Maker:
             running.stop(_ENDS)
 
     def close(self) -> None:
-        """End the Spark session, after `stop`: once nothing uses it, or a little later."""
+        """End the Spark session, after `stop`: once it is unused, or a little later."""
         if self._thread.is_alive():
             self._thread.join(_END_S)
         self._sessions.close()
 
     def work(self) -> None:
-        """Make all that is wanted now. On the thread, or of a test."""
+        """Make all requested files. Called by the thread, or by a test."""
         while batch := self._next_batch():
             self._make(batch)
 
@@ -190,10 +191,10 @@ class Maker:
             return
         if deleted := self._shelf.tidy(self._known.needed(self._source.tables())):
             files = counted(deleted, "file")
-            logger.info("deleted %s of projections that nobody needs any more", files)
+            logger.info("deleted %s of projections that are no longer needed", files)
 
     def _run(self) -> None:
-        # What was made before this process began is used from its first query on.
+        # Files made before this process began are used from its first query on.
         self._try(self._shelf.look)
         while True:
             with self._changed:
@@ -211,7 +212,7 @@ class Maker:
         try:
             look()
         except PenstockError as error:
-            self._log.warning("the files of projections cannot be looked at: %s", error)
+            self._log.warning("the files of projections cannot be listed: %s", error)
 
     def _next_batch(self) -> list[_Wish]:
         batch: list[_Wish] = []
@@ -230,7 +231,7 @@ class Maker:
         return batch
 
     def _make(self, batch: Sequence[_Wish]) -> None:
-        """Make the files of one plan in one job; what fails together is tried one by one."""
+        """Make the files of one plan in one job; after a failure, try them one by one."""
         try:
             self._shelf.look()
             made = self._shelf.made(batch[0].datasource, batch[0].plan.digest)
@@ -275,11 +276,11 @@ class Maker:
         )
 
     def _is_there(self, wish: _Wish) -> bool:
-        """Tell whether somebody made it meanwhile."""
+        """Return whether another process made the file meanwhile."""
         return self._shelf.find(wish.datasource, wish.plan.digest, wish.file.path)
 
     def _insist(self, batch: Sequence[_Wish]) -> None:
-        """Sum up; the session of a Spark that was started again is found lost once."""
+        """Aggregate; if Spark was restarted, the lost session is replaced once."""
         try:
             self._sum_up(batch)
         except EngineUnavailable as error:
@@ -308,11 +309,11 @@ class Maker:
             self._running = None
             running.end()
         for one in batch:
-            # What the workers wrote, this process has to see, too.
+            # This process must see the files that the workers wrote.
             if not self._is_there(one):
                 raise EngineFailure(
                     f"{self._shelf.root} is not the same folder here and where Spark's workers"
-                    f" are: {one.target} was written and is not there"
+                    f" are: {one.target} was written, but does not exist"
                 )
         self.made.add(len(wrote))
 

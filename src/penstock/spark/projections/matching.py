@@ -1,8 +1,8 @@
-"""Which queries a projection answers, and how they then read. Pure: the text of a query alone.
+"""Decide whether a projection answers a query, and rewrite the query. Pure: uses only its text.
 
-A query is taken if every token of it is known, and refused otherwise: the rows give the same answer
-later. What is taken keeps its shape (`rewriting`), so Spark checks and computes it as it would over
-the rows. Names compare as Spark compares them. Long queries are refused, so the cost is bounded.
+A query is accepted if every token of it is known, and refused otherwise: the rows give the same
+answer more slowly. An accepted query keeps its form (`rewriting`), so Spark checks and computes it
+as over the rows. Names compare as in Spark. Long queries are refused, so the cost is bounded.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _LENGTH_MAX: Final = 10_000
 def rewritten(
     sql: str, datasource: str, plan: ProjectionPlan, columns: Columns, table: str
 ) -> str | None:
-    """Return a query over a projection instead of the datasource; None if it does not answer it.
+    """Return a query over a projection instead of the datasource; None if it cannot answer it.
 
     Args:
-        sql: The query; whether Spark takes it is not looked at.
-        datasource: What the projection is of.
+        sql: The query; its validity in Spark is not checked.
+        datasource: The datasource of the projection.
         plan: The projection.
         columns: (name, Spark SQL type) of all columns of the datasource.
         table: A table, or view, with the keys and measures of all groups by their stored names.
@@ -43,7 +43,7 @@ def rewritten(
 
 
 def why_not(sql: str, datasource: str, plan: ProjectionPlan, columns: Columns) -> str:
-    """Return in a few words why a projection does not answer a query; empty if it does."""
+    """Summarize why a projection does not answer a query; empty if it does."""
     try:
         _rewritten(sql, datasource, plan, columns, "t")
     except (NoMatch, InvalidRequest) as error:
@@ -70,17 +70,17 @@ def _rewritten(
 
 
 def _look(sql: str, datasource: str) -> None:
-    """Refuse at once what cannot be a query of the datasource."""
+    """Refuse at once a text that cannot be a query of the datasource."""
     is_plain = not {'"', "`"} & set(datasource)
     if len(sql) > _LENGTH_MAX or (is_plain and datasource.lower() not in sql.lower()):
-        raise NoMatch(f"it is no query of {datasource}, or longer than {_LENGTH_MAX} characters")
+        raise NoMatch(f"it is not a query of {datasource}, or longer than {_LENGTH_MAX} characters")
 
 
 def _shadows(block: Block, has: Holdings) -> frozenset[str]:
-    """Return the names of items that are those of other columns; refuse what may be two things."""
+    """Return the names of items that are also names of columns; refuse ambiguous names."""
     for token in block.found:
         if token.text in KEYWORDS and token.name.casefold() in has.columns:
-            raise NoMatch(f"{token.raw} is a column, too: quote it")
+            raise NoMatch(f"{token.raw} is also a column: quote it")
     found: set[str] = set()
     names: list[str] = []
     for item in block.items:
@@ -91,10 +91,10 @@ def _shadows(block: Block, has: Holdings) -> frozenset[str]:
         if is_column and alias != own:
             found.add(alias)
         elif not is_column and (alias in has.stored or alias.upper() in KEYWORDS | RESERVED):
-            raise NoMatch(f"the name {item.alias} of an item is that of something else, too")
+            raise NoMatch(f"the item name {item.alias} is ambiguous")
     for name in found:
         if names.count(name) > 1:
-            raise NoMatch(f"several items are named {name}")
+            raise NoMatch(f"several items have the name {name}")
     return frozenset(found)
 
 
@@ -105,7 +105,7 @@ def _rewrite(query: Rewriting, conditions: tuple[str, ...], shadows: frozenset[s
         for item in block.items
     ]
     if "GROUP" not in block.clauses and not all(sums_up):
-        raise NoMatch("it asks for rows: it has no GROUP BY, and no aggregate in each item")
+        raise NoMatch("it selects rows: it has no GROUP BY, and no aggregate in each item")
     for name, span in block.clauses.items():
         if name == "WHERE":
             _rewrite_where(query, span, conditions)
@@ -121,10 +121,10 @@ def _rewrite(query: Rewriting, conditions: tuple[str, ...], shadows: frozenset[s
 
 
 def _parts(block: Block, clause: str, span: range, shadows: frozenset[str]) -> Iterator[range]:
-    """Yield what is to be rewritten of a clause.
+    """Yield the parts of a clause to rewrite.
 
-    Where the name of an item is that of a column, too, Spark takes the column but in HAVING and
-    ORDER BY. There it is the item where it stands alone, which stays; else it is not known.
+    If an item's name is also a column, Spark resolves it to the column, except in HAVING and ORDER
+    BY. There it is the item if it is a whole expression, which stays; otherwise it is refused.
     """
     if not shadows or clause == "GROUP":
         yield span
@@ -142,7 +142,7 @@ def _parts(block: Block, clause: str, span: range, shadows: frozenset[str]) -> I
 
 
 def _rewrite_where(query: Rewriting, span: range, conditions: tuple[str, ...]) -> None:
-    """Rewrite WHERE; what the projection is of is true of all that it has."""
+    """Rewrite WHERE; the projection's own conditions hold for all its rows."""
     if not conditions:
         Part(query, span, sees_aliases=False).rewrite()
         return
@@ -162,11 +162,13 @@ def _rewrite_where(query: Rewriting, span: range, conditions: tuple[str, ...]) -
 
 
 def _without(conditions: tuple[str, ...]) -> NoMatch:
-    return NoMatch(f"it is of rows with {' AND '.join(conditions)}, which WHERE does not ask for")
+    return NoMatch(
+        f"it has only rows with {' AND '.join(conditions)}, but WHERE has no such condition"
+    )
 
 
 def _conjuncts(block: Block, span: range) -> Iterator[range]:
-    """Yield the conditions that must all be true: one, if some are joined otherwise."""
+    """Yield the conditions joined by AND; a single one if other operators join them."""
     ends: list[int] = []
     depth = 0
     between = False

@@ -1,7 +1,7 @@
-"""What a projection holds, resolved against the columns that its datasource has. Plain records.
+"""Plan of a projection, resolved against the columns of its datasource. Plain records.
 
-A file of a projection has one row for each group of rows of one file of the datasource: its keys,
-and its measures, which are sums, counts and extremes that can be put together further.
+A file of a projection has one row for each group of rows of one file of the datasource. A row has
+the keys, and the measures, which are sums, counts and extremes that can be aggregated further.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ class Key:
     """A column by which rows are grouped.
 
     Attributes:
-        stored: Its name in the projection's files: that of a column of the datasource if it is one,
-            else one that no datasource has.
-        sql: What it is, in Spark SQL over the columns of the datasource.
-        time: If it is the time, what it is cut to; `NONE`: nothing is cut.
+            stored: Its name in the projection's files: the name of the datasource's column if
+                it is one,
+                else a name that no datasource has.
+            sql: Its expression, in Spark SQL over the columns of the datasource.
+        time: For the time, the granularity to which it is truncated; `NONE`: not truncated.
     """
 
     stored: str
@@ -32,12 +33,12 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """What is kept of a group: how many rows, or of a column how many values, or one of them.
+    """An aggregate of a group: the number of rows, or the number of values or a value of a column.
 
     Attributes:
         kind: `rows` counts rows, `values` those whose column is not null.
         column: The column of the datasource; empty for `rows`.
-        stored: Its name in the projection's files, which no datasource has.
+        stored: Its name in the projection's files, a name that no datasource has.
     """
 
     kind: MeasureKind
@@ -50,12 +51,13 @@ class ProjectionPlan:
     """One projection of one datasource.
 
     Attributes:
-        name: As the spec has it.
-        keys: By what rows are grouped; none: all rows of a file are one group.
-        measures: What is kept of each group; the number of rows always.
-        conditions: Which rows count, in Spark SQL, all to be true; none: all rows.
-        digest: Of all of this and of the types of the columns that are read: files of another
-            digest hold something else. 16 hexadecimal digits.
+        name: Name in the spec.
+        keys: Grouping columns; empty: all rows of a file are one group.
+        measures: Aggregates of each group, always with the number of rows.
+        conditions: Spark SQL conditions that all rows meet; empty: all rows.
+            digest: Digest of all of this and of the types of the columns that are read, 16
+                hexadecimal
+                digits. Files of another digest have other content.
     """
 
     name: str

@@ -1,11 +1,11 @@
-"""From the projections of a spec to plans, against the columns that the datasource has now. Pure.
+"""Resolve the projections of a spec to plans, against the datasource's current columns. Pure.
 
-Owns what a projection's names and expressions are in Spark SQL, and which of its aggregators are
-measures: sums, least and greatest values. Sketches, first and last values are none, so a query for
-them reads the rows. A projection that cannot be told exactly has no plan; its queries read the
+Owns the Spark SQL of a projection's names and expressions, and which of its aggregators become
+measures: sums, minimum and maximum values. Sketches, first and last values do not, so a query for
+them reads the rows. A projection without an exact counterpart has no plan; its queries read the
 rows, too.
 
-Imports the models of specs: whoever has no projections should not import this.
+Imports the models of specs: processes without projections should not import this module.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from penstock.spark.schematext import quoted
 from penstock.spark.tables.model import Columns
 from penstock.spark.transforms.repeatable import is_repeatable
 
-# What a file holds changes with it, if the fields of a plan do not tell.
+# Version of the files' content, for changes that the fields of a plan do not show.
 _FORMAT_NUMBER: Final = 1
 _DIGEST_DIGITS: Final = 16
 
@@ -44,11 +44,11 @@ _ORDERED: Final = _SUMMED | {"string", "boolean", "date", "timestamp"}
 _EXPRESSION_LENGTH_MAX: Final = 10_000
 _NESTED_MAX: Final = 50
 
-# Of a query they are the same for all rows, of a file they are not those of the query.
+# Constant within a query, but the values in a file would not be those of the query.
 _OF_THE_QUERY: Final = frozenset(
     {"now", "curdate", "current_date", "current_timestamp", "unix_timestamp"}
 )
-# Text that Spark reads as a time of now, or that may be such once its escapes are read.
+# Text that Spark reads as a current time, or that may be one after its escapes are read.
 _OF_NOW: Final = re.compile(
     r"[rR]?'\s*(?:(?:now|today|yesterday|tomorrow)\b|[a-z]{0,9}\\[uU0-9ntrbZ])", re.IGNORECASE
 )
@@ -60,12 +60,12 @@ _TRUNCATED: Final = frozenset({"SECOND", "MINUTE", "HOUR", "DAY", "WEEK", *_MONT
 def plans(
     projections: Sequence[Projection], metrics: Container[str], columns: Columns
 ) -> tuple[ProjectionPlan, ...]:
-    """Return what the projections of a datasource hold, those left out that cannot be resolved.
+    """Return the plans of a datasource's projections, without those that cannot be resolved.
 
     Args:
-        projections: As the spec has them, in its order.
+        projections: The projections of the spec, in its order.
         metrics: The names of the datasource's metrics.
-        columns: (name, Spark SQL type) of all columns that its visible files have together.
+        columns: (name, Spark SQL type) of the columns of all its visible files.
     """
     found = (_plan(projection, metrics, columns) for projection in projections)
     return tuple(plan for plan in found if plan is not None)
@@ -122,11 +122,11 @@ def _measures(
 
 
 class _Source:
-    """The columns that there are, computed ones among them, and which of them were read.
+    """Available columns, including computed ones, and which of them were read.
 
     Attributes:
         virtual: The virtual columns by name.
-        read: (name, type) of each column of the datasource that was asked for.
+        read: (name, type) of each requested column of the datasource.
     """
 
     def __init__(self, virtual: Sequence[VirtualColumn], columns: Columns) -> None:
@@ -138,7 +138,7 @@ class _Source:
         """Return (name, type) of a column of the datasource.
 
         Raises:
-            Unresolved: There is none, or it is computed.
+            Unresolved: There is no such column, or it is computed.
         """
         found = self._columns.get(name.lower())
         if found is None or name in self.virtual:
@@ -147,10 +147,10 @@ class _Source:
         return found
 
     def key(self, name: str, number: int) -> Key:
-        """Return what a grouping column is.
+        """Return the key of a grouping column.
 
         Raises:
-            Unresolved: It has no exact counterpart, or nothing can be grouped by it.
+            Unresolved: It has no exact counterpart, or cannot be a grouping column.
         """
         virtual = self.virtual.get(name)
         if virtual is None:
@@ -182,15 +182,15 @@ class _Source:
         )
 
     def inlined(self, sql: str, *, translated: bool, nested: int = 0) -> str:
-        """Return an expression with backticks around columns, and virtual ones put in.
+        """Return an expression with backticks around columns, and virtual columns inlined.
 
         Args:
             sql: The expression.
-            translated: Whether all names stand in quotes, as nobody wrote it.
-            nested: How many are around it.
+            translated: Whether the expression was generated, with all names in quotes.
+            nested: Nesting depth of virtual columns.
 
         Raises:
-            Unresolved: It names what is no column, or is not the same whenever it is computed.
+            Unresolved: It names something other than a column, or its result is not repeatable.
             InvalidRequest: As `computed`.
         """
         if nested > _NESTED_MAX or not is_repeatable(sql):
@@ -199,7 +199,7 @@ class _Source:
         at = 0
         found = tokens(sql)
         for token, following in zip(found, [*found[1:], None], strict=True):
-            if sql[at : token.position].strip():  # a comment here may be a sign there
+            if sql[at : token.position].strip():  # a comment here may be an operator there
                 raise Unresolved(sql)
             is_call = bool(token.text) and following is not None and following.text == "("
             is_of_now = token.is_text and _OF_NOW.match(token.raw) is not None
@@ -230,7 +230,7 @@ def _is_name(token: Token, *, translated: bool) -> bool:
 
 
 def _time_cut(column: VirtualColumn) -> Granularity | None:
-    """Return what a virtual column cuts the time to; None where it is anything else."""
+    """Return the granularity to which a virtual column truncates the time; None for others."""
     if not isinstance(column, ExpressionColumn):
         return None
     match parse(column.expression):

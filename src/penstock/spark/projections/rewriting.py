@@ -1,8 +1,8 @@
-"""One part of a query over groups instead of rows: an item that it asks for, or a clause. Pure.
+"""Rewrite one part of a query from rows to groups: a select item or a clause. Pure.
 
-Owns what may stand in such a part. The shape of the part stays: aggregates become aggregates of
-measures, and expressions become the keys that they are; so whatever Spark makes of the rest, it
-makes the same of it. What is not known is refused.
+Owns what such a part may contain. The form of the part stays: aggregates become aggregates of
+measures, and expressions become the keys that they equal. Spark therefore treats the rest of the
+part as in the original query. Unknown syntax is refused.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from penstock.spark.schematext import quoted
 _TIME_COLUMN: Final = "__time"
 _NOTHING: Final = Token("", "", -1)
 _VALUE: Final = "a value"
-# Around a comparison: what binds less than it.
+# Tokens around a comparison that bind less tightly than it.
 _BEFORE_COMPARISON: Final = frozenset({"", "(", "AND", "OR", "NOT", "WHEN"})
 _BEHIND_COMPARISON: Final = frozenset({"", ")", "AND", "OR", "THEN"})
 _BEFORE_EXPRESSION: Final = frozenset({"", "(", ","})
@@ -43,15 +43,15 @@ _BEHIND_EXPRESSION: Final = _BEHIND_ALONE | {")"}
 
 @dataclass(slots=True)
 class Rewriting:
-    """A query on its way.
+    """A query that is being rewritten.
 
     Attributes:
         block: The query.
-        forms: Its tokens, as they compare.
-        has: What the projection has.
-        time: The key that the time is taken for; None: the time is as it was, or no key.
+        forms: Its tokens in normal form, for comparisons.
+        has: The columns of the projection.
+        time: The key that replaces the time; None: the time is unchanged, or not a key.
         aliases: The names of items, in lower case.
-        edits: (start, end, text): what in the text is replaced.
+        edits: (start, end, text): replacements in the text.
     """
 
     block: Block
@@ -62,18 +62,18 @@ class Rewriting:
     edits: list[tuple[int, int, str]] = field(default_factory=list)
 
     def replace(self, first: int, last: int, text: str) -> None:
-        """Put text in the place of tokens, from the first to the last."""
+        """Replace tokens, from the first to the last, by text."""
         found = self.block.found
         end = found[last].position + len(found[last].raw)
         self.edits.append((found[first].position, end, text))
 
     def text(self) -> str:
-        """Return the query with all that was replaced."""
+        """Return the query with all replacements."""
         sql = self.block.sql
         parts: list[str] = []
         at = 0
         for start, end, text in sorted(self.edits):
-            # What was apart by its kind alone, as a word from a quote, stays apart.
+            # Tokens that were separated only by their kinds, as a word and a quote, stay separate.
             before = "" if _is_apart(sql[start - 1 : start]) else " "
             behind = "" if _is_apart(sql[end : end + 1]) else " "
             parts += (sql[at:start], before, text, behind)
@@ -82,12 +82,12 @@ class Rewriting:
 
 
 class Part:
-    """Some tokens that are one expression, or several with commas between.
+    """Tokens that form one expression, or several separated by commas.
 
     Args:
-        query: What they are of.
-        span: Which they are.
-        sees_aliases: Whether names of items are known in them.
+        query: The query that contains them.
+        span: Indexes of the tokens.
+        sees_aliases: Whether names of select items are visible in them.
     """
 
     def __init__(self, query: Rewriting, span: range, *, sees_aliases: bool) -> None:
@@ -99,10 +99,10 @@ class Part:
         self._aggregates = 0
 
     def rewrite(self) -> bool:
-        """Rewrite the part; tell whether it has an aggregate.
+        """Rewrite the part; return whether it contains an aggregate.
 
         Raises:
-            NoMatch: The projection does not have what is asked for, or it is not known.
+            NoMatch: The projection lacks a column, or the syntax is not supported.
         """
         self._check_neighbours()
         at = self._span.start
@@ -114,20 +114,20 @@ class Part:
         return self._found[at] if at in self._span else _NOTHING
 
     def _text(self, at: int) -> str:
-        """Return a word or mark: empty outside of the part, and no word for other values."""
+        """Return a word or mark in normal form; "" outside of the part and for other values."""
         return (self._found[at].text or _VALUE) if at in self._span else ""
 
     def _check_neighbours(self) -> None:
-        """Refuse two values side by side: what they mean is for Spark to know."""
+        """Refuse two adjacent values, whose meaning only Spark knows."""
         for at in self._span[1:]:
             before, token = self._found[at - 1], self._found[at]
             starts = token.is_text or token.text == "?" or is_name(token) or is_number(token)
             starts = starts or token.text in {"NULL", "TRUE", "FALSE"}
             if starts and _ends(before) and not (token.is_text and before.text in LITERALS):
-                raise NoMatch(f"{before.raw} {token.raw} is not known")
+                raise NoMatch(f"{before.raw} {token.raw} is not supported")
             is_value = before.is_text or is_number(before) or before.text in {")", "?"}
             if token.text == "(" and is_value:
-                raise NoMatch(f"{before.raw} {token.raw} is not known")
+                raise NoMatch(f"{before.raw} {token.raw} is not supported")
 
     def _step(self, at: int) -> int:
         computed = self._computed(at)
@@ -162,14 +162,14 @@ class Part:
             return at + 2
         if token.text == "AS":
             if self._opened[-1:] not in (["CAST"], ["TRY_CAST"]) or following.text not in TYPES:
-                raise NoMatch("AS stands where it does not belong")
+                raise NoMatch("AS is not supported here")
             if self._text(at + 2) != ")":
-                raise NoMatch(f"the type {following.raw} is not known")
+                raise NoMatch(f"the type {following.raw} is not supported")
             return at + 2
         if token.text in OPERATORS:
             return at + 1
         if token.text in KEYWORDS:
-            raise NoMatch(f"{token.text} is not known where it stands")
+            raise NoMatch(f"{token.text} is not supported here")
         return self._name(at)
 
     def _call(self, at: int) -> int:
@@ -177,20 +177,20 @@ class Part:
         if word in AGGREGATES:
             return self._aggregate(at)
         if word not in FUNCTIONS and word not in BEFORE_PARENTHESIS:
-            raise NoMatch(f"{self._found[at].raw}() is not known")
+            raise NoMatch(f"{self._found[at].raw}() is not supported")
         return at + 1
 
     def _aggregate(self, at: int) -> int:
         word, argument = self._found[at].text, self._token(at + 2)
         if self._text(at + 3) != ")":
-            raise NoMatch(f"{word} is of more than a column")
+            raise NoMatch(f"the argument of {word} is not a column")
         if word == "COUNT" and (argument.text == "*" or _is_whole(argument)):
             made = self._query.has.rows()
         elif is_name(argument):
             function = "AVG" if word == "MEAN" else word
             made = self._query.has.aggregate(function, argument.name)
         else:
-            raise NoMatch(f"{word} is of more than a column")
+            raise NoMatch(f"the argument of {word} is not a column")
         self._query.replace(at, at + 3, made)
         self._aggregates += 1
         return at + 4
@@ -199,7 +199,7 @@ class Part:
         token = self._found[at]
         name = token.name.lower()
         if token.text[:1].isdigit() or "(" in name:
-            raise NoMatch(f"{token.raw} is not known")
+            raise NoMatch(f"{token.raw} is not supported")
         if name == _TIME_COLUMN and self._query.time is not None:
             return self._time(at, self._query.time)
         if name in self._query.has.plain:
@@ -210,13 +210,13 @@ class Part:
             if self._query.has.has_fragile():
                 self._check_alone(at, at)
             return at + 1
-        raise NoMatch(f"{token.raw} is none of its keys")
+        raise NoMatch(f"{token.raw} is not one of its keys")
 
     def _check_alone(self, first: int, last: int) -> None:
-        """Refuse an expression of a value that could tell one zero from the other."""
+        """Refuse an expression of a value that could distinguish the two zeros."""
         is_alone = self._text(first - 1) in {"", ","} and not self._opened
         if not is_alone or self._text(last + 1) not in _BEHIND_ALONE:
-            raise NoMatch(f"{self._found[first].raw}, a number with two zeros, is not alone")
+            raise NoMatch(f"{self._found[first].raw}, a float with two zeros, is in an expression")
 
     # the time
 
@@ -224,12 +224,12 @@ class Part:
         cut = key.time
         assert cut is not None
         if not (self._is_part(at, cut) or self._is_compared(at, cut)):
-            raise NoMatch(f"{self._found[at].raw} is cut to {cut}: what is asked of it is finer")
+            raise NoMatch(f"{self._found[at].raw} is truncated to {cut}, but the query is finer")
         self._query.replace(at, at, quoted(key.stored))
         return at + 1
 
     def _is_part(self, at: int, cut: Granularity) -> bool:
-        """Tell whether the time stands in a call that is the same for a whole bucket."""
+        """Return whether the time is in a call that is constant within a bucket."""
         before = [self._token(at - distance) for distance in (4, 3, 2, 1)]
         words = [token.text for token in before]
         if self._text(at + 1) == ")" and words[3] == "(":
@@ -242,7 +242,7 @@ class Part:
         return words[0] == "DATE_TRUNC" and unit in TRUNCATED and nests(cut, unit)
 
     def _is_compared(self, at: int, cut: Granularity) -> bool:
-        """Tell whether the time is held against the start of a bucket: `>=` or `<` a literal."""
+        """Return whether the time is compared with the start of a bucket: `>=` or `<` a literal."""
         sign, literal = self._text(at + 1), at + 2
         if sign == ">" and self._text(literal) == "=":
             literal += 1
@@ -290,7 +290,7 @@ class Part:
                     return at + 1
             case _:
                 pass
-        raise NoMatch(f"{mark} is not known where it stands")
+        raise NoMatch(f"{mark} is not supported here")
 
 
 def _is_apart(char: str) -> bool:
@@ -302,6 +302,6 @@ def _is_whole(token: Token) -> bool:
 
 
 def _ends(token: Token) -> bool:
-    """Tell whether a value may end with a token."""
+    """Return whether a value may end with a token."""
     is_value = token.is_text or is_name(token) or is_number(token)
     return is_value or token.text in ENDING or token.text in {")", "?"}

@@ -1,11 +1,11 @@
 """The check that a statement only reads. Pure.
 
-Owns the rule of what a statement may begin with, and the text that Spark gets of it. Parsing and
-names are Spark's own affair; the point here is that nothing that could write, configure or run
-foreign code reaches it. `sqlwall` checks what Spark understood of a query before it runs.
+Owns the rule of how a statement may begin, and the text that is sent to Spark. Spark does parsing
+and name resolution; this module ensures that nothing that could write, configure or run foreign
+code reaches it. `sqlwall` checks how Spark resolved a query before it runs.
 
 In Spark's grammar a statement that begins with SELECT, VALUES, TABLE or a parenthesis is a query,
-whatever follows. WITH may lead to an INSERT, so what follows its definitions is looked at.
+whatever follows. WITH may precede an INSERT, so the text after its definitions is checked.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ _SHOWN: Final = frozenset(
     {"TABLES", "VIEWS", "COLUMNS", "FUNCTIONS", "DATABASES", "SCHEMAS", "NAMESPACES", "CATALOGS"}
 )
 _SHOWN_FUNCTIONS: Final = frozenset({"USER", "SYSTEM", "ALL"})
-# They show where things are stored on the host.
+# They would reveal where things are stored on the host.
 _NOT_DESCRIBED: Final = frozenset({"DATABASE", "SCHEMA", "NAMESPACE", "CATALOG", "PROCEDURE"})
 _COMMAND_REMEDY: Final = (
     "SHOW TABLES, VIEWS, COLUMNS, FUNCTIONS, DATABASES and CATALOGS, DESCRIBE of a datasource, a"
-    " query or a function, and EXPLAIN are answered here"
+    " query or a function, and EXPLAIN are supported"
 )
 _COMMAND_WORDS_MAX: Final = 12
 _NOT_LINE_END: Final = re.compile(r"[^\r\n]")
 _EXPLAIN_MODES: Final = frozenset({"EXTENDED", "CODEGEN", "COST", "FORMATTED", "LOGICAL"})
-_MEND: Final = "only queries are answered here: SELECT, WITH, VALUES, EXPLAIN, SHOW and DESCRIBE"
+_MEND: Final = "only queries are supported: SELECT, WITH, VALUES, EXPLAIN, SHOW and DESCRIBE"
 _EXTERN_MEND: Final = (
     "only tasks read files: POST INSERT INTO … SELECT … FROM TABLE(EXTERN(…)) PARTITIONED BY … to"
-    " /druid/v2/sql/task, or give it to penstock sql, and ask the datasource then"
+    " /druid/v2/sql/task, or pass it to penstock sql, and query the datasource then"
 )
-# What changes rows elsewhere; INSERT and REPLACE do not come here.
+# Statements that change rows elsewhere; INSERT and REPLACE are handled before.
 _CHANGES: Final = frozenset({"DELETE", "UPDATE", "MERGE", "TRUNCATE"})
 _CHANGE_MEND: Final = (
-    "rows are changed by writing their time anew: REPLACE INTO … OVERWRITE … SELECT the rows that"
-    " stay, or a task that reads the datasource into itself with a filter"
+    "rows are changed by rewriting their interval: REPLACE INTO … OVERWRITE … SELECT the rows to"
+    " keep, or a task that reads the datasource into itself with a filter"
 )
 
 
@@ -64,9 +64,9 @@ class Statement:
     """A statement that only reads.
 
     Attributes:
-        query: The text of its query, with nothing before or behind it; empty if it has none.
-        explain: How Spark is to explain the query, in Spark's words; empty if it is not asked to.
-        command: The text of a SHOW or DESCRIBE; empty for queries, unless the query is described.
+        query: The text of its query, without surrounding text; empty if it has none.
+        explain: Spark's keyword of the EXPLAIN mode; empty without EXPLAIN.
+        command: The text of a SHOW or DESCRIBE; empty for queries, except DESCRIBE of a query.
     """
 
     query: str = ""
@@ -75,20 +75,21 @@ class Statement:
 
     @property
     def is_query(self) -> bool:
-        """Whether it is a query whose rows are the answer."""
+        """Return whether it is a query whose rows are the answer."""
         return not self.explain and not self.command
 
 
 def read_statement(sql: str, parameters: Sequence[object] = ()) -> Statement:
-    """Return what a statement asks for.
+    """Parse and check a statement.
 
     Args:
         sql: The statement.
         parameters: The values of each `?`.
 
     Raises:
-        InvalidRequest: It writes, sets something, calls foreign code, makes a value that is too
-            large, or is not a statement.
+            InvalidRequest: It writes, sets something, calls foreign code, creates a value that
+                is too
+                large, or is not a statement.
     """
     check_text(sql)
     found = statement_tokens(sql)
@@ -119,8 +120,8 @@ def read_statement(sql: str, parameters: Sequence[object] = ()) -> Statement:
 def with_stored_names(sql: str, datasources: Collection[str]) -> str:
     """Return a statement in which names of datasources are spelt as they are stored.
 
-    Names of columns stay, as they are compared exactly: changed are the names behind FROM, JOIN,
-    TABLE and DESCRIBE, and those before a dot.
+    Names of columns stay, because they are compared exactly. Names after FROM, JOIN, TABLE and
+    DESCRIBE, and names before a dot, are changed.
     """
     if sql.isascii():
         return sql
@@ -133,19 +134,19 @@ def with_stored_names(sql: str, datasources: Collection[str]) -> str:
             continue
         name = normalised(token.name)
         if name != token.name and token.name not in datasources and name in datasources:
-            # In normal form, quotes and what doubles them stay as they are.
+            # In normal form, quotes and doubled quotes stay as they are.
             parts += [sql[end : token.position], normalised(token.raw)]
             end = token.position + len(token.raw)
     return "".join([*parts, sql[end:]])
 
 
 def _query(sql: str, begin: int, end: int) -> str:
-    """Return a part of a statement, at the line and column that errors are to show."""
+    """Return a part of a statement, padded to the line and column that errors must show."""
     return _NOT_LINE_END.sub(" ", sql[:begin]) + sql[begin:end]
 
 
 def _check_closing(sql: str, found: list[Token]) -> None:
-    """Refuse what closes more than it opens, as it could leave the parentheses that it runs in."""
+    """Refuse unbalanced parentheses, which could leave the parentheses around the statement."""
     depth = 0
     for token in found:
         depth += {"(": 1, ")": -1}.get(token.text, 0)
@@ -153,8 +154,7 @@ def _check_closing(sql: str, found: list[Token]) -> None:
             raise InvalidRequest(f") closes nothing, {place(sql, token.position)}: remove it")
         if token.text == ";":
             raise InvalidRequest(
-                f"one statement is run at a time, {place(sql, token.position)}: send the others"
-                " after it"
+                f"write only one statement, {place(sql, token.position)}: send the others after it"
             )
 
 
@@ -176,7 +176,7 @@ def _described(sql: str, found: list[Token]) -> Statement:
         return Statement(query=_query(sql, found[at].position, end), command="DESCRIBE QUERY")
     if second in _NOT_DESCRIBED:
         raise _refused_command(sql, found[at])
-    # EXTENDED and FORMATTED would show where a table is stored.
+    # EXTENDED and FORMATTED would reveal where a table is stored.
     shown = [
         token
         for number, token in enumerate(found)
@@ -188,7 +188,7 @@ def _described(sql: str, found: list[Token]) -> Statement:
 
 
 def _command(sql: str, found: list[Token]) -> str:
-    """Return the text of a command: of the names and texts that were checked, and nothing else."""
+    """Return the text of a command, made only of the names and texts that were checked."""
     for token in found:
         if not (token.name or token.is_text or token.text == "."):
             raise _refused_command(sql, token)
@@ -203,11 +203,11 @@ def _refused_command(sql: str, token: Token) -> InvalidRequest:
 
 
 def _check_tables(sql: str, found: list[Token]) -> None:
-    """Refuse what only a task reads; the error has nothing of its arguments."""
+    """Refuse functions that only tasks support; the error contains none of their arguments."""
     for at, token in enumerate(found):
         if token.name.upper() == "EXTERN" and is_table_call(found, at):
             where = place(sql, token.position)
-            raise InvalidRequest(f"EXTERN is not read by queries, {where}: {_EXTERN_MEND}")
+            raise InvalidRequest(f"EXTERN is not supported in queries, {where}: {_EXTERN_MEND}")
 
 
 def _check_start(sql: str, found: list[Token], at: int) -> int:
@@ -219,7 +219,7 @@ def _check_start(sql: str, found: list[Token], at: int) -> int:
             at += 1
         elif at < len(found) and found[at].text == "PLAN":
             raise InvalidRequest(
-                f"PLAN is not known, {place(sql, found[at].position)}: in Spark SQL this is EXPLAIN"
+                f"PLAN is unknown, {place(sql, found[at].position)}: in Spark SQL this is EXPLAIN"
                 " SELECT …, without PLAN FOR"
             )
         _check_query(sql, found, at)
@@ -243,7 +243,7 @@ def _check_query(sql: str, found: list[Token], at: int) -> None:
 
 
 def _after_definitions(found: list[Token], at: int) -> int:
-    """Return the index of what follows `name [(columns)] [AS] ( query )`, comma by comma."""
+    """Return the index after `name [(columns)] [AS] ( query )`, for all definitions."""
 
     def word(index: int) -> str:
         return found[index].text if index < len(found) else ""
@@ -276,6 +276,6 @@ def _past_parenthesis(found: list[Token], at: int) -> int:
 
 
 def _refused(sql: str, token: Token) -> InvalidRequest:
-    what = f"{token.text} is not allowed" if token.text else "this is no statement"
+    what = f"{token.text} is not allowed" if token.text else "this is not a statement"
     mend = _CHANGE_MEND if token.text in _CHANGES else _MEND
     return InvalidRequest(f"{what}, {place(sql, token.position)}: {mend}")

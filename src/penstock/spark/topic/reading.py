@@ -1,7 +1,7 @@
-"""From the log files of a split to Arrow batches, raw or parsed: what a Spark worker runs.
+"""Convert the log files of a split to Arrow batches, raw or parsed, in a Spark worker.
 
-Owns gathering slices into batches of a size that parses well, the raw layout, and setting bad
-messages aside. Spark's data source API is next door (`source`); nothing here knows it.
+Owns collecting slices into batches of a suitable size, the raw layout, and storing bad messages.
+Spark's data source API is in `source`; this module does not depend on it.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ RAW_SCHEMA: Final = pa.schema(
 )
 RAW_COLUMNS: Final = "partition int, offset bigint, timestamp timestamp, message binary"
 
-# Large enough that the cost per batch vanishes, small enough to stay near the caches.
+# Large enough that the cost per batch is negligible, small enough for the CPU caches.
 BATCH_BYTES: Final = 8 << 20
-# What is known of a message, and of one that does not parse, takes many times the shortest ones.
+# Bookkeeping of a message, and of a bad one, takes many times the bytes of the shortest messages.
 _MESSAGES_MAX: Final = 1 << 17
 _MESSAGE_BYTES: Final = BATCH_BYTES // _MESSAGES_MAX
 RAW_BLOCK_BYTES: Final = 64 << 20
@@ -55,14 +55,14 @@ RAW_BLOCK_BYTES: Final = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class BadMessagePolicy:
-    """What to do with messages that cannot be parsed.
+    """Treatment of messages that cannot be parsed.
 
     Attributes:
-        folder: Write them to files there; None: see `drop`.
-        drop: Leave them out; otherwise the read fails, naming the message.
+        folder: Folder for files with them; None: see `drop`.
+        drop: Leave them out; otherwise the read fails with an error that names the message.
         topic: Name of the topic, for the files and the error.
-        tally_folder: Note there how many bytes were read of each range, good and bad; None: nobody
-            wants to know.
+            tally_folder: Folder for the number of bytes read of each range, good and bad; None: not
+                recorded.
     """
 
     folder: str | None = None
@@ -73,9 +73,9 @@ class BadMessagePolicy:
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """What became of a batch: its rows, its bad messages if it has any, and how many bytes it had.
+    """Result of a batch: its rows, its bad messages if any, and its size in bytes.
 
-    Those are bytes of messages alone, whatever else records have.
+    The size counts only the payloads of messages, whatever else records have.
     """
 
     rows: pa.RecordBatch
@@ -84,13 +84,13 @@ class _Batch:
 
 
 def sized(fs: FileSystem, source: SourceRange) -> SourceRange:
-    """Return the range with about its size in bytes, judged by the sizes of its log files.
+    """Return the range with its approximate size in bytes, from the sizes of its log files.
 
     Raises:
-        NotFound: The folder is not there.
+        NotFound: The folder does not exist.
     """
     if not is_folder(source.folder):
-        return source  # Whoever named it knew its size.
+        return source  # The caller knew its size.
     bases = list_log_files(fs, source.folder)
     if not bases or source.start >= source.end:
         return source
@@ -99,19 +99,19 @@ def sized(fs: FileSystem, source: SourceRange) -> SourceRange:
         base = bases[index]
         if base >= source.end:
             break
-        # How many messages the last file holds is not known; the range ends near its end.
+        # The number of messages in the last file is unknown; the range ends near its end.
         end = bases[index + 1] if index + 1 < len(bases) else source.end
         share = min(end, source.end) - max(base, source.start)
         try:
             size = fs.stat(f"{source.folder}/{log_file_name(base)}").size
         except NotFound:
-            continue  # deleted meanwhile: reading says so, with the offsets that are left
+            continue  # deleted meanwhile: the read reports it, with the remaining offsets
         total += size * share / max(1, end - base)
     return replace(source, size=max(1, int(total)))
 
 
 def read_raw(fs: FileSystem, split: Iterable[SourceRange]) -> Iterator[pa.RecordBatch]:
-    """Yield the messages as they are, with stream partition, offset and append time."""
+    """Yield the messages unparsed, with stream partition, offset and append time."""
     for source in split:
         for piece in read_place(fs, source, RAW_BLOCK_BYTES):
             count = len(piece.messages)
@@ -129,7 +129,7 @@ def read_raw(fs: FileSystem, split: Iterable[SourceRange]) -> Iterator[pa.Record
 
 
 def read_messages(fs: FileSystem, split: Iterable[SourceRange]) -> Iterator[pa.BinaryArray]:
-    """Yield the messages in batches of a size that parses well."""
+    """Yield the messages in batches of a suitable size for parsing."""
     for source in split:
         with naming(_reading(source, "")):
             for batch in _gather(read_place(fs, source, BATCH_BYTES)):
@@ -137,7 +137,7 @@ def read_messages(fs: FileSystem, split: Iterable[SourceRange]) -> Iterator[pa.B
 
 
 def read_whole(fs: FileSystem, split: Iterable[SourceRange], topic: str) -> Iterator[Records]:
-    """Yield the records with all that they have, in batches of a size that parses well."""
+    """Yield the records with all their fields, in batches of a suitable size for parsing."""
     for source in split:
         with naming(_reading(source, topic)):
             for batch in _gather(read_whole_place(fs, source, BATCH_BYTES)):
@@ -150,10 +150,10 @@ def read_parsed(
     parser: BatchParser | RecordParser,
     policy: BadMessagePolicy,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of the messages; bad ones go where the policy says.
+    """Yield the rows of the messages; the policy decides about bad ones.
 
     Raises:
-        CorruptData: A message cannot be parsed, and the policy neither keeps nor drops those.
+        CorruptData: A message cannot be parsed, and the policy neither stores nor drops it.
     """
     attempt = uuid.uuid4().hex
     for source in split:
@@ -165,7 +165,7 @@ def read_parsed(
             with naming(_reading(source, policy.topic)):
                 yield from _parsed(fs, source, parser, policy, writer)
         finally:
-            # The process goes on when this fails, or when nobody wants the rest.
+            # The process continues if this fails, or if the consumer stops early.
             if writer is not None:
                 writer.close()
 
@@ -232,7 +232,7 @@ def _gather(slices: Iterable[_Slice]) -> Iterator[list[_Slice]]:
 
 
 def _parts(piece: _Slice) -> Iterator[_Slice]:
-    """Yield a slice in parts of at most `_MESSAGES_MAX` messages; records of Kafka as they are."""
+    """Yield a slice in parts of at most `_MESSAGES_MAX` messages; Kafka records are not divided."""
     if len(piece.messages) <= _MESSAGES_MAX:
         yield piece
         return
@@ -270,14 +270,14 @@ def _records(
 
 
 def _bad_among(records: Records, bad: Sequence[BadMessage]) -> Iterator[BadRecord]:
-    """Yield the bad ones of whole records; one without a value has no bytes to keep."""
+    """Yield the bad ones of whole records; a record without a value has no bytes to keep."""
     for found in bad:
         value = records.values[found.index].as_py() or b""
         yield BadRecord(records.offsets[found.index].as_py(), found.reason, value)
 
 
 def naming_split(split: Iterable[SourceRange], topic: str = "") -> AbstractContextManager[None]:
-    """Have an error of a failed allocation leave the block as one that names the ranges."""
+    """Translate an allocation error in the block to one that names the ranges."""
     return naming(f"working on {'; '.join(_shown(source, topic) for source in split)}")
 
 
@@ -292,7 +292,7 @@ def _shown(source: SourceRange, topic: str) -> str:
 
 
 def _narrowed(source: SourceRange, offsets: pa.Int64Array) -> SourceRange:
-    """Return the part of a range that some records are."""
+    """Return the part of a range that some records cover."""
     if not len(offsets):
         return source
     return replace(source, start=offsets[0].as_py(), end=offsets[len(offsets) - 1].as_py() + 1)

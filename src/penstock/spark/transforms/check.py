@@ -1,9 +1,9 @@
-"""Whether the expressions of a spec can be Spark SQL at all, before a task meets them.
+"""Check whether the expressions of a spec are valid Spark SQL, before a task uses them.
 
-Owns the question to Spark, which analyses and runs nothing. The router asks it, so this knows no
-specs. Only what is wrong whatever the types of the fields are is told: syntax, functions that are
-not there, numbers of arguments, and what sees more than its row or runs other code. Fields cannot
-be wrong: each is one that a message may have.
+Owns the question to Spark, which analyses and runs nothing. The router calls it, so it does not
+depend on specs. It reports only what is wrong for all types of the fields: syntax, functions that
+do not exist, wrong numbers of arguments, and expressions that use other rows or run foreign code.
+Field names cannot be wrong, because a message may have any field.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.spark.transforms.identifiers import in_backticks, names_in
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# As in the engine's Spark session: a function may be there, or not, in one dialect only.
+# As in the engine's Spark session: some functions exist in only one dialect.
 EXPRESSION_CONF: Final[Mapping[str, str]] = {
     "spark.sql.ansi.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
@@ -36,23 +36,23 @@ _WRONG: Final = re.compile(
     r"\[(?:PARSE_|INVALID_SQL_SYNTAX|UNRESOLVED_ROUTINE|WRONG_NUM_ARGS|MISSING_GROUP_BY)"
 )
 _AGGREGATES: Final = (
-    "it aggregates rows, and an expression sees its own: use metricsSpec, or queries"
+    "it aggregates rows, but an expression sees one row: use metricsSpec, or queries"
 )
-# What is no part of the message: where functions live, Spark's number, the text the caller has.
+# Parts that are cut from messages: the search path of functions, Spark's code, the caller's text.
 _REST: Final = re.compile(r" on search path \[.*?\]|\.? SQLSTATE: \w+|\n[\s\S]*")
 
 
 class ExpressionCheck:
-    """Asks Spark about expressions; any thread may call it."""
+    """Checks expressions with Spark; thread-safe."""
 
     def __init__(self, sessions: SparkSessions) -> None:
         self._sessions = sessions.with_conf(EXPRESSION_CONF)
 
     def mistakes(self, expressions: Sequence[str]) -> list[str]:
-        """Return for each expression what is wrong with it; empty text when nothing is.
+        """Return for each expression what is wrong with it, or an empty text.
 
         Raises:
-            EngineUnavailable: Spark cannot be asked now.
+            EngineUnavailable: Spark does not answer.
         """
         return [self._mistake(expression) for expression in expressions]
 
@@ -74,23 +74,23 @@ class ExpressionCheck:
         except SparkRefusal as error:
             text = str(error)
             if "[MISSING_GROUP_BY]" in text:
-                return _AGGREGATES  # Spark's own mend, GROUP BY or a window, is none here
+                return _AGGREGATES  # Spark's advice, GROUP BY or a window, does not apply
             return _REST.sub("", text) if _WRONG.search(text) else ""
         return ""
 
 
 def _analyse(spark: SparkSession, expression: str) -> None:
-    # Here as everywhere: PySpark is imported when there is a session.
+    # As everywhere, PySpark is imported once there is a session.
     from pyspark.sql import functions as sf  # noqa: PLC0415
 
     fields = [sf.lit("").alias(name) for name in _distinct(names_in(expression))]
     row = spark.range(1).select(sf.timestamp_millis(sf.lit(0)).alias(_TIME), *fields)
-    # Asking for the plan makes Spark analyse it; the row itself is never computed.
+    # Requesting the plan makes Spark analyse the expression; no row is computed.
     check_expressions(row.select(sf.expr(in_backticks(expression)), column(_TIME)))
 
 
 def _distinct(names: Iterable[str]) -> Iterator[str]:
-    """Yield each name once; Spark folds case."""
+    """Yield each name once, ignoring case as Spark does."""
     seen = {_TIME}
     for name in names:
         if name.lower() not in seen:

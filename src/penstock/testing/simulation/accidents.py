@@ -1,4 +1,4 @@
-"""What goes wrong with whole processes and hosts, now and then; single calls fail elsewhere."""
+"""Random accidents of whole processes and hosts; single calls fail elsewhere."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ if TYPE_CHECKING:
     from penstock.testing.simulation.world import Process
 
 _EVERY_S: Final = 0.05
-# A leader's term lasts 6 s and a worker is lost after 30: both sides of each are wanted.
+# A leader's term lasts 6 s, and a worker is lost after 30 s: outages shorter and longer are needed.
 _SHORT_S: Final = 4.0
 _LONG_S: Final = 50.0
 
 
 @dataclass(slots=True)
 class Accidents:
-    """Throws the dice for accidents every so often, of virtual time."""
+    """Causes accidents at random moments of virtual time."""
 
     cluster: Cluster
 
     def begin(self) -> None:
-        """Let accidents happen."""
+        """Begin to cause accidents."""
         self.cluster.world.chance.on = True
         self.cluster.world.after(_EVERY_S, self._look)
 
     def end(self) -> None:
-        """Let no more happen, and heal what lasts."""
+        """Cause no further accidents, and repair lasting ones."""
         cluster, now_s = self.cluster, self.cluster.world.now_s
         cluster.world.note("--- no more accidents ---")
         cluster.world.chance.on = False
@@ -76,11 +76,11 @@ class Accidents:
 
     def _happens(self, kind: str) -> bool:
         chance = self.cluster.world.chance
-        # They are looked for at few moments only, and a run is short.
+        # These are checked at few moments only, and a run is short.
         return chance.fault(kind, throws=6)
 
     def _others(self) -> list[Process]:
-        """Return everybody but the database, which is down in other ways."""
+        """Return all processes but the database, which has its own outages."""
         return self.cluster.world.processes[1:]
 
     def _of_host(self, what: str) -> list[Process]:
@@ -89,7 +89,7 @@ class Accidents:
         return [process for process in self._others() if process.host in hosts]
 
     def _victim(self, among: list[Process], what: str) -> list[Process]:
-        """Return one that is alive, or nobody."""
+        """Return one live process, or none."""
         alive = [process for process in among if process.alive]
         if not alive:
             return []

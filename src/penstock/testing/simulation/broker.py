@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Topics:
-    """What the broker holds.
+    """Contents of the broker.
 
     Attributes:
-        world: Where it is.
+        world: The world that it belongs to.
         topics: Messages of each stream partition of each topic.
-        cursors: What is held back, by topic and name.
+        cursors: Cursors by topic and name.
         producers: The newest sequence of each producer of dead letters.
-        down_until_s: Until when nobody is answered.
+        down_until_s: Time until which the broker does not answer.
     """
 
     world: World
@@ -34,7 +34,7 @@ class Topics:
 
     def read(self, wanted: StreamRange) -> Iterable[tuple[int, bytes]]:
         """Return the messages of a range, as an engine reads them."""
-        assert isinstance(wanted, TopicRange), "there are only topics here"
+        assert isinstance(wanted, TopicRange), "the simulation has only topics"
         topic, _, partition = wanted.folder.rpartition("/")
         messages = self.topics[topic][int(partition)]
         return list(enumerate(messages[wanted.start : wanted.end], wanted.start))
@@ -45,7 +45,7 @@ class Topics:
 
 
 class SimBroker:
-    """The broker, as one process reaches it, on strands alone."""
+    """The broker, for one process; used only on strands."""
 
     def __init__(self, process: Process, held: Topics) -> None:
         self._process = process
@@ -59,11 +59,11 @@ class SimBroker:
         wait_ms: int = 0,
         topic_id: str = "",
     ) -> SeenTopic:
-        """Return what is there, waiting for news as asked."""
+        """Return the available offsets, after a wait for new messages if requested."""
         self._reach()
         held, world = self._held, self._process.world
         if topic not in held.topics:
-            raise NotFound(f"topic {topic}: there is none")
+            raise NotFound(f"topic {topic} does not exist")
 
         def has_news() -> bool:
             known = after if after is not None and topic_id in {"", topic} else {-1: 0}
@@ -75,18 +75,18 @@ class SimBroker:
         return SeenTopic(topic, found)
 
     def append_time_ms(self, topic: str, partition: int, offset: int) -> int | None:
-        """Return nothing: messages have no times here."""
+        """Return None: messages of the simulation have no times."""
         del topic, partition, offset
         self._reach()
         return None
 
     def set_cursor(self, topic: str, name: str, offsets: Mapping[int, int]) -> None:
-        """Hold messages back."""
+        """Set a cursor, which keeps messages from being deleted."""
         self._reach()
         self._held.cursors[topic, name] = dict(offsets)
 
     def drop_cursor(self, topic: str, name: str, partitions: Sequence[int]) -> None:
-        """Hold them back no more."""
+        """Delete a cursor."""
         del partitions
         self._reach()
         self._held.cursors.pop((topic, name), None)

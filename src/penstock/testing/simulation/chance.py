@@ -1,7 +1,7 @@
-"""Everything random of one run: what users do, in which order things happen, and which faults.
+"""Random choices of one run: user actions, the order of events, and faults.
 
-Owns the random numbers and the list of faults that came to pass. Each kind of fault draws from
-numbers of its own, so that leaving a kind out of a run leaves the draws of the others as they were.
+Owns the random numbers and the counts of faults that occurred. Each kind of fault has its own
+random numbers, so leaving a kind out of a run does not change the others.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ FAULTS: Final[Mapping[str, float]] = {
     "unforeseen error": 0.0015,
     "no thread": 0.002,
 }
-"""Kinds of faults, and how likely each is at each moment where it may happen."""
+"""Kinds of faults, and their probability at each moment where they may occur."""
 
 WHIMS: Final = (
     "retention rules",
@@ -65,7 +65,7 @@ WHIMS: Final = (
     "server priorities",
     "unforeseen errors",
 )
-"""What users may want beyond events and tasks, and what is rare; a run has few of them."""
+"""User actions beyond events and tasks, and rare modes; a run has few of them."""
 
 _WHIM: Final = 0.25
 _CALM: Final = 0.1
@@ -81,25 +81,25 @@ _OF_HOSTS: Final = frozenset(
         "broker down",
     }
 )
-"""Where hosts are calm these are rare: else some runs are at rest for most of their time."""
+"""With calm hosts these are rare; otherwise some runs do little for most of their time."""
 _RIVALS: Final = 10.0
 _OF_LEADERS: Final = frozenset({"new leader amid a write", "leader's clock behind"})
-"""Where leaders come and go these are so much likelier."""
+"""With frequent changes of the leader, these are more probable by this factor."""
 _OF_CLOCKS: Final = frozenset({"clock jumps", "leader's clock behind"})
-"""Where unused segments are deleted clocks are right: then the least of margins is enough."""
+"""If unused segments are deleted, clocks are correct, so that the smallest margin is enough."""
 _UNFORESEEN: Final = frozenset({"unforeseen error", "no thread"})
-"""Only runs with unforeseen errors have these."""
+"""Only runs with unexpected errors have these."""
 
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """Which faults a run may have.
+    """Faults that a run may have.
 
     Attributes:
-        without: Kinds that do not happen; whims, too.
-        most: How many happen at most; the first ones do.
-        scale: All rates are multiplied by it.
-        always: Whims that the run has for sure.
+        without: Excluded kinds of faults and user actions.
+        most: Maximum number of faults; later ones do not occur.
+        scale: Factor of all rates.
+        always: User actions that the run always has.
     """
 
     without: frozenset[str] = frozenset()
@@ -110,13 +110,13 @@ class Faults:
 
 @dataclass(slots=True)
 class Chance:
-    """The dice of one run.
+    """Random choices of one run.
 
     Attributes:
-        seed: Where all numbers come from.
-        faults: Which faults may be.
-        on: Whether faults happen just now.
-        counts: How many there were of each kind.
+        seed: Seed of all random numbers.
+        faults: Faults that may occur.
+        on: Whether faults occur now.
+        counts: Number of faults of each kind.
         deletes_unused: Whether overlords delete unused segments.
     """
 
@@ -129,7 +129,7 @@ class Chance:
     _rates: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        # Not every world has every fault, or rare ones would never be alone.
+        # Not every run has every fault, because otherwise rare ones would never occur alone.
         dice = self.of("rates")
         of_hosts = _CALM if self.whim("calm hosts", 0.5) else 1.0
         self.deletes_unused = self.whim("unused are deleted")
@@ -145,20 +145,20 @@ class Chance:
             self._rates[kind] = rate * factor * wanted * calm * sure
 
     def of(self, name: str) -> random.Random:
-        """Return the dice of a name, the same each time."""
+        """Return the random generator of a name, the same one each time."""
         found = self._dice.get(name)
         if found is None:
-            # It plays the world, it guards nothing.
+            # Used for the simulation, not for security.
             found = self._dice[name] = random.Random(f"{self.seed} {name}")  # noqa: S311
         return found
 
     def whim(self, kind: str, likely: float = _WHIM) -> bool:
-        """Tell whether users of this run have a whim. Once for each kind."""
+        """Return whether this run has a user action. Call it once for each kind."""
         drawn = self.of(kind).random() < likely
         return (drawn or kind in self.faults.always) and kind not in self.faults.without
 
     def fault(self, kind: str, *, throws: int = 1) -> bool:
-        """Tell whether a fault happens at this moment, if any of so many throws says so."""
+        """Return whether a fault occurs now, if any of the throws selects it."""
         if not self.on:
             return False
         draw, rate = self.of(kind).random, self._rates[kind]

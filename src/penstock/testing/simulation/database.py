@@ -1,8 +1,8 @@
-"""The metadata database as one process reaches it: late, not at all, or without an answer.
+"""The metadata database for one process: late, unreachable, or with lost answers.
 
-A commit whose answer is lost is there, as with a connection that broke. After each commit the
-checker looks, before anybody else can run. A leader's write under a term that is over is a
-violation where it happens, since it need not show in the rows of this run.
+A commit whose answer is lost has happened, as with a broken connection. After each commit the
+checker runs before any other process. A leader's write in a term that is over is reported as a
+violation at once, because the rows of this run may not show it.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ T = TypeVar("T")
 
 
 class SharedDatabase:
-    """What the databases of all processes have in common.
+    """Common part of the databases of all processes.
 
     Attributes:
         inner: The database itself.
-        committed: Called after each commit with who did it.
-        amid_write: Called before a write, where another process may be faster.
-        down_until_s: Until when nobody is answered.
+        committed: Called after each commit with the committing process.
+        amid_write: Called before a write, when another process may be faster.
+        down_until_s: Time until which the database does not answer.
     """
 
     def __init__(self, inner: Transactions) -> None:
@@ -45,9 +45,9 @@ class SimDatabase:
     """The `Transactions` of one process.
 
     Args:
-        process: Whose they are.
-        shared: What all have in common.
-        term: The term whose leader writes; None if leading does not matter to it.
+        process: The process.
+        shared: The common part.
+        term: Term of the writing leader; None if no leader is needed.
     """
 
     def __init__(self, process: Process, shared: SharedDatabase, term: Term | None = None) -> None:
@@ -56,7 +56,7 @@ class SimDatabase:
         self._term = term
 
     def now_ms(self) -> int:
-        """Return the time that rows get, which is this host's."""
+        """Return the time for rows, by this host's clock."""
         return self._process.clock.now_ms()
 
     def read(self, work: Callable[[Connection], T]) -> T:
@@ -80,14 +80,14 @@ class SimDatabase:
         self._shared.committed(self._process)
         self._process.moment("after it committed")
         if chance.fault("metadata commits unheard"):
-            raise Unavailable("the connection broke; whether it was committed nobody knows")
+            raise Unavailable("the connection broke; it is unknown whether the commit succeeded")
         return result
 
     def close(self) -> None:
-        """Do nothing: the database goes on."""
+        """Do nothing: the database stays open."""
 
     def _note_deposed(self, connection: Connection) -> None:
-        """Note a write that went through although a newer term had begun."""
+        """Record a write that succeeded although a newer term had begun."""
         if self._term is None:
             return
         terms = schema.terms
@@ -109,7 +109,7 @@ class SimDatabase:
 
 
 class _Store(MetadataStore):
-    """A store that knows for which term a leader writes."""
+    """A store that records the term for which a leader writes."""
 
     def __init__(self, process: Process, shared: SharedDatabase) -> None:
         super().__init__(SimDatabase(process, shared))
@@ -123,5 +123,5 @@ class _Store(MetadataStore):
 
 
 def store_of(process: Process, shared: SharedDatabase) -> MetadataStore:
-    """Return the metadata store, as a process has it."""
+    """Return the metadata store of a process."""
     return _Store(process, shared)

@@ -1,4 +1,4 @@
-"""The duties of a simulated overlord: the real ones, waiting as strands do."""
+"""Duties of a simulated overlord: the real ones, with the waits of strands."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def duties_of(
     """Return the duties of a term.
 
     Args:
-        process: The overlord's.
-        store: Deep storage, as it reaches it.
-        tools: What duties work with.
-        rules: Tells which version of the rules is in force.
+        process: The overlord's process.
+        store: Deep storage, with the overlord's faults.
+        tools: Dependencies of the duties.
+        rules: Returns the version of the rules in force.
     """
     waiting = replace(
         tools,
@@ -59,7 +59,7 @@ def duties_of(
 
 
 class _Retention:
-    """The duty, whose commits tell which rules were in force when it began."""
+    """The duty, whose commits record which rules were in force when it began."""
 
     def __init__(self, process: Process, inner: RetentionDuty, rules: Callable[[], int]) -> None:
         self._process = process
@@ -80,7 +80,7 @@ class _Retention:
 
 
 class _Awaited(Future[T]):
-    """What a mailbox answers, for a strand: waiting lets others run."""
+    """Answer of a mailbox, for a strand: other strands run while it waits."""
 
     def __init__(self, process: Process, answer: Future[T]) -> None:
         super().__init__()
@@ -88,10 +88,10 @@ class _Awaited(Future[T]):
         self._answer = answer
 
     def result(self, timeout: float | None = None) -> T:
-        """Return it. Raises Unavailable if it does not come in time."""
+        """Return the result. Raises Unavailable if it does not arrive in time."""
         wait_for(self._process, self._answer.done, timeout or 30.0)
         return self._answer.result()
 
     def cancel(self) -> bool:
-        """Want it no more."""
+        """Cancel the wait."""
         return self._answer.cancel()

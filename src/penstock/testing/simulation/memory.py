@@ -1,8 +1,8 @@
 """The metadata database of one run: SQLite in memory, on one connection.
 
 Owns the connection and its transactions. Only one thread of a world runs at any moment and no work
-is interrupted, so that one connection serves all and reads need no transaction. Statements are
-compiled once for all runs, and the real migrations make the tables once.
+is interrupted, so one connection serves all, and reads need no transaction. Statements are
+compiled once for all runs, and the real migrations create the tables once.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ T = TypeVar("T")
 class MemoryDatabase:
     """The `Transactions` of a whole world.
 
-    Any error but that of a key that is there is a bug, and is raised as it is.
+    Any error except a duplicate key is a bug, and is raised unchanged.
 
     Args:
-        clock: Time for rows of whoever has no clock of its own.
+        clock: Time for rows of callers without a clock of their own.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -51,19 +51,19 @@ class MemoryDatabase:
         self._busy = False
 
     def now_ms(self) -> int:
-        """Return the time that rows of this moment get."""
+        """Return the time of rows that are written now."""
         return self._clock.now_ms()
 
     def read(self, work: Callable[[Connection], T]) -> T:
-        """Run `work`; nobody else runs meanwhile."""
+        """Run `work`; no other work runs meanwhile."""
         assert not self._busy, "work has no effects but on its connection"
         return work(self._connection)
 
     def write(self, work: Callable[[Connection], T], *, patient: bool = False) -> T:
-        """Run `work` in one transaction; what it raises takes all of it back.
+        """Run `work` in one transaction, which is rolled back if it raises.
 
         Raises:
-            Conflict: A row is there already.
+            Conflict: A row with this key exists.
         """
         del patient
         assert not self._busy, "work has no effects but on its connection"
@@ -74,7 +74,7 @@ class MemoryDatabase:
         except BaseException as error:
             self._driver.execute("ROLLBACK")
             if isinstance(error, IntegrityError):
-                raise Conflict(f"a row of this key is there already ({error.orig})") from error
+                raise Conflict(f"a row with this key exists ({error.orig})") from error
             raise
         else:
             self._driver.execute("COMMIT")
@@ -83,7 +83,7 @@ class MemoryDatabase:
         return result
 
     def rows(self, query: str, *values: object) -> Sequence[tuple[object, ...]]:
-        """Return the rows of a query in SQL, past everything that the product has for reading."""
+        """Return the rows of an SQL query, without the product's reading code."""
         return self._driver.execute(query, values).fetchall()
 
     def close(self) -> None:
@@ -93,7 +93,7 @@ class MemoryDatabase:
 
 @functools.cache
 def _engine() -> Engine:
-    """Return the engine, which keeps compiled statements: each connection is a database."""
+    """Return the engine, which caches compiled statements: each connection is a database."""
     return create_engine(
         "sqlite://",
         poolclass=NullPool,
@@ -103,7 +103,7 @@ def _engine() -> Engine:
 
 @functools.cache
 def _tables() -> str:
-    """Return the statements that make the tables."""
+    """Return the statements that create the tables."""
     with TemporaryDirectory(prefix="simulation") as folder:
         path = Path(folder, "metadata.db")
         MetadataStore.open(f"sqlite:///{path}").close()

@@ -1,6 +1,6 @@
-"""One seed: a cluster, its users, its accidents, the end of all accidents, and what must be then.
+"""One seed: a cluster, its users and accidents, and the final checks after the accidents end.
 
-A failure is a `Failed`: what was violated, the last lines of the story, and how to run it again.
+A failure is a `Failed`: the violation, the last lines of the log, and how to repeat the run.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ if TYPE_CHECKING:
 _FAULTY_S: Final = 40.0
 _DRAIN_S: Final = 600.0
 _STORY_LINES: Final = 40
-_MEMORY_DISK: Final = Path("/dev/shm")  # noqa: S108 - faster, and of no matter if it is not there
+_MEMORY_DISK: Final = Path("/dev/shm")  # noqa: S108 - faster, and optional
 
 
 class Failed(PenstockError):
-    """A seed has failed; the message is the story."""
+    """A seed has failed; the message has the log of the run."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What a run was like.
+    """Result of a run.
 
     Attributes:
-        seed: Which one.
-        commits: How many transactions there were.
-        steps: How many things happened.
-        faults: How many of each kind.
-        virtual_s: How long it lasted in its own time.
-        story: What happened.
-        violation: What was wrong, empty if nothing.
+        seed: The seed.
+        commits: Number of transactions.
+        steps: Number of steps.
+        faults: Number of faults of each kind.
+        virtual_s: Duration in virtual seconds.
+        story: Log of the run.
+        violation: The violation; empty if there was none.
     """
 
     seed: int
@@ -65,13 +65,13 @@ def run_seed(
     shape: Shape | None = None,
     wishes: Wishes | None = None,
 ) -> Outcome:
-    """Run one seed and say what it was like.
+    """Run one seed and return its result.
 
     Args:
-        seed: Everything follows from it.
-        faults: Which faults may be.
-        shape: How large the cluster is, if that does not follow from the seed.
-        wishes: How the users are, if that does not follow from the seed.
+        seed: Seed of all random numbers.
+        faults: Faults that may occur.
+        shape: Size of the cluster; None: chosen by the seed.
+        wishes: Parameters of the users; None: chosen by the seed.
     """
     base = _MEMORY_DISK if _MEMORY_DISK.is_dir() else None
     with one_core(), TemporaryDirectory(prefix="simulation", dir=base) as folder:
@@ -79,7 +79,7 @@ def run_seed(
 
 
 def require_seed(seed: int, faults: Faults | None = None) -> Outcome:
-    """Run one seed. Raises Failed with its story if anything is wrong."""
+    """Run one seed. Raises Failed with the log if anything is wrong."""
     outcome = run_seed(seed, faults)
     if outcome.violation:
         raise Failed(tell(outcome, faults or Faults()))
@@ -87,7 +87,7 @@ def require_seed(seed: int, faults: Faults | None = None) -> Outcome:
 
 
 def shrink(outcome: Outcome, faults: Faults, say: Callable[[str], None]) -> tuple[Outcome, Faults]:
-    """Look for fewer faults that make a seed fail; return the smallest run that was found."""
+    """Search for fewer faults with which a seed fails; return the smallest run that was found."""
     best, found = outcome, faults
     for kind in (*WHIMS, *FAULTS):
         if kind in FAULTS and not best.faults.get(kind):
@@ -112,7 +112,7 @@ def shrink(outcome: Outcome, faults: Faults, say: Callable[[str], None]) -> tupl
 
 
 def tell(outcome: Outcome, faults: Faults, lines: int = _STORY_LINES) -> str:
-    """Return the story of a failure, and how to see it again."""
+    """Return the log of a failure, and how to repeat it."""
     options = "".join(f" --without {kind!r}" for kind in sorted(faults.without))
     if faults.most != Faults().most:
         options += f" --most {faults.most}"
@@ -191,7 +191,7 @@ class _Run:
         self.users.end()
         self.accidents.end()
         self._settle(self._is_read, "not everything is published")
-        self._settle(self.checker.replicas_are_as_asked, "groups have not the replicas asked for")
+        self._settle(self.checker.replicas_are_as_asked, "groups lack the requested replicas")
         self._end_supervisor()
         self._settle(lambda: next(self.checker.left(), None) is None, "left behind")
         self.checker.finally_()
@@ -202,7 +202,7 @@ class _Run:
         self._raise_violation()
 
     def _settle(self, until: Callable[[], bool], otherwise: str) -> None:
-        """Go on until something holds; ask for a supervisor that reads meanwhile."""
+        """Run until a condition holds; meanwhile request a supervisor that reads."""
         end_s = self.world.now_s + _DRAIN_S
         while self.world.now_s < end_s:
             self._keep_going(otherwise)

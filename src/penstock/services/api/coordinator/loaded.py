@@ -1,7 +1,7 @@
-"""What a coordinator tells of what is loaded: who leads, datasources, their times and segments.
+"""The coordinator's API of loaded data: the leader, datasources, their intervals and segments.
 
-Owns Druid's paths and shapes. Published segments are read where they lie, so whatever is used
-counts as loaded, once, in the one tier that Druid's clients expect; no server holds any.
+Owns Druid's paths and formats. Published segments are read in place, so every used segment counts
+as loaded, once, in the one tier that Druid's clients expect; no server has any.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ TIER: Final = "_default_tier"
 
 
 class LoadedRoutes:
-    """The routes of what is loaded.
+    """The routes about loaded data.
 
     Args:
-        store: Where segments are told of.
-        address: The URL of this process, which stands for the coordinator that leads.
+        store: The metadata store.
+        address: The URL of this process, which counts as the leading coordinator.
     """
 
     def __init__(self, store: MetadataStore, address: str) -> None:
@@ -54,11 +54,11 @@ class LoadedRoutes:
         ]
 
     def leader(self, _request: Request) -> Response:
-        """Say where the coordinator is that leads: each router answers for all."""
+        """Return the URL of the leading coordinator: each router answers for itself."""
         return PlainTextResponse(self._address)
 
     def is_leader(self, _request: Request) -> Response:
-        """Say that this one may be asked."""
+        """Return that this process leads."""
         return JsonResponse({"leader": True})
 
     def servers(self, _request: Request) -> Response:
@@ -77,7 +77,7 @@ class LoadedRoutes:
         return JsonResponse(loaded_names(self._store))
 
     def datasource(self, request: Request) -> Response:
-        """Show how much of a datasource there is; with `full` its segments."""
+        """Describe the data of a datasource; with `full` its segments."""
         name = self._name(request)
         if query_flag(request, "full"):
             rows = self._rows(name)
@@ -86,7 +86,7 @@ class LoadedRoutes:
         return JsonResponse(_counts(totals[name])) if totals else _nothing()
 
     def intervals(self, request: Request) -> Response:
-        """List the times of a datasource's segments, the newest first."""
+        """List the intervals of a datasource's segments, newest first."""
         if _says_more(request):
             return self._by_time(request, None)
         name = self._name(request)
@@ -101,7 +101,7 @@ class LoadedRoutes:
         )
 
     def interval(self, request: Request) -> Response:
-        """List the segments that lie within a time."""
+        """List the segments within an interval."""
         within = interval_of(request.path_params["interval"], "interval")
         if _says_more(request):
             return self._by_time(request, within)
@@ -110,7 +110,7 @@ class LoadedRoutes:
         return JsonResponse(sorted(ids, reverse=True)) if ids else _nothing()
 
     def segments(self, request: Request) -> Response:
-        """List the segments of a datasource: ids, or with `full` everything."""
+        """List the segments of a datasource: ids, or all fields with `full`."""
         name = self._name(request)
         if query_flag(request, "full"):
             found: list[object] = [dict(row.payload) for row in self._rows(name)]
@@ -119,7 +119,7 @@ class LoadedRoutes:
         return JsonResponse(found) if found else _nothing()
 
     def segment(self, request: Request) -> Response:
-        """Show a segment that is used."""
+        """Describe a used segment."""
         name, wanted = self._name(request), request.path_params["segment"]
         for row in self._store.segments.by_ids([wanted]):
             if row.datasource == name and row.used:
@@ -134,7 +134,7 @@ class LoadedRoutes:
         return rows if within is None else [row for row in rows if within.covers(row.interval)]
 
     def _by_time(self, request: Request, within: Interval | None) -> Response:
-        """Answer by the times of segments: their sizes, or with `full` the segments."""
+        """Answer by intervals of segments: their sizes, or with `full` the segments."""
         name = self._name(request)
         if not query_flag(request, "full"):
             totals = self._store.survey.look(lambda o: o.totals_by_time(name, within))
@@ -151,7 +151,7 @@ class LoadedRoutes:
 
 
 def _nothing() -> Response:
-    """Answer as Druid does here for what it does not know."""
+    """Return Druid's answer for unknown names."""
     return Response(status_code=204)
 
 
@@ -164,7 +164,7 @@ def _placed(row: SegmentRow) -> dict[str, object]:
 
 
 def loaded_names(store: MetadataStore) -> list[str]:
-    """Return the datasources that have used segments; it reads no payload."""
+    """Return the datasources that have used segments, without reading payloads."""
     return store.survey.look(lambda overview: overview.datasources())
 
 
@@ -178,7 +178,7 @@ def all_whole(rows: Iterable[SegmentRow], others: Iterable[str] = ()) -> list[Ma
 
     Args:
         rows: The segments.
-        others: Datasources that may have none among them.
+        others: Datasources that may have no segment among them.
     """
     found: dict[str, list[SegmentRow]] = {name: [] for name in others}
     for row in rows:
@@ -188,7 +188,7 @@ def all_whole(rows: Iterable[SegmentRow], others: Iterable[str] = ()) -> list[Ma
 
 def _counts(totals: SegmentTotals) -> Mapping[str, object]:
     first, last = format_time(totals.interval.start_ms), format_time(totals.interval.end_ms)
-    # Kept once, so a replica more is none more.
+    # Kept once, so no further replica is missing.
     sizes = {"size": totals.bytes, "replicatedSize": totals.bytes}
     return {
         "tiers": {TIER: {**sizes, "segmentCount": totals.count}},

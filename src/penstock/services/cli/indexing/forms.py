@@ -1,6 +1,6 @@
-"""What the commands of indexing share: paths of the API, parts of answers, following a task.
+"""Common parts of the indexing commands: API paths, fields of answers, following a task.
 
-A task is followed by asking for its status and report; a bar shows how far it says that it is.
+A task is followed by polling its status and report; a bar shows its reported progress.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 INDEXER: Final = "/druid/indexer/v1"
 COORDINATOR: Final = "/druid/coordinator/v1"
-# The type of a supervisor that compacts: here once more, as the specs take long to import.
+# Type of a compaction supervisor: repeated here, because importing the specs is slow.
 AUTOCOMPACT: Final = "autocompact"
 
 Show = Callable[[str, int, int], None]
@@ -38,23 +38,24 @@ _LOOKS_UNTOLD: Final = 2
 _EMPTIED_SHOWN: Final = 3
 _WAIT_TEXT_LENGTH_MAX: Final = 2_000
 _ASK_EVERY_S: Final = 0.5
-# An overlord that is started again answers within this time.
+# An overlord that is restarted answers within this time.
 _SILENCE_MAX_S: Final = 60.0
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-Wait = Annotated[bool, typer.Option("--wait", help="Wait until it has ended; show how far it is.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait until it ends, and show its progress.")]
 Datasource = Annotated[str, typer.Argument(help="The datasource.")]
 Interval = Annotated[
-    str | None, typer.Option("--interval", help="All inside, such as 2013-01-01/2013-02-01.")
+    str | None,
+    typer.Option("--interval", help="Segments within it, such as 2013-01-01/2013-02-01."),
 ]
 
 
 def named(*parts: str) -> str:
-    """Return names as parts of a path, escaped.
+    """Return escaped names as parts of a path.
 
     Raises:
-        InvalidRequest: One cannot be a part of a path, so nothing can have this name.
+        InvalidRequest: A name cannot be a part of a path, so it is not valid.
     """
     for name in parts:
         if not name or "/" in name:
@@ -66,15 +67,15 @@ def named(*parts: str) -> str:
 
 
 def compacts(supervisor: object) -> bool:
-    """Tell whether a supervisor compacts, of its entry or status: it reads no stream then."""
+    """Return whether a supervisor compacts instead of reading a stream, by its entry or status."""
     return part(supervisor, "type") == AUTOCOMPACT
 
 
 def task_status(api: JsonClient, task_id: str) -> dict[str, object]:
-    """Return how a task stands.
+    """Return the status of a task.
 
     Raises:
-        NotFound: There is none.
+        NotFound: There is no such task.
     """
     found = part(api.get(f"{INDEXER}/task/{named(task_id)}/status"), "status")
     if not isinstance(found, dict):
@@ -83,7 +84,7 @@ def task_status(api: JsonClient, task_id: str) -> dict[str, object]:
 
 
 def end_of(task_id: str, status: object) -> str | None:
-    """Return how a task has ended, when, and why if it failed; None: it has not ended."""
+    """Return how a task has ended, when, and why if it failed; None if it has not ended."""
     code, created = part(status, "statusCode"), part(status, "createdTime")
     took_ms = part(status, "duration")
     if code == "RUNNING" or not isinstance(created, str) or not isinstance(took_ms, int):
@@ -91,23 +92,23 @@ def end_of(task_id: str, status: object) -> str | None:
     at = format_time(parse_time(created) + took_ms)
     if code == "SUCCESS":
         return f"it succeeded at {at}"
-    reason = first_line(part(status, "errorMsg")) or "nobody said why"
+    reason = first_line(part(status, "errorMsg")) or "no reason was recorded"
     return f"it failed at {at}: {reason} (its log: penstock task log {task_id})"
 
 
 def trouble(api: JsonClient, task_id: str, status: object) -> str | None:
-    """Return how often the work of a running task has failed, and why at last; None: it has not.
+    """Return how often the work of a running task has failed, and the last reason; None if never.
 
     Args:
         api: The API.
         task_id: The task.
-        status: Its status, as the API gives it.
+        status: Its status, as the API returns it.
     """
     if part(status, "runnerStatusCode") != "RUNNING":
         return None
     try:
         report = api.get(f"{INDEXER}/task/{named(task_id)}/reports")
-    except PenstockError:  # It has only begun, or its peon is busy: there is nothing to tell.
+    except PenstockError:  # It has just begun, or its peon is busy: nothing is known.
         return None
     payload = part(report, "ingestionStatsAndErrors", "payload")
     failures = part(payload, "failedTries")
@@ -117,27 +118,25 @@ def trouble(api: JsonClient, task_id: str, status: object) -> str | None:
     most, next_try = part(payload, "failedTriesMax"), part(payload, "nextTry")
     of = f"{failures} of {most} tries"
     count = of if isinstance(most, int) else counted(failures, "try", "tries")
-    again = f" (the next is at {next_try})" if isinstance(next_try, str) else ""
-    return f"{count} of its work failed{again}, at last: {reason}"
+    again = f" (next attempt at {next_try})" if isinstance(next_try, str) else ""
+    return f"{count} of its work failed{again}, last reason: {reason}"
 
 
 def warn_of_no_data(api: JsonClient, datasource: str) -> None:
-    """Warn of a datasource that is to be compacted and is not there.
+    """Warn if a datasource to compact does not exist.
 
-    It may come yet, so that is no mistake; but a name may be misspelt.
+    It may be created later, so this is not an error; but the name may be misspelt.
     """
     names = api.get(f"{COORDINATOR}/datasources")
     if isinstance(names, list) and datasource not in names:
-        warn(
-            f"penstock: there is no datasource {datasource} with data in it yet: is that its name?"
-        )
+        warn(f"penstock: there is no datasource {datasource} with data in it yet: check its name")
 
 
 def follow(task_id: str, *, as_json: bool) -> None:
-    """Wait until a task has ended, and end the command as the task did.
+    """Wait until a task has ended, and exit as the task did.
 
     Raises:
-        Unavailable: Nobody has answered for a while; the task goes on.
+        Unavailable: The API did not answer for a while; the task continues.
     """
     status = awaited(task_id, quietly=as_json)
     if as_json:
@@ -151,10 +150,10 @@ def follow(task_id: str, *, as_json: bool) -> None:
 def awaited(task_id: str, *, quietly: bool) -> dict[str, object]:
     """Wait until a task has ended and return its status.
 
-    A terminal sees how far it is; where there is none, a line says what the task waits for.
+    A terminal shows its progress; otherwise, a line reports what the task waits for.
 
     Raises:
-        Unavailable: Nobody has answered for a while; the task goes on.
+        Unavailable: The API did not answer for a while; the task continues.
     """
     api = GIVEN.api()
     if quietly:
@@ -165,12 +164,12 @@ def awaited(task_id: str, *, quietly: bool) -> dict[str, object]:
 
 
 def succeeded(status: Mapping[str, object]) -> bool:
-    """Tell whether a task that has ended did what it was to do."""
+    """Return whether a task that has ended succeeded."""
     return status.get("statusCode") == "SUCCESS"
 
 
 def tell_end(task_id: str, status: Mapping[str, object]) -> None:
-    """Print how a task has ended, and what became of its rows."""
+    """Print how a task has ended, and the outcome of its rows."""
     if succeeded(status):
         say(f"task {task_id} succeeded{_counted(task_id)}")
     else:
@@ -179,17 +178,17 @@ def tell_end(task_id: str, status: Mapping[str, object]) -> None:
 
 
 def _counted(task_id: str) -> str:
-    """Return what a task did: with the rows that it read, with the segments that it removed."""
+    """Return the work of a task: the number of rows read, or of segments removed."""
     try:
         report = GIVEN.api().get(f"{INDEXER}/task/{named(task_id)}/reports")
-    except PenstockError:  # There is none, or nobody has it any more: it succeeded all the same.
+    except PenstockError:  # There is no report, or it was deleted; the task succeeded nevertheless.
         return ""
     payload = part(report, "ingestionStatsAndErrors", "payload")
     if gone := removed(payload):
         return f": {gone}"
     phases, written = part(payload, "rowStats"), part(payload, "rowsWritten")
     names = phases if isinstance(phases, dict) else {}
-    if not names:  # It reads none, whatever comes.
+    if not names:  # This task type reads no rows.
         return ""
     counts = {
         kind: sum(whole(phases, phase, kind) for phase in names)
@@ -208,7 +207,7 @@ def _counted(task_id: str) -> str:
 
 
 def removed(payload: object) -> str:
-    """Return what a task that removes segments has removed, by its report; empty for others."""
+    """Return what a task that removes segments has removed, from its report; empty for others."""
     killed, files = part(payload, "segmentsKilled"), part(payload, "filesDeleted")
     if not isinstance(killed, int):
         return ""
@@ -219,7 +218,7 @@ def removed(payload: object) -> str:
 
 
 def emptied(payload: object) -> str:
-    """Return where a task has left nothing of what was there, by its report; empty: nowhere."""
+    """Return where a task replaced segments by nothing, from its report; empty if nowhere."""
     found = part(payload, "intervalsEmptied")
     if not isinstance(found, list) or not found:
         return ""
@@ -227,21 +226,21 @@ def emptied(payload: object) -> str:
     shown = ", ".join(str(one) for one in found[:_EMPTIED_SHOWN])
     more = (count if isinstance(count, int) else len(found)) - _EMPTIED_SHOWN
     rest = f" and {counted(more, 'interval')} more" if more > 0 else ""
-    return f"the segments of {shown}{rest} are replaced by nothing"
+    return f"the segments of {shown}{rest} were replaced by nothing"
 
 
 class _WaitLines:
-    """Lines on standard error: why a task does not get on, each reason once."""
+    """Lines on standard error that explain why a task waits, each reason once."""
 
     def __init__(self, task_id: str) -> None:
         self._task_id = task_id
         self._seen: Counter[str] = Counter()
 
     def show(self, text: str, _done: int, _total: int) -> None:
-        """Tell it at the third look: most waits are over by then."""
+        """Report it at the third poll, because most waits are over by then."""
         state, _, reason = text.partition(": ")
         waits, again = state.startswith(_WAITING), _AGAIN in state
-        # Of many tries the number is another each time, and the reason the same.
+        # The number of attempts changes each time, but the reason is the same.
         key = reason if again else text
         self._seen[key] += 1
         if self._seen[key] == _LOOKS_UNTOLD + 1 and (waits or again):
@@ -272,13 +271,13 @@ def _wait(api: JsonClient, task_id: str, show: Show) -> dict[str, object]:
             silent_since_s = silent_since_s or now_s
             if now_s - silent_since_s > _SILENCE_MAX_S:
                 raise Unavailable(
-                    f"nobody can say how task {task_id} stands; it goes on: {error}"
+                    f"the status of task {task_id} is unknown; it continues: {error}"
                 ) from None
         time.sleep(_ASK_EVERY_S)
 
 
 def _progress(api: JsonClient, task_id: str, status: Mapping[str, object]) -> tuple[str, int, int]:
-    """Return what a task is about, and how much of it is done of how much."""
+    """Return the current step of a task, the work done, and the total work."""
     state = str(status.get("runnerStatusCode", "")).lower()
     if state != "running":
         waits = objects(api.get(f"{INDEXER}/task/{named(task_id)}/why"), "waits")
@@ -286,7 +285,7 @@ def _progress(api: JsonClient, task_id: str, status: Mapping[str, object]) -> tu
         return (f"{state}: {text[:_WAIT_TEXT_LENGTH_MAX]}" if text else state), 0, 0
     try:
         report = api.get(f"{INDEXER}/task/{named(task_id)}/reports")
-    except PenstockError:  # It has only begun; its status says enough.
+    except PenstockError:  # It has just begun; its status is enough.
         return state, 0, 0
     payload = part(report, "ingestionStatsAndErrors", "payload")
     rows = part(payload, "rowStats", "buildSegments", "processed")

@@ -1,11 +1,11 @@
-"""JSON that is not one object a line: pretty-printed, one object after the other, or in an array.
+"""JSON other than one object a line: pretty-printed, consecutive objects, or an array.
 
-Owns how such a file is told from lines, and where its objects are. No loop over bytes or objects:
-braces are paired by counting them outside of strings.
+Owns how such a file is distinguished from JSON lines, and where its objects are. There is no loop
+over bytes or objects: braces are paired by counting them outside of strings.
 
-Invariants: what stands outside of objects is space, brackets and commas, or comes as a row of its
-own that does not parse; an object that does not end is one such row, and so is all behind it. The
-files are read as a whole by one worker, a block at a time.
+Invariants: text between objects is space, brackets and commas, or becomes a row of its own that
+does not parse; an object without an end is one such row, together with all text after it. One
+worker reads a whole file, a block at a time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from penstock.spark.batch.input.opening import opened_text
 from penstock.spark.batch.input.splits import InputFile, Source, Split
 from penstock.spark.topic.parse import cut_out
 
-# What is looked at to tell lines from other JSON; an object that is longer counts as a line.
+# Bytes that are examined to detect JSON lines; a file with a longer object counts as lines.
 HEAD_BYTES: Final = 1 << 20
 _SCAN_BYTES: Final = 1 << 20
 _QUOTE: Final = ord('"')
@@ -42,11 +42,11 @@ _Mask = npt.NDArray[np.bool_]
 def read_text(
     split: Split, source: Source, *, line_bytes_max: int, block_bytes: int = BLOCK_BYTES
 ) -> Iterator[Lines]:
-    """Yield what may be rows of a split: its lines, or the objects of JSON in another form.
+    """Yield possible rows of a split: its lines, or the objects of JSON in another form.
 
     Raises:
-        NotFound: The file is not there.
-        CorruptData: It is cut off, or not compressed as its name says.
+        NotFound: The file does not exist.
+        CorruptData: The file is truncated, or its compression does not match its name.
     """
     with opened_text(split.file) as file:
         head = b""
@@ -59,7 +59,7 @@ def read_text(
 
 
 def may_be_cut(file: InputFile, source: Source) -> bool:
-    """Tell whether a file may be read in parts: it is JSON lines, or seems to be. Opens it."""
+    """Return whether a file may be read in parts: it is JSON lines, or seems to be. Opens it."""
     if source.kind != "json" or source.lines_only:
         return True
     with opened_text(file) as text:
@@ -67,19 +67,19 @@ def may_be_cut(file: InputFile, source: Source) -> bool:
 
 
 def is_lines(head: bytes) -> bool:
-    """Tell by a file's beginning whether it has an object a line.
+    """Return whether a file has an object a line, by its beginning.
 
-    It has not when it begins with a list, or with an object that is not alone on one line.
+    It has not if it begins with a list, or with an object that is not alone on one line.
     """
     text = head.removeprefix(BOM).lstrip()
     if not text.startswith(b"{"):
         return not text.startswith(b"[")
     if _is_object(text.partition(b"\n")[0]):
-        return True  # what tells most files, without a look at all of the head
+        return True  # decides for most files without reading the whole head
     starts, ends, _ = _extents(np.frombuffer(text, np.uint8))
     if not len(starts) or starts[0]:
         return True
-    # An empty object looks the same in any form.
+    # An empty object looks the same in every form.
     telling = np.flatnonzero(ends - starts > len("{}"))
     index = telling[0] if len(telling) else 0
     start, end = int(starts[index]), int(ends[index])
@@ -93,7 +93,7 @@ def is_lines(head: bytes) -> bool:
 
 
 def _is_object(line: bytes) -> bool:
-    """Tell whether a line is an object that is not empty, and no more."""
+    """Return whether a line is exactly one object that is not empty."""
     try:
         found = orjson.loads(line)
     except orjson.JSONDecodeError:
@@ -115,7 +115,7 @@ def _objects(
         data = np.frombuffer(block, np.uint8)
         starts, ends, rest = _extents(data)
         if rest < len(data) and (not more or len(data) - rest > object_bytes_max):
-            # Nothing behind it can be told apart, so reading ends here.
+            # Text after it cannot be separated into objects, so reading ends here.
             starts, ends = np.append(starts, rest), np.append(ends, len(data))
             more, rest = b"", len(data)
         newlines = np.flatnonzero(data == _NEWLINE)
@@ -131,7 +131,7 @@ def _objects(
 def _apart(
     block: bytes, starts: _Positions, ends: _Positions, numbers: _Positions, ended: int
 ) -> Lines:
-    """Return parts of a block as lines; those of an object stay as they are."""
+    """Return parts of a block as lines; parts of an object stay unchanged."""
     parts = cut_out(pa.py_buffer(block), starts, ends)
     whole = pa.ListArray.from_arrays(pa.array([0, len(parts)], pa.int32()), parts)
     sizes = ends - starts
@@ -141,7 +141,7 @@ def _apart(
 
 
 def _extents(data: npt.NDArray[np.uint8]) -> tuple[_Positions, _Positions, int]:
-    """Return where objects and what is none begin and end, and where what has no end begins."""
+    """Return the bounds of objects and of other text, and the start of an unfinished part."""
     scan = BraceScan()
     for at in range(0, len(data), _SCAN_BYTES):
         scan.feed(data[at : at + _SCAN_BYTES], at)
@@ -156,7 +156,7 @@ def _extents(data: npt.NDArray[np.uint8]) -> tuple[_Positions, _Positions, int]:
 
 
 class BraceScan:
-    """Pairs the braces of a text, piece by piece: what is known of a piece takes many times it."""
+    """Pairs the braces of a text piece by piece, because a piece needs a multiple of its size."""
 
     def __init__(self) -> None:
         self._depth = 0
@@ -167,7 +167,7 @@ class BraceScan:
         self._ends: list[_Positions] = []
 
     def feed(self, piece: npt.NDArray[np.uint8], at: int) -> None:
-        """Take the next piece, which begins at a place of the text."""
+        """Process the next piece, which begins at this position of the text."""
         marks = np.flatnonzero(_MARKS[piece])
         escaped, self._escaping = _escaped(piece, marks, escaping=self._escaping)
         if not len(marks):
@@ -187,7 +187,7 @@ class BraceScan:
             self._quote_at = int(marks[np.flatnonzero(quotes)[-1]]) + at
 
     def found(self, size: int) -> tuple[_Positions, _Positions, int]:
-        """Return where objects begin and end, and where what has no end begins."""
+        """Return the bounds of objects, and the start of an unfinished part."""
         none = np.zeros(0, np.int64)
         starts = np.concatenate([none, *self._starts])
         ends = np.concatenate([none, *self._ends])
@@ -199,16 +199,16 @@ class BraceScan:
 def _escaped(
     piece: npt.NDArray[np.uint8], marks: _Positions, *, escaping: bool
 ) -> tuple[_Mask, bool]:
-    """Tell which marks stand behind an odd number of backslashes, and whether the next byte does.
+    """Return which marks follow an odd number of backslashes, and whether the next byte does.
 
-    With `escaping` the first byte of the piece does.
+    With `escaping`, the first byte of the piece does.
     """
     slashes = piece == _BACKSLASH
     if not slashes.any():
         return (marks == 0) & escaping, False
     others = np.where(slashes, -1, np.arange(len(piece), dtype=np.int32))
     last_other = np.maximum.accumulate(others)
-    # How many stand before each place, and before the place behind the last one.
+    # Number of backslashes before each position, and before the position after the last one.
     runs = np.arange(-1, len(piece), dtype=np.int32)
     runs[1:] -= last_other
     runs[0] = 0
@@ -221,7 +221,7 @@ def _escaped(
 def _odd(
     data: npt.NDArray[np.uint8], starts: _Positions, ends: _Positions
 ) -> tuple[_Positions, _Positions]:
-    """Return where something stands between objects that should not."""
+    """Return the positions of invalid text between objects."""
     steps = np.zeros(len(data) + 1, np.int8)
     steps[starts] += 1
     steps[ends] -= 1

@@ -1,7 +1,7 @@
-"""From the inputs of a request to files that workers can read.
+"""Find the files of a request's inputs that workers can read.
 
-Owns which files an input stands for and what rows they make. Inline text, files from HTTP and rows
-of databases are put into the scratch folder first; everything else is read where it is.
+Owns the files of each input and the form of their rows. Inline text, files from HTTP and rows of
+databases are stored in the scratch folder first; everything else is read in place.
 """
 
 from __future__ import annotations
@@ -55,26 +55,26 @@ _TEXT_KINDS: Final = frozenset({"json", "delimited"})
 
 @dataclass(frozen=True, slots=True)
 class InputFiles:
-    """Files, and what their `source` numbers mean."""
+    """Files, and the sources to which their `source` numbers refer."""
 
     files: tuple[InputFile, ...]
     sources: tuple[Source, ...]
 
     def shaped(self, shape: RowShape) -> InputFiles:
-        """Return the same with these fields; where the time is stays as it is."""
+        """Return the same files with these fields; the place of the time stays."""
         sources = tuple(replace(s, shape=replace(shape, time=s.shape.time)) for s in self.sources)
         return InputFiles(self.files, sources)
 
 
 @dataclass(slots=True)
 class Finder:
-    """Finds the files of one request.
+    """Finder of the files of one request.
 
     Args:
-        time: Where the time is in rows that come from outside; None: it is a column like others.
-        scratch: Folder for what is fetched.
-        options: Bounds, and where secrets are.
-        check: Called now and then; raises when the request should end.
+        time: Place of the time in external rows; None: it is a column like others.
+        scratch: Folder for fetched files.
+        options: Limits, and the source of secrets.
+        check: Called periodically; raises when the request must end.
     """
 
     time: TimeField | None
@@ -89,8 +89,8 @@ class Finder:
         """Return the files of an input.
 
         Raises:
-            InvalidRequest: It cannot be read; the message says why.
-            NotFound: No file is there.
+            InvalidRequest: The input cannot be read.
+            NotFound: No file exists.
             InputUnavailable: A store or a server does not answer.
         """
         for part in wanted.parts if isinstance(wanted, CombinedInput) else (wanted,):
@@ -120,11 +120,11 @@ class Finder:
             else:
                 files.append(single)
         if files:
-            assert wanted.format is not None, "the spec has checked it"
+            assert wanted.format is not None, "the spec was checked"
             self._add_files(files, wanted.format)
 
     def _add_database(self, wanted: DatabaseInput) -> None:
-        # Imported here: it loads the driver of databases, which other inputs do without.
+        # Imported here: it loads database drivers, which other inputs do not need.
         from penstock.spark.batch.input.statements import fetch_rows  # noqa: PLC0415
 
         number = len(self._sources)
@@ -150,7 +150,7 @@ class Finder:
                 raise NotFound(f"the input {_shown(single)} has no files: correct its paths")
             for file in found:
                 columns = header_of(file, source) if source.header else file.columns
-                if columns is not None:  # without a header there are no rows either
+                if columns is not None:  # without a header there are no rows
                     self._files.append(replace(file, columns=columns))
 
     def _files_of(self, single: SingleInput, source: int, *, is_text: bool) -> Iterator[InputFile]:
@@ -240,7 +240,7 @@ def _local_names(wanted: LocalInput) -> list[str]:
     names = list(wanted.files)
     if wanted.base_dir is not None:
         if not Path(wanted.base_dir).is_dir():
-            raise NotFound(f"{wanted.base_dir} is no folder that is there: correct baseDir")
+            raise NotFound(f"{wanted.base_dir} is not an existing folder: correct baseDir")
         for folder, _, files in os.walk(wanted.base_dir, onerror=_refuse_folder):
             matching = fnmatch.filter(files, wanted.filter or "*")
             names += [f"{folder.rstrip('/')}/{name}" for name in matching]
@@ -248,12 +248,12 @@ def _local_names(wanted: LocalInput) -> list[str]:
 
 
 def _refuse_folder(error: OSError) -> None:
-    """Leave out no folder in silence: its rows would be missing, unless it went and has none."""
+    """Raise for an unreadable folder, whose rows would be missing; ignore one that was deleted."""
     if isinstance(error, FileNotFoundError):
         return
     raise InvalidRequest(
-        f"{error.filename} cannot be read ({error.strerror}): mend the folder, or name one without"
-        " it as baseDir"
+        f"{error.filename} cannot be read ({error.strerror}): correct its permissions, or use a"
+        " baseDir without it"
     )
 
 

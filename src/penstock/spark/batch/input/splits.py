@@ -1,8 +1,8 @@
-"""How the files of an input are cut into pieces of work. Plain data that travels to workers.
+"""Division of the files of an input into splits. Plain data that is sent to workers.
 
 Invariants: every byte of a text file, or every row group of a columnar one, is in exactly one
-split; a line belongs to the split in which its first byte lies; compressed text is never cut, nor
-is Avro, nor JSON that is not one object a line.
+split; a line belongs to the split that contains its first byte; files of compressed text, Avro, or
+JSON other than one object a line are never divided.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from penstock.spark.topic.rowshape import RowShape
 
 Kind = Literal["json", "delimited", "parquet", "orc", "avro"]
 
-# What a compressed byte weighs against a plain one.
+# Weight of a compressed byte relative to an uncompressed one.
 _PACKED: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What some files have in common: how they are written, and what rows are made of them.
+    """Common format of some files, and the rows made of them.
 
-    `columns` are the names of delimited text, empty when each file has a header; `skip` counts the
-    lines before the rows, `header` tells whether the last of them has the names. `lines_only`: JSON
-    is one object a line, and nothing else is looked for.
+    `columns` are the names of delimited text, empty if each file has a header; `skip` counts the
+    lines before the rows; `header` tells whether the last of them has the names. `lines_only`: JSON
+    is one object a line, and no other form is detected.
     """
 
     kind: Kind
@@ -41,10 +41,10 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
-    """A file to read: a path on this host or a URL, how messages call it, bytes, compression.
+    """A file to read: path or URL, name for messages, size in bytes, and compression.
 
     With a `clip`, only rows of the time [`clip[0]`, `clip[1]`) are visible. `renamed` are pairs
-    of a column's name and that under which it is read.
+    of a column's name and the name under which it is read.
     """
 
     path: str
@@ -59,7 +59,7 @@ class InputFile:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Bytes [start, end) of a text file, or row groups of a columnar one; end -1: to the end."""
+    """Bytes [start, end) of a text file, or row groups of a columnar one; end -1: end of file."""
 
     file: InputFile
     start: int = 0
@@ -79,16 +79,16 @@ def cut(
     groups_of: Callable[[InputFile, Source], int],
     may_be_cut: Callable[[InputFile, Source], bool] = lambda _file, _source: True,
 ) -> tuple[Piece, ...]:
-    """Return pieces of about equal weight, at least `parallelism` where there is enough to read.
+    """Return pieces of about equal weight, at least `parallelism` if there is enough to read.
 
     Args:
-        files: What to read.
-        sources: What the files' `source` numbers mean.
-        parallelism: How many pieces there should be.
-        least: Bytes of the smallest split.
-        most: Bytes of the largest piece, where files can be cut.
-        groups_of: Tells how many row groups a columnar file has; asked only of large ones.
-        may_be_cut: Tells whether a file of text may be read in parts; asked only of large ones.
+        files: The files to read.
+        sources: The sources to which the files' `source` numbers refer.
+        parallelism: Desired number of pieces.
+        least: Minimum size of a split, in bytes.
+        most: Maximum size of a piece, in bytes, if files can be divided.
+        groups_of: Returns the number of row groups of a columnar file; called only for large ones.
+        may_be_cut: Returns whether a text file may be read in parts; called only for large ones.
     """
     total = sum(map(_weight, files))
     size = min(max(-(-total // max(parallelism, 1)), least), most)

@@ -1,8 +1,8 @@
-"""How often each event is in view and why: what each kind of commit may add and take away. Pure.
+"""Rows in view by event, and the changes that each kind of commit may make. Pure.
 
-Owns which copies of each event there are, with the commit that published each. An event has more
-than one copy only after somebody had it read again. Methods tell what is wrong, and nothing if all
-is well; then the change counts.
+Owns the copies of each event, with the commit that published each. An event has more than one copy
+only if a user had it read again. Methods return what is wrong, or an empty text; in that case the
+change is recorded.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a commit has done to what is in view: numbers of events, each as often as it says."""
+    """Change that a commit made to the visible rows: how often each event was added or removed."""
 
     added: Counter[int]
     removed: Counter[int]
@@ -31,21 +31,21 @@ class Change:
 
     @property
     def is_none(self) -> bool:
-        """Whether there is none."""
+        """Return whether nothing changed."""
         return not self.added and not self.removed
 
     def __str__(self) -> str:
-        """Tell it in short."""
+        """Summarize the change."""
         return f"{few(self.removed)} are gone, {few(self.added)} are new"
 
 
 @dataclass(slots=True)
 class Ledger:
-    """The ledger.
+    """Published copies of every event.
 
     Attributes:
         published: Every event that was ever in view as published, with its first commit.
-        days: The day of each.
+        days: The day of each event.
     """
 
     published: dict[int, int] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Ledger:
     _covered: set[int] = field(default_factory=set)
 
     def stream(self, commit: int, read: Iterable[int], change: Change) -> str:
-        """Book what a streaming task publishes: the events between the offsets, and those alone."""
+        """Record a streaming task's publish: exactly the events between the offsets."""
         if change.removed:
             return f"removed rows: {change}"
         wanted = Counter(read)
@@ -64,13 +64,14 @@ class Ledger:
         return ""
 
     def batch(self, commit: int, batch: Batch, since: Callable[[int], int], change: Change) -> str:
-        """Book what a batch task publishes.
+        """Record a batch task's publish.
 
         Args:
             commit: Its number.
-            batch: What was asked for.
-            since: From which commit on rows of a day are appended beside a task that replaces it.
-            change: What is different.
+            batch: The batch task.
+            since: Returns the commit since which rows of a day are appended beside a replacing
+                task.
+            change: The change of visible rows.
         """
         change, carried = self._without_carried(batch, change)
         if batch.kind == "compact":
@@ -98,9 +99,9 @@ class Ledger:
         return ""
 
     def _without_carried(self, batch: Batch, change: Change) -> tuple[Change, Counter[int]]:
-        """Part a change from rows that a replace carries over, and that were hidden until then.
+        """Separate a change from hidden rows that a replace carries over.
 
-        Somebody brought newer segments back, which hid what was appended beside the replace.
+        A user brought newer segments back, which hid rows appended beside the replace.
         """
         carried = Counter[int]()
         if batch.kind != "append":
@@ -109,7 +110,7 @@ class Ledger:
         return Change(change.added - carried, change.removed), carried
 
     def taken_out(self, days: Collection[int], change: Change, *, wholly: bool) -> str:
-        """Book that rows of some days were taken out of view: all of them, or no others."""
+        """Record that rows of some days were hidden: all of them, or at least no others."""
         if change.added:
             return f"brought rows back: {change}"
         wanted = Counter(
@@ -118,12 +119,12 @@ class Ledger:
         if change.removed - wanted or (wholly and change.removed != wanted):
             return f"should have taken out {few(wanted)}: {change}"
         for n, count in change.removed.items():
-            # Which copies they are does not matter: they are of one day, and all are old.
+            # It does not matter which copies they are: they are of one day, and all are old.
             self._copies[n] = self._copies[n][count:]
         return ""
 
     def brought_back(self, change: Change) -> str:
-        """Book that what was taken out of view is in view again; by now older than anything."""
+        """Record that hidden rows are visible again; now they are older than all others."""
         if foreign := change.added.keys() - self.published.keys():
             return f"brought back what was never there: {few(foreign)}"
         self._covered |= change.removed.keys()
@@ -140,7 +141,7 @@ class Ledger:
 
 
 def few(numbers: Iterable[int]) -> str:
-    """Return the first of some numbers, and how many there are."""
+    """Return the first of some numbers, and their count."""
     found = sorted(numbers)
     return f"{found[:8]}{'…' if len(found) > 8 else ''} ({len(found)})"
 
