@@ -541,7 +541,9 @@ def test_an_answer_of_another_release_is_no_failure_of_ours(
 ) -> None:
     server.answers[path] = (200, answer)
     assert run(command.split()) == code
-    assert ("is it the API of Penstock?" in capsys.readouterr().err) is (code != exitcodes.OK)
+    assert ("check that it is the API of Penstock" in capsys.readouterr().err) is (
+        code != exitcodes.OK
+    )
 
 
 def test_a_handoff_is_followed_until_its_tasks_have_published(
@@ -686,7 +688,7 @@ def test_a_statement_on_standard_input_that_is_not_utf8(
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"SELECT \xff"), "utf-8"))
     assert run(["sql"]) == exitcodes.USAGE
-    assert capsys.readouterr().err == "penstock: -: is no UTF-8 text: byte 7 is none of it\n"
+    assert capsys.readouterr().err == "penstock: -: is not UTF-8 text: byte 7 is invalid\n"
     assert server.asked == []
 
 
@@ -750,7 +752,7 @@ def test_the_prompt_goes_on_after_errors_and_interrupts(
     insert = "INSERT INTO t SELECT 1 AS __time PARTITIONED BY ALL"
     server.answers[f"{sql}/task"] = (200, {"taskId": "x"})
     monkeypatch.setattr("penstock.services.cli.sql.follow", interrupted)
-    goes_on = "penstock: task x goes on; to stop it: penstock task shutdown x\n"
+    goes_on = "penstock: task x continues; to stop it: penstock task shutdown x\n"
     typed[:] = [f"{insert};", "\\q"]
     assert run(["sql"]) == exitcodes.OK
     assert capsys.readouterr().err == goes_on
@@ -759,7 +761,9 @@ def test_the_prompt_goes_on_after_errors_and_interrupts(
 
     monkeypatch.setattr("penstock.services.httpclient.JsonClient.post", interrupted)
     assert run(["sql", insert]) == exitcodes.INTERRUPTED
-    assert "its task may have been submitted: penstock task list" in capsys.readouterr().err
+    assert (
+        "its task may have been submitted: check with penstock task list" in capsys.readouterr().err
+    )
 
 
 def test_with_a_url_the_api_is_asked_for_the_broker(server: FakeServer, capsys: Capture) -> None:

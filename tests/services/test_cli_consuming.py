@@ -95,5 +95,5 @@ def test_a_wrong_port_is_told_and_nothing_is_counted(
         port = broker.server.broker.tcp_port
         assert run(["sub", "t", "-c", "c", "--broker-url", f"http://127.0.0.1:{port}"]) == 3
         error = capfd.readouterr().err
-        assert "is this the port of NSQ's TCP protocol?" in error
+        assert "check that it is not the port of NSQ's TCP protocol" in error
         assert "messages of" not in error

@@ -125,8 +125,10 @@ def test_a_task_is_submitted_explained_and_followed(
     failed = "3 of 20 tries of its work failed (next attempt at 2026-11-22T16:00:00.000Z), last"
     assert failed in out(capsys, "task", "status", "a")
     said = out(capsys, "task", "why", "a")
-    assert said.startswith("waits for retry: its next try of ")
-    assert said.endswith("3 failed; with 20 it fails; at last: Spark was lost: OutOfMemoryError\n")
+    assert said.startswith("waits for retry: its next attempt of ")
+    assert said.endswith(
+        "3 failed; with 20 it fails; last reason: Spark was lost: OutOfMemoryError\n"
+    )
     world.end("a")
     assert "nothing; it succeeded at 20" in out(capsys, "task", "why", "a")
     assert "task a has ended already: it succeeded at 20" in out(capsys, "task", "stop", "a")
@@ -220,7 +222,7 @@ def test_an_empty_spec_is_refused_with_the_name_of_its_file(
 
 BROKEN = {
     '{\n "a": 1,\n nonsense}': ":3:2: is not JSON: Expecting property name enclosed in double",
-    "[" * 100_000: ": has objects or lists inside each other too deeply: write it flatter",
+    "[" * 100_000: ": nests objects or lists too deeply: reduce the nesting",
 }
 
 

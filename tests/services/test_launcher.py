@@ -190,7 +190,7 @@ def test_a_start_says_why_each_child_is_not_ready(
     wanted = {
         "  told waits for the broker: nobody answers",
         "its last error: java.net.BindException: taken",
-        "it ended (exit code 7), its last words: no luck",
+        "it ended (exit code 7), its last output: no luck",
     }
 
     def on_line(line: str) -> None:
@@ -244,7 +244,7 @@ def test_a_killed_child_is_started_again_and_counted(tmp_path: Path) -> None:
     rig.launcher.run()
     assert before["b"] == after["b"]
     assert before["a"] != after["a"]
-    assert rig.lines[0] == "a ended (SIGKILL); again in 0.2 s"
+    assert rig.lines[0] == "a ended (SIGKILL); restarting in 0.2 s"
 
 
 def test_a_child_whose_thread_died_is_started_again(tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_a_child_whose_thread_died_is_started_again(tmp_path: Path) -> None:
     rig.on_line = on_line
     rig.launcher.run()
     ended = rig.lines[0]
-    assert ended.startswith(f"overlord ended (exit code {DEAD_THREAD}); again in 0.2 s")
+    assert ended.startswith(f"overlord ended (exit code {DEAD_THREAD}); restarting in 0.2 s")
     assert "ZeroDivisionError" in ended
 
 
@@ -281,7 +281,7 @@ def test_a_child_that_hangs_is_started_again(tmp_path: Path) -> None:
 
     rig.on_line = on_line
     rig.launcher.run()
-    assert "spark hangs: no sign of life" in rig.lines[0]
+    assert "spark hangs: no answer" in rig.lines[0]
     assert "spark ended (SIGKILL)" in rig.lines[1]
 
 
@@ -330,8 +330,8 @@ def test_the_terminal_shows_why_a_child_ended(tmp_path: Path) -> None:
     with pytest.raises(Unavailable):
         rig.launcher.run()
     assert rig.lines == [
-        "bad ended (exit code 7); again in 0.2 s\n  no luck",
-        "bad ended (exit code 7); again in 0.4 s\n  no luck",
+        "bad ended (exit code 7); restarting in 0.2 s\n  no luck",
+        "bad ended (exit code 7); restarting in 0.4 s\n  no luck",
         "stopping",
     ]
 
@@ -348,7 +348,9 @@ def test_a_child_that_printed_nothing_is_explained_by_its_log(tmp_path: Path) ->
     rig = Rig(tmp_path, [dataclasses.replace(plan("bad", script), log_file=log)])
     with pytest.raises(Unavailable):
         rig.launcher.run()
-    shown = "bad ended (exit code 1); again in 0.2 s\n  2026-01-01T00:00:00Z ERROR B: the reason"
+    shown = (
+        "bad ended (exit code 1); restarting in 0.2 s\n  2026-01-01T00:00:00Z ERROR B: the reason"
+    )
     assert rig.lines[0] == shown
 
 

@@ -204,12 +204,12 @@ def test_why_says_of_a_running_task_that_it_tries_again(world: OverlordWorld, ap
     (wait,) = api.get(f"{P}/task/again/why").json()["waits"]
     assert wait["kind"] == "retry"
     assert wait["text"] == (
-        "its next try of writing segments, at 2026-11-22T16:00:00.000Z: 4 failed; with 20 it fails;"
-        " at last: the database db:5432/a cannot be opened"
+        "its next attempt of writing segments, at 2026-11-22T16:00:00.000Z: 4 failed; with 20 it"
+        " fails; last reason: the database db:5432/a cannot be opened"
     )
     told["failedTriesMax"] = None
     (wait,) = api.get(f"{P}/task/again/why").json()["waits"]
-    assert "4 failed, and it goes on trying" in wait["text"]
+    assert "4 failed, and it retries without a limit" in wait["text"]
     world.live["again"] = {"ingestionStatsAndErrors": {"payload": {}}}
     assert api.get(f"{P}/task/again/why").json()["waits"] == []
     world.end("again")

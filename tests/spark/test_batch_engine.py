@@ -471,7 +471,7 @@ def test_bad_inputs_say_what_is_wrong(batch: SparkBatchEngine, tmp_path: Path) -
         (local(tmp_path / "a.avro", format_={"type": "avro_ocf"}), "does not exist"),
         (external({"type": "local", "baseDir": str(tmp_path), "filter": "*.x"}), "has no files"),
         (external({"type": "http", "uris": ["http://127.0.0.1:9/x"]}), "does not answer"),
-        (SqlInput("SELECT 1"), "knows no datasources"),
+        (SqlInput("SELECT 1"), "has no datasources"),
     ]  # fmt: skip
     for given, message in cases:
         with pytest.raises(PenstockError, match=message):

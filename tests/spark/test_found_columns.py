@@ -51,9 +51,9 @@ def test_columns_that_can_have_no_name_are_told(
     assert [d.name for d in found.dimensions] == ["k", "a"]
     [record] = caplog.records
     assert record.getMessage() == (
-        "datasource wide: left out as no dimension may be named so: 3 of the data's columns, such"
-        " as ' ', '', '__penstock_x'; give them other names in the data, or put them into"
-        " dimensionExclusions, and this is not said"
+        "datasource wide: left out 3 columns whose names dimensions cannot have, such as ' ', '',"
+        " '__penstock_x'; rename them in the data, or add them to dimensionExclusions to avoid this"
+        " warning"
     )
 
 

@@ -1,6 +1,6 @@
-"""Reading the JSON of answers: what is not there, or is something else, counts as nothing.
+"""Tolerant reading of JSON answers: missing values and values of other types count as nothing.
 
-For whoever shows an answer, or counts by it: the other process may be of another release.
+For display and counts of answers of processes that may be of another release.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ from collections.abc import Mapping
 
 
 def part(answer: object, *names: str) -> object:
-    """Return what is deep in an answer, None if it is not there."""
+    """Return a nested value of an answer, None if it is missing."""
     for name in names:
         answer = answer.get(name) if isinstance(answer, Mapping) else None
     return answer
 
 
 def objects(answer: object, *names: str) -> list[dict[str, object]]:
-    """Return the objects of a list in an answer, or of one that is the list itself."""
+    """Return the objects of a list in an answer, or of an answer that is a list."""
     found = part(answer, *names)
     return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
 
 
 def whole(answer: object, *names: str) -> int:
-    """Return a whole number of an answer; 0 if it is not there."""
+    """Return a whole number of an answer; 0 if it is missing."""
     found = part(answer, *names)
     return found if isinstance(found, int) else 0

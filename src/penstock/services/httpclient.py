@@ -1,7 +1,7 @@
-"""A small JSON client over `http.client`: between our processes, and for the commands.
+"""Small JSON client over `http.client`: between Penstock's processes, and for the commands.
 
 Owns one request at a time, its time limit, and the translation of answers into errors. It does not
-retry; callers know what may be repeated. A heavier client would cost each process memory and each
+retry; callers know what may be repeated. A larger client would cost each process memory and each
 command start-up time.
 """
 
@@ -25,12 +25,12 @@ _DETAIL_HEADER = "X-Penstock-Detail"
 TRUNCATED_HEADER = "X-Penstock-Truncated"
 _ANSWER_TEXT_MAX = 2_000
 _CHUNK_BYTES = 64 << 10
-_CONTEXT = 20  # characters around one that is not UTF-8
+_CONTEXT = 20  # characters around an invalid one
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A good answer: its headers, whose names have no case, and its bytes."""
+    """A successful answer: its headers, with case-insensitive names, and its bytes."""
 
     headers: Message
     content: bytes
@@ -46,18 +46,18 @@ class ChunkedAnswer:
 
     @property
     def truncated(self) -> bool:
-        """Whether the row limit of a query cut the answer."""
+        """Return whether the row limit of a query cut the answer."""
         return TRUNCATED_HEADER in self.headers
 
 
 class JsonClient:
-    """Talks to one base URL; each request has a connection of its own, so any thread may use it.
+    """Client of one base URL; thread-safe, because each request has its own connection.
 
     Args:
-        base_url: Such as `http://127.0.0.1:8888`.
-        token: Bearer token, when the server asks for one.
+        base_url: Base URL, such as `http://127.0.0.1:8888`.
+        token: Bearer token, if the server requires one.
         timeout_s: Limit for connecting and for each read.
-        dependency: The dependency that fails if nothing answers there.
+        dependency: Dependency to report as failed if nothing answers.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class JsonClient:
     ) -> None:
         parts = urlsplit(base_url if "//" in base_url else f"http://{base_url}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise InvalidRequest(f"{base_url!r} is no address of a server; write http://HOST:PORT")
+            raise InvalidRequest(f"invalid server address {base_url!r}; write http://HOST:PORT")
         self.base_url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
         self._secure = parts.scheme == "https"
         self._netloc = parts.netloc
@@ -104,11 +104,11 @@ class JsonClient:
         query: Mapping[str, object] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> object:
-        """Send a request and return the JSON of the answer, or its text when it is no JSON.
+        """Send a request and return the JSON of the answer, or its text if it is not JSON.
 
         Raises:
-            NotReachable: Nothing answers there, or the answer was cut or is not what it says.
-            PenstockError: The class that the server's answer tells of.
+            NotReachable: Nothing answers there, or the answer is truncated or invalid.
+            PenstockError: The error class in the server's answer.
         """
         status, answered, content = self._exchange(method, path, body, query, JSON_TYPE, headers)
         if status >= 300:
@@ -120,12 +120,12 @@ class JsonClient:
             return json.loads(content)
         except ValueError:
             raise NotReachable(
-                f"{method} {self.base_url}{path} was answered with JSON that is none: does"
-                " something else listen there?"
+                f"{method} {self.base_url}{path} was answered with invalid JSON: check that"
+                " Penstock listens there"
             ) from None
 
     def fetch(self, path: str, query: Mapping[str, object] | None = None) -> Answer:
-        """Return the answer to a GET as it is. Raises as `request`."""
+        """Return the answer to a GET unparsed. Raises as `request`."""
         status, headers, content = self._exchange("GET", path, b"", query, JSON_TYPE)
         if status >= 300:
             request = f"GET {self.base_url}{path}"
@@ -141,20 +141,20 @@ class JsonClient:
         query: Mapping[str, object] | None = None,
         content_type: str = JSON_TYPE,
     ) -> tuple[int, str, bytes]:
-        """Send a request and return status, content type and body as they are.
+        """Send a request and return status, content type and body unchanged.
 
         Raises:
-            NotReachable: Nothing answers there, or the answer was cut.
+            NotReachable: Nothing answers there, or the answer is truncated.
         """
         status, headers, content = self._exchange(method, path, body, query, content_type)
         return status, headers.get("Content-Type", ""), content
 
     @contextmanager
     def reading(self, method: str, path: str, body: bytes) -> Iterator[ChunkedAnswer]:
-        """Send a request and give the answer, which is read in chunks, to a block.
+        """Send a request and provide the answer, which is read in chunks, for a block.
 
         Raises:
-            NotReachable: Nothing answers there; or, within the block, the answer was cut.
+            NotReachable: Nothing answers there; or, within the block, the answer is truncated.
         """
         with self._opened(method, path, body, None, JSON_TYPE) as answer:
             yield ChunkedAnswer(answer.status, answer.headers, self._chunks(answer))
@@ -167,10 +167,10 @@ class JsonClient:
     def relay(
         self, method: str, path: str, body: bytes, headers: Mapping[str, str]
     ) -> tuple[int, Message, bytes]:
-        """Pass a request on with some of its headers; return status, headers and body as they are.
+        """Forward a request with some of its headers; return status, headers and body unchanged.
 
         Raises:
-            NotReachable: Nothing answers there, or the answer was cut.
+            NotReachable: Nothing answers there, or the answer is truncated.
         """
         return self._exchange(method, path, body, None, JSON_TYPE, headers)
 
@@ -228,8 +228,8 @@ def json_body(value: object) -> bytes:
     """Return the JSON of a request.
 
     Raises:
-        InvalidRequest: A text has half of a surrogate pair, as Python has for each byte of the
-            command line that is not UTF-8.
+        InvalidRequest: A text has a lone surrogate, as Python creates for each byte of the command
+            line that is not UTF-8.
     """
     try:
         return json.dumps(value, ensure_ascii=False).encode()
@@ -242,29 +242,29 @@ def _no_answer(error: OSError | http.client.HTTPException) -> str:
     if isinstance(error, http.client.BadStatusLine) and not isinstance(
         error, http.client.RemoteDisconnected
     ):
-        return "answers, but not as HTTP does: is this the port of NSQ's TCP protocol?"
+        return "does not answer in HTTP: check that it is not the port of NSQ's TCP protocol"
     if isinstance(error, ssl.SSLCertVerificationError):
         return (
             f"shows a certificate that is not trusted here ({error.verify_message}); name the file"
             " of the authority that signed it in the variable SSL_CERT_FILE"
         )
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return f"does not answer ({reason}); is Penstock running there? (penstock up)"
+    return f"does not answer ({reason}); check that Penstock is running there (penstock up)"
 
 
 def detail_of(headers: Message[str, str]) -> str:
-    """Return what the broker says of an error beside its code; empty if it says nothing."""
+    """Return the broker's description of an error beside its code, if any."""
     return from_header(headers.get(_DETAIL_HEADER, ""))
 
 
 def error_of_answer(status: int, content: bytes, request: str, detail: str = "") -> PenstockError:
-    """Return the error that an answer tells of.
+    """Return the error of an answer.
 
     Args:
         status: The answer's status.
         content: Its body.
-        request: Names the request, where the answer says nothing.
-        detail: The broker's words, which stand in a header: its bodies are NSQ's codes.
+        request: Name of the request, for an answer without a text.
+        detail: The broker's description in a header, because its bodies are NSQ's codes.
     """
     text = content.decode(errors="replace").strip()
     code: object = None
@@ -278,7 +278,7 @@ def error_of_answer(status: int, content: bytes, request: str, detail: str = "")
         text = str(raw.get("errorMessage") or raw.get("error") or raw.get("message") or text)
     if status == 401:
         text = (
-            "the server asks for a token, and this is not it: give --token-file, or set"
+            "the server requires a token, and this one is wrong: give --token-file, or set"
             " PENSTOCK_TOKEN"
         )
     elif status == 404 and (text == "NOT_FOUND" or " is not served here" in text):
@@ -287,7 +287,7 @@ def error_of_answer(status: int, content: bytes, request: str, detail: str = "")
             " HTTP port"
         )
     elif detail:
-        # The code of 503 is the same for all that passes; the words say what it is.
+        # All 503 errors have the same code; the text describes them.
         text = detail if text == "EXITING" else f"{text}: {detail}"
     said = text[:_ANSWER_TEXT_MAX] or f"{request} was answered {status}"
     return error_from(status, code, said, dependency)

@@ -224,9 +224,8 @@ class Directory:
     Args:
         store: Lookup of live instances.
         chance: Randomizes the choice, to spread load.
-            leader: Returns the URL of the leading overlord, or None; without this function, the
-                overlord
-                that announced itself last is used.
+        leader: Returns the URL of the leading overlord, or None; without this function, the
+            overlord that announced itself last is used.
     """
 
     def __init__(

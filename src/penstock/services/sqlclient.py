@@ -1,4 +1,4 @@
-"""Ask the API in SQL: for the commands and the demo."""
+"""SQL client of the API: for the commands and the demo."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class Rows:
 
 
 def ask(api: JsonClient, statement: str, context: Mapping[str, object] | None = None) -> Rows:
-    """Ask and return the rows.
+    """Run a statement and return its rows.
 
     Args:
-        api: Whom to ask.
+        api: Client of the API.
         statement: The query.
-        context: What the server is told beside it, as in Druid's API.
+        context: Query context, as in Druid's API.
 
     Raises:
-        PenstockError: As `JsonClient.request`; or what came is no answer to SQL.
+        PenstockError: As `JsonClient.request`; or the answer is not one to SQL.
     """
     body = {"query": statement, "resultFormat": "array", "header": True}
     content = json_body({**body, "context": dict(context or {})})
@@ -46,5 +46,7 @@ def ask(api: JsonClient, statement: str, context: Mapping[str, object] | None = 
         answer = None
     rows = answer if isinstance(answer, list) and all(isinstance(r, list) for r in answer) else []
     if not rows or not all(isinstance(name, str) for name in rows[0]):
-        raise PenstockError(f"{api.base_url} gave no rows; is it the API of Penstock?")
+        raise PenstockError(
+            f"{api.base_url} returned no rows: check that it is the API of Penstock"
+        )
     return Rows(rows[0], rows[1:], reply.truncated)

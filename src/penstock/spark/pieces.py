@@ -1,8 +1,8 @@
-"""Work in numbered pieces: Spark hands out numbers, Python workers do the pieces and report.
+"""Work in numbered pieces: Spark distributes the numbers, Python workers do the pieces and report.
 
-Owns how pieces are shared out, numbered, run, and how reports travel. Does not own the work nor
-what its reports say (`chunkwork`, `batch.scanning`). A piece is known by its number alone, so Spark
-may try it again.
+Owns how pieces are balanced, numbered and run, and the transport of reports. Does not own the work
+nor the content of reports (`chunkwork`, `batch.scanning`). Only its number identifies a piece,
+so Spark may retry it.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ T = TypeVar("T")
 def shared_out(
     items: Sequence[T], most: int, rows: Callable[[T], int]
 ) -> tuple[tuple[T, ...], ...]:
-    """Return items in at most so many pieces of about equal numbers of rows; none is empty."""
+    """Return items in at most this many pieces of about equal numbers of rows; none is empty."""
     pieces: list[list[T]] = [[] for _ in range(min(most, len(items)))]
     loads = [0] * len(pieces)
-    # The largest first, each to the piece that has the least so far; of several, to the one with
-    # the fewest items, as items may have no rows.
+    # The largest first, each to the piece that has the fewest rows so far; of several, to the one
+    # with the fewest items, because items may have no rows.
     for item in sorted(items, key=rows, reverse=True):
         least = min(range(len(pieces)), key=lambda one: (loads[one], len(pieces[one])))
         pieces[least].append(item)
@@ -44,17 +44,17 @@ def shared_out(
 
 
 def numbered(spark: SparkSession, pieces: int) -> DataFrame:
-    """Return the numbers of so many pieces, each in a Spark partition of its own."""
+    """Return the numbers of the pieces, each in a Spark partition of its own."""
     return spark.range(0, pieces, 1, pieces)
 
 
 def run_pieces(spark: SparkSession, work: Work, pieces: int) -> list[str]:
-    """Have Spark do so many pieces, each in a Python worker; return the reports they give."""
+    """Run the pieces, each in a Python worker; return their reports."""
     return reports_of(numbered(spark, pieces).mapInArrow(limited(work), REPORT_SCHEMA))
 
 
 def limited(work: Work) -> Work:
-    """Return the work with an error of its own for a worker that exceeds its memory limit."""
+    """Return the work with a clear error for a worker that exceeds its memory limit."""
     return functools.partial(_limited, work)
 
 
@@ -64,16 +64,16 @@ def _limited(work: Work, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Recor
 
 
 def reports_of(done: DataFrame) -> list[str]:
-    """Do the work of rows of `REPORT_SCHEMA`, and return the reports that they hold."""
+    """Do the work of rows of `REPORT_SCHEMA`, and return the reports in them."""
     return [text for (text,) in done.collect()]
 
 
 def numbers(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
-    """Yield the numbers that Spark hands in."""
+    """Yield the numbers in Spark's batches."""
     for batch in batches:
         yield from batch.column(0).to_pylist()
 
 
 def reported(report: DataclassInstance) -> pa.RecordBatch:
-    """Return a report as Spark takes it back."""
+    """Return a report in the form that Spark returns."""
     return pa.RecordBatch.from_arrays([pa.array([json.dumps(asdict(report))])], names=["report"])

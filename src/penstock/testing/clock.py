@@ -1,8 +1,8 @@
-"""Time that passes only when a test says so.
+"""Time that passes only when a test advances it.
 
-Owns the virtual clock. It starts at a fixed moment, stands still, and moves by `advance`; a thread
-that waits under it returns when it is notified or when the time has been moved far enough.
-Invariant: time never goes back, and a wait never ends by the machine's time.
+Owns the virtual clock. It starts at a fixed moment and moves only by `advance`. A thread that waits
+on it returns when it is notified or when its deadline is reached. Invariant: time never goes back,
+and a wait never ends by real time.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from penstock.core.errors import InvalidRequest, Unavailable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# 2013-01-01T00:00:00Z: any moment will do, as long as it is always the same.
+# 2013-01-01T00:00:00Z: an arbitrary moment that is always the same.
 DEFAULT_START_MS: Final = 1_356_998_400_000
 
 
 class VirtualClock:
-    """A `Clock` for tests and simulations; from any thread.
+    """A `Clock` for tests and simulations; thread-safe.
 
     Its mutex guards the time and the list of waiters: it must work while mailbox threads sleep.
 
@@ -43,9 +43,9 @@ class VirtualClock:
         return self._passed_us / 1_000_000
 
     def wait(self, condition: threading.Condition, timeout_s: float | None) -> bool:
-        """Wait on a held condition; False when the virtual time ran out.
+        """Wait on a held condition; return False when the virtual time is over.
 
-        As with any condition under a clock, look again after it returned True.
+        As with any condition, check it again after True.
         """
         due_us = None if timeout_s is None else self._passed_us + round(timeout_s * 1_000_000)
         if due_us is not None and due_us <= self._passed_us:
@@ -55,8 +55,8 @@ class VirtualClock:
             self._waiters.append(waiter)
             self._changed.notify_all()
         try:
-            # The caller holds the condition until this wait lets go of it, and `advance` notifies
-            # holding it, so an advance after the line above is never missed.
+            # The caller holds the condition until this wait releases it, and `advance` notifies
+            # while holding it, so an advance after the line above is never missed.
             condition.wait()
         finally:
             with self._changed:
@@ -65,10 +65,10 @@ class VirtualClock:
         return due_us is None or self._passed_us < due_us
 
     def advance(self, seconds: float = 0.0, *, ms: int = 0) -> None:
-        """Move the time, stopping at each deadline on the way to wake who waits for it.
+        """Advance the time, stopping at each deadline on the way to wake its waiters.
 
         Raises:
-            InvalidRequest: The time would go back.
+            InvalidRequest: The time is negative.
         """
         target_us = self._passed_us + round(seconds * 1_000_000) + ms * 1_000
         if target_us < self._passed_us:
@@ -90,37 +90,37 @@ class VirtualClock:
                 return
 
     def advance_to(self, monotonic_s: float) -> None:
-        """Move to a virtual monotonic time; no effect if it has passed."""
+        """Advance to a virtual monotonic time; no effect if it has passed."""
         self.advance(max(0.0, monotonic_s - self.monotonic_s()))
 
     @property
     def waiting(self) -> int:
-        """How many threads wait under this clock."""
+        """Return how many threads wait on this clock."""
         with self._changed:
             return self._count()
 
     def wait_for_waiting(self, count: int, real_timeout_s: float = 10.0) -> None:
-        """Wait, in the machine's time, until so many threads wait under this clock.
+        """Wait, in real time, until a number of threads wait on this clock.
 
         Raises:
-            Unavailable: They did not within the real time.
+            Unavailable: They did not within the time limit.
         """
         self.wait_until(lambda: self._count() >= count, real_timeout_s)
 
     def wait_until(self, condition: Callable[[], bool], real_timeout_s: float = 10.0) -> None:
-        """Wait, in the machine's time, for what changes when threads begin or end waits.
+        """Wait, in real time, for a condition that changes when threads begin or end waits.
 
         Raises:
-            Unavailable: It did not hold within the real time.
+            Unavailable: It did not hold within the time limit.
         """
         with self._changed:
             if not self._changed.wait_for(condition, real_timeout_s):
                 raise Unavailable(
-                    f"after {real_timeout_s} s, {self._count()} threads wait under the "
-                    "virtual clock, and not what the test expects"
+                    f"after {real_timeout_s} s, {self._count()} threads wait on the "
+                    "virtual clock, which is not what the test expects"
                 )
 
     def _count(self) -> int:
-        """Return how many wait, without those whose time has come and that have yet to wake up."""
+        """Return how many threads wait, except those past their deadline that are not awake yet."""
         now_us = self._passed_us
         return sum(at is None or at > now_us for at, _ in self._waiters)

@@ -267,9 +267,9 @@ def reopen_after_power_loss(
     Args:
         fs: The file system that loses power; each later one but the last does, too.
         seed: Chooses among the legal outcomes.
-            again_after_steps: Number of steps after which each of the next openings loses power. An
-                opening with fewer steps is the last.
-            reopen: Opens the object under test on a file system.
+        again_after_steps: Number of steps after which each of the next openings loses power. An
+            opening with fewer steps is the last.
+        reopen: Opens the object under test on a file system.
     """
     rng = random.Random(seed)  # noqa: S311  -- repeatable on purpose
     for steps in again_after_steps:

@@ -1,12 +1,12 @@
-"""A disk in memory: what of it is visible, what is durable, and what a power loss may leave.
+"""A disk in memory: visible content, durable content, and possible states after a power loss.
 
-Owns: files and folders, each with what was changed in it since it was synced. Does not own: which
-steps there are, nor which of them fail (`crashable`, `faults`).
+Owns: files and folders, each with its changes since its last sync. Does not own: the steps, nor
+which of them fail (`crashable`, `faults`).
 
 Invariants:
 
-- A change is visible at once, and durable when the file or folder that it is in was synced.
-- After a power loss there is what is durable, and of the other changes any subset that a real disk
+- A change is visible at once, and durable once its file or folder was synced.
+- After a power loss, durable content exists, with any subset of the other changes that a real disk
   may have kept: a lost page keeps its old bytes, or zeros where the file grew; one page is torn.
 """
 
@@ -27,19 +27,19 @@ _PAGE = 512  # small, so that small test files have several
 
 
 class Change(Protocol[S_contra]):
-    """Something that happens to a file's bytes, or to the names in a folder."""
+    """A change of a file's bytes, or of the names in a folder."""
 
     def apply(self, state: S_contra, /) -> None:
-        """Do all of it."""
+        """Apply all of it."""
         ...
 
     def apply_partly(self, state: S_contra, rng: random.Random, /) -> None:
-        """Do what a power loss may leave of it."""
+        """Apply a part that a power loss may leave."""
         ...
 
 
 class Twofold(Generic[S]):
-    """What is visible and what is durable of the same, and the changes between them."""
+    """Visible and durable state of an object, and the changes between them."""
 
     __slots__ = ("durable", "pending", "visible")
 
@@ -49,7 +49,7 @@ class Twofold(Generic[S]):
         self.pending: list[Change[S]] = []
 
     def change(self, change: Change[S]) -> None:
-        """Make a change, visibly."""
+        """Apply a change to the visible state."""
         change.apply(self.visible)
         self.pending.append(change)
 
@@ -62,13 +62,13 @@ class Twofold(Generic[S]):
 
 @dataclass(slots=True)
 class Write:
-    """Bytes at a place of a file."""
+    """Bytes at a position of a file."""
 
     position: int
     data: bytes
 
     def apply(self, content: bytearray) -> None:
-        """Do all of it."""
+        """Apply all of it."""
         end = self.position + len(self.data)
         if len(content) < end:
             content.extend(bytes(end - len(content)))
@@ -97,14 +97,14 @@ class Truncate:
     size: int
 
     def apply(self, content: bytearray) -> None:
-        """Do all of it."""
+        """Apply all of it."""
         if len(content) > self.size:
             del content[self.size :]
         else:
             content.extend(bytes(self.size - len(content)))
 
     def apply_partly(self, content: bytearray, rng: random.Random) -> None:
-        """Do it or not."""
+        """Apply all of it or nothing."""
         if rng.random() < 0.5:
             self.apply(content)
 
@@ -115,7 +115,7 @@ class Inode(Twofold[bytearray]):
     __slots__ = ()
 
     def after_crash(self, rng: random.Random) -> Inode:
-        """Return what is left of it, durable now."""
+        """Return a possible state after a power loss, durable now."""
         content = bytearray(self.durable)
         fate = rng.random()
         if fate < 0.6:
@@ -136,21 +136,21 @@ class Inode(Twofold[bytearray]):
 
 @dataclass(slots=True)
 class Rename:
-    """One change of names in a folder: `removed` goes, `added` becomes `inode`."""
+    """One change of names in a folder: `removed` is deleted, `added` becomes `inode`."""
 
     removed: str | None
     added: str | None
     inode: Inode | None
 
     def apply(self, names: dict[str, Inode]) -> None:
-        """Do all of it."""
+        """Apply all of it."""
         if self.removed is not None:
             names.pop(self.removed, None)
         if self.added is not None and self.inode is not None:
             names[self.added] = self.inode
 
     def apply_partly(self, names: dict[str, Inode], rng: random.Random) -> None:
-        """Do it or not."""
+        """Apply all of it or nothing."""
         if rng.random() < 0.5:
             self.apply(names)
 
@@ -161,7 +161,7 @@ class Folder(Twofold[dict[str, Inode]]):
     __slots__ = ()
 
     def after_crash(self, rng: random.Random) -> Folder:
-        """Return what is left of it and its files, durable now."""
+        """Return a possible state of the folder and its files after a power loss, durable now."""
         names = dict(self.durable)
         all_or_any = rng.random()
         for change in self.pending:
@@ -174,13 +174,13 @@ class Folder(Twofold[dict[str, Inode]]):
 
 
 class Disk:
-    """Folders by their paths, the root among them. Folders are durable from the start."""
+    """Folders by path, including the root. Folders are durable from the start."""
 
     def __init__(self) -> None:
         self._folders = {"/": Folder({}, {})}
 
     def after_crash(self, rng: random.Random) -> Disk:
-        """Return what a power loss may leave.
+        """Return a possible state after a power loss.
 
         Args:
             rng: Chooses among the legal outcomes.
@@ -200,14 +200,14 @@ class Disk:
     # -- folders
 
     def has_folder(self, path: str) -> bool:
-        """Say whether there is such a folder."""
+        """Return whether a folder exists."""
         return (path.rstrip("/") or "/") in self._folders
 
     def folder(self, path: str) -> Folder:
         """Return a folder.
 
         Raises:
-            NotFound: There is none.
+            NotFound: There is no such folder.
         """
         folder = self._folders.get(path.rstrip("/") or "/")
         if folder is None:
@@ -215,7 +215,7 @@ class Disk:
         return folder
 
     def make_folder(self, path: str) -> None:
-        """Make an empty folder."""
+        """Create an empty folder."""
         self._folders[path] = Folder({}, {})
 
     def remove_folder(self, path: str) -> None:
@@ -226,7 +226,7 @@ class Disk:
         """Return the sorted names in a folder.
 
         Raises:
-            NotFound: There is none.
+            NotFound: There is no such folder.
         """
         prefix = path.rstrip("/") + "/"
         below = {
@@ -258,10 +258,10 @@ class Disk:
 
         Args:
             path: Its path.
-            doing: What for, for the error.
+            doing: The operation, for the error.
 
         Raises:
-            NotFound: There is none.
+            NotFound: There is no such file.
         """
         inode = self.find(path)
         if inode is None:

@@ -44,9 +44,8 @@ class Interleaver:
     Args:
         clock: The clock of all processors.
         seed: Seed of the order.
-            jump_chance: Probability that time jumps to the next timer although a processor
-                could run,
-                which simulates a slow thread.
+        jump_chance: Probability that time jumps to the next timer although a processor could run,
+            which simulates a slow thread.
     """
 
     def __init__(self, clock: VirtualClock, seed: int, *, jump_chance: float = 0.0) -> None:
@@ -82,9 +81,8 @@ class Interleaver:
         """Step until the condition holds, or until no processor can run.
 
         Raises:
-                InterleavingFailure: Neither happened within the steps. An exception of a step
-                    is passed
-                    to the caller with the steps as a note.
+            InterleavingFailure: Neither happened within the steps. An exception of a step is passed
+                to the caller with the steps as a note.
         """
         for _ in range(max_steps):
             if until() or not self.step():

@@ -1,4 +1,4 @@
-"""Lanes whose work runs when a test says so, on the test's thread."""
+"""Lanes that run work when a test requests it, on the test's thread."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class StepLanes:
         self._closed = False
 
     def submit(self, lane: str, work: Callable[[], T]) -> Future[T]:
-        """Put work into a lane. Raises Closed after `close`."""
+        """Add work to a lane. Raises Closed after `close`."""
         if self._closed:
             raise Closed("the lanes are closed")
         future, run = promise(work)
@@ -38,22 +38,23 @@ class StepLanes:
         self._lanes[lane].popleft()()
 
     def run_waiting(self) -> bool:
-        """Run the oldest work of each lane that has some; say whether there was any."""
+        """Run the oldest work of each lane that has some; return whether there was any."""
         waiting = self.waiting()
         for lane in waiting:
             self.run_one(lane)
         return bool(waiting)
 
     def close(self) -> None:
-        """Forget all work, as the end of a process does."""
+        """Discard all work, as the end of a process does."""
         self._closed = True
         self._lanes.clear()
 
 
 class InlineLanes:
-    """Work runs at once, on the thread that submits it; what it submits itself, after it.
+    """Work runs at once, on the submitting thread; work that it submits runs after it.
 
-    For what must answer within a call, such as locks and commits in a simulation on one thread.
+    For calls that must be answered at once, such as locks and commits in a single-threaded
+    simulation.
     """
 
     def __init__(self) -> None:
@@ -79,6 +80,6 @@ class InlineLanes:
         return future
 
     def close(self) -> None:
-        """Take no more work."""
+        """Accept no further work."""
         self._closed = True
         self._waiting.clear()

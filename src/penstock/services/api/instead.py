@@ -1,4 +1,4 @@
-"""What to do instead of asking paths of Druid that nobody serves here.
+"""Replacements for paths of Druid that Penstock does not support.
 
 Owns the texts; docs/druid-compatibility.md lists the same paths.
 """
@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from typing import Final
 
 _COORDINATOR: Final = "/druid/coordinator/v1"
-_COMPACTION: Final = "ask below /druid/indexer/v1/compaction"
-_LOADING: Final = "segments are read where they lie, so nothing is loaded: leave it out"
+_COMPACTION: Final = "use the paths below /druid/indexer/v1/compaction"
+_LOADING: Final = "segments are read in place, so nothing is loaded: leave the request out"
 
 _PATHS: Final[Mapping[str, str]] = {
-    "/druid/v2": "ask in SQL: POST it to /druid/v2/sql",
-    "/druid/v2/datasources": "ask SHOW TABLES in SQL, or GET /druid/coordinator/v1/datasources",
-    "/druid/indexer/v1/sampler": "submit the spec for a datasource to try it, and look at the"
+    "/druid/v2": "use SQL: POST it to /druid/v2/sql",
+    "/druid/v2/datasources": "use SHOW TABLES in SQL, or GET /druid/coordinator/v1/datasources",
+    "/druid/indexer/v1/sampler": "submit the spec for a datasource to test it, and read the"
     " report of the task",
     f"{_COORDINATOR}/rules": f"POST rules of all datasources to {_COORDINATOR}/rules/_default",
     f"{_COORDINATOR}/config": "a coordinator has no settings here: leave it out",
@@ -32,7 +32,7 @@ _BELOW: Final[Mapping[str, str]] = {
 
 
 def instead_of(path: str) -> str:
-    """Return what to do instead of asking a path; empty if nothing is known of it."""
+    """Return the replacement of a path; empty if there is none."""
     if path in _PATHS:
         return _PATHS[path]
     return next((mend for top, mend in _BELOW.items() if f"{path}/".startswith(f"{top}/")), "")

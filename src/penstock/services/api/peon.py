@@ -1,6 +1,6 @@
-"""The control API of a peon: how its task stands, and how the supervisor steers a streaming one.
+"""Control API of a peon: the state of its task, and control of a streaming task.
 
-Owns paths and shapes; the task is `penstock.indexing`'s, behind its mailbox. Below
+Owns paths and formats; the task belongs to `penstock.indexing`, behind its mailbox. Below
 `/druid/worker/v1/chat/{task id}`:
 
     of every task                                of a streaming task
@@ -14,9 +14,8 @@ Owns paths and shapes; the task is `penstock.indexing`'s, behind its mailbox. Be
                                                  POST /resume
                                                  POST /offsets/end      agree on the end
 
-Druid's `pendingSegmentVersion` is not there: it tells a task under which new id to announce what it
-has. Here tasks announce files and no ids, and the transaction of a publish finds what becomes of
-their places.
+Druid's `pendingSegmentVersion` does not exist: it announces to a task the new id of its data. Here
+tasks announce files instead of ids, and the transaction of a publish updates pending segments.
 """
 
 from __future__ import annotations
@@ -42,27 +41,27 @@ from penstock.services.errorcodes import status_and_code
 
 
 class TaskControl(Protocol):
-    """What is needed of a streaming task: mail for its mailbox, answered by a future."""
+    """The part of a streaming task that this API uses: mail, answered by a future."""
 
     @property
     def started_ms(self) -> int:
-        """Since when its process runs it."""
+        """Return since when its process runs it."""
         ...
 
     def report(self) -> Future[TaskReport]:
-        """Tell how the task stands."""
+        """Return the report of the task."""
         ...
 
     def pause(self) -> Future[dict[int, int]]:
-        """Stop beginning to read; tell the offsets at which it stands."""
+        """Stop reading; return the offsets at which the task stopped."""
         ...
 
     def resume(self) -> Future[None]:
-        """Go on reading."""
+        """Continue reading."""
         ...
 
     def set_end_offsets(self, end: Mapping[int, int], *, finish: bool) -> Future[None]:
-        """Agree on the end of the open sequence, and resume."""
+        """Set the end of the open sequence, and resume."""
         ...
 
 
@@ -74,7 +73,7 @@ class PeonRoutes:
         task: The task.
         stop: Ends the process in order.
         control: The task, if it is a streaming one.
-        context: What the task's submitter said about running it.
+        context: The task's context.
     """
 
     def __init__(
@@ -117,7 +116,7 @@ class PeonRoutes:
         ]
 
     def live_reports(self, request: Request) -> Response:
-        """Return the task's report as it is now."""
+        """Return the current report of the task."""
         self._check(request)
         return JsonResponse(self._task.report().to_json(self._task_id, self._context))
 
@@ -141,20 +140,20 @@ class PeonRoutes:
         return JsonResponse({})
 
     def _check(self, request: Request) -> None:
-        # A port is used again: an overlord with an old location must not steer another task.
+        # Ports are reused: an overlord with an old location must not control another task.
         if request.path_params["task_id"] != self._task_id:
             raise NotFound(f"task {request.path_params['task_id']} does not run here")
 
 
 class _Control:
-    """The routes by which a supervisor steers a streaming task."""
+    """Routes by which a supervisor controls a streaming task."""
 
     def __init__(self, check: Callable[[Request], None], task: TaskControl) -> None:
         self._check = check
         self._task = task
 
     def show(self, pick: Callable[[Mapping[str, object]], object]) -> Callable[[Request], Response]:
-        """Return what answers with a part of the report."""
+        """Return a handler that answers with a part of the report."""
 
         def show(request: Request) -> Response:
             self._check(request)
@@ -163,19 +162,19 @@ class _Control:
         return show
 
     def started(self, request: Request) -> Response:
-        """Tell since when the process runs the task."""
+        """Return since when the process runs the task."""
         self._check(request)
         return JsonResponse(format_time(self._task.started_ms))
 
     def pause(self, request: Request) -> Response:
-        """Pause the task; 409 where it only publishes any more.
+        """Pause the task; 409 if it only publishes.
 
-        202 after two seconds, with text instead of offsets: it will pause, ask again.
+        After two seconds 202, with text instead of offsets: the task will pause; try again.
         """
         self._check(request)
         paused = self._task.pause()
         if not wait([paused], PAUSE_ANSWER_S).done:
-            return JsonResponse("accepted, but the task has not paused yet: ask again", 202)
+            return JsonResponse("accepted, but the task has not paused yet: try again", 202)
         try:
             offsets = settled(paused)
         except Conflict as error:

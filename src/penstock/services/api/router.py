@@ -1,7 +1,7 @@
-"""What users see: SQL, the overlord's paths passed on, reads of segments, the status of it all.
+"""The router's API: SQL, forwarded paths of the overlord, visible files, and the status.
 
-Owns the routes of the router but SQL's. It keeps no state: segments are read from the metadata,
-everything about tasks and supervisors is the overlord's to answer.
+Owns the routes of the router except SQL's. It keeps no state: segments are read from the metadata,
+and the overlord answers everything about tasks and supervisors.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from penstock.services.leases import Directory
 from penstock.services.readiness import ReadyState
 from penstock.storage.metadata import MetadataStore
 
-# The overlord answers within seconds, or says that it is busy. One that hangs must not take the
-# threads that SQL is answered on.
+# The overlord answers within seconds, or reports that it is busy. If it hangs, it must not occupy
+# the threads that answer SQL.
 OVERLORD_TIMEOUT_S = 20.0
 # A change of a flow waits for processors to stop.
 FLOW_TIMEOUT_S = 60.0
@@ -43,17 +43,17 @@ _PASSED_BACK = (LOG_OFFSET_HEADER, LOG_SIZE_HEADER, "Retry-After")
 
 @dataclass(frozen=True, slots=True)
 class RouterParts:
-    """What the router passes on to or reads from.
+    """Dependencies of the router.
 
     Attributes:
-        store: Segments and rules.
-        directory: Where the services are.
+        store: The metadata store, for segments and rules.
+        directory: Lookup of services.
         http: Address of this API, for `/status`.
         find_broker: Returns the address of the broker, for `/status`.
-        ready: How this process stands.
-        clock: Dates what does not answer.
-        token: Bearer token towards the overlord.
-        mistakes: What is wrong with expressions of a spec, by Spark.
+        ready: Returns the readiness of this process.
+        clock: Dates services that do not answer.
+        token: Bearer token for the overlord.
+        mistakes: Checks expressions of a spec with Spark.
     """
 
     store: MetadataStore
@@ -83,7 +83,7 @@ class RouterRoutes:
             Route(
                 "/druid/indexer/{rest:path}", self.to_overlord, methods=["GET", "POST", "DELETE"]
             ),
-            # Where clients of Druid marked segments before its overlord took that over.
+            # Paths at which Druid's clients marked segments before the overlord took that over.
             Route(
                 COORDINATOR + "/datasources/{rest:path}",
                 self.to_overlord,
@@ -103,7 +103,7 @@ class RouterRoutes:
         return JsonClient(f"http://{address}", token=token, timeout_s=OVERLORD_TIMEOUT_S)
 
     def status(self, _request: Request) -> Response:
-        """Report which processes run, whether each is ready, and what is waited for."""
+        """Report which processes run, whether each is ready, and what they wait for."""
         return JsonResponse(
             {
                 **process_status(),
@@ -117,10 +117,10 @@ class RouterRoutes:
         try:
             return self._parts.find_broker().url
         except Unavailable:
-            return None  # the overview tells why
+            return None  # the overview has the reason
 
     async def to_overlord(self, request: Request) -> Response:
-        """Pass a request on to the overlord and its answer back."""
+        """Forward a request to the overlord and its answer to the client."""
         body = await request.body()
         path = request.url.path
         if request.method == "POST" and is_checked(path):
@@ -128,7 +128,7 @@ class RouterRoutes:
         return await run_in_threadpool(self._pass_on, request, body, "overlord", OVERLORD_TIMEOUT_S)
 
     async def to_flow(self, request: Request) -> Response:
-        """Pass a request on to the flow service and its answer back."""
+        """Forward a request to the flow service and its answer to the client."""
         body = await request.body()
         return await run_in_threadpool(self._pass_on, request, body, "flow", FLOW_TIMEOUT_S)
 
@@ -136,7 +136,7 @@ class RouterRoutes:
         address = self._parts.directory.find(service)
         client = JsonClient(f"http://{address}", token=self._parts.token, timeout_s=timeout_s)
         query = f"?{request.url.query}" if request.url.query else ""
-        # The path as it came, still escaped: a datasource's name may hold an escaped slash.
+        # The path as received, still escaped: a datasource's name may contain an escaped slash.
         path = request.scope.get("raw_path", request.url.path.encode()).decode("ascii")
         if path.startswith(COORDINATOR):
             path = PREFIX + path.removeprefix(COORDINATOR)
@@ -146,7 +146,7 @@ class RouterRoutes:
             )
         except NotReachable as error:
             raise Unavailable(
-                f"the {service} does not answer; it is being started again, or its log says why: "
+                f"the {service} does not answer: it is restarting, or its log has the reason; "
                 f"try again ({error})"
             ) from None
         kept = {name: headers[name] for name in _PASSED_BACK if name in headers}

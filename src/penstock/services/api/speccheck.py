@@ -1,9 +1,9 @@
-"""What only Spark can tell of a spec, whosever it is: whether its expressions are SQL.
+"""Check the expressions of a spec, which only Spark can parse.
 
-Owns where expressions stand in the JSON. Everything else about a spec is the overlord's to judge,
-which has no Spark; so the router, which has, looks before it passes a spec on. Whatever has not the
-shape of a spec is left for the overlord to refuse. A spec that is refused here is refused with all
-that the overlord would have said, too.
+Owns the places of expressions in the JSON. The overlord checks everything else, but has no Spark;
+so the router, which has, checks expressions before it forwards a spec. Values that do not have the
+form of a spec are left for the overlord to refuse. A spec that is refused here is refused with all
+errors that the overlord would report.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ _TASK: Final = f"{_INDEXER}/task"
 _COMPACTION: Final = f"{_INDEXER}/compaction/config/datasources/"
 _DEPTH_MAX: Final = 100
 
-# Gives for each expression what is wrong with it, or empty text.
+# Returns for each expression what is wrong with it, or an empty text.
 Mistakes = Callable[[Sequence[str]], Sequence[str]]
 
 
 def is_checked(path: str) -> bool:
-    """Tell whether what is posted to this path is a spec."""
+    """Return whether requests to this path contain a spec."""
     return path in {_SUPERVISOR, _TASK} or path.startswith(_COMPACTION)
 
 
 def check_expressions(path: str, body: bytes, mistakes: Mistakes) -> None:
     """Refuse a spec with an expression that no task could compute.
 
-    Without Spark nothing is refused: the task will meet the mistake and say the same.
+    Without Spark nothing is refused: the task will find the error and report the same.
 
     Args:
-        path: What it is posted to.
+        path: Path of the request.
         body: The spec.
-        mistakes: Asks Spark.
+        mistakes: Checks expressions with Spark.
 
     Raises:
-        InvalidRequest: Expressions are wrong; all of them are named, and all other mistakes.
+        InvalidRequest: Expressions are wrong; the message lists all errors of the spec.
     """
     found = list(_expressions(body))
     if not found:
@@ -68,7 +68,7 @@ def check_expressions(path: str, body: bytes, mistakes: Mistakes) -> None:
 
 
 def _other_mistakes(path: str, body: bytes) -> list[str]:
-    """Return what is wrong with a spec beside what only Spark can tell."""
+    """Return the errors of a spec that can be found without Spark."""
     try:
         if path == _SUPERVISOR:
             parse_supervisor(body)
@@ -89,7 +89,7 @@ def _expressions(body: bytes) -> Iterator[tuple[str, str]]:
     """Yield (place, expression in Spark SQL) of transforms, filters and projections."""
     value = _value(body)
     spec, schema = _inner(value, "spec"), _inner(value, "spec", "dataSchema")
-    # The second is a compaction's own place, the third that of its supervisor.
+    # The second is the place of a compaction, the third that of its supervisor.
     for place, owner in (
         ("spec.dataSchema.transformSpec", schema),
         ("transformSpec", value),
@@ -105,7 +105,7 @@ def _expressions(body: bytes) -> Iterator[tuple[str, str]]:
 
 
 def _of_projections(place: str, owner: object) -> Iterator[tuple[str, str]]:
-    """Yield those of projections, of which no task would tell: nothing else would be said."""
+    """Yield expressions of projections, whose errors no task would report."""
     projections = _inner(owner, "projections")
     for number, one in enumerate(projections if isinstance(projections, list) else ()):
         at = f"{place}projections[{number}]"
@@ -116,14 +116,14 @@ def _of_projections(place: str, owner: object) -> Iterator[tuple[str, str]]:
 
 
 def _value(body: bytes) -> object:
-    """Return the value that a spec is, JSON or YAML; nothing if it is neither."""
+    """Return the value of a spec in JSON or YAML; None if it is neither."""
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError:
         try:
             return read_object(body)
         except SpecError:
-            return None  # The overlord says what is wrong.
+            return None  # The overlord reports the error.
 
 
 def _of_filter(place: str, node: object, depth: int) -> Iterator[tuple[str, str]]:
@@ -144,7 +144,7 @@ def _expression(place: str, owner: object, *, condition: bool) -> Iterator[tuple
     try:
         yield f"{place}.expression", as_spark_sql(expression, condition=condition)
     except InvalidRequest:
-        return  # The overlord says the same, with the other mistakes.
+        return  # The overlord reports it with the other errors.
 
 
 def _inner(node: object, *names: str) -> object:

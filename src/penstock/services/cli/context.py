@@ -1,4 +1,4 @@
-"""What every command needs: the options, the addresses of the server, and clients for it.
+"""Common context of commands: the options, the server's addresses, and clients for it.
 
 Owns how a command finds its server: `--url` or `PENSTOCK_URL`; else `penstock.json` in the data
 folder; else the address in the options, if it was configured or no folder was named.
@@ -26,7 +26,7 @@ QUERY_TIMEOUT_S = 600.0
 
 @dataclass(slots=True)
 class Given:
-    """The options that stand before a command or in it."""
+    """Options given before or within a command."""
 
     data_dir: str | None = None
     url: str | None = None
@@ -36,21 +36,21 @@ class Given:
     debug: bool = False
 
     def options(self, **more: object) -> Options:
-        """Resolve the options of this Penstock.
+        """Resolve the options.
 
         Raises:
-            InvalidRequest: One is wrong.
+            InvalidRequest: An option is wrong.
         """
         line = {"data_dir": self.data_dir, "token_file": self.token_file, **more}
         return config.resolve(line, os.environ, self.config_file)
 
     def _found(self, name: str, configured: Address, default: Address) -> str:
-        """Return an address of the server of the data folder.
+        """Return an address of the data folder's server.
 
         Raises:
-            NotReachable: What runs in the folder is not ready; or nothing does, and the folder was
-                named. What listens at the default address then may be another Penstock, and is
-                not for a mistyped folder to reach.
+                        NotReachable: The Penstock in the folder is not ready; or there is none, and
+                            the folder was named. The default address may then belong to another
+                            Penstock, which a mistyped folder must not reach.
         """
         folder = DataFolder(self.options().data_dir)
         found = (folder.read_client_file() or {}).get(name)
@@ -68,7 +68,7 @@ class Given:
             why = f" ({'; '.join(awaited)})" if awaited else ""
             raise NotReachable(
                 f"the Penstock in {folder.path} (process {holder}) is not ready{why}; "
-                "ask again in a moment"
+                "try again in a moment"
             )
         if self.data_dir or os.environ.get("PENSTOCK_DATA_DIR"):
             start = f"penstock up --data-dir {shlex.quote(str(folder.path))}"
@@ -79,7 +79,7 @@ class Given:
         return configured.url
 
     def api_url(self) -> str:
-        """Return the address of the API."""
+        """Return the URL of the API."""
         named = self.url or os.environ.get("PENSTOCK_URL")
         return named or self._found("http", self.options().http, Options().http)
 
@@ -89,13 +89,13 @@ class Given:
 
     def broker(self) -> BrokerClient:
         """Return a client of the broker."""
-        # Here, because most commands do without it and without what it imports.
+        # Imported here, because most commands do not need it and its imports.
         from penstock.broker.client import BrokerClient  # noqa: PLC0415
 
         return BrokerClient(self.found_broker_url(), token=self.options().token)
 
     def found_broker_url(self) -> str:
-        """Return the address of the broker; with `--url` the API is asked for it."""
+        """Return the URL of the broker; with `--url` the API is asked for it."""
         if self.broker_url:
             return self.broker_url
         if self.url or os.environ.get("PENSTOCK_URL"):
@@ -103,7 +103,7 @@ class Given:
             broker = status.get("broker_http") if isinstance(status, dict) else None
             if not isinstance(broker, str):
                 raise InvalidRequest(
-                    f"{self.api_url()} does not say where its broker is; use --broker-url"
+                    f"{self.api_url()} does not know its broker's address; use --broker-url"
                 )
             return broker
         return self._found(

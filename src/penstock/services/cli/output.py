@@ -1,9 +1,9 @@
-"""How commands print, tables for people and JSON for programs, and how they read files.
+"""Output of commands: tables for people and JSON for programs; and input from files.
 
 Every command prints through this module and `tables`, and nothing else writes to the standard
-streams (`tests/services/test_cli_output.py` looks): here control characters in data are escaped,
-and here and in `tables` text is never read as markup of Rich. Bytes that a program asked for, such
-as the messages of `penstock sub`, pass as they are unless a terminal would show them.
+streams (checked by `tests/services/test_cli_output.py`). Control characters in data are escaped
+here, and text is never interpreted as markup of Rich. Bytes that a program requested, such as the
+messages of `penstock sub`, are written unchanged unless the output is a terminal.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def say(text: str = "") -> None:
 
 
 def say_lines(text: str, *, end: bool = True) -> None:
-    """Print a text of several lines; its tabs stay, too."""
+    """Print a text of several lines; tabs are kept."""
     typer.echo(escaped_lines(text), nl=end)
 
 
@@ -59,13 +59,13 @@ def warn_lines(text: str) -> None:
 
 
 def print_result(chunks: Iterable[bytes], *, is_json: bool) -> None:
-    """Print a result for programs as it arrives: as it is, but escaped on a terminal.
+    """Print a result for programs as it arrives: unchanged, but escaped on a terminal.
 
-    JSON means the same with escapes, so it always has them. One end of line replaces those at the
-    end of the result.
+    JSON means the same with escapes, so it is always escaped. Line ends at the end of a result are
+    replaced by one.
     """
     decoder = codecs.getincrementaldecoder("utf-8")()
-    ends = ""  # of lines, which are printed when something follows them
+    ends = ""  # pending line ends, printed when more text follows
     for chunk in chunks:
         text = ends + decoder.decode(chunk)
         rest = text.rstrip("\r\n")
@@ -74,13 +74,13 @@ def print_result(chunks: Iterable[bytes], *, is_json: bool) -> None:
             rest = escaped_json(rest)
         elif sys.stdout.isatty():
             rest = escaped_lines(rest)
-        # Not by Typer, which leaves out what looks like a colour.
+        # Not with Typer, which removes color sequences.
         sys.stdout.write(rest)
     sys.stdout.write(decoder.decode(b"", final=True) + "\n")
 
 
 def write_bodies(bodies: Iterable[bytes]) -> None:
-    """Write messages, each with the end of a line; a terminal is shown them escaped."""
+    """Write messages, each with a line end; escaped on a terminal."""
     if sys.stdout.isatty():
         for body in bodies:
             say_lines(body.decode("utf-8", "backslashreplace"))
@@ -93,7 +93,7 @@ def byte_output() -> BinaryIO:
     """Return standard output for a file of bytes, such as an export to `-`.
 
     Raises:
-        InvalidRequest: A terminal would show the bytes.
+        InvalidRequest: Standard output is a terminal.
     """
     if sys.stdout.isatty():
         raise InvalidRequest(
@@ -104,12 +104,12 @@ def byte_output() -> BinaryIO:
 
 @contextlib.contextmanager
 def progress_bars(*, with_rest: bool = True) -> Iterator[Bars]:
-    """Show bars of progress on standard error, which is a terminal, until the block ends.
+    """Show progress bars on standard error, which is a terminal, until the block ends.
 
     Args:
-        with_rest: Whether a bar has its percentage and the time that is left, or the time passed.
+        with_rest: Show the percentage and the remaining time of a bar; else the elapsed time.
     """
-    # Here, because most commands show no bar and start sooner without it.
+    # Imported here, because most commands show no bar and start sooner without it.
     from rich import progress  # noqa: PLC0415 - slow to import, not for every command
     from rich.console import Console  # noqa: PLC0415 - slow to import, not for every command
 
@@ -126,32 +126,32 @@ def progress_bars(*, with_rest: bool = True) -> Iterator[Bars]:
 
 
 class Bars:
-    """Bars of progress, each with a text that is data."""
+    """Progress bars, each with a text that is data."""
 
     def __init__(self, shown: Progress) -> None:
         self._shown = shown
 
     def add(self, text: str, total: int | None) -> TaskID:
-        """Show one bar more."""
+        """Add a bar."""
         return self._shown.add_task(escaped(text), total=total)
 
     def advance(self, bar: TaskID) -> None:
-        """Count one step."""
+        """Advance by one step."""
         self._shown.advance(bar)
 
     def update(
         self, bar: TaskID, done: int, total: int | None = None, *, text: str | None = None
     ) -> None:
-        """Show how much is done; of how much, and what, only if that is given."""
+        """Set the progress of a bar, and its total and text if they are given."""
         shown = None if text is None else escaped(text)
         self._shown.update(bar, completed=done, total=total, description=shown)
 
 
 def confirm(question: str, *, yes: bool, loss: str = "this cannot be undone") -> None:
-    """Ask before something is lost; end the command unless the answer is yes.
+    """Ask before data is lost; end the command unless the answer is yes.
 
     Raises:
-        InvalidRequest: Nobody is there to ask.
+        InvalidRequest: The input is not a terminal.
     """
     if yes:
         return
@@ -167,10 +167,10 @@ def confirm(question: str, *, yes: bool, loss: str = "this cannot be undone") ->
 
 
 def read_text(file: Path) -> str:
-    """Return the text of a file that a command was given; `-` is standard input.
+    """Return the text of a file named on the command line; `-` is standard input.
 
     Raises:
-        InvalidRequest: It cannot be read.
+        InvalidRequest: The file cannot be read.
     """
     with reading(file):
         if str(file) == "-":
@@ -179,19 +179,20 @@ def read_text(file: Path) -> str:
 
 
 def read_json(file: Path) -> object:
-    """Return the value of a JSON file that a command was given. Raises as `read_text`.
+    """Return the value of a JSON file named on the command line. Raises as `read_text`.
 
     Raises:
-        InvalidRequest: It is not JSON; the message names the file, line and column.
+        InvalidRequest: The file is not JSON; the message has the file, line and column.
     """
     return parse_json(read_text(file), str(file))
 
 
 def read_spec(file: Path) -> bytes:
-    """Return a JSON or YAML file as it was written: the server also sees names that stand twice.
+    """Return a JSON or YAML file unparsed, so that the server can detect duplicate names.
 
     Raises:
-        InvalidRequest: As `read_json`; the server reads YAML, because that takes long to import.
+        InvalidRequest: As `read_json`; the server parses YAML, because importing its parser is
+            slow.
     """
     text = read_text(file)
     if not text.strip():
@@ -206,8 +207,8 @@ def parse_json(text: str, place: str, *, whole: Callable[[str], int] | None = No
 
     Args:
         text: The text.
-        place: Where it comes from, for the message.
-        whole: Reads whole numbers; None: they must fit into 64 bits.
+        place: Source of the text, for messages.
+        whole: Parser of whole numbers; None: they must fit into 64 bits.
 
     Raises:
         InvalidRequest: It is not JSON.
@@ -220,9 +221,9 @@ def parse_json(text: str, place: str, *, whole: Callable[[str], int] | None = No
         ) from None
     except RecursionError:
         raise InvalidRequest(
-            "has objects or lists inside each other too deeply: write it flatter", place=place
+            "nests objects or lists too deeply: reduce the nesting", place=place
         ) from None
-    except InvalidRequest as error:  # narrow: adds the place
+    except InvalidRequest as error:  # adds the place
         raise InvalidRequest(str(error), place=place) from None
     return value
 
@@ -239,30 +240,30 @@ def _int64(text: str) -> int:
 
 @contextlib.contextmanager
 def reading(file: Path) -> Iterator[None]:
-    """Say what is wrong with a file that the block reads.
+    """Translate errors of a file that the block reads.
 
     Raises:
-        InvalidRequest: It cannot be read.
+        InvalidRequest: The file cannot be read.
     """
     try:
         yield
     except OSError as error:
-        if error.filename is None:  # of something else, such as a pipe that was closed
+        if error.filename is None:  # not about the file, such as a closed pipe
             raise
         raise InvalidRequest(f"cannot be read: {error.strerror}", place=str(file)) from None
     except UnicodeDecodeError as error:
         raise InvalidRequest(
-            f"is no UTF-8 text: byte {error.start} is none of it", place=str(file)
+            f"is not UTF-8 text: byte {error.start} is invalid", place=str(file)
         ) from None
 
 
 def first_line(text: object) -> str | None:
-    """Return what fits in a table of a text that may go on with a query and arrows under it."""
+    """Return the first line of a text, because the rest may be a query with a marked position."""
     return None if text is None else str(text).split("\n", 1)[0].rstrip()
 
 
 def cell(value: object) -> str:
-    """Write one value for a table."""
+    """Format one value for a table."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -277,9 +278,9 @@ def cell(value: object) -> str:
 
 
 def without_empty(rows: Sequence[Row], *names: str) -> list[Row]:
-    """Return the rows of a table without those of these columns that hold nothing.
+    """Return rows without those of these columns that are empty in all rows.
 
-    Columns for what is rare, such as errors, cost most tables the width of a terminal.
+    Columns for rare values, such as errors, would make most tables too wide for a terminal.
     """
     empty = {name for name in names if all(row.get(name) is None for row in rows)}
     return [{name: row[name] for name in row if name not in empty} for row in rows]
@@ -292,9 +293,9 @@ def print_rows(
 
     Args:
         rows: All with the same names.
-        as_json: Whether as JSON.
-        empty: What is said where there are none.
-        may_cut: Columns that may be shortened where a terminal is narrow, the first one first.
+        as_json: Print JSON.
+        empty: Text to print if there are no rows.
+        may_cut: Columns that may be shortened on a narrow terminal, in this order.
     """
     if as_json:
         print_json([dict(row) for row in rows])
@@ -309,12 +310,12 @@ def print_rows(
 
 
 def terminal_width() -> int | None:
-    """Return the width of the terminal; None in a pipe, where cells are not to be cut."""
+    """Return the width of the terminal; None in a pipe, where cells must not be cut."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def wait_lines(answer: object) -> list[str]:
-    """Return what the ``waits`` of an answer say, one line for each dependency."""
+    """Return the ``waits`` of an answer as text, one line for each dependency."""
     lines = []
     for one in objects(answer, "waits"):
         tries = whole(one, "tries")

@@ -1,4 +1,4 @@
-"""`penstock topic peek`: messages, which are not taken."""
+"""`penstock topic peek`: show messages without consuming them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.services.cli.output import print_json, print_rows, say_lines
 if TYPE_CHECKING:
     from penstock.broker.client import BrokerClient, PartitionOffsets
 
-_COUNT_MAX = 1_000  # of one look
+_COUNT_MAX = 1_000  # of one request
 _CONTROL = re.compile(f"(?![\t\n\r])[{HIDDEN}]")
 _LINE_END = re.compile(r"\s*[\r\n]\s*")
 
@@ -33,32 +33,36 @@ def add_to(topic_app: typer.Typer) -> None:
 def peek(
     name: Annotated[str, typer.Argument(help="Name of the topic.")],
     channel: Annotated[
-        str | None, typer.Option("--channel", "-c", help="Say how they stand in this channel.")
+        str | None, typer.Option("--channel", "-c", help="Show their state in this channel.")
     ] = None,
     state: Annotated[
         str | None,
-        typer.Option("--state", help="Of the channel, only in_flight, deferred or requeued ones."),
+        typer.Option(
+            "--state",
+            help="Only messages of the channel in this state: in_flight, deferred or requeued.",
+        ),
     ] = None,
     partition: Annotated[
-        int | None, typer.Option("--partition", min=0, help="Stream partition; all when not given.")
+        int | None, typer.Option("--partition", min=0, help="Stream partition. [default: all]")
     ] = None,
     offset: Annotated[
         int | None,
         typer.Option(
-            "--offset", help="First offset; negative: from the end. [default: what is not done]"
+            "--offset", help="First offset; negative: from the end. [default: the first unfinished]"
         ),
     ] = None,
     limit: Annotated[
-        int, typer.Option("--max", min=1, help="At most so many of each stream partition.")
+        int,
+        typer.Option("--max", min=1, help="Maximum number of messages of each stream partition."),
     ] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Print messages of a topic, one a line; of a channel, as a table.
 
-    What is no text is printed as base64, after that word. Nothing is taken out of it.
+    Messages that are not text are printed as base64 after that word. Nothing is consumed.
     """
     if state is not None and channel is None:
-        raise InvalidRequest("--state is of a channel: name it with --channel")
+        raise InvalidRequest("--state needs a channel: add --channel")
     rows: list[dict[str, object]] = []
     with GIVEN.broker() as broker:
         known = {part.partition: part for part in broker.offsets(name).partitions}
@@ -107,17 +111,17 @@ def _messages(
         yield from messages
         limit -= len(messages)
         first = int(str(found["next_offset"]))
-        # Where nothing was found, damage may have taken it, and more be behind that.
+        # Damage may hide messages in an empty range, and further messages may follow it.
         if first >= int(str(found["latest"])):
             return
 
 
 def _text(message: Mapping[str, object]) -> str | None:
-    """Return a message that is text for people to read; None for any other."""
-    if "body" not in message:  # the broker found no UTF-8 in it
+    """Return a message that is readable text; None for any other."""
+    if "body" not in message:  # the broker found that it is not UTF-8
         return None
     text = str(message["body"])
-    # What moves the cursor or colours the terminal is none, whatever its bytes are.
+    # Control characters that move the cursor or change colours are not readable text.
     return None if _CONTROL.search(text) else text
 
 
@@ -127,14 +131,14 @@ def _base64(message: Mapping[str, object]) -> str:
 
 
 def _line(message: Mapping[str, object]) -> str:
-    """Write a message on one line, as JSON that spans several may be."""
+    """Return a message on one line, even JSON that spans several."""
     text = _text(message)
     if text is None:
         return f"base64 {_base64(message)}"
     if text.lstrip().startswith(("{", "[")) and len(text.splitlines()) > 1:
         with contextlib.suppress(ValueError, RecursionError):
             json.loads(text)
-            # No text within JSON holds the end of a line.
+            # Strings in JSON cannot contain line ends.
             return _LINE_END.sub(" ", text.strip())
     return text
 

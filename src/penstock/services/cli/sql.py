@@ -40,7 +40,7 @@ DATASOURCES = "/druid/coordinator/v1/metadata/datasources"
 
 
 class Format(enum.StrEnum):
-    """How rows are printed."""
+    """Output format of rows."""
 
     TABLE = "table"
     CSV = "csv"
@@ -50,13 +50,13 @@ class Format(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """How rows are printed, and what queries and tasks are told."""
+    """Output format of rows, and the context of queries and tasks."""
 
     output: Format
     context: Mapping[str, object]
 
 
-# Whether a statement becomes a task is for the server to say; this spares queries a question.
+# The server decides whether a statement becomes a task; this test saves queries a request.
 _WRITES = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*(?:INSERT|REPLACE)\b", re.IGNORECASE | re.DOTALL)
 _EXPLAINS = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*EXPLAIN\b", re.IGNORECASE | re.DOTALL)
 
@@ -76,26 +76,26 @@ def add_to(app: typer.Typer) -> None:
 
 def sql(
     statement: Annotated[
-        str | None, typer.Argument(help="The statement; without it, standard input or a prompt.")
+        str | None, typer.Argument(help="The statement; default: standard input or a prompt.")
     ] = None,
     file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="File of the statement.")
+        Path | None, typer.Option("--file", "-f", help="File that contains the statement.")
     ] = None,
     output: Annotated[
-        Format, typer.Option("--format", help="How rows are printed.")
+        Format, typer.Option("--format", help="Output format of rows.")
     ] = Format.TABLE,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
     context: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=VALUE",
-            help="What a query, or the task of an INSERT or REPLACE, is told; may be repeated.",
+            help="Context of the query, or of the task of an INSERT or REPLACE; may be repeated.",
         ),
     ] = None,
 ) -> None:
-    """Ask in SQL, or INSERT and REPLACE by a task.
+    """Run a query in SQL, or an INSERT or REPLACE as a task.
 
-    Double quotes hold names, single quotes text; the time column is __time.
+    Double quotes enclose names, single quotes text; the time column is __time.
     """
     if statement is not None and file is not None:
         raise InvalidRequest("give a statement or --file, not both")
@@ -114,10 +114,12 @@ def _context(given: Sequence[str]) -> dict[str, object]:
     for one in given:
         name, equals, value = one.partition("=")
         if not name or not equals:
-            raise InvalidRequest(f"--context {one} is no NAME=VALUE, such as maxParseExceptions=10")
+            raise InvalidRequest(
+                f"invalid --context {one}: write NAME=VALUE, such as maxParseExceptions=10"
+            )
         try:
             found[name] = json.loads(value)
-        except (ValueError, RecursionError):  # Python makes no number of more than 4,300 digits
+        except (ValueError, RecursionError):  # Python refuses numbers of more than 4,300 digits
             found[name] = value
     return found
 
@@ -129,7 +131,7 @@ def _bare(text: str) -> str:
     try:
         statement.encode()
     except UnicodeEncodeError:
-        # Python has half of a surrogate pair for each byte of the command line that is not UTF-8.
+        # Python represents each byte of the command line that is not UTF-8 by a lone surrogate.
         raise InvalidRequest(
             f"{quoted(statement)} has bytes that are not UTF-8: write it in UTF-8"
         ) from None
@@ -145,7 +147,7 @@ def _run(api: JsonClient, text: str, wanted: _Wanted) -> None:
     try:
         _query(api, statement, wanted)
     except KeyboardInterrupt:  # narrow: warns only
-        # The connection is closed by now, and with it the server stops the query.
+        # The connection is closed by now, whereupon the server stops the query.
         warn("penstock: stopped")
         raise
 
@@ -159,7 +161,7 @@ def _query(api: JsonClient, statement: str, wanted: _Wanted) -> None:
             and any(row[at] is not None for row in found.rows)
             for at in range(len(found.names))
         ]
-        # A plan is a text of many lines; other values stand in one line each.
+        # A plan is a text of many lines; other values fit in one line each.
         write = str if _EXPLAINS.match(statement) else _cell
         cells = [[write(value) for value in row] for row in found.rows]
         print_table(found.names, cells, numeric, width=terminal_width())
@@ -184,24 +186,26 @@ def _query(api: JsonClient, statement: str, wanted: _Wanted) -> None:
 def _write(
     api: JsonClient, statement: str, context: Mapping[str, object], *, as_json: bool
 ) -> None:
-    """Have a statement that writes run as a task, and follow it to its end."""
+    """Run a writing statement as a task, and follow it to its end."""
     task_id = ""
     try:
         answer = api.post("/druid/v2/sql/task", {"query": statement, "context": dict(context)})
         task_id = str(part(answer, "taskId"))
         if not as_json:
-            say(f"task {task_id} is submitted")
+            say(f"submitted task {task_id}")
         follow(task_id, as_json=as_json)
     except KeyboardInterrupt:  # narrow: warns only
         if task_id:
-            warn(f"penstock: task {task_id} goes on; to stop it: penstock task shutdown {task_id}")
+            warn(
+                f"penstock: task {task_id} continues; to stop it: penstock task shutdown {task_id}"
+            )
         else:
-            warn("penstock: its task may have been submitted: penstock task list tells")
+            warn("penstock: its task may have been submitted: check with penstock task list")
         raise
 
 
 def _cell(value: object) -> str:
-    # As the database has it: no thousands separators in what may be a year or an id.
+    # Unformatted: no thousands separators in a value that may be a year or an id.
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if isinstance(value, float):
@@ -212,7 +216,7 @@ def _cell(value: object) -> str:
 
 
 def _prompt(api: JsonClient, wanted: _Wanted) -> None:
-    # Here, because only the prompt needs them.
+    # Imported here, because only the prompt needs them.
     from prompt_toolkit import PromptSession  # noqa: PLC0415
     from prompt_toolkit.history import FileHistory  # noqa: PLC0415
 
@@ -246,20 +250,20 @@ def _prompt(api: JsonClient, wanted: _Wanted) -> None:
 def _attempt(
     work: Callable[[JsonClient, str, _Wanted], None], api: JsonClient, text: str, wanted: _Wanted
 ) -> None:
-    """Do what was typed at the prompt, which goes on whatever comes of it."""
+    """Run a line of the prompt, which continues after any error."""
     try:
         work(api, text, wanted)
     except PenstockError as error:
         warn_lines(f"penstock: {error}")
     except KeyboardInterrupt:
-        pass  # What it means for a statement is said; nothing else changes anything.
+        pass  # For a statement it was reported; other lines change nothing.
 
 
 def _command(api: JsonClient, line: str, wanted: _Wanted) -> None:
-    """Do what a line with a backslash asks for."""
+    """Run a backslash command."""
     command, _, name = line.partition(" ")
     if command != "\\d":
-        raise InvalidRequest(f"there is no {command}. {PROMPT_HELP}")
+        raise InvalidRequest(f"unknown command {command}. {PROMPT_HELP}")
     if name:
         bare = name.strip().strip('"').replace('"', '""')
         _run(api, f'DESCRIBE "{bare}"', wanted)

@@ -1,8 +1,7 @@
-"""The demo's stages: start, publish by a flow, index, hand over, ask; processes may be killed.
+"""Stages of the demo: start, publish by a flow, index, hand off, query; processes may be killed.
 
-Owns the order of the stages and what counts as done. Writing the files that the flow reads and
-killing have a thread each; the main thread watches, restarts a killed launcher and shows the
-progress.
+Owns the order of the stages and when each is done. One thread writes the files that the flow reads,
+another kills processes; the main thread watches, restarts a killed launcher and shows the progress.
 """
 
 from __future__ import annotations
@@ -53,12 +52,12 @@ GROUPS = [0]
 SPEC = "flights-supervisor.json"
 FLOW = "flights.yaml"
 TOUR = "https://github.com/penstock/penstock/blob/main/docs/tour.md"
-# What the flow reads, in the data folder.
+# Folder of the flow's input, in the data folder.
 FILES = "flights"
 WATCH_EVERY_S = 0.25
 HANDOFF_EVERY_S = 3.0
 GIVE_UP_S = 900.0
-# With --chaos the months come one by one, so that processes die while the flow works.
+# With --chaos the months arrive one by one, so that processes die while the flow works.
 KILL_EVERY_S = (4.0, 9.0)
 RETRY_S = 0.2
 
@@ -68,7 +67,7 @@ DATASOURCE = f"/druid/coordinator/v1/metadata/datasources/{TOPIC}"
 
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
-    """How the demo runs; `kills` is 0 without chaos."""
+    """Options of the demo; `kills` is 0 without chaos."""
 
     folder: Path
     kills: int = 0
@@ -78,7 +77,7 @@ class DemoOptions:
 class Demo:
     """One run of the demo.
 
-    The condition is only ever waited on, for pauses that the clock ends.
+    The condition is used only for pauses that the clock ends.
     """
 
     def __init__(self, options: DemoOptions, folder: DataFolder, clock: Clock) -> None:
@@ -97,7 +96,7 @@ class Demo:
         self._kills = 0
 
     def run(self) -> bool:
-        """Run every stage; tell whether the answers were right."""
+        """Run every stage; return whether the answers were right."""
         try:
             with ThreadPoolExecutor(3, thread_name_prefix="demo") as threads:
                 try:
@@ -108,10 +107,10 @@ class Demo:
             self._server.stop()
 
     def _stages(self, threads: ThreadPoolExecutor) -> bool:
-        # A month that is there from the start, or all of them: the others come while it works.
+        # One month exists from the start, or all of them: the others arrive during the work.
         early, late = (MONTHS[:1], MONTHS[1:]) if self._options.kills else (MONTHS, ())
         reading = threads.submit(self._read, early)
-        self._view.say("starts Penstock and Spark: seconds, or a minute on a busy machine")
+        self._view.say("starting Penstock and Spark: seconds, or a minute on a busy machine")
         self._stage("start Penstock, Spark included", self._start)
         flights = self._stage("write the flights as CSV files", reading.result)
         self._stage("start the flow and the supervisor", lambda: self._retried(self._set_up))
@@ -186,7 +185,7 @@ class Demo:
     # --- killing, on a thread of its own
 
     def _kill_now_and_then(self) -> None:
-        chance = random.Random(self._options.seed)  # noqa: S311  # chooses, guards nothing
+        chance = random.Random(self._options.seed)  # noqa: S311  # not for security
         while self._kills < self._options.kills and not self._over.is_set():
             self._wait(chance.uniform(*KILL_EVERY_S))
             launcher = self._server.pid
@@ -206,7 +205,7 @@ class Demo:
             if now_s > deadline_s:
                 raise Unavailable(f"{self._progress.stage}: not done after {GIVE_UP_S:.0f} s")
             if self._server.keep_running():
-                self._view.say("        penstock up was killed and is started again")
+                self._view.say("        penstock up was killed and is restarted")
             self._look()
             if self._progress.counts != counts:
                 counts, moved_s = self._progress.counts, now_s
@@ -225,7 +224,7 @@ class Demo:
             self._look_at_tasks()
         try:
             found = self._api().get(DATASOURCE)
-        except PenstockError:  # not there yet, or killed just now
+        except PenstockError:  # not started yet, or just killed
             return
         if isinstance(found, dict):
             segments = objects(found, "segments")
@@ -233,7 +232,7 @@ class Demo:
             before = now.queryable
             now.committed = sum(whole(one, "totalRows") for one in segments)
             now.announced = int(found.get("announcedRows", 0))
-            if now.queryable > before:  # the rate is that of indexing, not of waiting for the rest
+            if now.queryable > before:  # the rate of indexing, without waits for the rest
                 elapsed_s = self._clock.monotonic_s() - self._started_s - self._took[0][1]
                 now.index_rate = now.queryable / max(elapsed_s, 0.001)
 
@@ -243,7 +242,7 @@ class Demo:
             return
         try:
             status = self._api().get(f"{SUPERVISOR}/status")
-        except PenstockError:  # killed just now
+        except PenstockError:  # just killed
             return
         if isinstance(status, dict):
             now.at_work = [*now.at_work, *tasks_at_work(status)]
@@ -259,7 +258,7 @@ class Demo:
     def _hand_off(self) -> None:
         try:
             self._api().post(f"{SUPERVISOR}/taskGroups/handoff", {"taskGroupIds": GROUPS})
-        except PenstockError:  # asked again a little later
+        except PenstockError:  # repeated a little later
             return
 
     # --- the end
@@ -272,7 +271,7 @@ class Demo:
             rows: list[list[object]] = []
 
             def put(sql: str = question.sql, rows: list[list[object]] = rows) -> None:
-                self._server.keep_running()  # the last kill may have been the launcher's
+                self._server.keep_running()  # the last kill may have hit the launcher
                 rows[:] = [list(row) for row in ask(self._api(), sql).rows]
 
             self._retried(put)
@@ -302,12 +301,12 @@ class Demo:
         ]
         hints = (
             (commands[0], "runs Penstock over this data again"),
-            (commands[1], "asks it, in a second terminal"),
+            (commands[1], "queries it, in a second terminal"),
             (TOUR, "the tour"),
         )
         width = max(len(text) for text, _ in hints)
         lines = [f"  {text:<{width}}   {meaning}" for text, meaning in hints]
-        self._print(Text("\n".join(("Where to look next:", *lines))))
+        self._print(Text("\n".join(("Next steps:", *lines))))
 
     def _print(self, text: Text) -> None:
         self._console.print(text, soft_wrap=True)
@@ -326,12 +325,12 @@ def _shown(cell: object) -> str:
 
 
 def run_demo(options: DemoOptions) -> bool:
-    """Run the demo; tell whether the answers were right.
+    """Run the demo; return whether the answers were right.
 
     Raises:
-        PenstockError: It could not start, or something was not done in time.
+        PenstockError: It could not start, or a stage was not done in time.
     """
     folder = fresh_folder(options.folder)
-    # Before the first file is written, for the folder must be empty to become Penstock's.
+    # Before the first file is written, because only an empty folder can become a data folder.
     folder.prepare()
     return Demo(options, folder, SystemClock()).run()

@@ -1,8 +1,7 @@
-"""A node: one process in one role, as it announces itself.
+"""A node: one process in one role, in the form of its announcement.
 
-Owns the announced document, whose fields are Druid's. Roles are texts: `overlord`, `worker`,
-`router`, `flow`, `broker`, or any other word. Of a document that others wrote, what is not
-understood is left out.
+Owns the announced document, whose fields are Druid's. Roles are text: `overlord`, `worker`,
+`router`, `flow`, `broker`, or any other word. Unknown fields of documents are ignored.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ class Node:
     """A process in a role.
 
     Attributes:
-        role: What it does.
+        role: Its role.
         instance: Its name among those of its role.
-        address: Where it answers; of two nodes of a role with one address, the first is known.
-        services: What it offers, by name, such as a worker's capacity under `workerNodeService`.
+        address: Its address; of two nodes of a role with one address, the first is kept.
+        services: Its services by name, such as a worker's capacity under `workerNodeService`.
         started_ms: When it was announced.
-        processors: Its cores; 0: not told.
-        memory_bytes: Its memory; 0: not told.
+        processors: Its cores; 0: unknown.
+        memory_bytes: Its memory; 0: unknown.
     """
 
     role: str
@@ -41,7 +40,7 @@ class Node:
 
     @property
     def key(self) -> str:
-        """Its address as text, by which a role's nodes are told apart."""
+        """Return its address as text, the key among a role's nodes."""
         return str(self.address)
 
     def to_json(self) -> dict[str, object]:
@@ -71,14 +70,14 @@ class Node:
             InvalidRequest: Role or address are missing.
         """
         if not isinstance(value, dict):
-            raise InvalidRequest("an announcement is a JSON object")
+            raise InvalidRequest("an announcement must be a JSON object")
         place, role = value.get("druidNode"), value.get("nodeType")
         if not isinstance(place, dict) or not isinstance(role, str) or not role:
-            raise InvalidRequest("an announcement has a nodeType and a druidNode")
+            raise InvalidRequest("an announcement needs a nodeType and a druidNode")
         host, port = place.get("host"), place.get("plaintextPort")
         if not isinstance(host, str) or not host or not isinstance(port, int) or port < 0:
             raise InvalidRequest(
-                "host and plaintextPort say where a node answers", place="druidNode"
+                "host and plaintextPort must be a node's address", place="druidNode"
             )
         address = Address(host, port)
         raw = value.get("services")

@@ -1,14 +1,14 @@
-"""Discovery over ZooKeeper: an ephemeral node for each process, as Druid makes them.
+"""Discovery by ZooKeeper: an ephemeral node for each process, in Druid's layout.
 
     <base>/internal-discovery/<ROLE>/<host:port>       the announced document
 
-One thread does all that waits for the server. ZooKeeper's callbacks only tell it that something is
-to be looked at: a role whose nodes changed, or, after the session was lost, everything. It looks at
-everything once a minute too, so that a lost notice costs a minute at most. While there is no
-connection everybody keeps what is known.
+One thread makes all calls that wait for the server. ZooKeeper's callbacks only mark what must be
+read: a role whose nodes changed, or, after the session was lost, everything. The thread also reads
+everything once a minute, so a lost notification costs a minute at most. Without a connection every
+process keeps the nodes that it knows.
 
-Invariant: what is announced is there whenever the session is; a node of an earlier session of this
-process is replaced, so that it does not vanish when that session runs out.
+Invariant: an announced node exists whenever the session does. A node of an earlier session of this
+process is replaced, so that it does not disappear when that session expires.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ FOLDER: Final = "internal-discovery"
 
 
 class ZooKeeperDiscovery:
-    """`Discovery` over ZooKeeper.
+    """`Discovery` by ZooKeeper.
 
-    The condition's mutex guards what the thread is to look at.
+    The condition's mutex guards the marks of what the thread must read.
 
     Args:
-        zookeeper: The client; `start` and `stop` of this class are its, too.
+        zookeeper: The client; this class also starts and stops it.
         clock: Time.
     """
 
@@ -63,14 +63,14 @@ class ZooKeeperDiscovery:
         self._thread = OwnedThread("discovery", self._run, on_death=OnDeath.RESTART)
 
     def start(self) -> None:
-        """Connect, and begin to look who is there. Raises Unavailable if nobody answers."""
+        """Connect, and start to read nodes. Raises Unavailable if no server answers."""
         self._zookeeper.on_session(self._mark_all)
         self._zookeeper.start()
         self._calls.start()
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more; the session ends, and with it all that is announced."""
+        """Stop reading; the session ends, and with it all announcements."""
         self._thread.expect_end()
         with self._changed:
             self._stop_asked = True
@@ -81,7 +81,7 @@ class ZooKeeperDiscovery:
         self._calls.stop()
 
     def announce(self, node: Node) -> _Announced:
-        """Make a node's ephemeral node, now and in each session to come."""
+        """Create a node's ephemeral node, now and in each later session."""
         path = self._path(node.role, node.key)
         with self._changed:
             self._announced[path] = node
@@ -94,17 +94,19 @@ class ZooKeeperDiscovery:
         return _Announced(self, path)
 
     def withdraw(self, path: str) -> None:
-        """Delete an ephemeral node; if that fails now, it goes with the session."""
+        """Delete an ephemeral node; if that fails, it disappears with the session."""
         with self._changed:
             if self._announced.pop(path, None) is None:
                 return
         try:
             self._zookeeper.delete(path)
         except Unavailable as error:
-            logger.warning("%s could not be withdrawn and goes with the session: %s", path, error)
+            logger.warning(
+                "%s could not be withdrawn and will disappear with the session: %s", path, error
+            )
 
     def watch(self, role: str, listener: NodeListener) -> Watch:
-        """Have a listener hear of the nodes of a role."""
+        """Register a listener for the nodes of a role."""
         return self._watchers.watch(role, listener)
 
     def nodes(self, role: str) -> Sequence[Node]:
@@ -127,12 +129,12 @@ class ZooKeeperDiscovery:
     # The thread
 
     def _run(self) -> None:
-        self._mark_all()  # what was marked before an unexpected end is looked at
+        self._mark_all()  # marks from before an unexpected end are handled
         wait_s, has_failed = LOOK_EVERY_S, False
         while True:
             with self._changed:
                 is_idle = not (self._marked or self._all_marked or self._stop_asked)
-                # What is marked meanwhile stays marked.
+                # Marks that are set meanwhile stay.
                 if is_idle and not self._clock.wait(self._changed, wait_s):
                     self._all_marked = True
                 if self._stop_asked:
@@ -150,7 +152,7 @@ class ZooKeeperDiscovery:
                 wait_s, has_failed = LOOK_EVERY_S, False
             except Unavailable as error:
                 logger.warning("ZooKeeper does not answer, trying again: %s", error)
-                # What was marked is looked at again with all else.
+                # These roles are read again with all others.
                 wait_s, has_failed = TRY_AGAIN_S, True
 
     def _put_again(self, path: str, node: Node) -> None:
@@ -165,12 +167,12 @@ class ZooKeeperDiscovery:
         if owner == self._zookeeper.session:
             return
         if owner is not None:
-            # Of an earlier session, which nobody has ended yet.
+            # Of an earlier session that has not ended yet.
             self._zookeeper.delete(path)
         try:
             self._zookeeper.create(path, orjson.dumps(node.to_json()))
         except Unavailable:
-            # Who announces and the thread may both be here: one of them was first.
+            # The announcing thread and this thread may run this at once: one of them was first.
             if self._zookeeper.owner(path) != self._zookeeper.session:
                 raise
 
@@ -185,17 +187,17 @@ class ZooKeeperDiscovery:
         try:
             return None if content is None else Node.from_json(orjson.loads(content))
         except (InvalidRequest, orjson.JSONDecodeError) as error:
-            logger.warning("%s holds what cannot be read: %s", path, error)
+            logger.warning("%s has an unreadable document: %s", path, error)
             return None
 
 
 class _Announced:
-    """An ephemeral node."""
+    """An announced ephemeral node."""
 
     def __init__(self, home: ZooKeeperDiscovery, path: str) -> None:
         self._home = home
         self._path = path
 
     def withdraw(self) -> None:
-        """Delete it; the second time nothing happens."""
+        """Delete the node; repeated calls do nothing."""
         self._home.withdraw(self._path)

@@ -98,9 +98,8 @@ class TermContest:
         holder: This candidate's URL, as others reach it.
         clock: Measures how long the leader was silent.
         ttl_ms: How long a term lasts without a renewal; the same for all candidates.
-            refuses: Returns whether a URL refuses connections. This detects a dead leader
-                before its
-                term expires; the opposite result is never taken as proof that the leader is alive.
+        refuses: Returns whether a URL refuses connections. This detects a dead leader before its
+            term expires; the opposite result is never taken as proof that the leader is alive.
     """
 
     def __init__(
@@ -157,8 +156,7 @@ class TermContest:
         if silence_ms >= self._ttl_ms:
             return True
         # A term that had expired at the first poll usually belongs to a process that died long ago:
-        # its
-        # address refuses connections at once. The wall clock alone is not proof, because it may be
-        # wrong.
+        # its address refuses connections at once. The wall clock alone is not proof, because it may
+        # be wrong.
         is_old = silence_ms >= _SILENCE * self._ttl_ms or seen.expires_ms <= self._clock.now_ms()
         return is_old and self._refuses(seen.holder)

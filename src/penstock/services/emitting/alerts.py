@@ -1,4 +1,4 @@
-"""Alerts: in the log of the process, and to whoever takes its events."""
+"""Alerts: in the log of the process, and to its emitter."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def send_alert(
     """Log an alert with the trace of its error, and emit it; never blocks, never raises.
 
     Args:
-        emitter: Where it goes.
-        logger: The log of the part that noticed it.
-        description: What somebody should look at.
+        emitter: The emitter.
+        logger: Logger of the part that detected it.
+        description: Description of the problem.
         severity: How bad it is.
-        data: What may help.
-        error: What was raised.
+        data: Details that help to find the cause.
+        error: The exception.
     """
     level = logging.WARNING if severity in _QUIET else logging.ERROR
     logger.log(level, "%s", description, exc_info=error)

@@ -1,7 +1,7 @@
-"""The one place where events wait, and the one drop policy: the oldest go when there is no room.
+"""Queue of waiting events, with the only drop policy: without room, the oldest are dropped.
 
-Owns a queue bounded by count. Putting takes a mutex around a few lines, in which nothing is
-written, sent or allocated at length; so nobody who puts waits longer than for these lines.
+Owns a queue bounded by count. `put` takes a mutex for a few lines without input, output or large
+allocations, so callers wait only for these lines.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ T = TypeVar("T")
 
 
 class DropOldest(Generic[T]):
-    """A queue between many who put and one that takes.
+    """A queue between many producers and one consumer.
 
     Args:
-        capacity: How many may wait.
+        capacity: Maximum number of items.
         clock: Time.
 
     Raises:
-        InvalidRequest: The capacity is below 1.
+        InvalidRequest: The capacity is less than 1.
     """
 
     def __init__(self, capacity: int, clock: Clock) -> None:
         if capacity < 1:
-            raise InvalidRequest(f"a queue of {capacity} holds nothing: let 1 wait at least")
+            raise InvalidRequest(f"invalid queue capacity {capacity}: use 1 or more")
         self._capacity = capacity
         self._clock = clock
         self._changed = threading.Condition()
@@ -46,7 +46,7 @@ class DropOldest(Generic[T]):
         return len(self._waiting)
 
     def put(self, item: T) -> bool:
-        """Add an item; false if one had to go for it: the oldest, or this one after the close."""
+        """Add an item; return False if one was dropped: the oldest, or this one after `close`."""
         with self._changed:
             if self._closed:
                 self.dropped.add()
@@ -54,7 +54,8 @@ class DropOldest(Generic[T]):
             self._accepted += 1
             self._waiting.append(item)
             if len(self._waiting) <= self._capacity:
-                # One who waits is told of the first; it takes all that there is by then.
+                # A waiting consumer is woken for the first item; it takes all items that exist by
+                # then.
                 if len(self._waiting) == 1:
                     self._changed.notify_all()
                 return True
@@ -64,20 +65,20 @@ class DropOldest(Generic[T]):
             return False
 
     def take(self, count: int, timeout_s: float | None = None) -> list[T]:
-        """Return up to so many items, the oldest first; wait for one; none when time is over."""
+        """Return up to `count` items, oldest first; wait for one; none when the time is over."""
         with self._changed:
             if not self._waiting and not self._closed:
                 self._clock.wait(self._changed, timeout_s)
             return [self._waiting.popleft() for _ in range(min(count, len(self._waiting)))]
 
     def done(self, count: int) -> None:
-        """Tell that so many taken items need no waiting for any more."""
+        """Report that this many taken items need no waiting any longer."""
         with self._changed:
             self._done += count
             self._changed.notify_all()
 
     def wait_done(self, timeout_s: float) -> bool:
-        """Wait until everything that was put before is done or dropped; false if it was not."""
+        """Wait until all earlier items are done or dropped; return False after the time limit."""
         until_s = self._clock.monotonic_s() + timeout_s
         with self._changed:
             wanted = self._accepted
@@ -89,12 +90,12 @@ class DropOldest(Generic[T]):
         return True
 
     def close(self) -> None:
-        """Take nothing in any more; what waits can still be taken."""
+        """Accept no further items; waiting items can still be taken."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing comes in any more."""
+        """Return whether the queue accepts no further items."""
         return self._closed

@@ -142,16 +142,14 @@ class DataFolder:
         """Make the folder a data folder, or check that it is one.
 
         Raises:
-            InvalidRequest: The folder belongs to something else, has a newer format, or its
-                path has a
-                character that Spark cannot read.
+            InvalidRequest: The folder belongs to something else, has a newer format, or its path
+                has a character that Spark cannot read.
             Unavailable: The folder cannot be written.
         """
         check_path(self.path.absolute(), "--data-dir")
         with self._translated_errors("written", "write"):
             # Accessible only for this user, because tasks and metadata may contain passwords of
-            # inputs.
-            # `permissions` restricts a folder that exists already.
+            # inputs. `permissions` restricts a folder that exists already.
             self.path.mkdir(0o700, parents=True, exist_ok=True)
             if self._is_new():
                 self._make_ours()
@@ -177,8 +175,7 @@ class DataFolder:
 
         Raises:
             InvalidRequest: Segments or cursors of supervisors exist without metadata; or the
-                metadata
-                is not a complete SQLite database.
+                metadata is not a complete SQLite database.
             Unavailable: The metadata cannot be read.
         """
         metadata = self.metadata

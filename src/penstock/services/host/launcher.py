@@ -1,18 +1,18 @@
-"""The parent of all processes of one Penstock: starts them, starts them again, stops them.
+"""Parent of all processes of one Penstock: starts, restarts and stops them.
 
-Owns the loop that `penstock up` runs: children, their restarts, readiness and the end. It does not
-know what its children do (`plan` says how each is started) nor when one is restarted
-(`supervision`). One thread runs everything here, the main one, because the kernel takes the thread
-that starts a child for its parent.
+Owns the loop of `penstock up`: children, their restarts, readiness and the end. It does not know
+what its children do (`plan` defines how each is started) nor when one is restarted (`supervision`).
+Everything runs on the main thread, because the kernel regards the thread that starts a child as its
+parent.
 
-A child reports on a pipe that it inherits why it is not ready yet, and that it is; the JVM, which
-cannot, is asked by connecting to its port. The end of a child arrives as SIGCHLD. So nothing is
-polled but the JVM's port until it is open, and then, every few seconds, whether it is still alive.
+A child inherits a pipe, on which it reports why it is not ready yet, and that it is ready. The JVM
+cannot, so its port is probed. The end of a child arrives as SIGCHLD. Therefore only the JVM's port
+is polled: until it is open, and then every few seconds, to check that the JVM is alive.
 
-Invariants: a child that ends while nobody asked for it is started again, with the same sockets; so
-is one that hangs, where a pulse tells, or is in trouble; children end when this process ends,
-however it ends; they are stopped stage by stage, those of one beside each other, each with its own
-time limit, and killed when that is over.
+Invariants: a child that ends unexpectedly is restarted with the same sockets, and so is one that
+hangs, by its pulse, or reports trouble. Children end when this process ends in any way. They are
+stopped stage by stage, in parallel within a stage, each with its own time limit, and are killed
+after it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _LOGGED_ERROR = re.compile(r"\S+(?: \S+)? (?:ERROR|CRITICAL|FATAL) ")
 _READ_BYTES = 4_096
 _REASON_SHOWN_MAX = 900
 _ERROR_WORDS = re.compile(r"error|exception|fatal|cannot|refused|denied", re.IGNORECASE)
-# Who starts it is told of what it waits for after so long, and again.
+# After this time, and again after each, the user is shown what the start waits for.
 _TELL_FIRST_S = 3.0
 _TELL_EVERY_S = 10.0
 
@@ -60,16 +60,16 @@ class ChildPlan:
 
     Attributes:
         name: For messages, log files and metrics.
-        command: Makes the command; the argument is the descriptor to write the ready line to. It
-            is asked anew at each start.
-        ready_port: A port whose opening means that the child is ready, for one that cannot write
-            the line.
+                command: Makes the command; the argument is the descriptor for the ready line. It is
+                    called at each start.
+                ready_port: A port whose opening means that the child is ready, for a child that
+                    cannot write the line.
         stop_timeout_s: How long it may take to stop before it is killed.
-        stop_stage: Children of a lower number are stopped when all of a higher one have ended: they
-            may still be asked for something until then.
-        pulse: Looks whether it hangs, once it was ready; None: nobody does.
-        trouble: Says why it has to be ended although it answers, "" if it need not; asked often.
-        log_file: Its own log, which names the reason of an end when it printed none.
+                stop_stage: Children of a lower number are stopped after all of a higher one have
+                    ended, because those may still use them.
+                pulse: Checks whether a ready child hangs; None: no check.
+                trouble: Returns why it must be ended although it answers, or ""; called often.
+                log_file: Its own log, which has the reason of an end if it printed none.
         provides: Name of the dependency for which others wait while this starts, such as ``Spark``.
     """
 
@@ -99,15 +99,15 @@ class _Child:
 
 
 class Launcher:
-    """Keeps the children of a plan running until it is told to stop.
+    """Keeps the children of a plan running until it is asked to stop.
 
     Args:
         plans: The children in starting order; they start side by side.
-        log_folder: `NAME.out` in it gets what a child prints.
-        run_folder: `children.json` in it names the running processes.
+        log_folder: `NAME.out` in it has a child's output.
+        run_folder: `children.json` in it lists the running processes.
         clock: Time.
         say: Prints a line for the user.
-        on_ready: Called once, when every child was ready.
+        on_ready: Called once every child is ready.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class Launcher:
 
         Raises:
             Unavailable: A child kept ending before everything was ever ready.
-            InvalidRequest: A child says that an option is wrong.
+            InvalidRequest: A child reports an invalid option.
         """
         with SignalPipe((signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)) as pipe:
             self._selector.register(pipe.reader, selectors.EVENT_READ, pipe)
@@ -149,7 +149,7 @@ class Launcher:
                 self._selector.close()
 
     def ask_stop(self) -> None:
-        """Have `run` return; to be called from the thread that runs it."""
+        """Let `run` return; call it from the thread of `run`."""
         self._stop_signals += 1
 
     def _step(self) -> None:
@@ -179,7 +179,7 @@ class Launcher:
                 if child.plan.provides and child.process is not None and not child.ready
             )
             for child in self._children:
-                # A wait for something that is still starting tells the user nothing new.
+                # A wait for a child that is still starting is no news to the user.
                 if child.waits_for and child.waits_for.startswith(starting):
                     continue
                 if not child.ready and (reason := self._reason(child)):
@@ -187,7 +187,7 @@ class Launcher:
             self._write_children()
 
     def _reason(self, child: _Child) -> str:
-        """Return why a child is not ready: its own words, how it ended, or its last error."""
+        """Return why a child is not ready: its report, how it ended, or its last error."""
         if child.process is None:
             return child.last_end
         if child.waits_for:
@@ -200,7 +200,7 @@ class Launcher:
         return f"is starting for {running_s:.0f} s{after}{before}"
 
     def _last_error(self, child: _Child) -> str:
-        """Return the last line of a child's output that names an error; empty if none does."""
+        """Return the last line of a child's output that contains an error; empty if none does."""
         for line in reversed(self._last_words(child).splitlines()):
             if _ERROR_WORDS.search(line):
                 return line.strip()[:_REASON_SHOWN_MAX]
@@ -242,7 +242,7 @@ class Launcher:
             if not self._was_ready:
                 raise
             wait_s = child.life.on_ended(self._clock.monotonic_s())
-            self._say(f"{child.plan.name} cannot be started: {error}; again in {wait_s:.1f} s")
+            self._say(f"{child.plan.name} cannot be started: {error}; restarting in {wait_s:.1f} s")
             return
         finally:
             os.close(writer)
@@ -306,13 +306,13 @@ class Launcher:
                 continue
             pulse, trouble = child.plan.pulse, child.plan.trouble()
             if pulse is not None and pulse.hangs(self._clock.monotonic_s()):
-                trouble = f"hangs: no sign of life for {pulse.silence_s:.0f} s"
+                trouble = f"hangs: no answer for {pulse.silence_s:.0f} s"
             if trouble:
                 self._say(f"{child.plan.name} {trouble}")
                 if pulse is not None:
                     pulse.end()
-                # Nothing gentler reaches a process that is stopped; it is started again when its
-                # end is seen, which is soon.
+                # A stopped process reacts only to SIGKILL; it is restarted when its end is noticed,
+                # which is soon.
                 child.process.kill()
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     child.process.wait(_KILLED_WAIT_S)
@@ -330,18 +330,18 @@ class Launcher:
                     raise InvalidRequest(words)
                 how = f"{child.plan.name} does not start ({_describe(code)})"
                 raise Unavailable(
-                    f"{how}; its last words:\n{words or f'(none; see {self._log_folder})'}"
+                    f"{how}; its last output:\n{words or f'(none; see {self._log_folder})'}"
                 )
             child.last_end = self._how_it_ended(child, code)
             if not self._stop_signals:
                 reason = "".join(f"\n  {line}" for line in words.splitlines())
                 how = f"{child.plan.name} ended ({_describe(code)})"
-                self._say(f"{how}; again in {wait_s:.1f} s{reason}")
+                self._say(f"{how}; restarting in {wait_s:.1f} s{reason}")
             self._write_children()
 
     def _how_it_ended(self, child: _Child, code: int) -> str:
         last = (self._last_words(child).splitlines() or [""])[-1].strip()[:_REASON_SHOWN_MAX]
-        words = f", its last words: {last}" if last else ""
+        words = f", its last output: {last}" if last else ""
         return f"ended ({_describe(code)}){words}"
 
     def _forget(self, child: _Child) -> None:
@@ -352,7 +352,7 @@ class Launcher:
             child.plan.pulse.end()
 
     def _last_words(self, child: _Child) -> str:
-        """Return the last error lines that a child printed since its start, or else logged."""
+        """Return the last error lines that a child printed since its start, else of its log."""
         output = self._log_folder / f"{child.plan.name}.out"
         printed = error_lines(tail(output, child.output_start))
         if not printed and child.plan.log_file is not None:
@@ -361,7 +361,7 @@ class Launcher:
         return "\n".join(printed)
 
     def _write_children(self) -> None:
-        # For `penstock status` and tests only, so a plain write does.
+        # Only for `penstock status` and tests, so a plain write is enough.
         content = {
             child.plan.name: {
                 "pid": child.process.pid,
@@ -392,7 +392,7 @@ class Launcher:
         for child in children:
             if child.process is not None:
                 child.process.terminate()
-        # The most patient last: each has its own limit from the same moment on.
+        # The longest limit last, because all limits count from the same moment.
         for child in sorted(children, key=lambda one: one.plan.stop_timeout_s):
             self._see_to_the_end(child, begun_s)
 
@@ -417,7 +417,7 @@ def _size(path: Path) -> int:
 
 
 def _describe(code: int) -> str:
-    """Say how a process ended."""
+    """Describe how a process ended."""
     if code >= 0:
         return f"exit code {code}"
     try:

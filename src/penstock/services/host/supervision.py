@@ -1,8 +1,9 @@
-"""When a child is started again: a pure state machine, without processes and clocks.
+"""When a child is restarted: a pure state machine, without processes and clocks.
 
-Owns the rule: a child that ended is started again after a back-off that doubles with each end in
-a row and is forgotten once it ran for a while; every restart is counted. A child that ends at once
-several times before the whole was ever ready is given up, because then the cause is no accident.
+Owns the rule: a child that ended is restarted after a back-off, which doubles with each consecutive
+end and is reset once the child ran for a while; every restart is counted. A child that ends
+immediately several times before everything was ever ready is not restarted, because its failure is
+permanent.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ BACK_OFF_FIRST_S = 0.2
 BACK_OFF_MAX_S = 10.0
 # A child that ran this long has recovered: its next end counts as the first.
 STEADY_S = 30.0
-# Ends in a row before the first readiness that are taken for a lasting fault.
+# Consecutive ends before the first readiness that count as a permanent failure.
 ENDS_BEFORE_READY_MAX = 3
-# A child's exit code that says: an option is wrong, and starting again changes nothing.
+# Exit code of a child with an invalid option: a restart would not help.
 MEND_IT = 2
 # The exit code of a process that ended itself because one of its threads ended unexpectedly.
 DEAD_THREAD = 70
@@ -23,11 +24,11 @@ DEAD_THREAD = 70
 
 @dataclass(slots=True)
 class ChildLife:
-    """What is known of one child.
+    """State of one child.
 
     Attributes:
         name: The child.
-        restarts: Times it was started again since the launcher started.
+        restarts: Number of restarts since the launcher started.
         started_at_s: Monotonic time of its last start; None before the first.
         restart_at_s: When it is due to start; None while it runs.
     """
@@ -39,23 +40,24 @@ class ChildLife:
     restart_at_s: float | None = 0.0
 
     def due(self, now_s: float) -> bool:
-        """Tell whether it is to be started now."""
+        """Return whether the child must be started now."""
         return self.restart_at_s is not None and now_s >= self.restart_at_s
 
     def on_started(self, now_s: float) -> None:
-        """Note that it was started."""
+        """Record that the child was started."""
         if self.started_at_s is not None:
             self.restarts += 1
         self.started_at_s = now_s
         self.restart_at_s = None
 
     def on_ended(self, now_s: float, *, was_ready: bool = True) -> float:
-        """Note that it ended, or could not be started; return the seconds until the next start.
+        """Record that it ended, or could not be started; return the seconds until the next start.
 
         Args:
             now_s: Monotonic time.
-            was_ready: Whether it had become ready. A process that never did has not recovered, no
-                matter how long it ran: a JVM that writes its class archive needs a minute to fail.
+                    was_ready: Whether it had become ready. A process that never did has not
+                        recovered, however long it ran: a JVM that writes its class archive needs a
+                        minute to fail.
         """
         ran_s = 0.0
         if self.started_at_s is not None and self.restart_at_s is None and was_ready:
@@ -66,12 +68,12 @@ class ChildLife:
         return wait_s
 
     def hopeless(self, exit_code: int, *, was_ready: bool) -> bool:
-        """Tell whether it ended in such a way before the first readiness that waiting is no use."""
+        """Return whether it failed before the first readiness in a way that restarts cannot fix."""
         too_often = self.ends_in_a_row >= ENDS_BEFORE_READY_MAX
         return not was_ready and (exit_code == MEND_IT or too_often)
 
 
 def next_wait_s(lives: list[ChildLife], now_s: float, otherwise_s: float) -> float:
-    """Return how long nothing is due."""
+    """Return the time until something is due."""
     due = [life.restart_at_s for life in lives if life.restart_at_s is not None]
     return max(0.0, min([otherwise_s, *(at - now_s for at in due)]))

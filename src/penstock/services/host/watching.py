@@ -1,9 +1,9 @@
-"""Waiting for children to end, or to say something, on one thread for all of them.
+"""Waits for children to end, or to write to their pipes, on one thread for all of them.
 
-Owns the thread, a pidfd and the reading end of a pipe for each child that is watched. It reaps
-nothing: whoever started a child asks it for its exit code then. Where the kernel has no pidfd, an
-end is not told, and whoever looks now and then finds it. A descriptor that the kernel refuses to
-watch is closed, and its owner is told once, so that it looks now and then, too.
+Owns the thread, a pidfd and the reading end of a pipe for each watched child. It reaps nothing: the
+owner of a child reads its exit code. If the kernel has no pidfd, ends are not reported, and owners
+must poll. A descriptor that the kernel refuses to watch is closed, and its owner is called once, so
+that it polls, too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 @dataclass(frozen=True, slots=True)
 class _Watched:
-    """One descriptor, and whom to tell."""
+    """One descriptor, and the function to call."""
 
     fd: int
     tell: Callable[[], None]
@@ -36,10 +36,10 @@ class _Watched:
 
 
 class ChildWatch:
-    """Tells of children's ends and of their words; `watch` is for any thread.
+    """Reports ends and messages of children; `watch` is thread-safe.
 
-    The calls come from the watch's own thread and must not block. Its mutex guards the selector's
-    table, which `watch` fills while the thread reads it, and is held around a few lines.
+    Calls are made on the watch's own thread and must not block. Its mutex guards the selector's
+    table, which `watch` changes while the thread reads it, and is held for a few lines.
     """
 
     def __init__(self) -> None:
@@ -53,11 +53,11 @@ class ChildWatch:
         self._thread = OwnedThread("child watch", self._run, on_death=OnDeath.RESTART)
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Start to watch."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop watching; nothing is told after this returns."""
+        """Stop watching; no calls are made after this returns."""
         self._thread.expect_end()
         with self._mutex:
             self._stopped = True
@@ -71,26 +71,26 @@ class ChildWatch:
         os.close(self._wake_writer)
 
     def watch(self, pid: int, words: int, tell: Callable[[], None]) -> None:
-        """Tell when a child ends, or writes to its pipe.
+        """Call a function when a child ends, or writes to its pipe.
 
         Args:
             pid: A child that was not waited for yet.
             words: The reading end of the pipe; it is closed here when the child closes its end.
-            tell: Called then.
+            tell: The function to call.
 
         Raises:
-            Unavailable: The descriptors are used up. Nothing is watched, and `words` is open.
+            Unavailable: No descriptors are left. Nothing is watched, and `words` stays open.
         """
         fresh = [_Watched(words, tell, is_pipe=True)]
         try:
             fresh.append(_Watched(os.pidfd_open(pid), tell, is_pipe=False))
-        except AttributeError:  # Python was built without
+        except AttributeError:  # Python was built without it
             pass
         except OSError as error:
             if error.errno in _SHORTAGES:
                 reason = f"process {pid} cannot be watched: {error.strerror}"
                 raise Unavailable(reason) from None
-            # The kernel has no pidfd, or the process was waited for.
+            # The kernel has no pidfd, or the process was reaped.
         with self._mutex:
             if self._stopped:
                 for one in fresh:
@@ -126,12 +126,12 @@ class ChildWatch:
                     self._selector.register(one.fd, selectors.EVENT_READ, one)
                 except OSError as error:  # such as ENOSPC: the kernel's limit of watches
                     refusal = error
-                # After any other error it is tried again when the body was restarted.
+                # After any other error the thread restarts its loop and tries again.
                 del self._fresh[0]
             if refusal is not None:
                 os.close(one.fd)
                 _logger.warning(
-                    "a child's %s cannot be watched (%s): its owner must ask for news by itself",
+                    "a child's %s cannot be watched (%s): its owner must poll",
                     "pipe" if one.is_pipe else "end",
                     refusal.strerror,
                 )

@@ -82,8 +82,7 @@ class FlowHost:
         )
         WRITE_GUARD.set(own_places(options, os.environ), program_places(os.environ))
         # Before the repository creates it: with --segments-group, the umask leaves new folders open
-        # to
-        # this user's own group. The repository reports problems of the folder.
+        # to this user's own group. The repository reports problems of the folder.
         with suppress(OSError):
             context.folder.flow.mkdir(0o700, exist_ok=True)
         controller = FlowController.open(

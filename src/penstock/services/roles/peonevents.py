@@ -1,7 +1,7 @@
-"""What a peon tells of its task: counts of rows while it runs, and how it ended.
+"""Events of a peon's task: counts of rows while it runs, and its end.
 
-Owns the difference between two looks at the task's report; whose task it is stands in every event
-of the process already.
+Owns the difference between two reads of the task's report. Every event of the process has the
+task's fields already.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ logger = logging.getLogger(__name__)
 
 PERIOD_S: Final = 60.0
 _STOP_TIMEOUT_S: Final = 5.0
-# Rows of the other phase are those of this one, read once before.
+# Rows of the other phase are the same rows, counted in an earlier read.
 _PHASE: Final = "buildSegments"
 _OTHER_NAMES: Final = {"processedBytes": "ingest/input/bytes"}
 
 
 def task_dimensions(spec: TaskSpec) -> dict[str, object]:
-    """Return what every event of a task's process says of the task, by Druid's names."""
+    """Return the fields of the task for every event of its process, by Druid's names."""
     return {
         "taskId": spec.id,
         "taskType": spec.type,
@@ -42,15 +42,15 @@ def task_dimensions(spec: TaskSpec) -> dict[str, object]:
 
 
 class PeonEvents:
-    """Emits what a task has counted, once in a while, by a thread of its own.
+    """Emits the counts of a task periodically, on a thread of its own.
 
-    The mutex of the condition guards one flag and the counts of the last look.
+    The mutex of the condition guards one flag and the counts of the last read.
 
     Args:
         task: The task.
         emitter: Where events go.
         clock: Time.
-        before: What an earlier process of the task counted, and told already.
+        before: Counts that an earlier process of the task has emitted.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class PeonEvents:
         self._thread.start()
 
     def stop(self, result: TaskResult) -> None:
-        """Emit what was counted since, and how the task ended, and end."""
+        """Emit the remaining counts and the task's end, and stop."""
         self._thread.expect_end()
         with self._changed:
             self._stopped = True
@@ -86,11 +86,11 @@ class PeonEvents:
             send_alert(self._emitter, logger, text, Severity.COMPONENT_FAILURE)
 
     def look(self) -> None:
-        """Emit what was counted since the last look."""
+        """Emit what was counted since the last read."""
         try:
             counts = dict(self._task.report().row_stats.get(_PHASE, {}))
         except PenstockError as error:
-            logger.info("the task cannot say what it has counted: %s", error)
+            logger.info("the task's counts cannot be read: %s", error)
             return
         with self._changed:
             grown = {name: n - self._last.get(name, 0) for name, n in counts.items()}

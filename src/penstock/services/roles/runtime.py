@@ -1,7 +1,7 @@
-"""What every role's process does besides its work: options, log, signals, readiness.
+"""Common parts of every role's process: options, log, signals, readiness.
 
-Owns the life of such a process from its arguments to its exit code. What runs in it is composed by
-the role's own module.
+Owns the lifecycle of such a process from its arguments to its exit code. The role's own module
+builds its parts.
 """
 
 from __future__ import annotations
@@ -50,21 +50,21 @@ _OF_SEGMENTS: Final = frozenset({"overlord", "router", "worker"})
 
 @dataclass(frozen=True, slots=True)
 class RoleContext:
-    """What a role is given.
+    """Context of a role.
 
     Attributes:
         name: The role.
         options: The options of this Penstock.
         clock: Time.
         listener: Its listening socket.
-        say_ready: To be called when it does its work.
-        say_waiting: To be called with the reason while it cannot do its work yet.
-        ask_stop: Ends the process in order; from any thread.
-        emitter: Takes events; it runs as long as the process.
+        say_ready: Call it once the process does its work.
+        say_waiting: Call it with the reason while the process cannot work yet.
+        ask_stop: Ends the process in order; thread-safe.
+        emitter: Emitter that runs as long as the process.
         tcp_listener: The socket of NSQ's TCP protocol; the broker has one.
-        samples: Metrics of what becomes of events and of HTTP requests.
+        samples: Metrics of events and of HTTP requests.
         is_launched: Whether a launcher started this process, and wrote the options for children.
-        guard: Bounds the API's port.
+        guard: Limits of the API's port.
     """
 
     name: str
@@ -88,8 +88,8 @@ class RoleContext:
         """Return the readiness of this process, which reports to the launcher.
 
         Args:
-            checks: Parts of its duty.
-            waits: Returns what its work waits for.
+            checks: Checks of its parts.
+            waits: Returns the waits of its work.
         """
         return Readiness(
             *(self.name, checks, self.clock),
@@ -100,20 +100,20 @@ class RoleContext:
 
     @property
     def folder(self) -> DataFolder:
-        """The data folder."""
+        """Return the data folder."""
         return DataFolder(self.options.data_dir)
 
     @property
     def instance(self) -> str:
-        """Its name among those of its role; several may use one data folder.
+        """Return its name among those of its role; several may share one data folder.
 
-        Not of a worker, which is known by an id in its folder of tasks.
+        A worker uses the id in its folder of tasks instead.
         """
         return str(self.address)
 
     @property
     def address(self) -> Address:
-        """Where others reach this process."""
+        """Return the address at which others reach this process."""
         host, port = self.listener.getsockname()[:2]
         if host in ("0.0.0.0", "::"):  # compared, not bound  # noqa: S104
             host = socket.gethostname()
@@ -133,15 +133,15 @@ class InheritedSocket:
         if self.descriptor is None:
             return listen(self.address, self.option)
         listener = socket.socket(fileno=self.descriptor)
-        # Children of this process must not keep the port when it ends.
+        # Child processes must not keep the port when this process ends.
         listener.set_inheritable(False)
         return listener
 
 
 class StartReporter:
-    """Tells the launcher how the start of this process stands, one line each. Any thread.
+    """Reports the progress of this process's start to the launcher, one line each. Thread-safe.
 
-    The mutex guards the descriptor: checks of readiness report from several threads.
+    The mutex guards the descriptor, because several threads report readiness checks.
 
     Args:
         descriptor: The pipe to the launcher; None: there is no launcher.
@@ -155,7 +155,7 @@ class StartReporter:
             os.set_inheritable(descriptor, False)  # noqa: FBT003
 
     def ready(self) -> None:
-        """Report that this process is ready; nothing can be reported after it."""
+        """Report that this process is ready; later reports are ignored."""
         with self._mutex:
             descriptor, self._descriptor = self._descriptor, None
             if descriptor is not None:
@@ -188,7 +188,7 @@ def run_alone(
         "router": (options.http, "--http"),
         "broker": (options.broker_http_address, "--broker-http"),
     }
-    # The others are found by their leases and take any port.
+    # The others are found by their leases and use any port.
     address, option = addresses.get(name, (Address(options.http.host, 0), "--http"))
     listening = [InheritedSocket(None, address, option)]
     if name == "broker":
@@ -211,13 +211,13 @@ def run_role(
         options: The options of this Penstock.
         clock: Time.
         listening: Its socket, and for the broker that of NSQ's TCP protocol.
-        reporter: Tells the launcher how the start stands.
-        compose: Puts the process together.
+        reporter: Reports the progress of the start to the launcher.
+        compose: Builds the process.
 
     Raises:
-        PenstockError: It could not start.
+        PenstockError: The process could not start.
     """
-    # A program that ignores the ends of its children passes that on, and exit codes would be lost.
+    # The parent may ignore the ends of its children; inherited, that would lose exit codes.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     with SignalPipe(STOP_SIGNALS) as pipe, contextlib.ExitStack() as sockets:
         listener, *others = [sockets.enter_context(one.open()) for one in listening]
@@ -241,7 +241,7 @@ def run_role(
         try:
             lifecycle.start()
         except BaseException:
-            # Nothing is stopped: the process ends, and with it whatever had started.
+            # Nothing is stopped: the process ends, and with it everything that started.
             logger.error("%s cannot start", name)  # the trace follows where it is caught  # noqa: TRY400
             raise
         names = [one.getsockname() for one in (listener, *others)]
@@ -258,7 +258,7 @@ def run_role(
 
 
 def _alert(death: Death, emitter: ServiceEmitter) -> None:
-    """Emit the death of a thread as an alert, and have it sent if it ends the process."""
+    """Emit the death of a thread as an alert; send it at once if it ends the process."""
     is_end = DEATHS.ends_process(death)
     severity = Severity.SERVICE_FAILURE if is_end else Severity.COMPONENT_FAILURE
     error = death.error or RuntimeError(str(death))

@@ -1,11 +1,11 @@
-"""The batch engine on Spark: inputs of batch tasks to final segment files.
+"""Batch engine on Spark: from the inputs of batch tasks to final segment files.
 
-Owns how a request is carried out and what comes back. Files are read and final ones are written by
-Arrow in Spark's Python workers; what must be computed or shuffled goes through the JVM in between.
-Folders of this host must be reachable under the same paths by Spark's workers.
+Owns how a request is executed and its result. Arrow in Spark's Python workers reads input files and
+writes final ones; computation and shuffles in between run in the JVM. Spark's workers must reach
+folders of this host under the same paths.
 
-Invariants: a call changes nothing but its output folder and its scratch folder, and leaves nothing
-in the latter; a result names all files that are in the output folder, and they are durable.
+Invariants: a call changes only its output folder and its scratch folder, and empties the latter; a
+result lists all files in the output folder, and they are durable.
 """
 
 from __future__ import annotations
@@ -112,16 +112,16 @@ if TYPE_CHECKING:
 
 
 class SparkBatchEngine:
-    """`BatchEngine` on Spark; any thread may call it, several at once.
+    """`BatchEngine` on Spark; thread-safe, with several calls at once.
 
-    A mutex guards the calls by their task, which `cancel` looks up from another thread while their
-    own threads are blocked; and the tasks that were cancelled, as one may be just before its call.
+    A mutex guards two tables. `cancel` looks up the calls of a task from another thread while their
+    own threads are blocked; and a task may be cancelled just before its call.
 
     Args:
-        sessions: How Spark is reached; the engine has a Spark session of its own, or that of
-            these if they have `ENGINE_CONF`.
-        options: Sizes, and what may be reached.
-        tables: Which files are visible, for queries; None: queries are refused.
+        sessions: Provider of Spark sessions; the engine uses a session of its own, or that of
+            these sessions if they have `ENGINE_CONF`.
+        options: Sizes and permissions.
+        tables: The visible files, for queries; None: queries are refused.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class SparkBatchEngine:
         tables: TableSource | None = None,
     ) -> None:
         self._sessions = sessions.with_conf(pipeline.ENGINE_CONF)
-        # Connected at its first use: rows with twins are rare.
+        # Connected at its first use, because rows with twins are rare.
         self._exact = self._sessions.with_conf(EXACT_CONF)
         self._queries = None if tables is None else QueryRows(sessions, tables)
         self._options = options or SparkBatchOptions()
@@ -143,9 +143,9 @@ class SparkBatchEngine:
         """Write the input's rows as final segment files; see `BatchEngine.write`.
 
         Raises:
-            EngineUnavailable: Spark or a store is not there; try again into another folder.
-            EngineLost: It is one of those: Spark broke down while it did this.
-            EngineFailure: The request fails for good, or was cancelled.
+            EngineUnavailable: Spark or a store is unavailable; retry with another folder.
+            EngineLost: Subclass of it: Spark crashed during this work.
+            EngineFailure: The request fails permanently, or was cancelled.
         """
         folder = _local_path(request.output_folder)
         scratch = self._scratch(folder)
@@ -162,7 +162,7 @@ class SparkBatchEngine:
             except Unavailable as error:
                 raise EngineUnavailable(str(error), dependency=error.dependency) from error
             except OSError as error:
-                # Of the scratch folder alone: what reads inputs says itself what its errors mean.
+                # Only for the scratch folder: readers of inputs translate their own errors.
                 reason = f"{scratch} cannot be written ({error.strerror or error})"
                 raise EngineUnavailable(
                     f"{reason}: free its disk", dependency=Dependency.DISK
@@ -171,7 +171,7 @@ class SparkBatchEngine:
                 shutil.rmtree(scratch, ignore_errors=True)
 
     def cancel(self, task_id: str) -> None:
-        """End what runs for a task and what is asked for it later; see `BatchEngine.cancel`."""
+        """End current and later calls of a task; see `BatchEngine.cancel`."""
         with self._mutex:
             self._cancelled.add(task_id)
             found = list(self._running.get(task_id, ()))
@@ -185,30 +185,30 @@ class SparkBatchEngine:
 
     @property
     def options(self) -> SparkBatchOptions:
-        """Sizes, and what may be reached."""
+        """Return sizes and permissions."""
         return self._options
 
     @contextlib.contextmanager
     def rows_of_query(
         self, query: SqlInput, externs: Sequence[StoredTable], running: Running
     ) -> Iterator[tuple[SparkSession, DataFrame]]:
-        """Give a query's rows, and the Spark session they are of, to a block.
+        """Provide a query's rows, and their Spark session, for a block.
 
         Args:
             query: The query.
-            externs: Its external tables, which were read.
-            running: Its work, which can be cancelled.
+            externs: Its external tables, already read.
+            running: Its cancellable work.
 
         Raises:
-            InvalidRequest: The query is none that may be asked here.
+            InvalidRequest: The query is not allowed here.
         """
         if self._queries is None:
-            raise InvalidRequest("no queries can be read here: the engine knows no datasources")
+            raise InvalidRequest("queries are not supported here: the engine has no datasources")
         with self._queries.opened(query, externs, running) as found:
             yield found
 
     def reach(self) -> None:
-        """Connect to Spark, before anything is fetched that would be of no use without it.
+        """Connect to Spark before anything is fetched that needs it.
 
         Raises:
             EngineUnavailable: Spark cannot be reached.
@@ -217,16 +217,16 @@ class SparkBatchEngine:
 
     @contextlib.contextmanager
     def session(self, running: Running, *, exact: bool = False) -> Iterator[SparkSession]:
-        """Give a Spark session of the engine to a block that can be cancelled.
+        """Provide a Spark session of the engine for a block that can be cancelled.
 
-        With `exact` case counts in the names of columns.
+        With `exact`, column names are case-sensitive.
         """
         sessions = self._exact if exact else self._sessions
         try:
             with sessions.use() as spark, running.tagged(spark):
                 yield spark
         finally:
-            running.settle()  # the process of a task ends soon after it
+            running.settle()  # the task's process ends soon after it
 
     def _scratch(self, folder: str) -> Path:
         name = f".scratch-{uuid.uuid4().hex}"
@@ -253,7 +253,7 @@ class SparkBatchEngine:
 
 @dataclass(slots=True)
 class _Call:
-    """One request on its way."""
+    """One request in progress."""
 
     engine: SparkBatchEngine
     request: BatchRequest
@@ -294,13 +294,13 @@ class _Call:
     def _read_externs(
         self, tables: Sequence[ExternTable]
     ) -> tuple[list[StoredTable], int, list[ParseError]]:
-        """Read the external tables of a query; tell how many rows could not be, and which."""
+        """Read the external tables of a query; return how many rows are bad, and which."""
         found: list[StoredTable] = []
         bad, errors = 0, list[ParseError]()
         if tables:
             self.engine.reach()
         for number, given in enumerate(tables, 1):
-            # Reports are known by their place alone.
+            # Reports are identified only by their position.
             scratch = self.scratch / f"extern-{number}"
             finder = Finder(None, scratch, self.engine.options, self.running.check)
             files = finder.find(ExternalInput(given.input_source, given.input_format))
@@ -404,7 +404,7 @@ class _Call:
         direct: tuple[tuple[str, str], ...],
         intervals: tuple[Interval, ...],
     ) -> tuple[Sequence[MadeFile], Mapping[str, int], Buckets]:
-        """Let the workers do all of it, or but for the shuffle where a time chunk is large."""
+        """Let the workers do everything, or everything but the shuffle of a large time chunk."""
         target = self._target(schema)
         fold = fold_of(schema, self.request.combines)
         rows_max = rows_unshuffled(self.request.partitioning)
@@ -418,7 +418,7 @@ class _Call:
             return files, counted, buckets
         cores = self.engine.options.parallelism or os.cpu_count() or 1
         found = parts(runs, rows_max) if rows_max else []
-        # A dynamic file may have any rows of its chunk, unless equal ones must meet.
+        # A dynamic file may have any rows of its chunk, unless equal rows must be combined.
         cuttable = self.request.partitioning.kind == "dynamic" and not schema.rollup
         if found and (cuttable or not any(part.bucket for part in found)):
             pieces = shared_out(found, cores, lambda part: part.rows)
@@ -467,7 +467,7 @@ class _Call:
         for name in self.request.partitioning.dimensions:
             if name not in known:
                 raise EngineFailure(
-                    f"the rows cannot be parted by {name!r}: there is no such column; there are"
+                    f"the rows cannot be partitioned by {name!r}: no such column; use one of"
                     f" {', '.join(known)}"
                 )
 
@@ -513,8 +513,8 @@ def _cancelled(task_id: str) -> str:
 
 
 def _folded_columns(schema: DataSchema) -> tuple[tuple[str, str], ...] | None:
-    # A time chunk of several segments is shuffled by the JVM, which has no time of a first value
-    # but the row's, and that is cut down by then.
+    # The JVM shuffles a time chunk of several segments. It has no time of a first value except the
+    # row's, which is truncated by then.
     if schema.rollup and any(metric.kind in {"first", "last"} for metric in schema.metrics):
         return None
     return folded_columns(schema)
@@ -533,7 +533,7 @@ def _counts(counted: Mapping[str, int]) -> RowCounts:
 
 
 def _parse_errors(reports: Iterable[SplitReport]) -> list[ParseError]:
-    """Return the bad rows with their places; a split's lines are counted on from the last one's."""
+    """Return the bad rows with their positions; line numbers continue from split to split."""
     found: list[ParseError] = []
     before: dict[str, int] = {}
     for report in reports:
@@ -547,13 +547,13 @@ def _parse_errors(reports: Iterable[SplitReport]) -> list[ParseError]:
 
 
 def _local_path(folder: str) -> str:
-    """Return a path for a file URL or a path, and other URLs as they are.
+    """Return the local path of a file URL or path; return other URLs unchanged.
 
     Raises:
-        EngineFailure: It is neither.
+        EngineFailure: The folder is neither.
     """
     if folder.startswith("file:"):
         folder = unquote(urlsplit(folder).path)
     if not folder.startswith("/") and "://" not in folder:
-        raise EngineFailure(f"output folder {folder!r} is no absolute path and no URL")
+        raise EngineFailure(f"output folder {folder!r} is neither an absolute path nor a URL")
     return folder.rstrip("/")

@@ -1,8 +1,8 @@
-"""The external tables of a statement: files read once, as a whole, before its query begins.
+"""External tables of a statement: files that are read once, completely, before its query begins.
 
-A query may name a table twice, or need few of its rows, and Spark may read what it scans again. So
-workers first turn the files into typed Parquet in the scratch folder, where what does not parse is
-counted; the query reads that, in the JVM. Owns what becomes of the types of a signature.
+A query may name a table twice, or need few of its rows, and Spark may repeat a scan. Therefore
+workers first convert the files to typed Parquet in the scratch folder, and count rows that do not
+parse; the query reads that in the JVM. Owns the mapping of a signature's types.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ _TYPES: Final[Mapping[str, FieldType]] = {
 
 @dataclass(frozen=True, slots=True)
 class StoredTable:
-    """An external table that was read: the name that the query has for it, and its files."""
+    """An external table that was read: its name in the query, and its files."""
 
     name: str
     columns: tuple[tuple[str, str], ...]
     files: tuple[TableFile, ...]
 
     def define(self, spark: SparkSession) -> str:
-        """Make it a view of a Spark session, and return the name of the view."""
+        """Define it as a view of a Spark session, and return the name of the view."""
         name = hidden_name()
         table(spark, self.files, self.columns).createOrReplaceTempView(name)
         return name
@@ -59,7 +59,7 @@ class StoredTable:
 
 @dataclass(frozen=True, slots=True)
 class StoredPiece:
-    """What one piece became: a file, or none without rows."""
+    """Result of one piece: a file, or none if it has no rows."""
 
     path: str
     rows: int
@@ -67,13 +67,13 @@ class StoredPiece:
 
 @dataclass(frozen=True, slots=True)
 class StoreWork:
-    """Pieces of input to turn into Parquet files of a folder."""
+    """Pieces of input to convert to Parquet files of a folder."""
 
     reading: InputWork
     folder: str
 
     def store(self, number: int) -> StoredPiece:
-        """Read one piece and write its file, which a repeated attempt writes again."""
+        """Read one piece and write its file; a repeated attempt writes the same file."""
         target = Path(self.folder) / f"{number}.parquet"
         rows = 0
 
@@ -87,13 +87,13 @@ class StoreWork:
 
 
 def store_pieces(work: StoreWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Store the pieces whose numbers Spark hands in."""
+    """Store the pieces whose numbers Spark passes in."""
     for number in numbers(batches):
         yield reported(work.store(number))
 
 
 def shape_of(given: ExternTable) -> RowShape:
-    """Return what is read of each row."""
+    """Return the columns to read of each row."""
     return RowShape(tuple((column.name, _TYPES[column.type]) for column in given.signature))
 
 
@@ -103,16 +103,16 @@ def stored(
     """Read the files of an external table, the `number`th of its statement.
 
     Args:
-        spark: Who reads.
+        spark: The Spark session.
         work: The pieces, with a scratch folder of their own.
-        shape: What is read of each row.
-        number: From 1 on.
+        shape: The columns to read.
+        number: Number of the table, from 1.
 
     Raises:
         PenstockError: A file cannot be read.
     """
     columns = shape.spark_columns()
-    if not work.pieces:  # files that end before their headers
+    if not work.pieces:  # all files end before their headers
         return StoredTable(extern_name(number), columns, ()), []
     scratch = Path(work.scratch)
     store = functools.partial(store_pieces, StoreWork(work, str(scratch / "rows")))

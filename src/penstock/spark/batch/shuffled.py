@@ -1,13 +1,13 @@
-"""Rows that the JVM computed, spread over the segments of their time chunks and written.
+"""Distribute rows that the JVM computed over the segments of their time chunks, and write them.
 
-Owns how rows find their bucket:
+Owns how rows are assigned to buckets:
 
-    dynamic    by time chunk; Spark evens out what is skewed
+    dynamic    by time chunk; Spark balances skewed chunks
     hashed     pmod(hash(dimensions), shards), `hash` being Spark's Murmur3 of 32 bits with seed 42
     range      by the order of the dimensions as text, nulls first; the bounds are quantiles of a
                sample
 
-Workers get the rows of a Spark partition bucket by bucket, so that each holds the rows of one file.
+Workers receive the rows of a Spark partition bucket by bucket, so each holds the rows of one file.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from penstock.spark.topic.rowshape import TIME_COLUMN, TIME_TYPE
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-# Beside columns of users, which a shorter name could be one of: it would be written over.
+# Not a short name, because it could overwrite a column of users.
 BUCKET_COLUMN: Final = f"{OWN_PREFIX}bucket"
 _KEY: Final = f"{OWN_PREFIX}key"
 _COUNT: Final = f"{OWN_PREFIX}count"
@@ -44,7 +44,7 @@ _PART: Final = f"{OWN_PREFIX}part"
 _SHUFFLE_PLACES: Final = 32
 _SAMPLED_PER_CHUNK: Final = 50_000
 _SAMPLE_SEED: Final = 7
-# A range segment may have so many times its target.
+# A range segment may have up to this many times its target number of rows.
 _OVER_TARGET: Final = 1.5
 
 Key = tuple[str | None, ...]
@@ -52,7 +52,7 @@ Key = tuple[str | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class Shuffled:
-    """What was written, what was counted on the way, and which rows each bucket has."""
+    """Files written, rows counted on the way, and the rows of each bucket."""
 
     files: tuple[MadeFile, ...]
     counted: Mapping[str, int]
@@ -61,10 +61,10 @@ class Shuffled:
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
-    """Which rows a file has, by its time chunk's number and its bucket.
+    """Buckets of files, by time chunk number and bucket number.
 
-    `shards` has the chunks with a number of shards that is not `shards_else`; `starts` the first
-    keys of the ranges of a chunk, but for its first range, which is open.
+    `shards` has the chunks whose number of shards is not `shards_else`; `starts` the first keys of
+    the ranges of a chunk, except its first range, which has no lower bound.
     """
 
     kind: str
@@ -73,7 +73,7 @@ class Buckets:
     starts: Mapping[int, tuple[Key, ...]]
 
     def of(self, chunk: int, number: int) -> Bucket | None:
-        """Return the bucket of a file; None where files hold any rows of their chunk."""
+        """Return the bucket of a file; None if files may contain any rows of their chunk."""
         if self.kind == "hashed":
             return Bucket(number, self.shards.get(chunk, self.shards_else))
         if self.kind == "dynamic":
@@ -84,7 +84,7 @@ class Buckets:
 
 
 def rows_unshuffled(partitioning: Partitioning) -> int:
-    """Return how many rows a time chunk may have to be one segment without a shuffle."""
+    """Return the maximum number of rows of a time chunk to be one segment without a shuffle."""
     if partitioning.kind == "dynamic":
         return partitioning.rows_max
     if partitioning.kind == "range":
@@ -95,7 +95,7 @@ def rows_unshuffled(partitioning: Partitioning) -> int:
 
 
 def whole_chunks(partitioning: Partitioning) -> Buckets:
-    """Return the buckets where each time chunk is one segment."""
+    """Return the buckets if each time chunk is one segment."""
     return Buckets(partitioning.kind, {}, 1, {})
 
 
@@ -105,7 +105,7 @@ def write_shuffled(
     partitioning: Partitioning,
     dimensions: Sequence[str],
 ) -> Shuffled:
-    """Write the rows, which are as the files have them."""
+    """Write the rows, which have the columns of the files."""
     keyed = chunked(rows, target.granularity)
     if partitioning.kind == "dynamic":
         even = keyed.hint("rebalance", _SHUFFLE_PLACES, column(CHUNK_COLUMN))
@@ -116,8 +116,8 @@ def write_shuffled(
         buckets = Buckets("hashed", {}, partitioning.shards, {})
         found, counted = _write(_by_bucket(keyed, buckets, dimensions), target)
         return Shuffled(found, counted, buckets)
-    # The rows are needed twice: to be counted, and to be written. What they are made of may be
-    # read only once, and may not be the same a second time.
+    # The rows are needed twice: to count and to write them. Their source may be readable only once,
+    # and may return different rows the second time.
     kept = keyed.persist()
     try:
         counts, counted = _counted(kept)
@@ -153,14 +153,14 @@ def _by_bucket(keyed: DataFrame, buckets: Buckets, dimensions: Sequence[str]) ->
         key = _key(dimensions)
         before = sf.filter(starts, lambda start: start <= key)
         number = sf.coalesce(sf.size(before), sf.lit(0))
-        # Without starts in its chunk a row is in the first range; `size` of null is -1.
+        # Without starts in its chunk, a row is in the first range; `size` of null is -1.
         number = sf.greatest(number, sf.lit(0))
     numbered = keyed.withColumn(BUCKET_COLUMN, number.cast("int"))
     return numbered.repartition(column(CHUNK_COLUMN), column(BUCKET_COLUMN))
 
 
 def _by_chunk(values: Mapping[int, int] | Mapping[int, Column]) -> Column:
-    """Return what stands for the row's time chunk, or null."""
+    """Return the value for the row's time chunk, or null."""
     pairs: list[Column] = []
     for chunk, value in values.items():
         pairs += [sf.lit(chunk).cast("bigint"), sf.lit(value)]
@@ -177,7 +177,7 @@ def _literal_key(key: Key) -> Column:
 
 
 def _counted(kept: DataFrame) -> tuple[dict[int, int], dict[str, int]]:
-    """Return the rows of each time chunk, and what was observed in passing."""
+    """Return the number of rows of each time chunk, and the observed counts."""
     grouped = kept.groupBy(column(CHUNK_COLUMN)).agg(sf.count("*").alias(_COUNT))
     counts = {int(chunk): int(count) for chunk, count in grouped.collect()}
     return counts, _observed(grouped)
@@ -189,7 +189,7 @@ def _starts(
     partitioning: Partitioning,
     dimensions: Sequence[str],
 ) -> dict[int, tuple[Key, ...]]:
-    """Return where the ranges of large time chunks begin, but for their first ones."""
+    """Return where the ranges of large time chunks begin, except their first ranges."""
     most = partitioning.rows_target * _OVER_TARGET
     ranges = {
         chunk: math.ceil(count / partitioning.rows_target)
@@ -218,7 +218,7 @@ def _starts(
     seen: dict[int, list[Key]] = {}
     for chunk, _, key in first.collect():
         starts = seen.setdefault(int(chunk), [])
-        # A key that fills more than a range begins only one.
+        # A key that fills more than one range begins only one.
         if not starts or starts[-1] != tuple(key):
             starts.append(tuple(key))
     return {chunk: tuple(starts[1:]) for chunk, starts in seen.items() if len(starts) > 1}
@@ -228,7 +228,7 @@ def _write(
     rows: DataFrame, target: BatchTarget, rows_max: int | None = None
 ) -> tuple[tuple[MadeFile, ...], dict[str, int]]:
     ordered = rows.sortWithinPartitions(column(CHUNK_COLUMN), column(BUCKET_COLUMN))
-    # By place, not by name: PySpark hands names to `mapInArrow` without quoting them.
+    # By position, because PySpark passes names to `mapInArrow` without quoting them.
     names = (*target.columns, CHUNK_COLUMN, BUCKET_COLUMN)
     placed = ordered.select(*(column(name).alias(f"c{i}") for i, name in enumerate(names)))
     work = functools.partial(write_buckets, target, rows_max)
@@ -240,7 +240,7 @@ def _write(
 def write_buckets(
     target: BatchTarget, rows_max: int | None, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Write rows that come bucket by bucket; the last two columns are their chunk and bucket.
+    """Write rows that arrive bucket by bucket; the last two columns are their chunk and bucket.
 
     With `rows_max` a bucket with more rows becomes several files.
     """
@@ -290,7 +290,7 @@ def _same_bucket(batch: pa.RecordBatch) -> Iterator[tuple[tuple[int, int], pa.Re
 def _observed(frame: DataFrame) -> dict[str, int]:
     info = frame.executionInfo
     for seen in info._observations if info is not None else []:  # noqa: SLF001
-        # PySpark has no public way to them that does not cost another round trip.
+        # PySpark has no public access to them that does not cost another round trip.
         if seen.name == OBSERVED:
             return {name: int(value) for name, value in seen.pairs.items()}
     return {}

@@ -1,6 +1,6 @@
-"""The settings of the Spark Connect server: Spark's own, its log's, its scheduler's, the JVM's.
+"""Settings of the Spark Connect server: of Spark, its log, its scheduler and the JVM.
 
-Pure text: `server` writes it to files and starts the process.
+Generates text only: `server` writes the files and starts the process.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ SERVER_CLASS: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
 PYTHON_DAEMON: Final = "penstock.spark.connect.pythondaemon"
 STANDALONE: Final = "spark://"
 LOCAL_CLUSTER: Final = "local-cluster["
-# Masters that make no secret by themselves; that of a standalone cluster is its operator's.
+# Masters that generate no secret by themselves; a standalone cluster's operator sets it.
 NEEDS_SECRET: Final = (STANDALONE, LOCAL_CLUSTER)
 SUBMIT_CLASS: Final = "org.apache.spark.deploy.SparkSubmit"
 
-# Spark reaches into these packages of the JDK. Its launcher, a JVM of its own that we do without,
-# would say so.
+# Spark accesses these packages of the JDK by reflection. Its launcher, a separate JVM that Penstock
+# does not use, would set these options.
 _OPENED: Final = (
     "java.base/java.lang",
     "java.base/java.lang.invoke",
@@ -40,7 +40,7 @@ _OPENED: Final = (
     "java.security.jgss/sun.security.krb5",
 )
 _LOG_BYTES_MAX: Final = "16MB"
-# Several times of what a day of streams and queries takes.
+# Several times the size that a day of streams and queries needs.
 _METASPACE_MAX: Final = "512m"
 
 SCHEDULER_POOLS: Final = """<?xml version="1.0"?>
@@ -56,14 +56,14 @@ SCHEDULER_POOLS: Final = """<?xml version="1.0"?>
 
 
 def jvm_options(memory: str, temp_folder: Path, log_conf: Path, java_version: int) -> list[str]:
-    """Return the options of the JVM itself."""
+    """Return the options of the JVM."""
     options = [
         f"-Xmx{memory}",
         f"-XX:MaxMetaspaceSize={_METASPACE_MAX}",
-        # The heap follows what is used: by default a JVM that is never idle grows to the maximum
+        # The heap follows the used memory: by default a JVM that is never idle grows to the maximum
         # and stays there, as its young collections find enough room. Spark's periodic collection
-        # (`spark.cleaner.periodicGC.interval`) is a full one, after which the rest is returned; a
-        # concurrent one would count what is garbage in the young generation as used.
+        # (`spark.cleaner.periodicGC.interval`) is a full one, after which unused memory is
+        # returned; a concurrent one would count garbage of the young generation as used.
         "-XX:MinHeapFreeRatio=20",
         "-XX:MaxHeapFreeRatio=50",
         # A JVM that has run out of memory is of no use; it is restarted and work is retried.
@@ -90,13 +90,13 @@ def spark_conf(
         "spark.master": with_retries(master),
         "spark.connect.grpc.binding.address": host,
         "spark.connect.grpc.binding.port": str(port),
-        # Sessions are few, and made again when lost: let a quiet one live.
+        # Sessions are few, and made again when lost, so a quiet one is kept.
         "spark.connect.session.manager.defaultSessionTimeout": "24h",
-        # Ids of operations that have ended are free again at once: see `leftovers`.
+        # Ids of ended operations become free at once: see `leftovers`.
         "spark.connect.execute.manager.abandonedTombstonesSize": "0",
         "spark.connect.session.inactiveOperations.cacheExpiration": "0",
         **STUCK_CONF,
-        # Releases shuffle files and broadcasts of work that has ended, and memory: see jvm_options.
+        # Releases shuffle files and broadcasts of ended work, and memory: see `jvm_options`.
         "spark.cleaner.periodicGC.interval": "5min",
         # Spark's cache of file listings is keyed by query, so no other query reads its entries,
         # and it would only grow, up to 250 MB.
@@ -112,7 +112,7 @@ def spark_conf(
         "spark.ui.retainedTasks": "1000",
         "spark.sql.ui.retainedExecutions": "20",
         "spark.scheduler.mode": "FAIR",
-        # Hadoop decodes no percent signs in the text of a path.
+        # Hadoop does not decode percent signs in the text of a path.
         "spark.scheduler.allocation.file": hadoop_path(pools),
         "spark.sql.shuffle.partitions": str(cores),
         "spark.sql.session.timeZone": "UTC",
@@ -120,7 +120,7 @@ def spark_conf(
         "spark.sql.ansi.enabled": "true",
         "spark.sql.ansi.doubleQuotedIdentifiers": "true",
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-        # Files are named one by one from the metadata: no job just to list them.
+        # Files are listed individually in the metadata: no job only to list them.
         "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
         "spark.sql.python.filterPushdown.enabled": "true",
         "spark.python.daemon.module": PYTHON_DAEMON,
@@ -130,24 +130,24 @@ def spark_conf(
 
 
 def authentication(master: str, secret: str) -> dict[str, str]:
-    """Return the settings by which Spark's own ports refuse whoever does not know a secret.
+    """Return the settings by which Spark's own ports refuse clients without a secret.
 
-    The ports of the driver's RPC and of its blocks would otherwise deserialize the objects of any
-    user of the host. Local mode makes a fresh secret in memory at each start, and so do YARN and
-    Kubernetes; a standalone cluster has one of its operator's.
+    The ports of the driver's RPC and of its blocks would otherwise deserialize objects of any user
+    of the host. Local mode generates a new secret in memory at each start, and so do YARN and
+    Kubernetes; the operator sets the secret of a standalone cluster.
 
     Args:
         master: The Spark master.
-        secret: Of a standalone cluster; empty for other masters.
+        secret: Secret of a standalone cluster; empty for other masters.
     """
     conf = {
         "spark.authenticate": "true",
-        # The handshake of the newer protocol. Within one JVM there is nothing to encrypt.
+        # Use the handshake of the newer protocol. Within one JVM there is nothing to encrypt.
         "spark.network.crypto.enabled": "true",
         "spark.network.crypto.authEngineVersion": "2",
         "spark.network.crypto.cipher": "AES/GCM/NoPadding",
     }
-    if master.startswith("local"):  # elsewhere the cluster's own settings may know SASL alone
+    if master.startswith("local"):  # a cluster's own settings may support only SASL
         conf["spark.network.crypto.saslFallback"] = "false"
     if secret:
         conf["spark.authenticate.secret"] = secret
@@ -158,12 +158,12 @@ def python_sockets(master: str) -> dict[str, str]:
     """Return the settings by which a local Spark and its Python workers talk over Unix sockets.
 
     A TCP port starts a process for each connection, and reads up to 2 GB before it compares the
-    secret, so that any user of the host could exhaust processes and memory. Spark asks for no
-    secret on a Unix socket: its folder must be for this user alone. That is the working folder of
-    the JVM, which its daemons inherit; a path could be longer than the 107 bytes of a socket's.
+    secret, so any user of the host could exhaust processes and memory. On a Unix socket Spark
+    requires no secret, so its folder must be accessible only for this user. The folder is the JVM's
+    working folder, which its daemons inherit, because a path could exceed the socket's 107 bytes.
 
     Args:
-        master: The Spark master. The executors of a cluster have working folders of their own.
+        master: The Spark master. Executors of a cluster have their own working folders.
     """
     if not master.startswith("local"):
         return {}
@@ -174,7 +174,7 @@ def python_sockets(master: str) -> dict[str, str]:
 
 
 def with_retries(master: str) -> str:
-    """Let a local master try a failed piece of work again, as clusters do.
+    """Let a local master retry failed tasks, as clusters do.
 
     Otherwise the loss of one Python worker process fails the whole job.
     """
@@ -183,7 +183,7 @@ def with_retries(master: str) -> str:
 
 
 def hadoop_path(path: Path) -> str:
-    """Return a local path in the form that Hadoop reads: the path as it is, behind a scheme."""
+    """Return a local path in the form that Hadoop reads: the unescaped path with a scheme."""
     return f"file://{path.absolute()}"
 
 
@@ -223,7 +223,7 @@ appender.file.policies.size.type = SizeBasedTriggeringPolicy
 appender.file.policies.size.size = {_LOG_BYTES_MAX}
 appender.file.strategy.type = DefaultRolloverStrategy
 appender.file.strategy.max = 3
-# A query that needs no more rows cuts its Python worker off; that is no news.
+# A query that needs no further rows ends its Python worker; that is not logged.
 logger.python.name = org.apache.spark.api.python
 logger.python.level = error
 logger.native.name = org.apache.hadoop.util.NativeCodeLoader

@@ -1,7 +1,7 @@
 """SparkScript: a user's function on DataFrames.
 
-Owns the call of the function and the check of what it returns. What it raises is its own affair:
-here, and here only, whatever it is becomes the reason of a failure.
+Owns the call of the function and the check of its result. Any exception of the function becomes the
+reason of a failure; this is the only module that catches all exceptions of user code.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SparkScript(SparkProcessor):
 
     The function is ``def enrich(spark, frames)``: the Spark session, and a DataFrame for each view
     by its name. It returns a DataFrame, which goes to the first relationship of ``outputs``, or a
-    map of DataFrames by relationship. It runs in this service; what its DataFrames describe, on
+    map of DataFrames by relationship. It runs in this service; its DataFrames are computed on
     Spark. A flow may name only functions of modules that the operator listed (`--flow-modules`).
     """
 
@@ -59,7 +59,7 @@ class SparkScript(SparkProcessor):
         self._script: Script | None = None
 
     def check(self) -> Iterator[Problem]:
-        """Yield what is wrong between properties."""
+        """Yield problems between properties."""
         yield from super().check()
         try:
             SERVICE_MODULES.get().check(self.function, _WHAT)
@@ -73,41 +73,41 @@ class SparkScript(SparkProcessor):
                 yield Problem("outputs", f"{name!r} is a relationship already: use another name")
 
     def relationships(self) -> Mapping[str, Relationship]:
-        """Return where it sends FlowFiles."""
+        """Return the relationships."""
         results = {name: Relationship("Results.", name=name) for name in self.outputs}
         return {**super().relationships(), **results}
 
     def on_scheduled(self, context: ProcessContext) -> None:
-        """Import the function, and learn where Spark is."""
+        """Import the function, and store the address of Spark."""
         super().on_scheduled(context)
         self._script = _imported(self.function)
 
     def results(
         self, spark: SparkSession, frames: Mapping[str, DataFrame]
     ) -> Mapping[str, DataFrame]:
-        """Return what the function returned.
+        """Return the function's result.
 
         Raises:
-            ProcessError: It raised something, or returned something else.
+            ProcessError: The function raised, or returned something else.
         """
         if self._script is None:
-            raise AssertionError("a trigger comes after on_scheduled")
+            raise AssertionError("on_trigger was called before on_scheduled")
         try:
             returned = self._script(spark, dict(frames))
         except PenstockError:
             raise
         except Exception as error:  # the documented boundary: it is the user's code
             if translate(error) is not None:
-                raise  # Spark's: whoever gave the Spark session knows what it means
+                raise  # Spark's: the owner of the Spark session translates it
             raise ProcessError(
-                f"{self.function} raised {type(error).__name__}: {error}; mend it"
+                f"{self.function} raised {type(error).__name__}: {error}; correct the function"
             ) from error
         found = returned if isinstance(returned, Mapping) else {self.outputs[0]: returned}
         for name, frame in found.items():
             if name not in self.outputs:
                 raise ProcessError(
-                    f"{self.function} returned a result {name!r}: name it in `outputs`, where "
-                    f"there are {', '.join(self.outputs)}"
+                    f"{self.function} returned a result {name!r}: name it in `outputs`, which has: "
+                    f"{', '.join(self.outputs)}"
                 )
             if not hasattr(frame, "write"):
                 raise ProcessError(

@@ -44,9 +44,8 @@ class Groups:
     Attributes:
         fields: (name, type) of the columns that stay unchanged, without the time.
         parts: (name, field, type) of the partial metrics; an empty field counts 1 for every row.
-            fold: How they are combined; its columns are the time, fields, `MOMENT`, `ROWS`, the
-                parts,
-                and for some parts the decisive times and the row numbers.
+        fold: How they are combined; its columns are the time, fields, `MOMENT`, `ROWS`, the parts,
+            and for some parts the decisive times and the row numbers.
         limits: Limits of late and early rows.
     """
 

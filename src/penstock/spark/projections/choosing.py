@@ -216,8 +216,8 @@ class Projections:
 
         Raises:
             InvalidRequest: The query insists, and the types differ.
-                PenstockError: The query was stopped; or its answer cannot be kept, for which the
-                    projection is not the cause; or the query insists, and Spark raised this error.
+            PenstockError: The query was stopped; or its answer cannot be kept, for which the
+                projection is not the cause; or the query insists, and Spark raised this error.
         """
         of_answer: PenstockError | None = None
         for attempt in range(1, _TRIES + 1):

@@ -55,10 +55,9 @@ class MakerOptions:
         batch_bytes: Maximum number of bytes that one job reads, unless a single file has more.
         queued_files: Maximum number of files in the queue.
         job_limit_s: Time limit of a job.
-            pause_s: Pause of all jobs after a failure of Spark or of the store, and pause for a
-                file
-                that cannot be aggregated.
-            tidy_every_s: Interval of searches for unneeded files.
+        pause_s: Pause of all jobs after a failure of Spark or of the store, and pause for a file
+            that cannot be aggregated.
+        tidy_every_s: Interval of searches for unneeded files.
     """
 
     file_bytes_min: int = 256 * 1024

@@ -19,10 +19,9 @@ class Key:
     """A column by which rows are grouped.
 
     Attributes:
-            stored: Its name in the projection's files: the name of the datasource's column if
-                it is one,
-                else a name that no datasource has.
-            sql: Its expression, in Spark SQL over the columns of the datasource.
+        stored: Its name in the projection's files: the name of the datasource's column if it is
+            one, else a name that no datasource has.
+        sql: Its expression, in Spark SQL over the columns of the datasource.
         time: For the time, the granularity to which it is truncated; `NONE`: not truncated.
     """
 
@@ -55,9 +54,8 @@ class ProjectionPlan:
         keys: Grouping columns; empty: all rows of a file are one group.
         measures: Aggregates of each group, always with the number of rows.
         conditions: Spark SQL conditions that all rows meet; empty: all rows.
-            digest: Digest of all of this and of the types of the columns that are read, 16
-                hexadecimal
-                digits. Files of another digest have other content.
+        digest: Digest of all of this and of the types of the columns that are read, 16 hexadecimal
+            digits. Files of another digest have other content.
     """
 
     name: str

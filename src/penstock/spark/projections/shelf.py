@@ -142,9 +142,8 @@ class Shelf:
         Unfinished files of a killed worker are known only from this process's start on.
 
         Args:
-            needed: The folders of the existing projections, with the names of the files that
-                belong to
-                visible files.
+            needed: The folders of the existing projections, with the names of the files that belong
+                to visible files.
 
         Raises:
             Unavailable: The store does not answer.

@@ -87,9 +87,8 @@ def read_statement(sql: str, parameters: Sequence[object] = ()) -> Statement:
         parameters: The values of each `?`.
 
     Raises:
-            InvalidRequest: It writes, sets something, calls foreign code, creates a value that
-                is too
-                large, or is not a statement.
+        InvalidRequest: It writes, sets something, calls foreign code, creates a value that is too
+            large, or is not a statement.
     """
     check_text(sql)
     found = statement_tokens(sql)

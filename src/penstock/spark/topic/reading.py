@@ -61,8 +61,8 @@ class BadMessagePolicy:
         folder: Folder for files with them; None: see `drop`.
         drop: Leave them out; otherwise the read fails with an error that names the message.
         topic: Name of the topic, for the files and the error.
-            tally_folder: Folder for the number of bytes read of each range, good and bad; None: not
-                recorded.
+        tally_folder: Folder for the number of bytes read of each range, good and bad; None: not
+            recorded.
     """
 
     folder: str | None = None

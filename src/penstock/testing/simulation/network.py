@@ -1,7 +1,7 @@
-"""Calls between processes: each a strand of who is called, and all that can go wrong on the way.
+"""Calls between processes: each a strand of the called process, with all faults on the way.
 
-Publishes are late, unheard and asked for again besides. One whose answer was lost must not be
-refused when it is asked for again, or a task would fail whose rows are in view.
+Publishes are also late, unanswered and repeated. A publish whose answer was lost must not be
+refused when it is repeated, or a task whose rows are visible would fail.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ T = TypeVar("T")
 _TIMEOUT_S: Final = 30.0
 _DELAY_MAX_S: Final = 4.0
 _LATE_MAX_S: Final = 20.0
-# A file that no segment names is an orphan after 60 s: what is later than that, a task that the
-# janitor forgot of would lose.
+# A file that no segment names is an orphan after 60 s: a task that the janitor forgot would lose
+# everything later than that.
 _VERY_LATE_S: Final = (60.0, 100.0)
 _COME_BACK: Final = "they are back"
 _ASKED: Final = ("sequenceName", "startMetadata", "endMetadata")
@@ -41,13 +41,13 @@ def call(
     *,
     timeout_s: float = _TIMEOUT_S,
 ) -> T:
-    """Have another process do something and return its answer; on a strand of the caller.
+    """Call another process and return its answer; on a strand of the caller.
 
-    A request may be late, lost, or come twice; an answer may be lost, or come when nobody waits.
+    A request may be late, lost, or sent twice; an answer may be lost, or late.
 
     Raises:
-        Unavailable: Nobody answered; whether it was done is unknown.
-        PenstockError: Whatever the work raises.
+        Unavailable: There was no answer; the request may have been executed.
+        PenstockError: The error of the work.
     """
     world, dice = caller.world, caller.world.chance.of("network")
     caller.moment("before a call")
@@ -76,9 +76,9 @@ def call(
 
 
 def wait_for(process: Process, is_done: Callable[[], bool], timeout_s: float = _TIMEOUT_S) -> None:
-    """Wait on a strand until something is done in the process. Raises Unavailable when it is not.
+    """Wait on a strand until a condition holds. Raises Unavailable if it does not.
 
-    What runs on a mailbox ends when the mailbox says so, which no strand can force.
+    Work on a mailbox ends when the mailbox has run it, which a strand cannot force.
     """
     world = process.world
     until_s = world.now_s + timeout_s
@@ -90,12 +90,12 @@ def wait_for(process: Process, is_done: Callable[[], bool], timeout_s: float = _
 
 @dataclass(slots=True)
 class Publishes:
-    """The publishes of all tasks.
+    """Publishes of all tasks.
 
     Attributes:
-        world: Where they are.
-        decided: Called when a task has decided to publish, with the times of what.
-        brought_back: Whether a user has ever brought segments back into view.
+        world: The world that they belong to.
+        decided: Called with the intervals when a task has decided to publish.
+        brought_back: Whether a user has ever made segments visible again.
     """
 
     world: World
@@ -104,7 +104,7 @@ class Publishes:
     _through: set[bytes] = field(default_factory=set)
 
     def be_late(self, form: Mapping[str, object]) -> None:
-        """Have what was true when a task decided to publish not be so any more; on a strand."""
+        """Delay a publish, so that the state on which its task decided changes; on a strand."""
         chance = self.world.chance
         self.decided([row.interval for row in PublishSegments.from_json(form).segments])
         if chance.fault("publish late"):
@@ -113,14 +113,14 @@ class Publishes:
             self.world.pause(chance.of("very late publishes").uniform(*_VERY_LATE_S))
 
     def arrive(self) -> None:
-        """Have a publish come late, whatever becomes of its task meanwhile; on a strand."""
+        """Delay the arrival of a publish, whatever happens to its task; on a strand."""
         chance = self.world.chance
         if chance.fault("publish under way"):
             self.world.pause(chance.of("publishes under way").uniform(0.0, _LATE_MAX_S))
 
     def done(self, form: Mapping[str, object], answer: object) -> None:
-        """Note what a publish was answered; a violation if it went through once and is refused."""
-        assert isinstance(answer, dict), "the answer to a publish is an object"
+        """Record the answer to a publish; a violation if it succeeded before and is refused now."""
+        assert isinstance(answer, dict), "the answer to a publish must be an object"
         asked = orjson.dumps([form.get(name) for name in _ASKED], option=orjson.OPT_SORT_KEYS)
         why = str(answer["errorMsg"])
         if answer["success"]:
@@ -131,9 +131,9 @@ class Publishes:
             self._violated(f"{asked.decode()} is refused for marks that nobody made: {why}")
 
     def come_back(self) -> None:
-        """Raise Unavailable if the answer is lost on its way."""
+        """Raise Unavailable if the answer is lost."""
         if self.world.chance.fault("publish unheard"):
-            raise Unavailable("nobody knows whether it was published")
+            raise Unavailable("it is unknown whether it was published")
 
     def _violated(self, text: str) -> None:
         self.world.violation = self.world.violation or text
@@ -143,4 +143,4 @@ def _require_way(caller: Process, callee: Process) -> None:
     if not callee.alive:
         raise Unavailable(f"{callee.name} refuses the connection")
     if caller.host != callee.host and (caller.is_cut or callee.is_cut):
-        raise Unavailable(f"there is no way from {caller.name} to {callee.name}")
+        raise Unavailable(f"there is no connection from {caller.name} to {callee.name}")

@@ -1,7 +1,7 @@
-"""Blocking code on one thread's terms: strands take turns, and only one of them ever runs.
+"""Blocking code on one thread's schedule: strands alternate, and only one of them ever runs.
 
 A strand is a thread that runs while the scheduler waits for it, and stops where it would block. So
-code that was written to block can be interleaved as the seed says, at those places alone.
+blocking code can be interleaved in an order given by the seed, at those places only.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ T = TypeVar("T")
 
 @contextmanager
 def one_core() -> Iterator[None]:
-    """Keep this thread, and the strands that begin meanwhile, on one core.
+    """Keep this thread, and the strands that start meanwhile, on one core.
 
-    Only one of them ever runs, and a core that goes on with the next one needs no other to wake up:
-    a run takes half of the time or less. Each process takes a core by its number, so that several
-    share all that there are.
+    Only one of them ever runs, and a core that continues with the next one need not wake another: a
+    run takes half of the time or less. Each process picks a core by its number, so that several use
+    all cores.
     """
-    if not hasattr(os, "sched_setaffinity"):  # Linux alone has it.
+    if not hasattr(os, "sched_setaffinity"):  # Only Linux has it.
         yield
         return
     allowed = os.sched_getaffinity(0)
@@ -38,18 +38,18 @@ def one_core() -> Iterator[None]:
 
 
 class Killed(BaseException):
-    """The process that runs just now is no more. Not an `Exception`: nothing may catch it."""
+    """The current process has died. Not an `Exception`, so that nothing catches it."""
 
 
 def _baton() -> threading.Lock:
-    """Return what one thread waits for and another hands on: a lock, which is free for a moment."""
+    """Return a lock for which one thread waits until another releases it."""
     baton = threading.Lock()
     baton.acquire()
     return baton
 
 
 class _Carrier:
-    """A thread that runs strands, one after the other: to start one costs more than to wake one."""
+    """A thread that runs strands one after the other, because starting a thread is slow."""
 
     idle: ClassVar[list[_Carrier]] = []
 
@@ -60,7 +60,7 @@ class _Carrier:
 
     @classmethod
     def run(cls, work: Callable[[], Callable[[], None]]) -> None:
-        """Run work, and what it returns when the thread is idle again. The scheduler's thread."""
+        """Run work, then its result once the thread is idle again. For the scheduler's thread."""
         carrier = cls.idle.pop() if cls.idle else cls()
         carrier.begin(work)
 
@@ -74,7 +74,7 @@ class _Carrier:
             self._wake.acquire()
             assert self._work is not None
             say_done = self._work()
-            # Whoever runs next may give this thread its next work at once.
+            # The next strand may give this thread its next work at once.
             self.idle.append(self)
             say_done()
 
@@ -83,8 +83,8 @@ class Strand(Generic[T]):
     """One blocking piece of work.
 
     Args:
-        name: For stories.
-        work: What to run.
+        name: Name for logs.
+        work: The function to run.
         wake_s: When it may begin.
     """
 
@@ -106,7 +106,7 @@ class Strand(Generic[T]):
     # The scheduler's thread
 
     def resume(self) -> None:
-        """Let it run until it pauses or ends."""
+        """Run the strand until it pauses or ends."""
         if not self._begun:
             self._begun = True
             _Carrier.run(self._run)
@@ -116,13 +116,13 @@ class Strand(Generic[T]):
         while self._request is not None:
             request, self._request = self._request, None
             request()
-            if self.finished:  # The request was its death.
+            if self.finished:  # It was asked to die.
                 return
             self._mine.release()
             self._turn.acquire()
 
     def kill(self) -> None:
-        """End it where it stands. Not from itself: that raises `Killed`."""
+        """End the strand where it waits. Not from the strand itself: that raises `Killed`."""
         self._killed = True
         if not self._begun:
             self.finished = True
@@ -132,16 +132,16 @@ class Strand(Generic[T]):
     # The strand's own thread
 
     def pause(self, until_s: float, is_ready: Callable[[], bool] = lambda: False) -> None:
-        """Let others run, until a time or until something holds.
+        """Let others run until a time, or until a condition holds.
 
         Raises:
-            Killed: The process has died meanwhile.
+            Killed: The process died meanwhile.
         """
         self.wake_s, self.is_ready = until_s, is_ready
         self._yield()
 
     def on_scheduler(self, work: Callable[[], T]) -> T:
-        """Run something on the scheduler's thread, at once."""
+        """Run a function on the scheduler's thread, at once."""
         done: Future[T] = Future()
 
         def run() -> None:
@@ -167,7 +167,7 @@ class Strand(Generic[T]):
             result = work()
         except Killed:
             self._killed = True
-        except BaseException as error:  # noqa: BLE001 - whoever waits for the strand hears it
+        except BaseException as error:  # noqa: BLE001 - passed to the strand's waiter
             self.future.set_exception(error)
         else:
             self.future.set_result(result)
@@ -176,5 +176,5 @@ class Strand(Generic[T]):
 
     @property
     def was_killed(self) -> bool:
-        """Whether it was ended by the death of its process."""
+        """Return whether it was ended by the death of its process."""
         return self._killed

@@ -1,6 +1,6 @@
-"""Logs and reports of tasks, wherever they are: at the worker, in the log store, with the peon.
+"""Logs and reports of tasks: at the worker, in the log store, or at the peon.
 
-Owns where they are looked for, in which order, and that a log is passed on in parts.
+Owns where they are searched, in which order, and that a log is forwarded in parts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LOG_BYTES_MAX: Final = 16 << 20
-"""Most of a log that one answer holds; who wants more asks again with the next offset."""
+"""Size limit of one answer with a log; clients request the rest with the next offset."""
 
 _PEON_TIMEOUT_S: Final = 5.0
 
@@ -33,25 +33,25 @@ Reports = Callable[[str, "TaskLocation"], object]
 
 
 class WorkerHandle(TaskLogReader, Protocol):
-    """A worker, as far as operators reach it through the overlord."""
+    """The part of a worker that operators use through the overlord."""
 
     @property
     def name(self) -> str:
-        """Its name, the same after a restart."""
+        """Return the worker's name, which stays the same after a restart."""
         ...
 
     @property
     def host(self) -> str:
-        """Its host and port."""
+        """Return the worker's host and port."""
         ...
 
     def set_enabled(self, enabled: bool) -> None:
-        """Have it take new tasks or not."""
+        """Enable or disable new tasks on the worker."""
         ...
 
 
 class WorkerHandles(Protocol):
-    """The workers that there are now."""
+    """The current workers."""
 
     def workers(self) -> Sequence[WorkerHandle]:
         """Return them."""
@@ -60,7 +60,7 @@ class WorkerHandles(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OpenLog:
-    """A log that is being passed on: where it begins, how large all of it is, and its bytes."""
+    """A log that is being forwarded: its offset, total size, and bytes."""
 
     offset: int
     size: int
@@ -68,13 +68,13 @@ class OpenLog:
 
 
 class TaskFiles:
-    """What tasks leave. Any thread.
+    """Files of tasks. Thread-safe.
 
     Args:
-        overlord: Knows which worker has a task.
+        overlord: Finds the worker of a task.
         workers: The workers.
-        store: Where logs are that workers have put away; None if it cannot be read from here.
-        live_report: Asks a running task's peon for its report.
+        store: Store of the logs of ended tasks; None if it cannot be read here.
+        live_report: Requests the report from a running task's peon.
     """
 
     def __init__(
@@ -90,15 +90,15 @@ class TaskFiles:
         self._live_report = live_report
 
     def log(self, task_id: str, offset: int) -> OpenLog:
-        """Begin to read a log.
+        """Start to read a log.
 
         Args:
             task_id: The task.
-            offset: Its first byte; a negative one counts from the end.
+            offset: Offset of the first byte; negative: from the end.
 
         Raises:
             NotFound: There is no such task, or no log of it.
-            Unavailable: Who has it does not answer.
+            Unavailable: The process or store that has it does not answer.
         """
 
         def begin(one: TaskLogReader) -> tuple[TaskLogReader, LogPart]:
@@ -108,7 +108,7 @@ class TaskFiles:
         return OpenLog(first.offset, first.size, _parts(reader, task_id, first))
 
     def report(self, task_id: str) -> object:
-        """Return a task's report: of a running one what it says now. Raises as `log`."""
+        """Return a task's report; of a running task the current one. Raises as `log`."""
         active = self._overlord.desk.index.get(task_id)
         if active is not None and active.location is not None:
             return self._live_report(task_id, active.location)
@@ -127,12 +127,10 @@ class TaskFiles:
                 silent = error
         if silent is not None:
             raise Unavailable(f"the {what} of task {task_id} cannot be read now: {silent}")
-        raise NotFound(
-            f"there is no {what} of task {task_id}: it has not begun, or it was tidied away"
-        )
+        raise NotFound(f"there is no {what} of task {task_id}: it has not begun, or it was deleted")
 
     def _holders(self, task_id: str) -> Iterator[TaskLogReader]:
-        """Return who may have it, the likeliest first."""
+        """Return the possible sources, the most likely first."""
         row = self._overlord.task(task_id).row
         active = self._overlord.desk.index.get(task_id)
         name = (active.worker if active else None) or row.status.get("worker")
@@ -146,7 +144,7 @@ class TaskFiles:
 def _parts(reader: TaskLogReader, task_id: str, first: LogPart) -> Iterator[bytes]:
     yield first.content
     at = first.offset + len(first.content)
-    # What is written meanwhile comes with the next question.
+    # Later lines are returned by the next request.
     end = min(first.size, first.offset + LOG_BYTES_MAX)
     while at < end:
         part = reader.read_log(task_id, at, min(READ_BYTES_MAX, end - at))
@@ -157,7 +155,7 @@ def _parts(reader: TaskLogReader, task_id: str, first: LogPart) -> Iterator[byte
 
 
 def peon_reports(token: str | None) -> Reports:
-    """Return what asks peons for their reports.
+    """Return a function that requests reports from peons.
 
     Args:
         token: Bearer token.

@@ -1,8 +1,7 @@
-"""Lists of tasks, and the standing of many at once.
+"""Lists of tasks, and the status of many tasks at once.
 
-Active tasks are read from the overlord's index, which is memory; those that have ended from the
-metadata store, without what they were asked to do. A task that ends between the two is listed once,
-as ended.
+Active tasks are read from the overlord's index in memory; ended tasks from the metadata store,
+without their payloads. A task that ends between the two reads is listed once, as ended.
 """
 
 from __future__ import annotations
@@ -42,12 +41,12 @@ STATES: Final = {
 }
 
 RECENT_MS: Final = 24 * 3_600_000
-"""How old ended tasks are at most that are listed when nothing is said about their time."""
+"""Maximum age of ended tasks in a list if the request specifies no time."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """Which tasks a list has."""
+    """Filter of a list of tasks."""
 
     state: RunnerState | None
     datasource: str | None
@@ -57,11 +56,11 @@ class _Wanted:
 
     @property
     def is_any(self) -> bool:
-        """Whether a list has every active task, whatever it is."""
+        """Return whether the list has every active task."""
         return self.datasource is None and self.type is None and self.created is None
 
     def has(self, active: ActiveTask) -> bool:
-        """Tell whether an active task is among them."""
+        """Return whether the list has an active task."""
         return (
             self.datasource in (None, active.task.datasource)
             and self.type in (None, active.task.type)
@@ -73,8 +72,8 @@ class TaskListRoutes:
     """The routes of lists.
 
     Args:
-        overlord: Has the tasks.
-        clock: Tells which tasks ended lately.
+        overlord: The overlord.
+        clock: Determines which tasks ended recently.
     """
 
     def __init__(self, overlord: Overlord, clock: Clock) -> None:
@@ -91,10 +90,10 @@ class TaskListRoutes:
         ]
 
     def tasks(self, request: Request) -> Response:
-        """List tasks: the active ones, and those that ended lately."""
+        """List tasks: the active ones, and those that ended recently."""
         state = request.query_params.get("state")
         if state is not None and state not in STATES:
-            raise InvalidRequest(f"{state!r} is no state; use {', '.join(STATES)}", place="state")
+            raise InvalidRequest(f"invalid state {state!r}; use {', '.join(STATES)}", place="state")
         return self._list(None if state is None else STATES[state], request)
 
     def _in_state(self, name: str) -> Callable[[Request], Response]:
@@ -151,7 +150,7 @@ class TaskListRoutes:
         return complete_statuses(self._desk.complete(chosen, limit=wanted.most))
 
     async def statuses(self, request: Request) -> Response:
-        """Show how several tasks stand; those that are not there are left out."""
+        """Return the status of several tasks; those that do not exist are left out."""
         ids = texts(await bounded_json(request), "the body", most=LIST_MAX)
         return await run_in_threadpool(self._statuses, ids)
 

@@ -1,4 +1,4 @@
-"""Single tasks: submitted, looked at, explained and shut down; and what tasks ask for."""
+"""Single tasks: submit, read, explain and shut down; and actions of tasks."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class TaskRoutes:
     """The routes of single tasks.
 
     Args:
-        overlord: Has the tasks.
-        files: Their logs and reports.
-        body_bytes_max: What a request with a task in it may have.
+        overlord: The overlord.
+        files: Logs and reports of tasks.
+        body_bytes_max: Size limit of a request that contains a task.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class TaskRoutes:
         ]
 
     async def action(self, request: Request) -> Response:
-        """Do what a task asks for."""
+        """Perform an action of a task."""
         body = await json_object(request, ACTION_BYTES_MAX)
         task_id = body.get("task")
         if not isinstance(task_id, str):
@@ -79,9 +79,9 @@ class TaskRoutes:
         return JsonResponse({"result": result})
 
     async def submit(self, request: Request) -> Response:
-        """Take a batch task. What is wrong with it is said in Druid's typed form."""
+        """Submit a batch task. Errors are reported in Druid's typed format."""
         try:
-            # As it was sent: a name that stands twice in an object is seen in the text alone.
+            # Unparsed, because a duplicate name in an object can only be detected in the text.
             body = await bounded_body(request, self._body_bytes_max)
             task_id = await run_in_threadpool(lambda: settled(self._desk.submit(body)))
         except PenstockError as error:
@@ -90,12 +90,12 @@ class TaskRoutes:
         return JsonResponse({"task": task_id})
 
     def payload(self, request: Request) -> Response:
-        """Show what a task is."""
+        """Return the spec of a task."""
         row = self._overlord.task(self._id(request)).row
         return JsonResponse({"task": row.id, "payload": masked(row.payload)})
 
     def status(self, request: Request) -> Response:
-        """Show how a task stands."""
+        """Return the status of a task."""
         task_id = self._id(request)
         try:
             view = self._overlord.task(task_id)
@@ -104,7 +104,7 @@ class TaskRoutes:
         return JsonResponse({"task": task_id, "status": task_to_json(view)})
 
     def why(self, request: Request) -> Response:
-        """Say what a task waits for: nothing, if it just runs or has ended."""
+        """Return what a task waits for: nothing if it runs or has ended."""
         view = self._overlord.task(self._id(request))
         waits: list[Wait] = []
         if view.row.active:
@@ -112,39 +112,39 @@ class TaskRoutes:
                 waits = settled(self._desk.why(view.row.id))
                 waits += [Wait("dependency", str(wait)) for wait in view.waits]
                 waits = waits or self._retries(view)
-            except NotFound:  # It has ended since.
+            except NotFound:  # It has ended meanwhile.
                 view = self._overlord.task(view.row.id)
         found = [wait.to_json() for wait in waits]
         return JsonResponse({"task": view.row.id, "status": task_to_json(view), "waits": found})
 
     def _retries(self, view: TaskView) -> list[Wait]:
-        """Return what a running task says itself that it waits for."""
+        """Return the waits that a running task itself reports."""
         if view.runner_state != RunnerState.RUNNING or view.location is None:
             return []
         try:
             found = _retry_of(self._files.report(view.row.id))
-        except PenstockError:  # It has only begun, or its peon is busy: there is nothing to tell.
+        except PenstockError:  # It has just begun, or its peon is busy: nothing is known.
             return []
         return [] if found is None else [found]
 
     def log(self, request: Request) -> Response:
-        """Show a task's log, or what follows an offset; headers say where that is in all of it."""
+        """Return a task's log from an offset; headers have the offset and the total size."""
         offset = integer(request, "offset", 0) or 0
         found = self._files.log(self._id(request), offset)
         headers = {LOG_OFFSET_HEADER: str(found.offset), LOG_SIZE_HEADER: str(found.size)}
         return StreamingResponse(found.parts, headers=headers, media_type="text/plain")
 
     def reports(self, request: Request) -> Response:
-        """Show a task's report."""
+        """Return a task's report."""
         return JsonResponse(self._files.report(self._id(request)))
 
     def shutdown(self, request: Request) -> Response:
-        """End a task; that it has ended already, or never was, is fine."""
+        """Shut a task down; succeeds if it has ended already or does not exist."""
         settled(self._desk.shutdown(self._id(request)))
         return JsonResponse({"task": self._id(request)})
 
     def shutdown_all(self, request: Request) -> Response:
-        """End all tasks of a datasource."""
+        """Shut down all tasks of a datasource."""
         datasource = datasource_of(request, self._is_stored)
         if not settled(self._desk.shutdown_all(datasource)):
             raise NotFound(f"{datasource} has no active task")
@@ -158,15 +158,15 @@ class TaskRoutes:
 
 
 def _retry_of(report: object) -> Wait | None:
-    """Return the next try that a running task waits for, by its report; None: none failed."""
+    """Return the retry that a running task waits for, from its report; None if nothing failed."""
     payload = part(report, "ingestionStatsAndErrors", "payload")
     next_try = part(payload, "nextTry")
     if not isinstance(next_try, str):
         return None
     tries, most = part(payload, "failedTries"), part(payload, "failedTriesMax")
-    end = f"; with {most} it fails" if isinstance(most, int) else ", and it goes on trying"
+    end = f"; with {most} it fails" if isinstance(most, int) else ", and it retries without a limit"
     return Wait(
         "retry",
-        f"its next try of {part(payload, 'failedWork')}, at {next_try}: {tries} failed{end};"
-        f" at last: {part(payload, 'lastFailure')}",
+        f"its next attempt of {part(payload, 'failedWork')}, at {next_try}: {tries} failed{end};"
+        f" last reason: {part(payload, 'lastFailure')}",
     )

@@ -1,8 +1,8 @@
-"""Lines of delimited text to typed Arrow columns, in batches.
+"""Parse lines of delimited text to typed Arrow columns, in batches.
 
-The clean path gives a whole text to Arrow's CSV reader with the types that are wanted. A batch that
-does not come out clean is cut into smaller ones, down to leaves that are taken line by line. Empty
-values are null; values that a line lacks are null too, and those it has too many are left out.
+The fast path passes a whole text to Arrow's CSV reader with the requested types. A batch with
+errors is divided into smaller ones, down to single lines. Empty and missing values are null; extra
+values are left out.
 
 Invariant: every line becomes exactly one row, or one `BadMessage` with its index.
 """
@@ -38,13 +38,13 @@ _NEWLINE: Final = ord("\n")
 _RETURN: Final = ord("\r")
 _QUOTE: Final = ord('"')
 _Positions = npt.NDArray[np.int64]
-# Python's reader refuses longer values, of 131,072 bytes unless told.
+# Python's reader refuses longer values; its default limit is 131,072 bytes.
 _VALUE_CHARS_MAX: Final = 1 << 30
 _HEADER_BYTES_MAX: Final = 8 << 20
 HEADER_COLUMNS_MAX: Final = 100_000
-"""A header may name as many columns."""
+"""Maximum number of columns of a header."""
 VALUES_MAX: Final = 1_000_000
-"""A line may have as many values, most of which have no column."""
+"""Maximum number of values of a line, including those without a column."""
 _READ_AS: Final = {
     FieldType.LONG: pa.int64(),
     FieldType.DOUBLE: pa.float64(),
@@ -53,13 +53,13 @@ _READ_AS: Final = {
 
 
 class DelimitedParser:
-    """Parses lines of one file. For one thread at a time.
+    """Parser of one file's lines. For one thread at a time.
 
     Args:
         shape: The rows to make.
-        columns: What the values of a line are, in order.
-        separator: What stands between them.
-        list_delimiter: What stands between the values of a list; such a value becomes a JSON list.
+        columns: Names of the values of a line, in order.
+        separator: Separator of values.
+        list_delimiter: Separator of the values in a list; such a value becomes a JSON list.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class DelimitedParser:
             for name in self._wanted
         }
         if shape.time is not None and isinstance(shape.time.format, TimePattern):
-            # As a number it would lose the zeros that it begins with.
+            # As a number it would lose its leading zeros.
             self._types.update({shape.time.name: pa.string()} if shape.time.name in columns else {})
 
     def parse(self, lines: Lines) -> Parsed:
@@ -111,7 +111,7 @@ class DelimitedParser:
 
     def _whole(self, lines: Lines, start: int, end: int) -> Parsed:
         if self._makes_lists:
-            raise NotCleanError  # Arrow's reader knows none.
+            raise NotCleanError  # Arrow's reader has no list delimiter.
         first = int(lines.starts[start])
         text = lines.text.slice(first, int(lines.ends[end - 1]) - first)
         _check_breaks(text, lines.starts[start:end] - first, lines.ends[start:end] - first)
@@ -165,7 +165,7 @@ class DelimitedParser:
         return Parsed(rows, tuple(BadMessage(start + index, why) for index, why in bad))
 
     def _object(self, line: bytes) -> dict[str, Json] | str:
-        """Return the values by their names, or why there are none."""
+        """Return the values by their names, or the reason why there are none."""
         if _has_too_many(line, self._separator):
             return f"more than {VALUES_MAX:,} values"
         try:
@@ -186,9 +186,9 @@ class DelimitedParser:
 
 
 def _check_breaks(text: pa.Buffer, starts: _Positions, ends: _Positions) -> None:
-    """Refuse lines that Arrow would take apart: as many rows as lines would prove nothing."""
+    """Refuse lines that Arrow would split, because equal numbers of rows would prove nothing."""
     if bytes(text[: len(BOM)]) == BOM:
-        raise NotCleanError  # Arrow leaves it out, in the first line alone.
+        raise NotCleanError  # Arrow removes it, but only in the first line.
     data = np.frombuffer(text, np.uint8)
     breaks = np.flatnonzero((data == _NEWLINE) | (data == _RETURN))
     lines = np.searchsorted(starts, breaks, side="right") - 1
@@ -197,7 +197,7 @@ def _check_breaks(text: pa.Buffer, starts: _Positions, ends: _Positions) -> None
 
 
 def _has_too_many(line: bytes, separator: str) -> bool:
-    """Tell whether a line has more than `VALUES_MAX` values: each takes tens of bytes here."""
+    """Return whether a line has more than `VALUES_MAX` values: each needs tens of bytes here."""
     if line.count(separator.encode()) < VALUES_MAX:
         return False
     data = np.frombuffer(line, np.uint8)
@@ -206,13 +206,13 @@ def _has_too_many(line: bytes, separator: str) -> bool:
 
 
 def _as_arrow_reads(value: str) -> Json:
-    """Return the text of a number as it reads in a clean batch: without spaces, also in base 16."""
+    """Return a number's text as in a clean batch: without spaces, also in base 16."""
     text = value.strip(" \t")
     return int(text, 16) if _HEX.fullmatch(text) else text or None
 
 
 def typed_columns(lines: Lines, columns: tuple[str, ...], separator: str) -> dict[str, pa.DataType]:
-    """Return the columns of a block of lines with the types that fit all values; text if unsure."""
+    """Return the columns of a block of lines with types that fit all values; text if unsure."""
     try:
         table = pv.read_csv(
             pa.BufferReader(lines.text),
@@ -228,10 +228,10 @@ def typed_columns(lines: Lines, columns: tuple[str, ...], separator: str) -> dic
 
 
 def header_of(file: InputFile, source: Source) -> tuple[str, ...] | None:
-    """Return the columns that a file's header names; None for a file that ends before it.
+    """Return the columns of a file's header; None for a file that ends before it.
 
     Raises:
-        InvalidRequest: The header names no columns, or one twice.
+        InvalidRequest: The header has no columns, or one twice.
         PenstockError: The file cannot be read.
     """
     wanted = source.skip - 1
@@ -253,11 +253,11 @@ def _names(line: bytes, file: InputFile, source: Source) -> tuple[str, ...]:
     try:
         names = tuple(next(csv.reader([line.decode()], delimiter=source.separator)))
     except (UnicodeDecodeError, csv.Error) as error:
-        raise InvalidRequest(f"{file.shown}:{source.skip}: no header of columns: {error}") from None
+        raise InvalidRequest(f"{file.shown}:{source.skip}: invalid header: {error}") from None
     if len(names) > HEADER_COLUMNS_MAX:
         raise InvalidRequest(
             f"{file.shown}:{source.skip}: the header names {len(names):,} columns, more than"
-            f" {HEADER_COLUMNS_MAX:,}: is the separator right, and the line a header?"
+            f" {HEADER_COLUMNS_MAX:,}: check the separator, and that the line is a header"
         )
     twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice or "" in names:

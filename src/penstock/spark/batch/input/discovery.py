@@ -1,8 +1,8 @@
-"""Dimensions that the spec leaves to the data: found in all files, in a stable order.
+"""Discovery of dimensions that a spec does not list: in all files, in a stable order.
 
-Owns which columns become dimensions, and of which types. Whole numbers and decimals together are
-decimals, anything with text is text, nested values are `json`. Without schema discovery every
-column is text, as in Druid.
+Owns which columns become dimensions, and their types. Whole numbers with decimals become decimals,
+anything with text becomes text, nested values are `json`. Without schema discovery every column is
+text, as in Druid.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ Found = dict[str, FoundType]
 
 _log = logging.getLogger(__name__)
 _NO_NAME: Final = (
-    "datasource %s: left out as no dimension may be named so: %d of the data's columns, such as %s;"
-    " give them other names in the data, or put them into dimensionExclusions, and this is not said"
+    "datasource %s: left out %d columns whose names dimensions cannot have, such as %s;"
+    " rename them in the data, or add them to dimensionExclusions to avoid this warning"
 )
 _NAMES_SHOWN: Final = 5
 FOUND_MAX: Final = 10 * COLUMNS_MAX
-"""As many columns of the data are gathered; most of them must be excluded then."""
-# Arrow makes each column that it finds as long as there are rows, and both may be many: a piece of
-# 64 KiB in which each row has a column of its own takes 0.3 GB, and one of 1 MiB would 50 GB.
+"""Maximum number of columns gathered from the data; most of them must be excluded then."""
+# Arrow makes each column as long as there are rows, and both may be many: a piece of 64 KiB whose
+# rows have a column of their own each takes 0.3 GB, and one of 1 MiB would take 50 GB.
 _PIECE_BYTES: Final = 64 << 10
-# Rows that have all of their columns make some 10,000 values of such a piece.
+# If all rows have all columns, such a piece has about 10,000 values.
 _WIDE_CELLS: Final = 1 << 20
 _SHOWN: Final = 60
 _NUMBERS: Final = frozenset({"long", "double"})
@@ -67,17 +67,17 @@ def discovered(
     lenient: bool = False,
     warn: Warn = _log.warning,
 ) -> DataSchema:
-    """Return the schema with the dimensions that were found behind those it has.
+    """Return the schema with the discovered dimensions after those that it has.
 
-    Columns that cannot be asked for are left out and told: a name of nothing but white space, and
-    one that begins as ours do.
+    Columns that cannot be queried are left out with a warning: names of only white space, and names
+    with Penstock's own prefix.
 
     Args:
-        schema: What is known.
+        schema: The schema of the spec.
         found: The columns of the data.
-        lenient: Columns beyond `COLUMNS_MAX` are left out, and so is one that differs from
-            `__time` only in case, and told: one odd message must not stop a stream.
-        warn: Told what is left out, as `logging.Logger.warning` is.
+        lenient: Columns beyond `COLUMNS_MAX`, and a column that differs from `__time` only in
+            case, are left out with a warning: one odd message must not stop a stream.
+        warn: Called for what is left out, as `logging.Logger.warning`.
 
     Raises:
         InvalidRequest: A column differs from `__time` only in case, or there are too many.
@@ -122,7 +122,7 @@ def discovered(
 
 
 def read_names(run: Run, work: InputWork) -> Found:
-    """Return the columns of all pieces; a piece is looked at by one of Spark's workers."""
+    """Return the columns of all pieces; a Spark worker reads each piece."""
     if not work.pieces:
         return {}
     merged: dict[int, Found] = {}
@@ -136,7 +136,7 @@ def read_names(run: Run, work: InputWork) -> Found:
 
 
 def look_at(work: InputWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Report the columns of the pieces whose numbers Spark hands in."""
+    """Report the columns of the pieces whose numbers Spark passes in."""
     for batch in batches:
         for number in batch.column(0).to_pylist():
             found: Found = {}
@@ -170,13 +170,13 @@ def _columns(split: Split, source: Source, line_bytes_max: int) -> Iterator[Foun
 
 
 def _told(field: pa.Field) -> FoundType:
-    """Return what a column says of itself, if it does: rows of a database have more types."""
+    """Return the declared type of a column, if any: rows of a database have more types."""
     told = (field.metadata or {}).get(FOUND_AS, b"").decode(errors="replace")
     return _TOLD.get(told) or type_of(field.type)
 
 
 def _json_columns(lines: Lines) -> Iterator[Found]:
-    """Yield what Arrow finds in lines, or what each of them has if it finds nothing."""
+    """Yield the columns that Arrow finds in lines, or those of each line if it finds none."""
     is_wide = False
     alike = Alike()
     for first, last in small_pieces(lines.starts, lines.text.size):
@@ -198,12 +198,12 @@ def _json_columns(lines: Lines) -> Iterator[Found]:
 
 
 def is_too_wide(columns: Found, rows: int) -> bool:
-    """Tell whether rows like these are looked at faster one by one: most lack most columns."""
+    """Return whether such rows are faster to parse one by one: most rows lack most columns."""
     return len(columns) * rows > _WIDE_CELLS
 
 
 def small_pieces(starts: npt.NDArray[np.integer], size: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of lines, or messages, that begin at these places of a text of a size.
+    """Yield ranges of lines, or messages, that begin at these positions of a text.
 
     A range has at most `_PIECE_BYTES`, unless it is one line.
     """
@@ -217,9 +217,10 @@ def small_pieces(starts: npt.NDArray[np.integer], size: int) -> Iterator[tuple[i
 
 
 class Alike:
-    """Whether the rest of a block has the columns of its first piece, and no others.
+    """Whether the rest of a block has exactly the columns of its first piece.
 
-    That is as fast to find out as the columns of a whole block, and bounded as small pieces are.
+    This check is as fast as finding the columns of a whole block, and needs as little memory as
+    small pieces.
     """
 
     def __init__(self) -> None:
@@ -227,12 +228,12 @@ class Alike:
         self.is_open = True
 
     def learn(self, schema: pa.Schema) -> None:
-        """Take the columns of a piece; those of the first count."""
+        """Store the columns of a piece; only the first piece counts."""
         if self._schema is None:
             self._schema = schema
 
     def holds(self, text: pa.Buffer, rows: int) -> bool:
-        """Tell whether lines have the columns that were learnt; it is tried once."""
+        """Return whether lines have the stored columns; tried only once."""
         if self._schema is None or not self.is_open:
             return False
         self.is_open = False
@@ -252,13 +253,13 @@ class Alike:
 
 
 def inferred(text: pa.Buffer, rows: int | None = None, alike: Alike | None = None) -> Found:
-    """Return the columns that Arrow finds in lines of JSON objects, for `alike`, too.
+    """Return the columns that Arrow finds in lines of JSON objects, and store them in `alike`.
 
     Raises:
-        NotCleanError: It finds none, or not as many rows; or the text is too large for that.
+        NotCleanError: Arrow finds none, or another number of rows, or the text is too large.
     """
     if text.size > 2 * _PIECE_BYTES:
-        raise NotCleanError  # one line, of any number of columns
+        raise NotCleanError  # one line, with any number of columns
     try:
         table = pj.read_json(
             pa.BufferReader(text),
@@ -275,20 +276,20 @@ def inferred(text: pa.Buffer, rows: int | None = None, alike: Alike | None = Non
 
 
 def found_one_by_one(messages: pa.BinaryArray) -> Iterator[Found]:
-    """Yield the columns of each JSON object; what is none has no columns."""
+    """Yield the columns of each JSON object; other values have no columns."""
     for message in messages:
         try:
             value = orjson.loads(message.as_py())
         except orjson.JSONDecodeError:
-            continue  # it is no row, and will be counted, or set aside, as such
+            continue  # not a row: it will be counted, or stored, as bad
         if isinstance(value, dict):
             yield {name: type_of_value(inner) for name, inner in value.items()}
 
 
 def merge_found(found: Found, columns: Mapping[str, FoundType]) -> None:
-    """Add columns to those that were found, with the type that holds the values of both.
+    """Add columns to the found ones, each with a type that fits the values of both.
 
-    Of more than `FOUND_MAX` columns the later ones are left out: no spec may have as many.
+    Beyond `FOUND_MAX` columns, later ones are left out: no spec may have as many.
     """
     for name, type_ in columns.items():
         before = found.get(name, "null")
@@ -301,7 +302,7 @@ def merge_found(found: Found, columns: Mapping[str, FoundType]) -> None:
 
 
 def type_of(type_: pa.DataType) -> FoundType:
-    """Return what a column becomes in which Arrow found values of a type."""
+    """Return the type of a dimension for a type that Arrow found."""
     if pa.types.is_null(type_):
         return "null"
     if pa.types.is_integer(type_) or pa.types.is_boolean(type_):
@@ -312,10 +313,10 @@ def type_of(type_: pa.DataType) -> FoundType:
 
 
 def type_of_value(value: object) -> FoundType:
-    """Return what a column becomes that has a value of JSON."""
+    """Return the type of a dimension for a JSON value."""
     if value is None:
         return "null"
-    if isinstance(value, int):  # booleans too
+    if isinstance(value, int):  # includes booleans
         return "long" if -(2**63) <= value < 2**63 else "double"
     if isinstance(value, float):
         return "double"

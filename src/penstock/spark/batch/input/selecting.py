@@ -1,8 +1,8 @@
-"""What an input of segments shows of its rows: those that meet its filter, some of their columns.
+"""Selection of an input of segments: rows that match its filter, and some of their columns.
 
-Owns the columns that are read for the filter alone, and the mark by which rows are told to pass.
-The filter sees what the segments have, a long as a long, though a metric may want it as a double;
-transforms and the rest of a spec see what is selected.
+Owns the columns that only the filter reads, and the mark of rows that match. The filter sees the
+types of the segments, for example a long although a metric reads it as a double; transforms and the
+rest of a spec see the selected rows.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """A filter and the columns that are hidden behind it; false when it shows everything.
+    """A filter and the columns that it hides; false if everything is shown.
 
-    `longs` are the columns that are longs in all segments that have them; with `exact` case counts
-    in the names of columns, as a segment has some that differ in case alone (`core.twins`).
+    `longs` are the columns that are longs in all segments with them. With `exact`, column names
+    are case-sensitive, because a segment has some that differ in case alone (`core.twins`).
     """
 
     filter: Filter | None = None
@@ -48,7 +48,7 @@ class Selection:
 
     @property
     def mark(self) -> str | None:
-        """The column of selected rows that tells which of them pass; None: all do."""
+        """Return the column that marks matching rows; None: all rows match."""
         return None if self.filter is None else MARK
 
     def shown(self, columns: Mapping[str, _T]) -> dict[str, _T]:
@@ -56,21 +56,21 @@ class Selection:
         return {name: value for name, value in columns.items() if name not in self.hidden}
 
     def shape(self, shape: RowShape, *, exact: bool = False) -> RowShape:
-        """Return what to read of each row, so that the filter has its columns too.
+        """Return the shape to read, which includes the columns of the filter.
 
-        With `exact` case counts in the names of columns.
+        With `exact`, column names are case-sensitive.
         """
         if self.filter is None:
             return shape
 
         def key(name: str) -> str:
-            # Unless names are exact, a field that differs only in case would make every use
-            # ambiguous, as Spark folds it.
+            # Unless names are exact, a field that differs only in case would make every reference
+            # ambiguous, because Spark ignores case.
             return name if exact else name.lower()
 
         known = {key(name) for name, _ in shape.fields} | {TIME_COLUMN}
         seen = self.longs & set(filter_columns(self.filter))
-        # The text of a double is another.
+        # The text of a double differs from that of a long.
         fields = [
             (name, FieldType.LONG if name in seen and type_ in _FLOATING else type_)
             for name, type_ in shape.fields
@@ -83,11 +83,11 @@ class Selection:
         return RowShape((*fields, *more.items()), shape.time)
 
     def select(self, rows: DataFrame, shape: RowShape) -> DataFrame:
-        """Return the rows with their mark, if there is a filter, and without what is hidden.
+        """Return the rows with their mark, if there is a filter, and without hidden columns.
 
         Args:
-            rows: As `self.shape(shape)` has them.
-            shape: What is wanted of them.
+            rows: Rows of the shape `self.shape(shape)`.
+            shape: The requested shape.
         """
         columns = [sf.col(TIME_COLUMN)]
         for name, type_ in shape.fields:
@@ -99,7 +99,7 @@ class Selection:
 
 
 def selection_of(given: BatchInput) -> Selection:
-    """Return what an input shows; all but segments that stand alone show everything."""
+    """Return the selection of an input; only segments as a single input may have one."""
     if isinstance(given, SegmentInput):
         kinds = {file.columns for file, _ in given.files}
         exact = any(twins_in(name for name, _ in columns) for columns in kinds)
