@@ -199,7 +199,7 @@ def test_an_input_that_does_not_answer_is_given_up_and_named(world: BatchWorld) 
 
     def silent(_moment: str) -> None:
         began_s.append(world.clock.monotonic_s())
-        raise InputUnavailable("https://example.org/a.json does not answer as it should")
+        raise InputUnavailable("https://example.org/a.json does not answer correctly")
 
     world.engine.at = silent
     result = world.run(index(lines(*ABC)))

@@ -117,7 +117,7 @@ async def test_a_datasource_without_rows_is_known_by_its_supervisor(
     store.supervisors.put("b", {**spec, "suspended": False})
     feeders = source.feeders("flights")
     assert feeders == [Feeder("a", suspended=True), Feeder("b", suspended=False)]
-    assert "supervisor b is there, its rows are on the way" in what_comes("flights", feeders)
+    assert "supervisor b exists and its first rows will follow" in what_comes("flights", feeders)
     assert "penstock supervisor resume a" in what_comes("flights", feeders[:1])
     assert source.feeders("others") == []
     application = Starlette(
@@ -127,7 +127,7 @@ async def test_a_datasource_without_rows_is_known_by_its_supervisor(
     async with httpx.AsyncClient(transport=transport, base_url="http://penstock") as client:
         answer = await client.get("/penstock/v1/datasources/Flights/files")
         assert answer.status_code == 404
-        assert "on the way" in answer.json()["error"]
+        assert "will follow" in answer.json()["error"]
         answer = await client.get("/penstock/v1/datasources/others/files")
         assert "there is none yet" in answer.json()["error"]
 
@@ -155,7 +155,7 @@ async def test_a_datasource_whose_segments_are_unused_says_how_they_come_back(
     feeding = {"spec": {"dataSchema": {"dataSource": "x"}}, "suspended": False}
     store.supervisors.put("b", feeding)
     said = why_empty(source, "x")
-    assert "penstock supervisor status b says whether its tasks wait for slots; all segm" in said
+    assert "penstock supervisor status b whether its tasks wait for slots; all segm" in said
 
 
 def by(name: str, column: str = "n") -> dict[str, object]:

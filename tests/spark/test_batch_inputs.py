@@ -343,7 +343,7 @@ def test_files_from_http(sessions: SparkSessions, tmp_path: Path, address: str) 
     ("path", "message"),
     [
         ("/loop", "redirects more than"),
-        ("/file", "only http and https"),
+        ("/file", "use http or https"),
         ("/gone", "does not exist"),
         ("/rows.json", "larger than 10 bytes"),
     ],

@@ -65,7 +65,7 @@ def test_a_router_may_ask_for_a_token(spark: SparkSession, data: DataFolder) -> 
     data.publish("guarded", table(["2013-01-01"], n=ints(1)))
     with Served(TableRoutes(data.source).routes(), token="secret") as served:
         reader = spark.read.format("penstock").options(url=served.url, datasource="guarded")
-        with pytest.raises(PySparkException, match='asks for a token: set option\\("token"'):
+        with pytest.raises(PySparkException, match='requires a token: set option\\("token"'):
             reader.load().count()
         assert reader.option("token", "secret").load().count() == 1
 
@@ -196,7 +196,7 @@ def test_a_new_frame_sees_new_rows(spark: SparkSession, data: DataFolder) -> Non
         ({"datasource": "x"}, 'or option\\("dataDir", …\\)'),
         ({"datasource": "x", "metadata": "sqlite:////m.db"}, 'option\\("deepStorage", …\\)'),
         ({"datasource": "x", "dataDir": "/nowhere"}, "/nowhere has no metadata.db"),
-        ({"datasource": "x", "url": "localhost"}, "is no address of a router"),
+        ({"datasource": "x", "url": "localhost"}, "invalid router address"),
         ({"datasource": "x", "url": "http://127.0.0.1:1"}, "does not answer"),
         ({"datasource": "x", "includeRunning": "maybe"}, "must be true or false, not 'maybe'"),
     ],
@@ -215,7 +215,7 @@ def test_a_wrong_option_is_reported_by_spark(spark: SparkSession) -> None:
 def test_a_datasource_without_data(spark: SparkSession, data: DataFolder, router_url: str) -> None:
     data.publish("there", table(["2013-01-01"]))
     data.announce("soon", table(["2013-01-01"]), JANUARY)
-    known = 'no datasource "nowhere" with data: there is .*"there"'
+    known = 'no datasource "nowhere" with data; use one of .*"there"'
     with pytest.raises(PySparkException, match=known):
         read(spark, data, "nowhere").count()
     with pytest.raises(PySparkException, match=known):

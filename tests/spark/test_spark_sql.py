@@ -310,7 +310,7 @@ def test_an_unknown_table_is_answered_with_the_known_ones(sessions: SparkSession
         with pytest.raises(InvalidRequest, match=r'Datasources with data: "a-b", "flights"$'):
             ask(service, "SELECT * FROM hidden")
         source.supervisors = {"new one": [Feeder("s", suspended=False)]}
-        with pytest.raises(Conflict, match="supervisor s is there, its rows are on the way"):
+        with pytest.raises(Conflict, match="supervisor s exists and its first rows will follow"):
             ask(service, 'SELECT * FROM "new one", hidden')
         source.dropped = {"gone"}
         with pytest.raises(Conflict, match='all segments of "gone" are unused'):
@@ -329,7 +329,7 @@ def test_a_damaged_file_is_named_and_never_read_as_no_rows(
     def fails() -> str:
         with pytest.raises(EngineFailure) as caught:
             ask(sql, "SELECT sum(n) FROM cut")
-        assert "take its segment out with penstock segment disable" in str(caught.value)
+        assert "disable its segment with penstock segment disable" in str(caught.value)
         return str(caught.value).split(": ")[0]
 
     assert ask(sql, "SELECT sum(n) FROM cut") == [(1,)]
@@ -351,7 +351,7 @@ def test_a_damaged_file_of_a_task_is_mended_by_its_end(sql: SqlService, data: Da
     with pytest.raises(EngineFailure, match="End the task with penstock task stop"):
         ask(sql, "SELECT sum(n) FROM of_a_task")
     path.unlink()
-    with pytest.raises(EngineFailure, match="is missing: it is of a running task"):
+    with pytest.raises(EngineFailure, match="is missing: it belongs to the running task"):
         ask(sql, "SELECT sum(n) FROM of_a_task")
 
 
@@ -548,7 +548,7 @@ def test_a_file_that_goes_away_under_a_view(sessions: SparkSessions, data: DataF
     try:
         assert ask(service, "SELECT n FROM swapped") == [(1,)]
         file.unlink()
-        with pytest.raises(EngineFailure, match="is missing: put the file back"):
+        with pytest.raises(EngineFailure, match="is missing: restore the file"):
             ask(service, "SELECT n FROM swapped")
         data.publish("swapped", table(["2013-01-01"], n=ints(2)), version="v2")
         assert ask(service, "SELECT n FROM swapped") == [(2,)]

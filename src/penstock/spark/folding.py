@@ -1,20 +1,20 @@
-"""Rows rolled up in Arrow: what metrics are of rows with equal times and dimensions. Pure.
+"""Roll-up in Arrow: metrics of rows with equal times and dimensions. Pure.
 
-Owns which metrics are folded here and what becomes of them; the others are computed by the JVM
-(`pipeline`). Rows are folded in a form of their own, which takes three steps:
+Owns which metrics are folded here and how; the JVM computes the others (`pipeline`). Rows are
+folded in a special form, in three steps:
 
-    held       of the fields: times cut down, values as they can be folded again and again
-    folded     of such rows: one row for each of the keys, of the same columns
-    finished   of such rows: the columns of the files
+    held       from fields: truncated times, and values that can be folded repeatedly
+    folded     from held rows: one row for each key, with the same columns
+    finished   from folded rows: the columns of the files
 
-In that form counts are columns of ones from the start; sums of floats are doubles, rounded once at
-the end; and the least and greatest of doubles are whole numbers of the same order. A first or last
-value has the time that decides in a column beside it, in files too (`columns.kept_time`).
+In that form, counts are columns of ones from the start; sums of floats are doubles, rounded once at
+the end; minimum and maximum of doubles are whole numbers of the same order. A first or last value
+has its deciding time in a column beside it, in files too (`columns.kept_time`).
 
-Invariant: what comes of rows is what Spark's aggregation gives, however they are cut into parts
-that are folded first. Where Spark's answer depends on the order in which rows come together, here
-the order of the rows decides: of equal times the first row has the first value and the last row
-the last, and -0.0 is less than 0.0.
+Invariant: the result equals that of Spark's aggregation, however rows are divided into parts that
+are folded first. If Spark's result depends on the order in which rows arrive, here the order of the
+rows decides: of equal times, the first row has the first value and the last row the last one, and
+-0.0 is less than 0.0.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from penstock.spark.chunks import truncated
 from penstock.spark.columns import is_picked, kept_time, metric_type
 from penstock.spark.topic.valuesets import in_order
 
-# All bits but the sign's: what turns negative doubles round, so that they count as whole numbers.
+# All bits but the sign's: inverts negative doubles, so that they sort as whole numbers.
 _NOT_SIGN: Final = np.int64(2**63 - 1)
 
 
 @dataclass(frozen=True, slots=True)
 class FoldedMetric:
-    """One metric: a column, how its values become one, and how many characters of a text stay.
+    """One metric: a column, its aggregation, and the maximum length of a text.
 
-    `time` is the column of the time that decides, where the value is that of one of the rows. Of
-    equal times the numbers in the column `order` decide, or, without one, the order of the rows.
+    `time` is the column of the deciding time, if the value is that of one row. Between equal
+    times the numbers in the column `order` decide, or, without one, the order of the rows.
     """
 
     name: str
@@ -55,18 +55,18 @@ class FoldedMetric:
 
     @property
     def is_picked(self) -> bool:
-        """Whether its value is that of one of the rows, which a time decides."""
+        """Return whether its value is that of one of the rows, chosen by a time."""
         return bool(self.time)
 
     @property
     def how(self) -> str:
-        """What Arrow does to the values, or to the places of the rows of picked ones."""
+        """Return Arrow's aggregation of the values, or of the positions of chosen rows."""
         if self.is_picked:
             return "min" if self.kind == "first" else "max"
         return self.kind if self.kind in {"min", "max"} else "sum"
 
     def held(self, values: pa.Array) -> pa.Array:
-        """Return values of rows as they are folded."""
+        """Return values of rows in the form in which they are folded."""
         if self.characters_max is not None:
             values = pc.utf8_slice_codeunits(values, 0, self.characters_max)
         if not pa.types.is_floating(self.type) or self.is_picked:
@@ -75,19 +75,19 @@ class FoldedMetric:
         return doubles if self.how == "sum" else _ranks(doubles)
 
     def finished(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Return folded values as files have them."""
+        """Return folded values in the form of files."""
         if pa.types.is_floating(self.type) and not self.is_picked and self.how != "sum":
             values = pa.chunked_array([_doubles(values.combine_chunks())])
-        # A sum of floats that is too large for one is infinite, as in Spark.
+        # A sum of floats that exceeds the range of float is infinite, as in Spark.
         return values.cast(self.type, safe=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """How rows become fewer: by equal keys, `__time` first; without keys they stay as many.
+    """Combination of rows by equal keys, `__time` first; without keys, rows are not combined.
 
-    `lengths` are (column, characters) pairs: of the text of these dimensions so much stays. `lists`
-    are (column, as a set) pairs: the lists of these dimensions are put in order.
+    `lengths` are (column, characters) pairs: the text of these dimensions is cut to this length.
+    `lists` are (column, as a set) pairs: the lists of these dimensions are sorted.
     """
 
     granularity: Granularity
@@ -99,8 +99,8 @@ class Fold:
     def held(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return rows with the columns of the files in the form in which they are folded.
 
-        Rows that were folded before have the times that decided; where they lack one, their own
-        time decides.
+        Rows that were folded before have the deciding times; if one is missing, the row's own time
+        decides.
         """
         times = rows.column(TIME_COLUMN)
         columns = {name: rows.column(name) for name in rows.schema.names}
@@ -121,12 +121,13 @@ class Fold:
         return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
     def folded(self, rows: pa.Table) -> pa.Table:
-        """Return one row for each of the keys, of the same columns; all rows without keys."""
+        """Return one row for each key, with the same columns; all rows if there are no keys."""
         if not self.keys:
             return rows
         picked = [metric for metric in self.metrics if metric.is_picked]
         orders = {metric.name: _order(rows, metric) for metric in picked}
-        # Numbered, as Arrow makes new names of the old ones, which might be those of other columns.
+        # Numbered, because Arrow makes new names from old ones, which could be names of other
+        # columns.
         numbers = {name: str(at) for at, name in enumerate(rows.column_names)}
         folding = rows.rename_columns(list(numbers.values()))
         for metric in picked:
@@ -160,9 +161,9 @@ class Fold:
 
 
 def fold_of(schema: DataSchema, combined: Container[str] = ()) -> Fold | None:
-    """Return how rows become those of the schema's files; None: they are that already.
+    """Return the fold to the rows of the schema's files; None: they have that form already.
 
-    `combined` names metrics that the rows have already. All must be such that `columns.can_fold`.
+    `combined` names metrics that the rows have already. `columns.can_fold` must hold for all.
     """
     metrics = tuple(
         _folded_metric(m, is_raw=not schema.rollup or m.name not in combined)
@@ -190,7 +191,7 @@ def _folded_metric(metric: Aggregator, *, is_raw: bool) -> FoldedMetric:
 
 
 def _shortened(values: pa.Array, characters_max: int) -> pa.Array:
-    """Return text of at most so many characters; what may be a list, as JSON, stays whole."""
+    """Return text cut to a number of characters; text that may be a JSON list stays complete."""
     is_long = pc.greater(pc.utf8_length(values), characters_max)
     if not pc.any(is_long).as_py():
         return values
@@ -200,7 +201,7 @@ def _shortened(values: pa.Array, characters_max: int) -> pa.Array:
 
 
 def _as_key(values: pa.Array) -> pa.Array:
-    """Return floats with one zero and one NaN, as keys are compared by their bits."""
+    """Return floats with a single zero and NaN, because keys are compared by their bits."""
     found = pc.if_else(pc.is_nan(values), pa.scalar(float("nan"), values.type), values)
     return pc.add(found, pa.scalar(0.0, values.type))
 
@@ -214,21 +215,21 @@ def _ranks(doubles: pa.Array) -> pa.Array:
 
 
 def _doubles(ranks: pa.Array) -> pa.Array:
-    """Return the doubles of such numbers."""
+    """Return the doubles of such whole numbers."""
     values: npt.NDArray[np.int64] = ranks.fill_null(0).to_numpy(zero_copy_only=False)
     doubles = (values ^ ((values >> 63) & _NOT_SIGN)).view(np.float64)
     return pa.array(doubles, mask=_is_null(ranks))
 
 
 def _order(rows: pa.Table, metric: FoldedMetric) -> npt.NDArray[np.int64]:
-    """Return the rows in the order of their times; equal ones by their numbers, or as they come."""
+    """Return the rows ordered by time; equal times by their numbers, or by position."""
     names = filter(None, (metric.order, metric.time))
     numbers = [rows.column(name).combine_chunks().fill_null(0) for name in names]
     return np.lexsort([one.to_numpy(zero_copy_only=False) for one in numbers])
 
 
 def _places(order: npt.NDArray[np.int64], values: pa.ChunkedArray) -> pa.Array:
-    """Return the place of each row in the order; null where its value is."""
+    """Return the position of each row in the order; null if its value is null."""
     places = np.empty(len(order), np.int64)
     places[order] = np.arange(len(order), dtype=np.int64)
     return pa.array(places, mask=_is_null(values.combine_chunks()))

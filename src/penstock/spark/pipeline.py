@@ -1,12 +1,13 @@
-"""From parsed rows to the rows of a time chunk: transform, filter, reject, truncate, roll up.
+"""From parsed rows to rows of a time chunk: transform, filter, reject, truncate, roll up.
 
-Builds DataFrames only; nothing runs here, and nothing asks Spark for a schema, which would cost a
-round trip each: only expressions that were not met before are shown to Spark, once. Values of
-filters are bound as literals, never made part of SQL text.
+Builds DataFrames only; nothing runs here, and no call requests a schema from Spark, which would
+cost a round trip each. Only new expressions are sent to Spark, once. Values of filters are bound as
+literals, never inserted into SQL text.
 
-A transform's expression is Spark SQL: names in double quotes, text in single ones. It sees the
-fields of the message and `__time`, not other transforms. What it cannot compute becomes null, as
-the engine's Spark sessions run without ANSI errors: one odd row must not stop a stream.
+A transform's expression is Spark SQL: names in double quotes, text in single ones. It can use the
+fields of the message and `__time`, not other transforms. A value that cannot be computed becomes
+null, because the engine's Spark sessions run without ANSI errors: one odd row must not stop a
+stream.
 """
 
 from __future__ import annotations
@@ -39,30 +40,30 @@ if TYPE_CHECKING:
 
     from penstock.indexing.spec.rows.dimensions import Dimension
 
-# Beside columns of users, which a shorter name could be one of: it would be written over.
+# Not a short name, because it could overwrite a column of users.
 CHUNK_COLUMN: Final = f"{OWN_PREFIX}chunk"
 OBSERVED: Final = "penstock_counts"
-# Spark would drop the counting with the rest of a plan that turns out to give no rows.
+# Otherwise Spark would remove the counts with a part of the plan that returns no rows.
 KEEP_COUNTING: Final = (
     "spark.sql.adaptive.optimizer.excludedRules",
     "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation",
 )
 ENGINE_CONF: Final[Mapping[str, str]] = {
-    # An expression that fails on a row makes a null there, not the end of the stream or the task.
+    # An expression that fails on a row returns null, instead of ending the stream or task.
     "spark.sql.ansi.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
     KEEP_COUNTING[0]: KEEP_COUNTING[1],
     "spark.sql.runSQLOnFiles": "false",
     **OUTLINE_CONF,
 }
-"""Settings of the engines' Spark sessions, on top of the server's."""
+"""Settings of the engines' Spark sessions, in addition to the server's."""
 
 PROCESSED: Final = "processed"
 FILTERED: Final = "filtered"
 LATE: Final = "late"
 EARLY: Final = "early"
 
-# Expressions that Spark understood as such; two threads may check the same ones.
+# Expressions that Spark has accepted; two threads may check the same ones.
 _CHECKED: Final[set[tuple[str, ...]]] = set()
 _CHECKED_MAX: Final = 1_000
 
@@ -84,7 +85,7 @@ def transformed(rows: DataFrame, schema: DataSchema, also: Sequence[str] = ()) -
 
 
 def _check(rows: DataFrame, schema: DataSchema) -> None:
-    """See once what Spark understands of a schema's expressions."""
+    """Check once how Spark resolves a schema's expressions."""
     texts = (*(t.sql for t in schema.transforms), *expressions_in(schema.filter))
     if not texts or texts in _CHECKED:
         return
@@ -102,14 +103,14 @@ def judged(
     also: Sequence[str] = (),
     mark: str | None = None,
 ) -> DataFrame:
-    """Return the rows to keep; what becomes of the others is counted in passing (`OBSERVED`).
+    """Return the rows to keep; the outcome of all others is counted on the way (`OBSERVED`).
 
-    Rows outside of the intervals, if there are any, count as early; these are apart and in order.
-    `also` names columns to keep
-    beside the inputs, `mark` one that is false where a row counts as filtered.
+    Rows outside of the intervals, if given, count as early; the intervals are disjoint and sorted.
+    `also` names columns to keep beside the inputs, `mark` one that is false if a row counts as
+    filtered.
 
-    A row that fails the filter counts as filtered, whatever its time; so does one whose time a
-    transform made null.
+    A row that fails the filter counts as filtered, whatever its time, and so does a row whose time
+    a transform set to null.
     """
     time = sf.col(TIME_COLUMN)
     fate = _refused(schema, mark)
@@ -129,10 +130,10 @@ def judged_together(
     count: str,
     also: Sequence[str] = (),
 ) -> DataFrame:
-    """Return the rows to keep, as `judged`, where each stands for as many as its `count` says.
+    """Return the rows to keep, as `judged`; each stands for `count` rows.
 
-    Their times do not decide which are late or early: `moment` is a column that does, with what
-    its values mean; what is neither has null there. `also` names columns to keep.
+    `moment` is a column that marks late and early rows, with the meaning of its values; other rows
+    have null there. `also` names columns to keep.
     """
     fate = _refused(schema)
     name, meanings = moment
@@ -142,20 +143,20 @@ def judged_together(
 
 
 def _refused(schema: DataSchema, mark: str | None = None) -> Column:
-    """Return `FILTERED` for what the filter or the mark refuses; more cases may follow."""
+    """Return `FILTERED` for rows that the filter or the mark refuses; more cases may follow."""
     time = sf.col(TIME_COLUMN)
     fate = sf.when(time.isNull(), FILTERED)
     if mark is not None:
         fate = fate.when(time.isNotNull() & ~column(mark), FILTERED)
     if schema.filter is not None:
         kept = sf.coalesce(condition(schema.filter), sf.lit(False))  # noqa: FBT003
-        # With a filter that is known to fail Spark would read nothing, and so count nothing.
+        # With a filter that is known to fail, Spark would read and count nothing.
         fate = fate.when(time.isNotNull() & ~kept, FILTERED)
     return fate
 
 
 def _counted(rows: DataFrame, fate: Column, count: Column) -> DataFrame:
-    """Return the rows that have no fate; all are counted by theirs (`OBSERVED`)."""
+    """Return the rows without an outcome; all are counted by outcome (`OBSERVED`)."""
 
     def total(is_it: Column, name: str) -> Column:
         return sf.coalesce(sf.sum(sf.when(is_it, count)), sf.lit(0)).alias(name)
@@ -168,16 +169,16 @@ def _counted(rows: DataFrame, fate: Column, count: Column) -> DataFrame:
 
 
 def _wanted(schema: DataSchema, also: Sequence[str] = ()) -> list[Column]:
-    # By name: `drop` trips over names that hold dots or backticks.
+    # By name, because `drop` fails with names that contain dots or backticks.
     return [column(name) for name in dict.fromkeys((TIME_COLUMN, *inputs(schema), *also))]
 
 
 def measured(
     rows: DataFrame, schema: DataSchema, combines: frozenset[str] = frozenset()
 ) -> DataFrame:
-    """Return the columns of the files: time truncated, dimensions, metrics; rolled up if asked.
+    """Return the columns of files: truncated time, dimensions, metrics; rolled up if requested.
 
-    `combines` names metrics that the rows have; the schema is as `columns.as_combined` makes it.
+    `combines` names metrics that the rows have; the schema is made by `columns.as_combined`.
     """
     types = dict(output_columns(schema))
     time = truncated(sf.col(TIME_COLUMN), schema.query_granularity).alias(TIME_COLUMN)
@@ -194,7 +195,7 @@ def measured(
 
 
 def merged(rows: DataFrame, schema: DataSchema) -> DataFrame:
-    """Return rows of files as rows of one file: rolled up again if the schema rolls up.
+    """Return rows of files as rows of one file; rolled up again if the schema rolls up.
 
     The rows have all columns of their files (`columns.file_columns`).
     """
@@ -205,18 +206,18 @@ def merged(rows: DataFrame, schema: DataSchema) -> DataFrame:
 
 
 def chunked(rows: DataFrame, granularity: Granularity) -> DataFrame:
-    """Return the rows with the number of their time chunk; numbers follow each other in time."""
+    """Return the rows with the number of their time chunk; numbers increase with time."""
     return rows.withColumn(CHUNK_COLUMN, chunk_number(sf.col(TIME_COLUMN), granularity))
 
 
 def _kept(dimension: Dimension, type_: str) -> Column:
-    """Return what files keep of a dimension."""
+    """Return the stored value of a dimension."""
     value = _shortened(column(dimension.name).cast(type_), dimension.max_string_length)
     return ordered_lists(value, sets=dimension.has_sets) if dimension.orders_lists else value
 
 
 def _shortened(text: Column, characters_max: int | None) -> Column:
-    """Return text of at most so many characters; what may be a list, as JSON, stays whole."""
+    """Return text cut to a number of characters; text that may be a JSON list stays complete."""
     if characters_max is None:
         return text
     is_list = text.startswith("[") & text.endswith("]")
@@ -225,8 +226,8 @@ def _shortened(text: Column, characters_max: int | None) -> Column:
 
 
 def _as_time(value: Column) -> Column:
-    """Return a computed time; a number counts milliseconds, as in Druid, not Spark's seconds."""
-    kind = sf.typeof(value)  # known before any row is
+    """Return a computed time; numbers are milliseconds, as in Druid, not Spark's seconds."""
+    kind = sf.typeof(value)  # known without reading rows
     is_number = kind.isin("tinyint", "smallint", "int", "bigint", "float", "double")
     millis = sf.timestamp_millis(value.cast("bigint"))
     return sf.when(is_number | kind.startswith("decimal"), millis).otherwise(

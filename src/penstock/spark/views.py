@@ -1,8 +1,8 @@
-"""The temporary view of each datasource in one Spark session, kept in step with the metadata.
+"""Temporary views of datasources in one Spark session, kept up to date with the metadata.
 
-Owns the plan of a view: one scan for all files of like columns, joined by UNION ALL where the types
-of a column differ or a file counts only in part. Files are read by the JVM, unless it cannot reach
-their store; nothing runs here but the definition. Not thread-safe: `sql` holds its mutex around it.
+Owns the plan of a view: one scan for all files with similar columns, joined by UNION ALL if the
+types of a column differ or a file counts only in part. The JVM reads the files, unless it cannot
+reach their store; only the definition runs here. Not thread-safe: `sql` holds its mutex.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 
 class Views:
-    """The views that are defined in one Spark session, under names that nobody can guess.
+    """Views defined in one Spark session, under names that cannot be guessed.
 
     Args:
-        session: Where they are defined.
+        session: The Spark session of the views.
     """
 
     def __init__(self, session: SparkSession) -> None:
@@ -42,16 +42,16 @@ class Views:
         self._names: dict[str, str] = {}
 
     def bring(self, files: Mapping[str, tuple[TableFile, ...]], names: Iterable[str]) -> None:
-        """Define the views of these datasources anew where their files changed; drop gone ones."""
+        """Redefine the views of these datasources if files changed; drop views without files."""
         for name in [n for n in self._defined if not files.get(n)]:
-            # Dropping takes the bare name, while defining parses it.
+            # DROP takes the unquoted name, while CREATE parses it.
             self.session.catalog.dropTempView(self._names[name])
             del self._defined[name], self._names[name]
         for name in names:
             wanted = files[name]
             known = self._defined.get(name)
             if wanted and known != wanted:
-                # Whoever persists adds a few files to very many, which were looked at before.
+                # A streaming task adds a few files to many that were compared before.
                 seen = {file.path for file in known or ()}
                 _check_sizes(file for file in wanted if file.path not in seen)
                 hidden = self._names.setdefault(name, hidden_name())
@@ -59,11 +59,11 @@ class Views:
                 self._defined[name] = wanted
 
     def hidden(self, names: Iterable[str]) -> dict[str, str]:
-        """Return the names of the views of these datasources, by datasource; not of empty ones."""
+        """Return the view names of these datasources, by datasource; without empty ones."""
         return {name: self._names[name] for name in names if name in self._names}
 
     def forget(self) -> None:
-        """Define every view anew at its next use."""
+        """Redefine every view at its next use."""
         self._defined = dict.fromkeys(self._defined, ())
 
 
@@ -71,7 +71,7 @@ class Outlines:
     """Views without data, with the names and columns of datasources, in one Spark session.
 
     Args:
-        session: Where they are defined.
+        session: The Spark session of the views.
         known: The columns of datasources.
     """
 
@@ -82,7 +82,7 @@ class Outlines:
         self._columns: dict[str, Columns] = {}
 
     def bring(self, files: Mapping[str, tuple[TableFile, ...]], names: Iterable[str]) -> None:
-        """Define the outlines of these datasources anew where columns changed; drop gone ones."""
+        """Redefine the outlines of these datasources if columns changed; drop unused ones."""
         for name in [n for n in self._columns if not files.get(n)]:
             self.session.catalog.dropTempView(name)
             del self._columns[name], self._seen[name]
@@ -99,22 +99,22 @@ class Outlines:
 
 def outline(session: SparkSession, name: str, columns: Columns) -> None:
     """Define a view without data under a name."""
-    # With a row: from a plan that cannot have one, Spark takes the limit of 0 (see `sqlwall`) away,
-    # and goes on to evaluate what is constant.
+    # With a row: if the plan cannot have one, Spark removes the limit of 0 (see `sqlwall`) and
+    # evaluates constant expressions.
     _nulls(session, columns, 1).createOrReplaceTempView(quoted(name))
 
 
 def hidden_name() -> str:
-    """Return a name for a view that nobody can guess, and that needs no quotes."""
+    """Return a view name that cannot be guessed, and that needs no quotes."""
     return f"view_{secrets.token_hex(16)}"
 
 
 def _check_sizes(files: Iterable[TableFile]) -> None:
-    """Refuse files that were cut: Spark takes an empty one for no rows, without a word."""
+    """Refuse truncated files: Spark reads an empty one as no rows, without an error."""
     for file in files:
         if not file.size_bytes or "://" in file.path:
             continue
-        with suppress(FileNotFoundError):  # Spark may see it elsewhere, or say so
+        with suppress(FileNotFoundError):  # Spark may reach it, or reports it
             size = Path(file.path).stat().st_size
             if size != file.size_bytes:
                 what = f"has {size} bytes, not {file.size_bytes}"
@@ -122,14 +122,14 @@ def _check_sizes(files: Iterable[TableFile]) -> None:
 
 
 def damaged(path: str, what: str, *, announced: bool) -> str:
-    """Say what is wrong with a file, and the mend: a segment's, or a running task's."""
+    """Describe a damaged file and the remedy: for a segment, or for a running task's file."""
     if announced:
         return (
-            f"{path} {what}: it is of a running task, whose id is in the path. End the task with "
+            f"{path} {what}: it belongs to the running task in its path. End the task with "
             "penstock task stop; the next one reads its events again"
         )
     return (
-        f"{path} {what}: put the file back from a copy; or take its segment out with "
+        f"{path} {what}: restore the file from a copy; or disable its segment with "
         "penstock segment disable, and ingest its interval again"
     )
 
@@ -137,12 +137,12 @@ def damaged(path: str, what: str, *, announced: bool) -> str:
 def table(
     session: SparkSession, files: Sequence[TableFile], columns: Columns | None = None
 ) -> DataFrame:
-    """Return the rows of the files, maybe none, as one DataFrame.
+    """Return the rows of the files, possibly none, as one DataFrame.
 
     Args:
-        session: Where it is for.
+        session: The Spark session.
         files: The files; each is read once.
-        columns: Its columns, when they are more than those of the files.
+        columns: The columns, if there are more than those of the files.
     """
     if columns is None:
         columns = union_columns(files)
@@ -150,7 +150,7 @@ def table(
         return _nulls(session, columns, 0)
     if needs_workers(session, files):
         return read_by_workers(session, files, columns)
-    # Most files have the same columns: what follows from them is found once.
+    # Most files have the same columns, so their plan is computed once.
     scans = {own: _scanned_as(own, columns) for own in {file.columns for file in files}}
     groups: dict[tuple[Columns, Interval | None], list[str]] = {}
     for file in files:
@@ -170,7 +170,7 @@ def _nulls(session: SparkSession, columns: Columns, rows: int) -> DataFrame:
 
 
 def _scanned_as(own: Columns, columns: Columns) -> Columns:
-    """Return the columns to scan files with: their own types; those they lack are read as null."""
+    """Return the columns with which to scan files: their own types; missing columns are null."""
     exact = bool(twins_in(name for name, _ in columns))
     by_name = ColumnNames({name: (name, type_) for name, type_ in own}, exact=exact)
     return tuple(by_name.get(name) or (name, type_) for name, type_ in columns)

@@ -48,9 +48,9 @@ class Given:
         """Return an address of the data folder's server.
 
         Raises:
-                        NotReachable: The Penstock in the folder is not ready; or there is none, and
-                            the folder was named. The default address may then belong to another
-                            Penstock, which a mistyped folder must not reach.
+            NotReachable: The Penstock in the folder is not ready; or there is none, and the folder
+                was named. The default address may then belong to another Penstock, which a mistyped
+                folder must not reach.
         """
         folder = DataFolder(self.options().data_dir)
         found = (folder.read_client_file() or {}).get(name)

@@ -21,10 +21,10 @@ Call = Callable[[], None]
 
 
 class CallThread:
-    """Makes calls in the order they were asked for, and some when their time has come.
+    """Runs calls in the order in which they were submitted, and delayed calls when due.
 
-    Its mutex guards the two queues: who asks is on any thread, and never waits for a call.
-    What waits is bounded by how often nodes come and go.
+    Its mutex guards the two queues: any thread may submit, and never waits for a call. The number
+    of queued calls is bounded by how often nodes appear and disappear.
 
     Args:
         clock: Time.
@@ -40,11 +40,11 @@ class CallThread:
         self._thread = OwnedThread("discovery calls", self._run, on_death=OnDeath.RESTART)
 
     def start(self) -> None:
-        """Begin to call; what was asked for before is not lost."""
+        """Start to run calls, including those submitted before."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Call nobody any more; returns when the call that runs has ended."""
+        """Run no further calls; return when the current call has ended."""
         self._thread.expect_end()
         with self._changed:
             self._stopped = True
@@ -53,13 +53,13 @@ class CallThread:
             self._thread.join()
 
     def call(self, call: Call) -> None:
-        """Make a call after those that were asked for before."""
+        """Run a call after those submitted before."""
         with self._changed:
             self._calls.append(call)
             self._changed.notify_all()
 
     def call_later(self, delay_s: float, call: Call) -> None:
-        """Make a call when some time has passed."""
+        """Run a call after a delay."""
         with self._changed:
             at_s = self._clock.monotonic_s() + delay_s
             heapq.heappush(self._later, (at_s, next(self._numbers), call))
@@ -80,8 +80,8 @@ class CallThread:
 
     def _run(self) -> None:
         while (call := self._next()) is not None:
-            # The documented top-level boundary: one listener's fault is not the others'.
+            # The documented top-level boundary: an error of one listener must not affect others.
             try:
                 call()
             except Exception:
-                logger.exception("a listener failed; it hears of the next change as well")
+                logger.exception("a listener failed; it will be called for the next change")

@@ -1,4 +1,4 @@
-"""An overlord as what leads: its terms begin and end when the election says so."""
+"""Adapter of the overlord to the election: its terms begin and end with the leader's."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ class LeadingOverlord:
     """`LeaderListener` of an overlord.
 
     Args:
-        overlord: What leads; its mailbox runs.
+        overlord: The overlord; its mailbox runs.
     """
 
     def __init__(self, overlord: Overlord) -> None:
         self._overlord = overlord
 
     def become_leader(self, term: Term) -> None:
-        """Begin the term; raises what the overlord's start does, and TimeoutError."""
+        """Begin the term; raises the errors of the overlord's start, and TimeoutError."""
         self._overlord.start(term).result(_START_TIMEOUT_S)
 
     def stop_being_leader(self) -> None:
-        """End whatever term there is."""
+        """End the current term, if any."""
         self._overlord.stop().result(_START_TIMEOUT_S)

@@ -1,9 +1,9 @@
-"""Events in batches to an HTTP server, by a thread of its own.
+"""Events in batches to an HTTP server, on a thread of its own.
 
-Owns the sending: time limits, retries, the last try at the end. What waits, and what goes when too
-much does, is `batches`' to decide. Numbers are Druid's, with one exception: a time limit for
-sending is a multiple of the time that the last batch took to fill, which after a burst is shorter
-than any sending takes; so it is never below `timeout_min_ms`.
+Owns sending: time limits, retries, the last attempt at the end. `batches` decides what waits and
+what is dropped. Defaults are Druid's, with one exception: the time limit of sending is a multiple
+of the time in which the last batch was filled. After a burst that is shorter than any request, so
+it is at least `timeout_min_ms`.
 """
 
 from __future__ import annotations
@@ -43,27 +43,27 @@ class Post(Protocol):
     """Sends one request."""
 
     def __call__(self, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) -> int:
-        """Return the answer's status; raises OSError when there is none in time."""
+        """Return the answer's status; raises OSError if there is none in time."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class HttpSinkOptions:
-    """How events are sent.
+    """Options of sending.
 
     Attributes:
-        url: Where to.
-        batches: The bounds of what waits.
-        framing: How events of a batch are put together.
+        url: The URL.
+        batches: Limits of waiting batches.
+        framing: Format of a batch.
         compress: Whether bodies are compressed with gzip.
         credentials: `user:password` for basic authentication; None: none.
-        attempts: Tries of a batch before it counts as failed.
-        backoff_ms: Pause after the first try; it doubles.
+        attempts: Attempts of a batch before it counts as failed.
+        backoff_ms: Pause after the first attempt; it doubles.
         backoff_max_ms: Longest pause.
-        timeout_factor: Part of the fill time that sending may take while few batches wait.
-        timeout_min_ms: Sending may always take this long.
-        flush_timeout_ms: How long a flush waits; None: as long as it takes.
-        stop_timeout_ms: How long the last tries at the end may take in all.
+        timeout_factor: Time limit of sending relative to the fill time, while few batches wait.
+        timeout_min_ms: Minimum time limit of sending.
+        flush_timeout_ms: Time limit of a flush; None: unlimited.
+        stop_timeout_ms: Total time limit of the last attempts at the end.
     """
 
     url: str
@@ -96,23 +96,23 @@ def post(url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) ->
             answer.read(65_536)
             return answer.status
     except (http.client.HTTPException, ValueError) as error:
-        # ValueError: a host or a path that cannot be written down.
-        raise OSError(f"no answer of HTTP: {error!r}") from None
+        # ValueError: an invalid host or path.
+        raise OSError(f"no HTTP answer: {error!r}") from None
 
 
 class HttpSink:
     """Posts records to one URL.
 
-    The condition's mutex guards the batches, and is held around a few lines that wait for nothing.
+    The condition's mutex guards the batches, and is held for a few lines that wait for nothing.
 
     Args:
-        options: How.
+        options: Options of sending.
         clock: Time.
-        chance: Spreads retries.
+        chance: Randomizes retries.
         send: Sends one request.
 
     Raises:
-        InvalidRequest: The URL is none of HTTP.
+        InvalidRequest: The URL is not an HTTP URL.
     """
 
     def __init__(
@@ -124,7 +124,9 @@ class HttpSink:
     ) -> None:
         parts = urlsplit(options.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise InvalidRequest(f"{options.url!r} takes no events; write http://HOST:PORT/PATH")
+            raise InvalidRequest(
+                f"{options.url!r} is not a URL for events; write http://HOST:PORT/PATH"
+            )
         self._options = options
         self._clock = clock
         self._chance = chance or random.Random()  # spreads load, guards nothing  # noqa: S311
@@ -138,7 +140,7 @@ class HttpSink:
         self._thread = OwnedThread("event sender", self._run, on_death=OnDeath.RESTART)
 
     def accept(self, record: Record) -> None:
-        """Take a record; it waits for its batch. Raises TypeError for what JSON has no form for."""
+        """Accept a record into its batch. Raises TypeError for values that JSON does not have."""
         event = orjson.dumps(record.body)
         with self._changed:
             dropped = self._batches.dropped
@@ -155,14 +157,14 @@ class HttpSink:
             )
 
     def start(self) -> None:
-        """Begin to send."""
+        """Start to send."""
         self._thread.start()
 
     def flush(self) -> None:
-        """Have everything sent that was accepted; waits until it was, or failed once.
+        """Send all accepted records; wait until each was sent, or failed once.
 
         Raises:
-            Unavailable: The time for it is over.
+            Unavailable: The time limit was reached.
         """
         limit_ms = self._options.flush_timeout_ms
         until_s = None if limit_ms is None else self._clock.monotonic_s() + limit_ms / 1_000
@@ -177,7 +179,7 @@ class HttpSink:
                 self._clock.wait(self._changed, left_s)
 
     def stop(self) -> None:
-        """Try everything once more, and end.
+        """Try all pending batches once more, and end.
 
         Raises:
             Unavailable: Some events were not sent and are lost.
@@ -195,7 +197,7 @@ class HttpSink:
         self._send_the_rest()
 
     def samples(self) -> Iterable[Sample]:
-        """Return how many batches wait, what was sent and dropped, and how long it took."""
+        """Return the numbers of waiting, sent and dropped events, and times."""
         return self._registry.snapshot()
 
     def _measure(self) -> None:
@@ -210,7 +212,7 @@ class HttpSink:
         registry.read(
             "counter",
             "penstock_emitter_dropped_total",
-            "Events that were dropped because too many waited, the oldest first",
+            "Events dropped because too many waited, oldest first",
             lambda: batches.dropped,
             sink="http",
         )
@@ -256,7 +258,7 @@ class HttpSink:
                 self._changed.notify_all()
 
     def _send_the_rest(self) -> None:
-        """Try each batch once; the sender's thread has ended, or never began."""
+        """Try each batch once; the sender's thread has ended, or never started."""
         until_s, lost = self._stop_by_s, 0
         while True:
             with self._changed:
@@ -273,7 +275,9 @@ class HttpSink:
                     lost += len(batch.events)
                 self._changed.notify_all()
         if lost:
-            raise Unavailable(f"{self._options.url} did not take the last {counted(lost, 'event')}")
+            raise Unavailable(
+                f"{self._options.url} did not accept the last {counted(lost, 'event')}"
+            )
 
     def _time_limit_s(self) -> float:
         with self._changed:
@@ -290,7 +294,7 @@ class HttpSink:
         return False
 
     def _back_off(self, number: int, until_s: float | None) -> bool:
-        """Wait before the next try; false if there is no time for one."""
+        """Wait before the next attempt; return False if there is no time for one."""
         most_ms = min(self._options.backoff_ms * 2 ** (number - 1), self._options.backoff_max_ms)
         pause_s = most_ms / 1_000 * min(2.0, max(0.0, self._chance.gauss(1.0, 0.2)))
         wake_s = self._clock.monotonic_s() + pause_s
@@ -330,7 +334,7 @@ class HttpSink:
 
 
 class HttpByFeedSink:
-    """Posts the records of each feed to a URL of its own.
+    """Posts the records of each feed to its own URL.
 
     Its mutex guards the table of sinks, which grows by one for each feed, up to a bound.
 
@@ -339,12 +343,12 @@ class HttpByFeedSink:
         make: Makes the sink of a URL.
 
     Raises:
-        InvalidRequest: The pattern has no `{feed}`.
+        InvalidRequest: The pattern does not contain `{feed}`.
     """
 
     def __init__(self, pattern: str, make: Callable[[str], HttpSink]) -> None:
         if "{feed}" not in pattern:
-            raise InvalidRequest(f"{pattern!r} says nowhere where the feed stands: write {{feed}}")
+            raise InvalidRequest(f"{pattern!r} has no place for the feed: add {{feed}}")
         self._pattern = pattern
         self._make = make
         self._mutex = threading.Lock()
@@ -352,11 +356,11 @@ class HttpByFeedSink:
         self._is_running = False
 
     def accept(self, record: Record) -> None:
-        """Give a record to the sink of its feed; raises InvalidRequest when there are too many."""
+        """Pass a record to the sink of its feed. Raises InvalidRequest for too many feeds."""
         self._sink(record.feed).accept(record)
 
     def start(self) -> None:
-        """Begin to send."""
+        """Start to send."""
         with self._mutex:
             self._is_running = True
             sinks = list(self._sinks.values())
@@ -372,7 +376,7 @@ class HttpByFeedSink:
         try_all("stopped", [sink.stop for sink in self._sinks.values()])
 
     def samples(self) -> Iterable[Sample]:
-        """Return the metrics of all, told apart by the feed."""
+        """Return the metrics of all sinks, with the feed as a label."""
         with self._mutex:
             sinks = list(self._sinks.items())
         for feed, sink in sinks:
@@ -384,9 +388,9 @@ class HttpByFeedSink:
             found = self._sinks.get(feed)
             if found is None:
                 if len(self._sinks) >= URLS_MAX:
-                    raise InvalidRequest(f"feed {feed!r} is one too many: {URLS_MAX} have a URL")
+                    raise InvalidRequest(f"feed {feed!r} exceeds the limit of {URLS_MAX} feeds")
                 found = self._make(self._pattern.replace("{feed}", quote(feed, safe="")))
                 if self._is_running:
-                    found.start()  # first: one that does not send must not take events
+                    found.start()  # first, because a sink that does not send must not accept events
                 self._sinks[feed] = found
             return found

@@ -60,16 +60,16 @@ class ChildPlan:
 
     Attributes:
         name: For messages, log files and metrics.
-                command: Makes the command; the argument is the descriptor for the ready line. It is
-                    called at each start.
-                ready_port: A port whose opening means that the child is ready, for a child that
-                    cannot write the line.
+        command: Makes the command; the argument is the descriptor for the ready line. It is
+            called at each start.
+        ready_port: A port whose opening means that the child is ready, for a child that
+            cannot write the line.
         stop_timeout_s: How long it may take to stop before it is killed.
-                stop_stage: Children of a lower number are stopped after all of a higher one have
-                    ended, because those may still use them.
-                pulse: Checks whether a ready child hangs; None: no check.
-                trouble: Returns why it must be ended although it answers, or ""; called often.
-                log_file: Its own log, which has the reason of an end if it printed none.
+        stop_stage: Children of a lower number are stopped after all of a higher one have
+            ended, because those may still use them.
+        pulse: Checks whether a ready child hangs; None: no check.
+        trouble: Returns why it must be ended although it answers, or ""; called often.
+        log_file: Its own log, which has the reason of an end if it printed none.
         provides: Name of the dependency for which others wait while this starts, such as ``Spark``.
     """
 

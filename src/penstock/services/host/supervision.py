@@ -55,9 +55,9 @@ class ChildLife:
 
         Args:
             now_s: Monotonic time.
-                    was_ready: Whether it had become ready. A process that never did has not
-                        recovered, however long it ran: a JVM that writes its class archive needs a
-                        minute to fail.
+            was_ready: Whether it had become ready. A process that never did has not
+                recovered, however long it ran: a JVM that writes its class archive needs a
+                minute to fail.
         """
         ran_s = 0.0
         if self.started_at_s is not None and self.restart_at_s is None and was_ready:

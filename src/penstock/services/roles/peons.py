@@ -1,27 +1,27 @@
-"""The worker's peons as processes: taken from a few that wait, forked, or started anew.
+"""Peons as child processes of the worker: spares, forked processes, or new processes.
 
-Owns the processes, the spares and the fork server. A *spare* is a peon without a task: it holds a
+Owns the processes, the spares and the fork server. A *spare* is a peon without a task: it has a
 Spark session, and waits for the name of a task's folder on its standard input. One process runs one
-task and ends. Processes are forked from one that has imported everything and does nothing else
-(`host.forkserver`); where that cannot be, they are started anew, and import by themselves. All of
-it happens on the worker's mailbox thread, as the kernel ends children with the thread that started
-them. `docs/indexing.md` has the memory that a spare takes.
+task and ends. Processes are forked from an idle process that has imported everything
+(`host.forkserver`); if that is not possible, they are started anew, and import everything
+themselves. All of this runs on the worker's mailbox thread, because the kernel ends children with
+the thread that started them. `docs/indexing.md` states the memory that a spare takes.
 
 | a task starts | in |
 |---|---|
 | while a spare waits | the spare |
-| else, once the fork server is ready | a process that is forked |
+| else, once the fork server is ready | a forked process |
 | else | a new process |
 
-| what | then |
+| event | action |
 |---|---|
-| the worker starts | it restores no task before the fork server is ready, for a bounded time |
+| the worker starts | it restores no task before the fork server is ready, for a limited time |
 | the fork server is ready | spares are forked |
-| it ends by itself | another is started after a growing while; spares are started anew meanwhile |
-| it does not answer in 5 s, or is not ready after 60 s | it is killed, and has ended by itself |
+| it ends by itself | another is started after a growing delay; spares are new processes meanwhile |
+| it does not answer in 5 s, or is not ready after 60 s | it is killed; then as above |
 | a spare is taken | another is made after `refill_delay_ms`, so that the task starts first |
-| a spare ends by itself | another is made after a growing while |
-| a spare has waited `spare_age_max_ms` | it goes, another is made: its session may be stale |
+| a spare ends by itself | another is made after a growing delay |
+| a spare has waited `spare_age_max_ms` | it is replaced, because its session may be stale |
 """
 
 from __future__ import annotations
@@ -59,24 +59,24 @@ from penstock.services.host.watching import ChildWatch
 logger = logging.getLogger(__name__)
 
 PEON_PROGRAM = (sys.executable, "-P", "-m", "penstock.services.roles.peonstart")
-"""What runs as a peon and as a fork server; arguments are added."""
+"""Command of a peon and of a fork server; arguments are appended."""
 
 _STOP_TIMEOUT_S = 8.0
 _SPARE = "start a spare process"
-# A fork server that is not ready by then hangs; one that lived for so long has no lasting fault.
+# Time after which an unready fork server hangs; one that lived longer has no permanent fault.
 _SERVER_START_MAX_MS = 60_000
 _STEADY_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class PeonOptions:
-    """How peons are started.
+    """Options of peon processes.
 
     Attributes:
         spares: Processes that wait for a task; without any there is no fork server.
-        refill_delay_ms: How long after one was taken the next is made.
+        refill_delay_ms: Delay between taking a spare and making the next.
         spare_age_max_ms: A spare that has waited for this time is replaced.
-        retry: How long to wait before a spare or a fork server that ended by itself is replaced.
+        retry: Delays before a spare or fork server that ended by itself is replaced.
     """
 
     spares: int = 1
@@ -103,16 +103,16 @@ class PeonChild:
         return self.process.poll()
 
     def terminate(self) -> None:
-        """Ask it to stop at the next good moment."""
+        """Ask the peon to stop at the next opportunity."""
         self.process.terminate()
         self.hang_up()
 
     def kill(self) -> None:
-        """End it at once."""
+        """End the peon at once."""
         self.process.kill()
 
     def give(self, folder: str) -> bool:
-        """Tell it which task to run; whether it heard it."""
+        """Assign a task; return whether the process received it."""
         if self._stdin is None or self.process.poll() is not None:
             return False
         try:
@@ -122,7 +122,7 @@ class PeonChild:
         return True
 
     def hang_up(self) -> None:
-        """Close its input, which asks it to end. Does nothing if that is closed already."""
+        """Close its input, which asks it to end. Does nothing if the input is closed."""
         stdin, self._stdin = self._stdin, None
         if stdin is not None:
             os.close(stdin)
@@ -132,16 +132,16 @@ class Peons:
     """`PeonLauncher`. `start` and `launch` run on the worker's mailbox thread.
 
     Args:
-        options_file: Where peons read the options.
-        worker: Where they find the worker's API, and what the overlord calls the worker.
+        options_file: File with the options for peons.
+        worker: The address of the worker's API, and the worker's name at the overlord.
         spare_log: The file for the output of processes that have no task yet.
         processor: The worker's mailbox.
         clock: Time.
-        options: How peons are started.
-        program: The program that runs as a peon and as a fork server; arguments are added.
+        options: Options of peon processes.
+        program: Command of a peon and of a fork server; arguments are appended.
 
     Attributes:
-        waits: The wait for room to start spares, if there is none; any thread may read it.
+        waits: The wait for room for spares, if there is none; read from any thread.
     """
 
     def __init__(
@@ -176,10 +176,10 @@ class Peons:
         self._stopping = False
 
     def start(self, look: Callable[[str], None]) -> None:
-        """Start the fork server and make the spares.
+        """Start the fork server and create the spares.
 
         Args:
-            look: Looks at a task whose peon has said something or ended; on the mailbox thread.
+            look: Called for a task whose peon sent a message or ended; on the mailbox thread.
         """
         self._look = look
         self._watch.start()
@@ -193,10 +193,10 @@ class Peons:
         self._fill()
 
     def wait_for_server(self, timeout_s: float) -> None:
-        """Wait until tasks are forked: sooner, each would import everything by itself.
+        """Wait until tasks can be forked; before, each would import everything itself.
 
-        Returns when the fork server is ready, when there is none, or when the time is over. Any
-        thread but the mailbox's.
+        Returns when the fork server is ready, if there is none, or when the time is over. Not to be
+        called on the mailbox thread.
         """
         self._server_settled.wait(timeout_s)
 
@@ -218,7 +218,7 @@ class Peons:
         return peon
 
     def end_spares(self) -> None:
-        """End what has no task, and start nothing any more; on the mailbox thread."""
+        """End processes without a task, and start no further ones; on the mailbox thread."""
         self._stopping = True
         server = self._server
         if server is not None:
@@ -227,10 +227,10 @@ class Peons:
             spare.terminate()
 
     def stop(self) -> None:
-        """Wait until all have ended, a bounded time, and kill those that have not.
+        """Wait for all processes, for a limited time, and kill those that have not ended.
 
-        Call it after `end_spares`; any thread may. If the mailbox was too busy for that, it is done
-        here.
+        Call it after `end_spares`, from any thread. If the mailbox was too busy for that call, this
+        method does it.
         """
         if not self._stopping:
             self.end_spares()
@@ -265,7 +265,7 @@ class Peons:
         try:
             peon = self._fork(self._server)
         except Unavailable as error:
-            logger.warning("task folder %s gets a new process: %s", folder, error)
+            logger.warning("starting a new process for task folder %s: %s", folder, error)
             return None
         if peon.give(folder):
             return peon
@@ -276,13 +276,13 @@ class Peons:
         """Fork a peon.
 
         Raises:
-            Unavailable: The server does not do it; one that does not answer is killed.
+            Unavailable: The server failed; one that does not answer is killed.
         """
         try:
             return self._make(server.fork)
         except BaseException as error:
             if isinstance(error, ForkServerLost) or not isinstance(error, Unavailable):
-                # It may still send an answer, which the next fork would take for its own.
+                # A late answer would be taken for the answer to the next fork.
                 self._server_is_ready = False
                 server.process.kill()  # the watch notices the end
             raise
@@ -297,7 +297,7 @@ class Peons:
     def _make(
         self, start: Callable[[int, int], subprocess.Popen[bytes] | ForkedProcess]
     ) -> PeonChild:
-        """Start a process with an input and a pipe for its words, and watch it."""
+        """Start a process with an input and a pipe for its messages, and watch it."""
         with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
             stdin, writer = _pipe(theirs, ours)
             words, words_writer = _pipe(ours, theirs)
@@ -307,7 +307,7 @@ class Peons:
             self._watch.watch(child.process.pid, words, lambda: self._told(self._heard, child))
         except BaseException:
             os.close(words)
-            child.kill()  # it has done nothing yet
+            child.kill()  # it has not done anything yet
             self._let_go(child)
             raise
         return child
@@ -321,12 +321,12 @@ class Peons:
         return ChildCommand(argv, child_environment(os.environ), inherited=inherited)
 
     def _told(self, heard: Callable[[PeonChild], None], child: PeonChild) -> None:
-        """Pass on that a process did something; on the watch's thread."""
+        """Report an event of a process to the mailbox; on the watch's thread."""
         self._processor.post(lambda: heard(child), "peon %d did something", child.process.pid)
 
     def _heard(self, child: PeonChild) -> None:
         if child.exit_code() is not None:
-            # Whoever still refers to a process that has ended must not keep its pipe open.
+            # Remaining references to an ended process must not keep its pipe open.
             child.hang_up()
         if self._stopping:
             return
@@ -375,11 +375,11 @@ class Peons:
             server.process.kill()  # the watch notices the end
 
     def _told_of_server(self, server: ForkServer) -> None:
-        """Pass on that a fork server is ready, or has ended; on the watch's thread."""
+        """Report that a fork server is ready or has ended; on the watch's thread."""
         self._processor.post(
             lambda: self._heard_of_server(server), "fork server %d", server.process.pid
         )
-        # What is launched from now on comes behind that mail.
+        # Later launches are processed after this mail.
         self._server_settled.set()
 
     def _heard_of_server(self, server: ForkServer) -> None:
@@ -428,7 +428,7 @@ class Peons:
                 return
             self.waits.ended(_SPARE)
             self._spares.append(spare)
-            # The timer outlives most spares by far, so it refers to the process weakly.
+            # The timer outlives most spares by far, so it has a weak reference.
             self._processor.timers.schedule_after(
                 self._options.spare_age_max_ms,
                 functools.partial(self._replace, weakref.ref(spare)),
@@ -455,7 +455,7 @@ class Peons:
         reap_orphans(known)
 
     def _let_go(self, spare: PeonChild) -> None:
-        self._peons.append(spare)  # waited for at the stop, and reaped at the next launch
+        self._peons.append(spare)  # awaited at the stop, and reaped at the next launch
         spare.hang_up()
 
 
@@ -463,7 +463,7 @@ def _pipe(reader: contextlib.ExitStack, writer: contextlib.ExitStack) -> tuple[i
     """Open a pipe whose ends are closed with their stacks.
 
     Raises:
-        Unavailable: The descriptors are used up.
+        Unavailable: No descriptors are left.
     """
     try:
         ends = os.pipe()

@@ -1,4 +1,4 @@
-"""The router's process: the API that users see, SQL above all."""
+"""Process of the router: the users' API, mainly SQL."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ from penstock.spark.tables.metadata import MetadataTables
 from penstock.spark.transforms.check import ExpressionCheck
 from penstock.storage.metadata import MetadataStore
 
-# A query that cannot be at fault: where it fails, Spark does.
+# A query that cannot be the cause of a failure: if it fails, Spark fails.
 _PROBE = SqlQuery("SELECT 1", is_probe=True)
-# So long queries that run may take to end at the stop; less than what the launcher gives.
+# Time limit of running queries at a stop; less than the launcher's limit.
 QUERIES_GRACE_S = 2.0
 
 
 def routes_of(sql: SqlRoutes, router: RouterRoutes, tables: TableRoutes) -> list[BaseRoute]:
-    """Return everything that a router serves but what every process does."""
+    """Return all routes of a router except those of every process."""
     return [*sql.routes(), *router.routes(), *tables.routes()]
 
 
 @dataclass(frozen=True, slots=True)
 class SqlParts:
-    """What answers queries: from the rows, from projections, and what makes those."""
+    """Parts that answer queries: from rows and projections, and the maker of projections."""
 
     sql: SqlService
     projections: Projections
@@ -70,7 +70,7 @@ def sql_parts(
     bounds: SqlOptions | None = None,
     answers: AnswerFolder | None = None,
 ) -> SqlParts:
-    """Put together what answers queries."""
+    """Build the parts that answer queries."""
     for_queries = sessions.with_conf(QUERY_CONF)
     shelf, known = Shelf(deep_storage, clock), KnownProjections(tables)
     maker = Maker(for_queries, shelf, tables, known, clock, options)
@@ -80,10 +80,9 @@ def sql_parts(
 
 
 def _end_of_queries(options: Options) -> Callable[[], object] | None:
-    """Return what ends the local Spark of queries, None where queries share one with tasks.
+    """Return a function that ends the local Spark of queries, None if tasks use the same one.
 
-    A Spark elsewhere has no process here, so nothing is ended. The launcher starts a local one
-    again.
+    A remote Spark has no process here, so nothing is ended. The launcher restarts a local one.
     """
     if options.query_connect is None:
         return None
@@ -91,7 +90,7 @@ def _end_of_queries(options: Options) -> Callable[[], object] | None:
 
 
 def compose(context: RoleContext) -> Lifecycle:
-    """Put the process together."""
+    """Build the process."""
     options, clock = context.options, context.clock
     connect = options.query_connect or options.spark_connect
     if connect is None:
@@ -108,7 +107,7 @@ def compose(context: RoleContext) -> Lifecycle:
     expressions = ExpressionCheck(sessions)
     presence = Presence(options, store, clock)
     deep_store = DeepStore(options.deep_storage_address)
-    # The first query pays for the Spark session and for what the JVM loads; it had better be ours.
+    # The first query pays for the Spark session and for class loading, so it is sent here.
     readiness = context.readiness(
         [
             Check("read the metadata", Dependency.METADATA, store.leases.list),
@@ -124,8 +123,12 @@ def compose(context: RoleContext) -> Lifecycle:
     for name, help_text, counter in (
         ("penstock_sql_projected_total", "Queries answered by projections", projections.used),
         ("penstock_projection_files_made_total", "Files of projections made", maker.made),
-        ("penstock_projection_files_failed_total", "Files not made for trouble", maker.failed),
-        ("penstock_projection_files_dropped_total", "Files not queued any more", maker.dropped),
+        ("penstock_projection_files_failed_total", "Files that could not be made", maker.failed),
+        (
+            "penstock_projection_files_dropped_total",
+            "Files dropped because the queue was full",
+            maker.dropped,
+        ),
     ):
         registry.read("counter", name, help_text, partial(getattr, counter, "value"))
     parts = RouterParts(
@@ -175,7 +178,7 @@ def compose(context: RoleContext) -> Lifecycle:
     lifecycle.add_handler(Handler("Spark session that makes projections", stop=maker.close))
     lifecycle.add_handler(Handler("HTTP", server.start, server.stop), Stage.SERVER)
     presence.add_to(lifecycle, "router", context.instance, context.address)
-    # Before HTTP, which waits for the requests that they answer.
+    # Before HTTP, whose stop waits for the requests that they answer.
     lifecycle.add_handler(
         Handler("queries", stop=lambda: sql.finish(QUERIES_GRACE_S)), Stage.ANNOUNCEMENTS
     )

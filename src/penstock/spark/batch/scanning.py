@@ -1,7 +1,7 @@
-"""Rows that need nothing but parsing: workers read, sort and write them, without the JVM.
+"""Rows that only need parsing: workers read, sort and write them, without the JVM.
 
 Two steps, as in `chunkwork`: pieces of input become runs of time chunks, then the runs of each
-chunk become final files of at most so many rows, in the order of the input.
+chunk become final files with a row limit, in the order of the input.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from penstock.spark.folding import Fold
 from penstock.spark.pieces import numbers, reported
 from penstock.spark.topic.rowshape import TIME_COLUMN
 
-# A worker holds what one run, or one file, is made of.
+# A worker holds the rows of one run, or of one file.
 RUN_BYTES_MAX: Final = 512 << 20
 FILE_BYTES_MAX: Final = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class BatchReport:
-    """What one piece of work did; `outside` rows were of no interval."""
+    """Result of one piece of work; `outside` counts rows of no interval."""
 
     files: tuple[MadeFile, ...] = ()
     runs: tuple[Run, ...] = ()
@@ -42,10 +42,10 @@ class BatchReport:
 
 @dataclass(frozen=True, slots=True)
 class ScanWork:
-    """Pieces of input to bring into time chunks.
+    """Pieces of input to sort into time chunks.
 
-    `renamed` are (column, field) pairs; an empty field is one in every row. `intervals` are apart
-    from each other and in order; none: all rows count.
+    `renamed` are (column, field) pairs; an empty field counts 1 for every row. `intervals` are
+    disjoint and sorted; none: all rows count.
     """
 
     reading: InputWork
@@ -56,7 +56,7 @@ class ScanWork:
     fold: Fold | None = None
 
     def scan(self, number: int) -> BatchReport:
-        """Read one piece; write its files if it is the only one and small, else its runs."""
+        """Read one piece; write its files if it is small and the only one, else its runs."""
         runs: list[Run] = []
         held: list[pa.RecordBatch] = []
         size = processed = outside = 0
@@ -108,7 +108,7 @@ class FilePart:
 
 
 def within(rows: pa.RecordBatch, intervals: Sequence[Interval]) -> pa.RecordBatch:
-    """Return the rows whose time lies in one of the intervals, which are apart and in order."""
+    """Return the rows whose time is in one of the intervals, which are disjoint and sorted."""
     if not intervals:
         return rows
     inside = lies_inside(times_ms(rows.column(TIME_COLUMN)), intervals)
@@ -116,7 +116,7 @@ def within(rows: pa.RecordBatch, intervals: Sequence[Interval]) -> pa.RecordBatc
 
 
 def parts(runs: Sequence[Run], rows_max: int) -> list[FilePart]:
-    """Return the files to make of the runs: as few of each time chunk as may be, of equal rows."""
+    """Return the files of the runs: as few as possible for each time chunk, of equal sizes."""
     chunks: dict[int, list[Run]] = {}
     for run in runs:
         chunks.setdefault(run.start_ms, []).append(run)
@@ -136,7 +136,7 @@ def parts(runs: Sequence[Run], rows_max: int) -> list[FilePart]:
 
 
 def scan_pieces(work: ScanWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Scan the pieces whose numbers Spark hands in."""
+    """Scan the pieces whose numbers Spark passes in."""
     for number in numbers(batches):
         yield reported(work.scan(number))
 
@@ -147,7 +147,7 @@ def make_files(
     fold: Fold | None,
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """Make the files of the pieces whose numbers Spark hands in."""
+    """Make the files of the pieces whose numbers Spark passes in."""
     for number in numbers(batches):
         files: list[MadeFile] = []
         found = RunFiles()
@@ -161,7 +161,7 @@ def make_files(
 def read_run_pieces(
     pieces: Sequence[Sequence[Run]], fold: Fold | None, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Read the runs of the pieces whose numbers Spark hands in, for the JVM."""
+    """Read the runs of the pieces whose numbers Spark passes in, for the JVM."""
     for number in numbers(batches):
         found = RunFiles()
         for run in pieces[number]:
@@ -169,7 +169,7 @@ def read_run_pieces(
 
 
 def batch_reports(texts: Iterable[str]) -> list[BatchReport]:
-    """Return the reports that a job gave."""
+    """Return the reports of a job."""
     found = []
     for text in texts:
         raw = json.loads(text)

@@ -1,8 +1,8 @@
-"""The class archive that halves the start of the JVM: made once for each (Java, PySpark) pair.
+"""Class archive that halves the start of the JVM: made once for each (Java, PySpark) pair.
 
-The JVM itself writes it, when it ends in an orderly way. Owns the archive's name, and the step from
-a finished temporary file to the archive. Invariant: a file has the archive's name only when the JVM
-wrote it to its end, which its magic number says, as that is written last.
+The JVM itself writes it at an orderly end. Owns the archive's name, and the step from a complete
+temporary file to the archive. Invariant: a file has the archive's name only if the JVM completed
+it, which its magic number shows, because that is written last.
 """
 
 from __future__ import annotations
@@ -15,50 +15,50 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-# The archive of a JVM that served has 200 MB. One that failed at its start writes its few classes,
-# too, and each later start would be slow with those.
+# The archive of a JVM that served has 200 MB. A JVM that failed at its start writes its few
+# classes, too, which would make every later start slow.
 _WHOLE_BYTES_MIN: Final = 100 << 20
 _MAGIC_OF_DYNAMIC: Final = 0xF00BABA8
 _MAKE: Final = "-XX:ArchiveClassesAtExit="
 _UNFINISHED: Final = ".unfinished"
 _CUT: Final = ".cut"
-# 200 MB each; an environment that is used has its archive, one that was removed leaves its own.
+# 200 MB each; an environment in use has its archive, and a removed one leaves its archive behind.
 _KEPT: Final = 3
 
 
 def archive_options(folder: Path, pair: str, *, may_make: bool = True) -> list[str]:
-    """Return the JVM's options that use the archive, or make it when there is none.
+    """Return the JVM's options that use the archive, or create it if it is missing.
 
     Args:
         folder: The cache folder, shared by all data folders of the user.
-        pair: What the archive depends on: versions and the class path. Options of the JVM are no
+        pair: Versions and the class path, on which the archive depends. Options of the JVM are not
             part of it: most fit any archive, and the JVM starts without one that does not fit.
-        may_make: Whether this JVM may make it. Recording slows a start, and two JVMs that write
-            their archives at once take longer than a stop may take.
+        may_make: Whether this JVM may create it. Recording slows a start, and two JVMs that write
+            their archives at once exceed the time limit of a stop.
     """
     name = f"classes-{hashlib.sha256(pair.encode()).hexdigest()[:16]}.jsa"
     archive = folder / name
     if ":" in str(folder):
-        return []  # the JVM takes it for the end of a file name
+        return []  # the JVM would end the file name there
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
         for unfinished in folder.glob(f"{name}.*{_UNFINISHED}"):
             _settle(unfinished, archive)
         if archive.exists():
-            os.utime(archive)  # the time of its last use, for `_drop_old`
+            os.utime(archive)  # time of its last use, for `_drop_old`
             return [f"-XX:SharedArchiveFile={archive}", "-Xlog:cds=off", "-Xlog:class+path=off"]
         if (folder / f"{name}{_CUT}").exists():
-            return []  # it took longer than a stop may take: not again
+            return []  # the last attempt exceeded the limit of a stop
         if not may_make:
             return []
         _drop_old(folder)
         target = folder / f"{name}.{os.getpid()}{_UNFINISHED}"
         return [f"{_MAKE}{target}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
-    return []  # no cache is no reason not to start
+    return []  # start without a cache
 
 
 def makes_archive(argv: Sequence[str]) -> bool:
-    """Say whether a JVM with this command line would write an archive at its end."""
+    """Return whether a JVM with this command line would write an archive at its end."""
     return any(argument.startswith(_MAKE) for argument in argv)
 
 
@@ -81,7 +81,7 @@ def _is_written(unfinished: Path) -> bool:
 
 
 def _settle(unfinished: Path, archive: Path) -> None:
-    """Give a whole archive its name; drop one that was cut, unless its JVM may still write it."""
+    """Rename a complete archive; delete a truncated one, unless its JVM may still write it."""
     with unfinished.open("rb") as file:
         start = file.read(4)
         size = file.seek(0, 2)

@@ -1,7 +1,7 @@
-"""What runs in Spark for one call, to be stopped from another thread.
+"""Work in Spark for one call, which another thread can stop.
 
-Owns the tag of a call and the interrupt, which is repeated: Spark forgets an interrupt of what it
-does not run yet, and begins some of what was interrupted later.
+Owns the tag of a call and the interrupt, which is repeated: Spark ignores an interrupt of work that
+does not run yet, and starts some interrupted work later.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _INTERRUPT_EVERY_S: Final = 0.2
-# When what began late is ended, one after the other: on a busy machine a job began 3.3 s late.
+# Times at which late work is ended, one after the other: on a busy machine a job began 3.3 s late.
 _LATE_S: Final = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4)
-# Work of Spark that was interrupted ends within a second or two; planning may never look.
+# Interrupted work of Spark ends within a second or two; planning may never check.
 _IGNORED_AFTER_S: Final = 10.0
-# For who waits for that: a task that is stopped has ten seconds to end.
+# For callers that wait for it: a task that is stopped has ten seconds to end.
 _LATE_WAITED_S: Final = _LATE_S[:4]
 
 
 class Running:
-    """A call on its way; `stop` may come from any thread.
+    """A call in progress; `stop` is thread-safe.
 
     Args:
-        on_ignored: Called once if Spark ignores the interrupts for ten seconds, from any thread.
+        on_ignored: Called once if Spark ignores the interrupts for ten seconds, on any thread.
     """
 
     def __init__(self, on_ignored: Callable[[], None] | None = None) -> None:
@@ -41,11 +41,11 @@ class Running:
         self.stopped = ""
         self._tag = f"penstock-{uuid.uuid4().hex}"
         self._ended = threading.Event()
-        self._operations: set[str] = set()  # of Spark, which were interrupted
+        self._operations: set[str] = set()  # interrupted operations of Spark
 
     def stop(self, reason: str) -> None:
-        """Interrupt what runs; the caller tells the reason, of which the first one counts."""
-        if not self.stopped:  # else it is interrupted again and again until it ends
+        """Interrupt the work; only the reason of the first call counts."""
+        if not self.stopped:  # otherwise interrupts are repeated already
             self.stopped = reason
             try:
                 if self._on_ignored is not None:
@@ -54,16 +54,16 @@ class Running:
                 self._interrupt()
 
     def end(self) -> None:
-        """Say that the call has ended; of one that was stopped, later work of Spark is ended."""
+        """Mark the end of the call; if it was stopped, later work of Spark is ended."""
         self._ended.set()
         if self.stopped:
             self._end_late(_LATE_S)
 
     def settle(self) -> None:
-        """End what Spark has begun late of a call that was stopped, and wait for it meanwhile.
+        """End late work of a stopped call, and wait for that.
 
-        For a call whose Spark session or process ends with it, as `end` is too late for those. It
-        takes 1.5 seconds if the call was stopped, and nothing otherwise. Not within `tagged`.
+        For a call whose Spark session or process ends with it, for which `end` is too late. Takes
+        1.5 seconds if the call was stopped, else no time. Not to be called within `tagged`.
         """
         session = self.session
         if session is None or not self.stopped:
@@ -73,21 +73,21 @@ class Running:
             self._end_operations(session)
 
     def wait(self, seconds: float) -> None:
-        """Return when there is nothing to stop any more, or after so long."""
+        """Return when nothing is left to stop, or after this time."""
         self._ended.wait(seconds)
 
     def check(self) -> None:
-        """Return if the call may go on.
+        """Raise if the call was stopped.
 
         Raises:
-            EngineFailure: It was stopped.
+            EngineFailure: The call was stopped.
         """
         if self.stopped:
             raise EngineFailure(self.stopped)
 
     @contextlib.contextmanager
     def limited(self, seconds: float, reason: str) -> Iterator[None]:
-        """Stop what runs in the block when it takes longer; at once if there is no time left."""
+        """Stop the work in the block after this time; at once if there is no time left."""
         if seconds <= 0:
             self.stop(reason)
             yield
@@ -101,10 +101,10 @@ class Running:
 
     @contextlib.contextmanager
     def tagged(self, spark: SparkSession) -> Iterator[None]:
-        """Run the block so that `stop` finds it; tags belong to the thread.
+        """Run the block so that `stop` finds its work; tags belong to the thread.
 
         Raises:
-            EngineFailure: It was stopped already.
+            EngineFailure: The call was stopped already.
         """
         self.check()
         self.session = spark
@@ -123,12 +123,12 @@ class Running:
             return
         session = self.session
         if session is not None:
-            with contextlib.suppress(Exception):  # it may have ended, or Spark be gone
+            with contextlib.suppress(Exception):  # it may have ended, or Spark may be lost
                 self._operations.update(session.interruptTag(self._tag))
         _later(_INTERRUPT_EVERY_S, self._interrupt)
 
     def _end_late(self, waits_s: Sequence[float]) -> None:
-        """End what Spark has begun since the end of the call, as often as there are waits."""
+        """End work that Spark started after the end of the call, once after each wait."""
         session = self.session
         if session is None or not waits_s:
             return

@@ -1,10 +1,10 @@
-"""The Spark Connect server: one JVM per host that all Penstock processes share.
+"""Spark Connect server: one JVM per host that all Penstock processes share.
 
-Owns the command line, environment and files of that child process, and its life. It does not own
-Spark sessions (`session`), nor the decision to start it again (the launcher's).
+Owns the command line, environment and files of that child process, and its lifecycle. It does not
+own Spark sessions (`session`), nor the decision to restart it (the launcher).
 
-Invariants: the JVM dies with the process that started it, where the system can do that; one that
-was left over by an earlier life of the same run folder is killed before another starts.
+Invariants: the JVM dies with the process that started it, if the system supports that; a JVM that
+an earlier process of the same run folder left behind is killed before another starts.
 """
 
 from __future__ import annotations
@@ -52,23 +52,23 @@ _OPTION_PREFIX: Final = "PENSTOCK_"
 
 @dataclass(frozen=True, slots=True)
 class SparkServerOptions:
-    """How the server runs. All folders are made when absent.
+    """Settings of the server. All folders are created when missing.
 
     Attributes:
         run_folder: Generated configuration, and the file of `stuck`; one server per run folder.
-        log_folder: `spark.log` (rolled by size) and `spark.out` (what the JVM prints).
+        log_folder: `spark.log` (rolled by size) and `spark.out` (output of the JVM).
         temp_folder: Spark's own temporary files; emptied at start and at stop.
         cache_folder: The class archive that shortens later starts; shared between data folders.
-        may_make_archive: Whether this server makes the archive at its end when there is none; of
-            several that start together one does.
+        may_make_archive: Whether this server creates a missing archive at its end; of several that
+            start together only one does.
         host: Address to bind; loopback by default.
         port: Port to bind; 0 picks a free one.
         master: Spark master of the server.
         driver_memory: Heap of the JVM.
-        java_options: Further options of the JVM; they win over the ones made here.
-        token: Secret that clients must show; None: no check.
-        secret_file: Holds the secret of a standalone cluster, which all its processes share.
-        conf: Further Spark settings; they win over the ones made here.
+        java_options: Further options of the JVM; they override the ones set here.
+        token: Secret that clients must send; None: no check.
+        secret_file: File with the secret that all processes of a standalone cluster share.
+        conf: Further Spark settings; they override the ones set here.
     """
 
     run_folder: Path
@@ -88,7 +88,7 @@ class SparkServerOptions:
 
 @dataclass(frozen=True, slots=True)
 class ServerCommand:
-    """What starts the server, and the address that clients then use."""
+    """Command of the server, and the address that clients use."""
 
     argv: tuple[str, ...]
     environment: Mapping[str, str]
@@ -97,10 +97,10 @@ class ServerCommand:
 
 
 def prepare(options: SparkServerOptions, environment: Mapping[str, str]) -> ServerCommand:
-    """Write the server's configuration files, kill a leftover, and return the command.
+    """Write the server's configuration files, kill a leftover JVM, and return the command.
 
     Raises:
-        InvalidRequest: The master needs a secret that is not given, or is not supported.
+        InvalidRequest: The master needs a secret that is missing, or is not supported.
         Unavailable: No Java, or a folder cannot be written.
     """
     kill_leftover(options.run_folder)
@@ -121,18 +121,18 @@ def prepare(options: SparkServerOptions, environment: Mapping[str, str]) -> Serv
 
 def remote_address(port: int, token: str | None, host: str = "127.0.0.1") -> str:
     """Return the `sc://` address of a server."""
-    # The client sends a token without TLS only to a host of exactly this name.
+    # Without TLS, the client sends a token only to a host of exactly this name.
     name = "localhost" if host.startswith("127.") else host
     return f"sc://{name}:{port}" + (f"/;token={quote(token, safe='')}" if token else "")
 
 
 class SparkServer:
-    """The child process, for those who want it started and stopped for them.
+    """The child process, for callers without a launcher.
 
     Args:
-        options: How it runs.
-        clock: For the waiting.
-        environment: What the JVM inherits, and where Java is looked for.
+        options: Settings of the server.
+        clock: Clock for waits.
+        environment: Environment that the JVM inherits, and in which Java is looked up.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class SparkServer:
         self._command: ServerCommand | None = None
 
     def start(self) -> None:
-        """Start the JVM, again if there was one; `wait_ready` waits for it.
+        """Start or restart the JVM; `wait_ready` waits for it.
 
         Raises:
             Unavailable: No Java, or its files cannot be written.
@@ -153,7 +153,7 @@ class SparkServer:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
-        # A restarted server keeps its port, so that its clients find it again.
+        # A restarted server keeps its port, so that its clients find it.
         self._command = prepare(self._options, self._environment)
         port = int(self._command.remote.split("/;")[0].rpartition(":")[2])
         self._options = replace(self._options, port=port)
@@ -172,7 +172,7 @@ class SparkServer:
         """Wait until the port answers and return the `sc://` address.
 
         Raises:
-            Unavailable: The JVM ended or was not ready in time; the message holds its last output.
+            Unavailable: The JVM ended or was not ready in time; the message has its last output.
         """
         until = self._clock.monotonic_s() + timeout_s
         pause = Condition()
@@ -190,22 +190,22 @@ class SparkServer:
 
     @property
     def remote(self) -> str:
-        """The `sc://host:port/` address with the token."""
+        """Return the `sc://host:port/` address with the token."""
         if self._command is None:
             raise Unavailable("Spark was not started yet: call start() first")
         return self._command.remote
 
     @property
     def pid(self) -> int | None:
-        """Process id of the JVM while it runs."""
+        """Return the process id of the JVM while it runs."""
         return self._process.pid if self._process and self.poll() is None else None
 
     def poll(self) -> int | None:
-        """Return the exit code when the JVM ended, else None."""
+        """Return the exit code after the JVM ended, else None."""
         return self._process.poll() if self._process else None
 
     def stop(self, timeout_s: float = 10.0) -> None:
-        """Stop the JVM, killing it when it takes longer, and empty its temporary folder."""
+        """Stop the JVM, kill it after the time limit, and empty its temporary folder."""
         if self._process is not None:
             self._process.terminate()
             try:
@@ -224,10 +224,10 @@ class SparkServer:
 
 
 def kill_leftover(run_folder: Path) -> list[int]:
-    """Kill JVMs that an earlier life of this run folder left over, and return their ids.
+    """Kill JVMs that an earlier process of this run folder left behind, and return their ids.
 
-    They are known by a mark on their command line, not by a file with a process id, which another
-    process may have by now.
+    They are identified by a mark on their command line, not by a file with a process id, which may
+    belong to another process by now.
     """
     mark = os.fsencode(_MARK + str(run_folder.absolute()))
     killed = []
@@ -249,11 +249,11 @@ def _write_files(options: SparkServerOptions) -> _Files:
     _empty(options.temp_folder)
     for folder in (options.run_folder, options.log_folder, options.temp_folder):
         folder.mkdir(parents=True, exist_ok=True)
-    options.temp_folder.chmod(0o700)  # it holds the sockets of `python_sockets`
+    options.temp_folder.chmod(0o700)  # contains the sockets of `python_sockets`
     run = options.run_folder.absolute()
     files = _Files(run / "spark.properties", run / "spark-log.properties")
     pools = run / "spark-pools.xml"
-    stuck_file(run).unlink(missing_ok=True)  # of an earlier life
+    stuck_file(run).unlink(missing_ok=True)  # left by an earlier process
     pools.write_text(SCHEDULER_POOLS, encoding="utf-8")
     files.log.write_text(log_conf(options.log_folder.absolute(), run), encoding="utf-8")
     conf = spark_conf(
@@ -270,11 +270,11 @@ def _write_files(options: SparkServerOptions) -> _Files:
 
 
 def _secret(options: SparkServerOptions) -> str:
-    """Return the secret of a standalone cluster, empty for a master that makes its own.
+    """Return the secret of a standalone cluster, empty for a master that generates its own.
 
     Raises:
-        InvalidRequest: A standalone cluster's secret is not given, or cannot be read; or the master
-            is `local-cluster[...]`.
+        InvalidRequest: A standalone cluster's secret is missing, or cannot be read; or the
+            master is `local-cluster[...]`.
     """
     if options.master.startswith(LOCAL_CLUSTER):
         raise InvalidRequest(
@@ -285,17 +285,17 @@ def _secret(options: SparkServerOptions) -> str:
         return ""
     if options.secret_file is None:
         raise InvalidRequest(
-            f"the Spark cluster at {options.master} needs a secret, because its ports would run"
-            " the code of anybody who reaches them: set spark.authenticate and"
+            f"the Spark cluster at {options.master} needs a secret: without one its ports would run"
+            " code of anyone who can reach them: set spark.authenticate and"
             " spark.authenticate.secret for its master and workers, set spark.master.rest.enabled"
             " to false, because that port of the master needs no secret, write the secret into a"
-            " file that you alone can read, and name the file with --spark-secret-file"
+            " file that only you can read, and name the file with --spark-secret-file"
         )
     try:
         secret = options.secret_file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequest(
-            f"the secret of the Spark cluster cannot be read ({error}): name a file that holds it"
+            f"the secret of the Spark cluster cannot be read ({error}): name the file with it"
             " with --spark-secret-file"
         ) from None
     if not secret:
@@ -306,7 +306,7 @@ def _secret(options: SparkServerOptions) -> str:
 
 
 def _write_privately(path: Path, text: str) -> None:
-    """Write a file that this user alone can read: it may hold a secret."""
+    """Write a file that only this user can read, because it may contain a secret."""
     path.unlink(missing_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -345,8 +345,8 @@ def _dies_with_parent() -> list[str]:
 def _environment(
     options: SparkServerOptions, java: JavaRuntime, inherited: Mapping[str, str]
 ) -> dict[str, str]:
-    # Settings of another Spark or Python in the user's shell must not reach this one, and options
-    # of Penstock, which may be secrets, are not for those who run code in Spark.
+    # Settings of another Spark or Python in the user's shell must not affect this one. Options of
+    # Penstock, which may be secrets, must not be visible to code that runs in Spark.
     left_out = (*_FOREIGN_PREFIXES, _OPTION_PREFIX)
     environment = {k: v for k, v in inherited.items() if not k.startswith(left_out)}
     environment |= {
@@ -356,9 +356,9 @@ def _environment(
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PYTHONHASHSEED": "0",
-        # Java encodes the names of files as the locale says, and knows ASCII alone in the C locale.
+        # Java encodes file names in the locale's encoding, which is only ASCII in the C locale.
         "LC_ALL": "C.UTF-8",
-        # Python workers do one thing at a time; arenas and threads for more are wasted memory.
+        # Python workers do one thing at a time, so arenas and threads for more would waste memory.
         "OPENBLAS_NUM_THREADS": "1",
         "OMP_NUM_THREADS": "1",
         "MALLOC_ARENA_MAX": "2",

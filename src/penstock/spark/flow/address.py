@@ -1,7 +1,7 @@
-"""Where the Spark of this service is, and where files for it are, for processors that do not say.
+"""Address of this service's Spark, and folder of files for it, for processors without their own.
 
-Owns an address and a folder. Whoever starts the service says them, before a processor is
-scheduled; processors are made from a flow's file and have no other way to be told.
+Owns an address and a folder. The service sets them at its start, before a processor is scheduled;
+processors are created from a flow's file and cannot receive them in another way.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from penstock.core.errors import InvalidRequest
 
 
 class ServiceSpark:
-    """The address of the service's Spark; set once, read from any thread.
+    """Address of the service's Spark; set once, read from any thread.
 
     Attributes:
-        work_folder: Where files for it are; None: where the system has temporary ones.
+        work_folder: Folder of files for it; None: the system's folder of temporary files.
     """
 
     def __init__(self) -> None:
@@ -23,15 +23,15 @@ class ServiceSpark:
         self.work_folder: Path | None = None
 
     def set(self, address: str | None, work_folder: Path | None = None) -> None:
-        """Say where it is; None or empty: there is none."""
+        """Set the address; None or empty: there is no Spark."""
         self._address = address or ""
         self.work_folder = work_folder
 
     def address(self) -> str:
-        """Return where it is.
+        """Return the address.
 
         Raises:
-            InvalidRequest: Nobody said.
+            InvalidRequest: The address was not set.
         """
         if not self._address:
             raise InvalidRequest(

@@ -1,10 +1,10 @@
-"""The folder that a processor and Spark exchange records in, as Parquet files.
+"""Folder in which a processor and Spark exchange records, as Parquet files.
 
-Owns the files of one job: what goes in, by view, and what comes out, by name. Does not own the job.
+Owns the files of one job: inputs by view, outputs by name. Does not own the job.
 
-Invariants: records move as batches of columns in both directions; the folder goes with the job,
-however it ends; nobody else may look into it. Spark must see the folder under the same path, and be
-run by the same user.
+Invariants: records move as batches of columns in both directions; the folder is deleted with the
+job, however it ends; other users have no access to it. Spark must reach the folder under the same
+path, and run as the same user.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from penstock.flow.processors.records.formats.model import BATCH_ROWS, Records, 
 from penstock.flow.write_guard import WRITE_GUARD
 from penstock.spark.connect.serverconf import hadoop_path
 
-_BROKEN = "what Spark wrote cannot be read"
+_BROKEN = "Spark's output cannot be read"
 
 
 class WorkFolder:
     """The files of one job.
 
     Args:
-        path: Of a folder that is there and empty.
+        path: Path of an existing, empty folder.
     """
 
     def __init__(self, path: Path) -> None:
@@ -42,7 +42,7 @@ class WorkFolder:
         """Write the records of one content; return the file's URL.
 
         Raises:
-            BadRecords: They cannot be read, or be Parquet.
+            BadRecords: They cannot be read, or not be stored as Parquet.
             Unavailable: Disk full or I/O error.
         """
         self._inputs += 1
@@ -58,14 +58,14 @@ class WorkFolder:
         return hadoop_path(path)
 
     def output_url(self, number: int) -> str:
-        """Return where Spark is to write a result."""
+        """Return the URL to which Spark must write a result."""
         return hadoop_path(self._output(number))
 
     def output(self, number: int) -> Records:
         """Return the records of a result, in the order of Spark's partitions.
 
         Raises:
-            BadRecords: There is no result that can be read.
+            BadRecords: There is no readable result.
         """
         files = sorted(self._output(number).glob("part-*.parquet"))
         if not files:
@@ -80,15 +80,15 @@ class WorkFolder:
 
 @contextlib.contextmanager
 def work_folder(parent: Path | None, *, is_ours: bool = False) -> Iterator[WorkFolder]:
-    """Give a folder to a block, and remove it afterwards.
+    """Create a folder for a block, and remove it afterwards.
 
     Args:
-        parent: Where it is made; None: where the system has temporary files.
-        is_ours: The service chose the place, and not a flow.
+        parent: Its parent folder; None: the system's folder of temporary files.
+        is_ours: Whether the service chose the place, not a flow.
 
     Raises:
-        InvalidRequest: A flow must not change files there.
-        Unavailable: It cannot be made.
+        InvalidRequest: Flows must not change files there.
+        Unavailable: The folder cannot be created.
     """
     if parent is not None and not is_ours:
         WRITE_GUARD.check(str(parent / "work"))

@@ -1,8 +1,8 @@
-"""Whole records to typed rows: the columns of their values, and those of what is beside them.
+"""Convert whole records to typed rows: columns of their values, and of their other fields.
 
-What a value has itself wins over what is beside it under the same name; where it has nothing, or
-null, that takes its place, the row's time included. A record without a value is a row of what is
-beside it. All of it is done by columns, as the parsing of values is. Pure.
+A column of the value takes precedence over another field of the same name; if the value lacks it or
+has null, the other field is used, also for the row's time. A record without a value becomes a row
+of its other fields. All of this works on whole columns, as the parsing of values does. Pure.
 
 Invariant: every record becomes exactly one row, or one `BadMessage` with its index.
 """
@@ -33,12 +33,12 @@ _Places = npt.NDArray[np.int64]
 
 
 class RecordRows:
-    """Parses batches of records of one shape. For one thread at a time.
+    """Parser of batches of records of one shape. For one thread at a time.
 
     Args:
         shape: The rows to make.
-        value_format: How values are written.
-        columns: What is beside them.
+        value_format: Format of values.
+        columns: Columns of the other fields.
     """
 
     def __init__(self, shape: RowShape, value_format: TextFormat, columns: BesideColumns) -> None:
@@ -48,7 +48,7 @@ class RecordRows:
         self._time = time
         self._columns = columns
         self._has_time = columns.has(time.name)
-        # It is missing only if there is none beside the value either.
+        # It is missing only if the other fields have none either.
         value_time = replace(time, missing_ms=None, optional=True) if self._has_time else time
         self._values = value_format.parser(replace(shape, time=value_time))
         self._beside = RowShape(
@@ -67,7 +67,7 @@ class RecordRows:
     def _rows_of_values(
         self, records: Records, bad: dict[int, str]
     ) -> tuple[pa.RecordBatch, _Places]:
-        """Return the rows of the values, and the places of their records."""
+        """Return the rows of the values, and the positions of their records."""
         values = records.values
         there = np.arange(len(values))
         if values.null_count:
@@ -86,7 +86,7 @@ class RecordRows:
     def _with_beside(
         self, rows: pa.RecordBatch, places: _Places, records: Records, bad: dict[int, str]
     ) -> tuple[pa.RecordBatch, _Places]:
-        """Return the rows with what is beside their values, where these have nothing."""
+        """Return the rows with missing values replaced by the other fields."""
         names = [name for name, _ in self._beside.fields]
         if not names and not self._has_time:
             return rows, places
@@ -112,9 +112,9 @@ class RecordRows:
     def _column(
         self, name: str, records: Records, rows: pa.RecordBatch, wrong: dict[int, str]
     ) -> pa.Array:
-        """Return what is beside the values under a name, but where the values have it themselves.
+        """Return the other fields of a name, unless all values have it themselves.
 
-        Headers come first, as in Druid, then what every record has, then the key.
+        Headers come first, as in Druid, then the fields of every record, then the key.
         """
         shown = TIME_COLUMN if name not in rows.schema.names else name
         open_ = rows.column(shown).is_null()
@@ -134,7 +134,7 @@ class RecordRows:
         return own if column is None else pc.coalesce(column, own.cast(pa.string()))
 
     def _own(self, name: str, records: Records) -> pa.Array | None:
-        """Return what every record has under a name, if that is one of these."""
+        """Return a field that every record has, if the name is one of these."""
         columns = self._columns
         if name == columns.time:
             return records.times_ms
@@ -147,7 +147,7 @@ class RecordRows:
     def _key(
         self, name: str, records: Records, open_: pa.BooleanArray, wrong: dict[int, str]
     ) -> pa.Array | None:
-        """Return the keys' values where a row is open for one; None: there are no keys."""
+        """Return the keys' values for rows that may use them; None: there are no keys."""
         if records.keys is None or self._columns.key_format is None:
             return None
         type_ = dict(self._beside.fields).get(name, FieldType.STRING)
@@ -157,7 +157,7 @@ class RecordRows:
         return column
 
     def _filled(self, rows: pa.RecordBatch, beside: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows with what is beside them where they have nothing."""
+        """Return the rows with missing values filled from the other fields."""
         known = set(beside.schema.names)
         columns = [
             pc.coalesce(column, beside.column(field.name)) if field.name in known else column
@@ -166,7 +166,7 @@ class RecordRows:
         return pa.RecordBatch.from_arrays(columns, schema=self._shape.arrow_schema)
 
     def _timed(self, rows: pa.RecordBatch, places: _Places, bad: dict[int, str]) -> pa.RecordBatch:
-        """Return the rows that have a time, or that for those that have none."""
+        """Return the rows that have a time, their own or one of the other fields."""
         times = rows.column(TIME_COLUMN)
         if not times.null_count:
             return rows

@@ -1,7 +1,7 @@
-"""A projection's filter as conditions in Spark SQL, as a query would write them. Pure.
+"""A projection's filter as conditions in Spark SQL, as queries write them. Pure.
 
-Owns which filters mean exactly what a plain comparison means: then a query that has the comparison
-among those that all must be true asks for rows that the projection has. Others are not told.
+Owns which filters mean exactly the same as a plain comparison. A query that has this comparison
+among its AND conditions then needs only rows that the projection has. Other filters have no plan.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _ESCAPES: Final = str.maketrans({"\\": "\\\\", "'": "\\'"})
 
 
 class Unresolved(Exception):
-    """There is no exact counterpart in Spark SQL: leave the projection out."""
+    """There is no exact counterpart in Spark SQL: the projection is left out."""
 
 
 class ColumnSource(Protocol):
-    """Where the columns of a datasource are looked up."""
+    """Lookup of a datasource's columns."""
 
     def column(self, name: str) -> tuple[str, str]:
         """Return (name, type) of a column.
 
         Raises:
-            Unresolved: There is none.
+            Unresolved: There is no such column.
         """
         ...
 
@@ -49,16 +49,16 @@ class ColumnSource(Protocol):
         """Return an expression over the columns.
 
         Raises:
-            Unresolved: It cannot be told exactly.
+            Unresolved: It has no exact counterpart.
         """
         ...
 
 
 def conditions(node: Filter, source: ColumnSource) -> tuple[str, ...]:
-    """Return what must be true of a row, all of it; none: every row counts.
+    """Return the conditions that all rows meet; empty: every row counts.
 
     Raises:
-        Unresolved: No comparison of Spark SQL means exactly this.
+        Unresolved: No comparison of Spark SQL has exactly this meaning.
     """
     match node:
         case TrueFilter():
@@ -94,7 +94,7 @@ def conditions(node: Filter, source: ColumnSource) -> tuple[str, ...]:
 
 
 def _as_text(value: Scalar | None, type_: str) -> str:
-    """Return a literal that equals the column where the column's text equals the value."""
+    """Return a literal that equals the column exactly if the column's text equals the value."""
     if type_ == "string" and isinstance(value, str | int):
         text = str(value).lower() if isinstance(value, bool) else str(value)
         return f"'{text.translate(_ESCAPES)}'"
@@ -104,7 +104,7 @@ def _as_text(value: Scalar | None, type_: str) -> str:
 
 
 def _typed(value: Scalar, asked: str, type_: str) -> str:
-    """Return a literal of the type that is asked for, which must be the column's own."""
+    """Return a literal of the requested type, which must be the column's type."""
     if asked == type_ == "string":
         return _as_text(value, type_)
     if asked == "long" and type_ == "bigint" and type(value) is int:

@@ -1,6 +1,6 @@
-"""The projections of each datasource as plans, resolved against the columns it has now.
+"""Projections of datasources as plans, resolved against the current columns.
 
-Owns what is kept of them from query to query. Any thread; what two find at once is the same.
+Owns the cache of plans between queries. Thread-safe; concurrent resolutions have the same result.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Known:
     """The projections of a datasource.
 
     Attributes:
-        files: The visible files that this is of.
-        declared: What it was resolved from.
-        columns: Those of all files together.
-        plans: What can be made, in the order of the specs.
-        unresolved: The names of the others.
+        files: The visible files.
+        declared: The declarations.
+        columns: The columns of all files together.
+        plans: Plans that can be made, in the order of the specs.
+        unresolved: Names of projections without a plan.
     """
 
     files: tuple[TableFile, ...]
@@ -43,10 +43,10 @@ class Known:
 
 
 class KnownProjections:
-    """Resolves the projections of datasources.
+    """Resolver of the projections of datasources.
 
     Args:
-        source: Says which there are.
+        source: Source of the declarations.
     """
 
     def __init__(self, source: TableSource) -> None:
@@ -54,7 +54,7 @@ class KnownProjections:
         self._known: dict[str, Known] = {}
 
     def of(self, datasource: str, files: tuple[TableFile, ...]) -> Known | None:
-        """Return the projections of a datasource with these visible files; None: it has none."""
+        """Return the projections of a datasource with these visible files; None if it has none."""
         try:
             declared = self._source.projections(datasource)
         except PenstockError as error:
@@ -73,7 +73,7 @@ class KnownProjections:
                 self._known[datasource] = known
                 return known
         columns = union_columns(files)
-        # Names fold case in projections, so that datasources with twins have none.
+        # Projections ignore the case of names, so datasources with twins have none.
         plans = () if twins_in(n for n, _ in columns) else _resolved(declared, columns)
         missing = {one.name for one in declared} - {plan.name for plan in plans}
         known = Known(files, declared, columns, plans, tuple(sorted(missing)))
@@ -81,7 +81,7 @@ class KnownProjections:
         return known
 
     def needed(self, tables: Tables) -> Mapping[str, set[str]]:
-        """Return the folders of all plans, with the names of files that visible files have."""
+        """Return the folders of all plans, with the file names that belong to visible files."""
         for gone in self._known.keys() - tables.files.keys():
             self._known.pop(gone, None)
         found: dict[str, set[str]] = {}
@@ -90,13 +90,13 @@ class KnownProjections:
                 continue
             names = {projection_file(file.path) for file in files if not file.announced}
             for plan in known.plans:
-                # Two datasources may have one folder, if their names differ by a colon.
+                # Two datasources whose names differ by a colon may share one folder.
                 found.setdefault(projection_folder(datasource, plan.digest), set()).update(names)
         return found
 
 
 def _resolved(declared: Sequence[Declared], columns: Columns) -> tuple[ProjectionPlan, ...]:
-    # Imported here: most datasources have no projections, and need no models of them.
+    # Imported here: most datasources have no projections, and do not need their models.
     from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415 - said above
 
     from penstock.indexing.spec.rows.projections import Projection  # noqa: PLC0415 - as above
@@ -108,7 +108,7 @@ def _resolved(declared: Sequence[Declared], columns: Columns) -> tuple[Projectio
         try:
             projection = adapter.validate_python(one.projection)
         except ValidationError as error:
-            # Of a later release, which knows more.
+            # Written by a later release.
             logger.debug("projection %s cannot be read: %s", one.name, error)
             continue
         found += plans([projection], frozenset(one.metrics), columns)

@@ -1,20 +1,20 @@
 """Files of large answers: Spark's Python workers write them, the router reads them batch by batch.
 
-Owns the folder, its layout and limits, what a worker writes, and how rows are read back. Does not
-own the decision which answers are large (`fetching`).
+Owns the folder, its layout and limits, the workers' writes, and the reads. Does not decide which
+answers are large (`fetching`).
 
     tmp/answers/                    one folder of each router
     tmp/answers/NAME/lock           locked while that router runs
-    tmp/answers/NAME/ANSWER/P-ID    Arrow stream compressed with LZ4, of Spark's partition P
-    tmp/answers/NAME/ANSWER/P.ROWS  mark that partition P is complete, with so many rows
+    tmp/answers/NAME/ANSWER/P-ID    Arrow stream, compressed with LZ4, of Spark's partition P
+    tmp/answers/NAME/ANSWER/P.ROWS  mark that partition P is complete, with its number of rows
 
 Invariants:
 
-- The files of an answer are deleted when its last row was sent, when its client leaves, or when
-  nothing refers to the answer any more. A router that was killed leaves its folder; the next
-  router that starts with this data folder deletes it.
-- The files of all answers together have at most `TOTAL_BYTES_MAX`, give or take what is written
-  between two checks, and leave `FREE_BYTES_MIN` of the disk.
+- The files of an answer are deleted when its last row was sent, when its client disconnects, or
+  when no reference to the answer is left. A killed router leaves its folder, which the next router
+  of this data folder deletes.
+- The files of all answers together have at most `TOTAL_BYTES_MAX`, plus the bytes written between
+  two checks, and leave `FREE_BYTES_MIN` of the disk free.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from penstock.spark.pieces import reported
 logger = logging.getLogger(__name__)
 
 ANSWER_BYTES_MAX: Final = 2 << 30
-"""Size of one answer's files, compressed."""
+"""Size limit of one answer's files, compressed."""
 TOTAL_BYTES_MAX: Final = 8 << 30
 FREE_BYTES_MIN: Final = 1 << 30
 BATCH_BYTES: Final = 1 << 20
-"""About the size of a record batch, which is what a reader holds in memory."""
+"""Approximate size of a record batch, which a reader holds in memory."""
 
 CHECKED_EVERY_BYTES: Final = 16 << 20
 _LOCK: Final = "lock"
@@ -57,16 +57,16 @@ _COMPLETE: Final = re.compile(r"(\d+)\.(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class SpillTarget:
-    """Where the workers of one answer write, and how much.
+    """Target of one answer's workers, and its limits.
 
     Attributes:
         folder: The folder of the answer, which exists if the worker shares the router's disk.
         root: The folder of all answers.
-        rows_max: Number of rows of the answer, of which the first ones count.
-        bytes_max: Size of this answer's files at most.
-        total_bytes_max: Size of the files of all answers at most.
+        rows_max: Row limit of the answer; later rows are not needed.
+        bytes_max: Size limit of this answer's files.
+        total_bytes_max: Size limit of the files of all answers.
         free_bytes_min: Free space that must remain on the disk.
-        checked_every_bytes: How much is written between two looks at both.
+        checked_every_bytes: Bytes written between two checks of the limits.
     """
 
     folder: str
@@ -80,10 +80,10 @@ class SpillTarget:
 
 @dataclass(frozen=True, slots=True)
 class SpillReport:
-    """What a worker reports: the name of its file, its rows, and why it stopped early, if it did.
+    """Report of a worker: the name of its file, its rows, and why it stopped early, if it did.
 
-    `problem` is one of `UNSHARED`, `TOO_LARGE` and `FULL`. `row_bytes_max` is about the size of the
-    longest row.
+    `problem` is one of `UNSHARED`, `TOO_LARGE` and `FULL`. `row_bytes_max` is the approximate size
+    of the longest row.
     """
 
     file: str
@@ -98,32 +98,32 @@ FULL: Final = "full"
 
 
 class AnswersFull(EngineUnavailable):
-    """The files of other answers leave no room, until their clients have read them."""
+    """The files of other answers leave no room until their clients have read them."""
 
 
 def check_written(problem: str) -> None:
-    """Refuse an answer whose writing ended early: its files lack rows.
+    """Refuse an answer whose workers stopped early, because rows are missing.
 
     Raises:
-        EngineFailure: The answer is larger than its files may be.
+        EngineFailure: The answer exceeds the size limit of its files.
         AnswersFull: The files of other answers leave no room.
     """
     if problem == TOO_LARGE:
         raise EngineFailure(
-            f"the answer has more than {ANSWER_BYTES_MAX >> 20} MiB, compressed, the largest that"
-            " is kept for its client: select fewer rows or columns, or ask for parts of it"
+            f"the answer has more than {ANSWER_BYTES_MAX >> 20} MiB, compressed, the limit of an"
+            " answer: select fewer rows or columns, or query parts of it"
         )
     if problem == FULL:
         raise AnswersFull(
-            "the answers that clients have not read yet leave no room for this one: together they"
-            f" may have {TOTAL_BYTES_MAX >> 20} MiB, and the disk must keep 1 GiB free. Ask again"
-            " later, or for fewer rows"
+            "answers that clients have not read yet leave no room for this one: the limit of all is"
+            f" {TOTAL_BYTES_MAX >> 20} MiB, and 1 GiB of the disk must stay free. Try again"
+            " later, or select fewer rows"
         )
 
 
 def write_spill(target: SpillTarget, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Write the rows of a Spark task to a file of its own; for `mapInArrow`."""
-    # Imported here: only a worker of Spark comes this way.
+    # Imported here: only a Spark worker runs this.
     from pyspark import TaskContext  # noqa: PLC0415
 
     context = TaskContext.get()
@@ -134,16 +134,16 @@ def write_spill(target: SpillTarget, batches: Iterable[pa.RecordBatch]) -> Itera
 def spill(target: SpillTarget, partition: int, batches: Iterable[pa.RecordBatch]) -> SpillReport:
     """Write the rows of one partition, as far as the answer needs them.
 
-    Partitions are in the order of the answer. Spark could cut it only by gathering all rows in one
-    partition, which loses their order on a cluster. So each task stops at the limit, and writes
-    nothing once the partitions before it, which Spark begins first, have enough rows.
+    Partitions are in the order of the answer. Spark could limit it only by moving all rows to one
+    partition, which loses their order on a cluster. Therefore each task stops at the limit, and
+    writes nothing once earlier partitions, which Spark starts first, have enough rows.
     """
     folder = Path(target.folder)
     if not folder.is_dir():
         return SpillReport("", 0, UNSHARED)
     if _rows_before(folder, partition) >= target.rows_max:
         return SpillReport("", 0)
-    # An attempt of a task that failed leaves a file of another name.
+    # A failed attempt of a task leaves a file of another name.
     name = f"{partition}-{uuid.uuid4().hex}"
     longest = 0
 
@@ -163,7 +163,7 @@ def spill(target: SpillTarget, partition: int, batches: Iterable[pa.RecordBatch]
 
 
 def _row_bytes_max(batch: pa.RecordBatch) -> int:
-    # Imported here: only a worker of Spark comes this way.
+    # Imported here: only a Spark worker runs this.
     import pyarrow.compute as pc  # noqa: PLC0415
 
     from penstock.core.rowbytes import bytes_of_rows  # noqa: PLC0415
@@ -172,7 +172,7 @@ def _row_bytes_max(batch: pa.RecordBatch) -> int:
 
 
 def _rows_before(folder: Path, partition: int) -> int:
-    """Return how many rows the partitions before one have that are complete."""
+    """Return the number of rows of all complete earlier partitions."""
     found = (_COMPLETE.fullmatch(path.name) for path in folder.iterdir())
     rows = {int(one[1]): int(one[2]) for one in found if one}
     return sum(count for before, count in rows.items() if before < partition)
@@ -181,7 +181,7 @@ def _rows_before(folder: Path, partition: int) -> int:
 def _write(
     target: SpillTarget, path: Path, batches: Iterable[pa.RecordBatch], partition: int = 0
 ) -> tuple[int, str]:
-    """Write rows; return their number and what ended the writing early."""
+    """Write rows; return their number and the reason for an early stop."""
     rows, checked, writer = 0, 0, None
     options = pa.ipc.IpcWriteOptions(compression="lz4")
     with path.open("xb") as file:
@@ -209,7 +209,7 @@ def _write(
 
 
 def pieces(batch: pa.RecordBatch, size_bytes: int, most_rows: int = 0) -> Iterator[pa.RecordBatch]:
-    """Cut a batch into pieces of about this size, of one row at least; no data is copied."""
+    """Divide a batch into pieces of about this size and at least one row, without copying."""
     rows = max(1, batch.num_rows * size_bytes // max(1, batch.nbytes))
     if most_rows:
         rows = min(rows, most_rows)
@@ -218,7 +218,7 @@ def pieces(batch: pa.RecordBatch, size_bytes: int, most_rows: int = 0) -> Iterat
 
 
 def _limit_reached(target: SpillTarget) -> str:
-    """Return which limit the files have reached, empty if none."""
+    """Return the limit that the files have reached, empty if none."""
     if used_bytes(Path(target.folder), "*") > target.bytes_max:
         return TOO_LARGE
     disk = os.statvfs(target.root)
@@ -234,19 +234,19 @@ def used_bytes(folder: Path, pattern: str = "*/*/*") -> int:
         try:
             total += path.stat().st_size
         except FileNotFoundError:
-            continue  # an answer that has ended meanwhile
+            continue  # its answer has ended meanwhile
     return total
 
 
 class SpilledRows:
-    """The rows of an answer that are in files; like a table, they are read by `to_batches`.
+    """Rows of an answer in files, read by `to_batches` as those of a table.
 
     Args:
         schema: Names and types of the columns.
-        folder: The folder of the answer; `close` deletes it, and so does the end of this object.
+        folder: The folder of the answer; deleted by `close` and by this object's finalizer.
         files: The files in the order of their rows.
-        num_rows: Number of rows that are read; the files may have more.
-        row_bytes_max: About the size of the longest row.
+        num_rows: Number of rows to read; the files may have more.
+        row_bytes_max: Approximate size of the longest row.
     """
 
     def __init__(
@@ -283,7 +283,7 @@ class SpilledRows:
 
 
 def delete_answer(folder: Path) -> None:
-    """Delete the files of an answer; a worker that still writes one of them does no harm."""
+    """Delete the files of an answer, even if a worker still writes one of them."""
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -298,12 +298,12 @@ def as_schema(part: pa.RecordBatch | pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 class AnswerFolder:
-    """The folder in which one router keeps large answers; any thread may call it.
+    """Folder in which one router keeps large answers; thread-safe.
 
-    A mutex guards its creation, which all who need it must wait for.
+    A mutex guards its creation, for which all users of the folder wait.
 
     Args:
-        root: The folder of all routers' answers.
+        root: Folder of all routers' answers.
     """
 
     def __init__(self, root: Path) -> None:
@@ -313,9 +313,9 @@ class AnswerFolder:
         self._lock_fd = -1
 
     def open(self) -> None:
-        """Delete the folders of routers that were killed, and create that of this one.
+        """Delete the folders of killed routers, and create this router's folder.
 
-        A failure is logged, as small answers need no folder; a large one tries again.
+        A failure is logged, because small answers need no folder; a large one tries again.
         """
         try:
             self._opened()
@@ -339,7 +339,7 @@ class AnswerFolder:
         """Write the rows of a table to files.
 
         Raises:
-            EngineFailure: The answer is larger than its files may be.
+            EngineFailure: The answer exceeds the size limit of its files.
             AnswersFull: The files of other answers leave no room.
             Unavailable: The folder cannot be written.
         """
@@ -376,8 +376,8 @@ class AnswerFolder:
     def _unwritten(self, error: OSError) -> Unavailable:
         return Unavailable(
             f"large answers cannot be written to {self.root}: {error}. Make the folder writable for"
-            " Penstock's user and free its disk, restart Penstock if the folder was deleted, or ask"
-            " for fewer rows"
+            " Penstock's user and free its disk, restart Penstock if the folder was deleted, or"
+            " select fewer rows"
         )
 
     def _created(self) -> Path:
@@ -399,7 +399,7 @@ class AnswerFolder:
 
     @contextmanager
     def _root_locked(self) -> Iterator[None]:
-        """Lock the root folder, so that nobody deletes a folder that is not locked yet."""
+        """Lock the root folder, so that no process deletes a folder that is not locked yet."""
         fd = os.open(self.root, os.O_RDONLY | os.O_CLOEXEC)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
@@ -409,7 +409,7 @@ class AnswerFolder:
 
 
 def _is_in_use(lock: Path) -> bool:
-    """Tell whether the process that made a lock file still holds it."""
+    """Return whether the process that created a lock file still holds it."""
     try:
         fd = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):

@@ -1,7 +1,7 @@
-"""The files of each datasource, as taken from one metadata snapshot. Plain records.
+"""Files of each datasource, from one metadata snapshot. Plain records.
 
-Owns their JSON form too, in which they go from the router to Spark. Knows no Spark, and does not
-decide what is visible.
+Owns their JSON form, too, in which the router sends them to Spark. Does not depend on Spark, and
+does not decide what is visible.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class TableFile:
     Attributes:
         path: A path on this host, or a URL.
         columns: (name, Spark SQL type) pairs.
-        interval: The time that its rows are of.
+        interval: The interval of its rows.
         clip: Only rows of this interval count; None: all do.
-        announced: A running task shows it; it is no published segment yet.
-        size_bytes: Its size as it was written; 0: not known.
-        part_of: Files with the same text become one segment; empty: this one is a segment.
+        announced: Announced by a running task, and not published yet.
+        size_bytes: Its size when it was written; 0: unknown.
+        part_of: Files with the same text become one segment; empty: the file is a segment.
     """
 
     path: str
@@ -55,10 +55,10 @@ class TableFile:
 
     @classmethod
     def from_json(cls, value: Mapping[str, object]) -> TableFile:
-        """Read what `to_json` gives; fields of later releases are left alone.
+        """Parse the output of `to_json`; fields of later releases are ignored.
 
         Raises:
-            InvalidRequest: It is no such object.
+            InvalidRequest: The value is not such an object.
         """
         try:
             clip = value["clip"]
@@ -72,7 +72,9 @@ class TableFile:
                 str(value.get("partOf", "")),
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise InvalidRequest(f"{value!r} describes no file of a datasource: {error}") from error
+            raise InvalidRequest(
+                f"{value!r} does not describe a file of a datasource: {error}"
+            ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +88,12 @@ class Tables:
         """Return the files of a datasource, at least one.
 
         Raises:
-            NotFound: It has no data; the message names those that have.
+            NotFound: It has no data; the message lists datasources with data.
         """
         found = self.files.get(datasource)
         if not found:
             raise NotFound(
-                f'there is no datasource "{datasource}" with data: there is {self.known_names()}'
+                f'there is no datasource "{datasource}" with data; use one of {self.known_names()}'
             )
         return found
 
@@ -104,14 +106,14 @@ class Tables:
 
 @dataclass(frozen=True, slots=True)
 class Feeder:
-    """A supervisor, as what brings rows to a datasource."""
+    """A supervisor that writes rows to a datasource."""
 
     supervisor_id: str
     suspended: bool
 
 
 class TableSource(Protocol):
-    """Where `SqlService` and the router learn which files are visible."""
+    """Source of the visible files for `SqlService` and the router."""
 
     def revision(self) -> int:
         """Return the metadata revision; cheap."""
@@ -122,20 +124,20 @@ class TableSource(Protocol):
         ...
 
     def feeders(self, datasource: str) -> Sequence[Feeder]:
-        """Return the supervisors of a datasource, whose name may be in another case."""
+        """Return the supervisors of a datasource, whose name may differ in case."""
         ...
 
     def is_dropped(self, datasource: str) -> bool:
-        """Tell whether a datasource has segments, all of them unused."""
+        """Return whether a datasource has segments, but no used ones."""
         ...
 
     def projections(self, datasource: str) -> Sequence[Declared]:
-        """Return the projections of a datasource, maybe as they were some seconds ago."""
+        """Return the projections of a datasource, possibly some seconds old."""
         ...
 
 
 def why_empty(source: TableSource, datasource: str) -> str:
-    """Say why a datasource that is known has no rows; empty if nobody knows it."""
+    """Describe why a known datasource has no rows; empty if it is unknown."""
     told = []
     if feeders := source.feeders(datasource):
         told.append(what_comes(datasource, feeders))
@@ -143,25 +145,25 @@ def why_empty(source: TableSource, datasource: str) -> str:
         told.append(
             f'all segments of "{datasource}" are unused: penstock segment list {datasource}'
             f" --unused lists them, and penstock segment mark-used {datasource} --interval …"
-            " brings them back, unless retention rules drop them again"
+            " makes them visible again, unless retention rules drop them again"
             f" (penstock rule list {datasource})"
         )
     return "; ".join(told)
 
 
 def what_comes(datasource: str, feeders: Sequence[Feeder]) -> str:
-    """Say why a datasource has no rows yet although it has supervisors."""
+    """Describe why a datasource has no rows yet although it has supervisors."""
     running = [feeder.supervisor_id for feeder in feeders if not feeder.suspended]
     if running:
         return (
-            f'"{datasource}" has no rows yet: supervisor {running[0]} is there, its rows are on the'
-            " way; ask again in a few seconds. If none come,"
-            f" penstock supervisor status {running[0]} says whether its tasks wait for slots"
+            f'"{datasource}" has no rows yet: supervisor {running[0]} exists and its'
+            " first rows will follow; try again in a few seconds. If none arrive, check with"
+            f" penstock supervisor status {running[0]} whether its tasks wait for slots"
         )
     name = feeders[0].supervisor_id
     return (
         f'"{datasource}" has no rows: its supervisor {name} is suspended;'
-        f" let it read with penstock supervisor resume {name}"
+        f" resume it with penstock supervisor resume {name}"
     )
 
 

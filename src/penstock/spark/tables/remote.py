@@ -1,7 +1,7 @@
-"""Which files are visible, asked of a router: the client of its `/penstock/v1/datasources/…/files`.
+"""Visible files, requested from a router: client of its `/penstock/v1/datasources/…/files`.
 
-Owns one request and the meaning of its answer. For programs that run Spark elsewhere than where the
-metadata is.
+Owns one request and the parsing of its answer. For programs whose Spark runs on another host than
+the metadata.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ def files_path(datasource: str) -> str:
 
 
 def ask_router(url: str, datasource: str, token: str | None = None) -> tuple[TableFile, ...]:
-    """Return the visible files of a datasource, announced ones too.
+    """Return the visible files of a datasource, including announced ones.
 
     Args:
-        url: Such as `http://127.0.0.1:8888`.
+        url: URL of the router, such as `http://127.0.0.1:8888`.
         datasource: Its name.
-        token: Bearer token, when the router asks for one.
+        token: Bearer token, if the router requires one.
 
     Raises:
         InvalidRequest: The URL or the token is wrong.
         NotFound: The datasource has no data.
-        Unavailable: The router does not answer, or not with files.
+        Unavailable: The router does not answer, or its answer has no files.
     """
     address = urlsplit(url)
     if address.scheme not in ("http", "https") or not address.hostname:
-        raise InvalidRequest(f"{url!r} is no address of a router: write http://HOST:PORT")
+        raise InvalidRequest(f"invalid router address {url!r}: write http://HOST:PORT")
     kind = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
     connection = kind(address.netloc, timeout=TIMEOUT_S)
     try:
@@ -50,7 +50,7 @@ def ask_router(url: str, datasource: str, token: str | None = None) -> tuple[Tab
     except (OSError, http.client.HTTPException) as error:
         reason = str(error) or type(error).__name__
         raise Unavailable(
-            f"{url} does not answer ({reason}): is Penstock running there? (penstock up)"
+            f"{url} does not answer ({reason}): check that Penstock is running there (penstock up)"
         ) from error
     finally:
         connection.close()
@@ -66,7 +66,7 @@ def _files(url: str, status: int, body: bytes) -> tuple[TableFile, ...]:
     except (ValueError, KeyError, TypeError):
         text = body[:_TEXT_SHOWN].decode(errors="replace")
     if status == 401:
-        raise InvalidRequest(f'{url} asks for a token: set option("token", …)')
+        raise InvalidRequest(f'{url} requires a token: set option("token", …)')
     if status == 404:
         raise NotFound(text)
-    raise Unavailable(f"{url} answered {status}, which are no files of a datasource: {text}")
+    raise Unavailable(f"{url} answered {status} without files of a datasource: {text}")

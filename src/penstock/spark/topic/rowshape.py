@@ -1,7 +1,7 @@
-"""What a message's JSON fields become: the columns a reader makes, and how it finds the time.
+"""Mapping of a message's JSON fields to columns, and the place of the time.
 
-Plain data that travels to Spark's Python workers, so it holds no schema library. Owns no parsing
-(`parse`, `coerce`).
+Plain data that is sent to Spark's Python workers, so it uses no schema library. Does not own
+parsing (`parse`, `coerce`).
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ TIME_TYPE: Final = pa.timestamp("us", tz="UTC")
 
 
 class FieldType(StrEnum):
-    """The types that a field may be read as, by their Spark SQL names."""
+    """Types that a field may be read as, by their Spark SQL names."""
 
     STRING = "string"
     LONG = "bigint"
     DOUBLE = "double"
     FLOAT = "float"
     BOOLEAN = "boolean"
-    BINARY = "binary"  # sketches; only ever computed
+    BINARY = "binary"  # sketches; always computed
     STRINGS = "array<string>"
     LONGS = "array<bigint>"
     DOUBLES = "array<double>"
 
     @property
     def arrow(self) -> pa.DataType:
-        """The Arrow type of the column."""
+        """Return the Arrow type of the column."""
         return _ARROW[self]
 
     @property
     def of_values(self) -> FieldType | None:
-        """The type of the values of a list; None: it is no list."""
+        """Return the type of the values of a list; None: the type is not a list."""
         return _VALUES.get(self)
 
     @property
     def word(self) -> str:
-        """Its name in messages: that of a spec, where users write long."""
+        """Return its name for messages: the name in a spec, where users write long."""
         return "long" if self is FieldType.LONG else self.value
 
 
@@ -67,7 +67,7 @@ _VALUES: Final = {
 
 
 class TimeFormat(StrEnum):
-    """How a time is written: ISO 8601 text, or a number of some unit since 1970."""
+    """Format of a time: ISO 8601 text, or a number of some unit since 1970."""
 
     AUTO = "auto"  # a number of milliseconds, or ISO 8601 text
     ISO = "iso"
@@ -78,19 +78,19 @@ class TimeFormat(StrEnum):
 
 
 def time_format(text: str) -> TimeFormat | TimePattern:
-    """Return the format of a name, or the pattern that the text is.
+    """Return the format of this name, or the pattern in the text.
 
     Raises:
-        InvalidRequest: It is neither.
+        InvalidRequest: The text is neither.
     """
     return TimeFormat(text) if text in set(TimeFormat) else TimePattern.compile(text)
 
 
 @dataclass(frozen=True, slots=True)
 class TimeField:
-    """Where the time of a message is; `missing_ms` stands in when it has none.
+    """Place of the time in a message; `missing_ms` replaces a missing time.
 
-    One that is `optional` is null then, if there is no `missing_ms`: it comes from elsewhere.
+    An `optional` time without `missing_ms` is null if missing, because it comes from elsewhere.
     """
 
     name: str
@@ -100,7 +100,7 @@ class TimeField:
 
     @property
     def why_none(self) -> str:
-        """Why a message without a time makes no row."""
+        """Return why a message without a time makes no row."""
         return f"no time: field {self.name!r} is missing or null"
 
 
@@ -123,7 +123,7 @@ class RowShape:
 
     @property
     def arrow_schema(self) -> pa.Schema:
-        """The Arrow schema of the rows."""
+        """Return the Arrow schema of the rows."""
         columns = [pa.field(name, type_.arrow) for name, type_ in self.fields]
         if self.time is not None:
             columns.insert(0, pa.field(TIME_COLUMN, TIME_TYPE))

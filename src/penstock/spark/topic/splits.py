@@ -1,7 +1,7 @@
-"""Cutting offset ranges into splits that are read at the same time. Pure.
+"""Division of offset ranges into splits that are read in parallel. Pure.
 
-Invariants: the splits together hold every message of the ranges once; the same ranges and limits
-give the same splits, so that what is named by a split's ranges keeps its name in a later attempt.
+Invariants: the splits together contain every message of the ranges once; the same ranges and limits
+result in the same splits, so that names made from a split's ranges are stable across attempts.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 class SourceRange:
     """Messages [start, end) of a stream partition whose log files are in `folder`.
 
-    `size` is about how many bytes they have; it only decides where ranges are cut. What is not in
-    log files has its place in `folder` all the same (see `places`), and if it is in another service
-    the settings of the client in `properties`: they hold secrets, so they are not shown.
+    `size` is the approximate number of bytes; it only decides where ranges are divided. Messages
+    outside of log files have a location in `folder`, too (see `places`); for another service,
+    `properties` has the settings of the client, which are not shown because they contain secrets.
     """
 
     partition: int
@@ -33,7 +33,7 @@ Split = tuple[SourceRange, ...]
 def cut(ranges: Sequence[SourceRange], most: int, least_bytes: int) -> list[Split]:
     """Return at most `most` splits of about equal size, none much under `least_bytes`.
 
-    Small ranges share a split: one small job is quicker than several tiny ones.
+    Small ranges share a split, because one small job is faster than several tiny ones.
     """
     full = [r for r in ranges if r.start < r.end]
     total = sum(r.size for r in full)
@@ -58,7 +58,7 @@ def cut(ranges: Sequence[SourceRange], most: int, least_bytes: int) -> list[Spli
 
 
 def _cut_at(whole: SourceRange, size: float) -> tuple[SourceRange | None, SourceRange]:
-    """Cut a range so that the head has about `size` bytes; no head if that is no message."""
+    """Divide a range so that the head has about `size` bytes; no head for less than a message."""
     messages = int((whole.end - whole.start) * size / whole.size)
     messages = min(messages, whole.end - whole.start - 1)
     if messages <= 0:

@@ -1,7 +1,6 @@
-"""Parquet, ORC and Avro files to rows, a batch at a time.
+"""Rows of Parquet, ORC and Avro files, a batch at a time.
 
-Owns which row groups (stripes, in ORC) and columns are read. The columns that a file lacks are
-null.
+Owns which row groups (stripes, in ORC) and columns are read. Columns that a file lacks are null.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ from penstock.spark.topic.rowshape import RowShape
 BATCH_ROWS: Final = 64 * 1024
 _AS_THEY_ARE: Final[Mapping[str, str]] = MappingProxyType({})
 FOUND_AS: Final = b"penstock.found_as"
-"""Key of a Parquet field that says what a column of text becomes where types are discovered."""
+"""Key of a Parquet field with the type of a text column for type discovery."""
 
 
 def groups_of(file: InputFile, source: Source) -> int:
-    """Return how many row groups, or stripes, a file has.
+    """Return the number of row groups, or stripes, of a file.
 
     Raises:
-        NotFound: It is not there.
-        CorruptData: It is no such file.
+        NotFound: The file does not exist.
+        CorruptData: The file has another format.
     """
-    # Imported here and below: 9 MB, of which only who reads files has use.
+    # Imported here and below: 9 MB that only readers of files need.
     import pyarrow.orc as po  # noqa: PLC0415
     import pyarrow.parquet as pq  # noqa: PLC0415
 
@@ -56,8 +55,8 @@ def read_columns(split: Split, source: Source) -> Iterator[tuple[int, pa.RecordB
     """Yield the rows of a split, each batch with the number of its first row in the file.
 
     Raises:
-        NotFound: The file is not there.
-        CorruptData: It is damaged, or no such file.
+        NotFound: The file does not exist.
+        CorruptData: The file is damaged, or has another format.
     """
     with opened(split.file) as stored:
         if source.kind == "avro":
@@ -110,7 +109,7 @@ def _under_names(batch: pa.RecordBatch, renamed: Mapping[str, str]) -> pa.Record
 def _wanted(
     names: list[str], shape: RowShape, renamed: Mapping[str, str] = _AS_THEY_ARE
 ) -> list[str] | None:
-    """Return the columns to read, or None for all where a name could be taken for a path."""
+    """Return the columns to read, or None for all if a name could be interpreted as a path."""
     fields = _names(shape)
     found = [name for name in names if renamed.get(name, name) in fields]
     return None if not found or any("." in name for name in found) else found

@@ -1,7 +1,7 @@
-"""Files from HTTP, copied to this host before they are read: bounded, and whole or not at all.
+"""Files from HTTP, copied to this host before they are read: bounded, and complete or not at all.
 
-Owns what may be asked of a server: HTTP and HTTPS alone, a few redirects, a largest size. A
-password goes only to the host that it was given for, and no error shows what of a URL is secret.
+Owns the restrictions: only HTTP and HTTPS, few redirects, a size limit. A password is sent only to
+the host for which it was given, and no error shows the secrets of a URL.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ def fetch(
     timeout_s: float,
     check: Callable[[], None],
 ) -> int:
-    """Copy what is behind a URL into a file; return its bytes.
+    """Copy the content of a URL to a file; return its size in bytes.
 
     Args:
-        url: Where it is.
-        target: The file to make.
-        headers: More headers, for the first host.
+        url: The URL.
+        target: The file to create.
+        headers: Further headers, for the first host.
         auth: User and password, for the first host.
-        bytes_max: A larger file is refused.
-        timeout_s: How long the server may be silent.
-        check: Called now and then; raises when the copy should end.
+        bytes_max: Size limit of the file.
+        timeout_s: Time limit for each read.
+        check: Called periodically; raises when the copy must end.
 
     Raises:
-        NotFound: Nothing is there.
+        NotFound: The file does not exist.
         InvalidRequest: The server refuses, redirects too often, or sends too much.
-        InputUnavailable: The server does not answer, or breaks off.
+        InputUnavailable: The server does not answer, or closes the connection early.
     """
     # Imported here: only inputs from HTTP need it.
     import httpx  # noqa: PLC0415
@@ -60,7 +60,7 @@ def fetch(
                 parts = urlsplit(place)
                 if parts.scheme not in {"http", "https"}:
                     raise InvalidRequest(
-                        f"{shown} leads to {masked_url(place)}: only http and https are read"
+                        f"{shown} redirects to {masked_url(place)}: use http or https"
                     )
                 ours = (parts.scheme, parts.netloc) == (origin.scheme, origin.netloc)
                 with client.stream(
@@ -75,12 +75,10 @@ def fetch(
                     _check_status(shown, answer.status_code)
                     return _save(shown, answer, target, bytes_max, check)
     except httpx.InvalidURL as error:
-        raise InvalidRequest(f"{shown} is no URL that can be asked: {error}") from None
+        raise InvalidRequest(f"{shown} is not a supported URL: {error}") from None
     except httpx.HTTPError as error:
         reason = str(error) or type(error).__name__
-        raise InputUnavailable(
-            f"{shown} does not answer as it should ({reason}): try again"
-        ) from None
+        raise InputUnavailable(f"{shown} does not answer correctly ({reason}): try again") from None
     raise InvalidRequest(f"{shown} redirects more than {REDIRECTS_MAX} times: give its last URL")
 
 
@@ -88,7 +86,7 @@ def _save(
     shown: str, answer: httpx.Response, target: Path, bytes_max: int, check: Callable[[], None]
 ) -> int:
     size = 0
-    # As it is sent: a file that is packed by its name stays so; the server's own packing goes.
+    # Unchanged: a file that is compressed by its name stays so; a content encoding is removed.
     with target.open("wb") as file:
         for data in answer.iter_bytes(_CHUNK_BYTES):
             check()
@@ -103,7 +101,7 @@ def _check_status(shown: str, status: int) -> None:
     if status == 200:
         return
     if status in {404, 410}:
-        raise NotFound(f"{shown} is not there (HTTP {status}): correct the input's uris")
+        raise NotFound(f"{shown} does not exist (HTTP {status}): correct the input's uris")
     if status >= 500 or status in _TRY_AGAIN:
         raise InputUnavailable(f"{shown} cannot be read now (HTTP {status}): try again")
-    raise InvalidRequest(f"{shown} is refused (HTTP {status}): check the URL and who may read it")
+    raise InvalidRequest(f"{shown} is refused (HTTP {status}): check the URL and its permissions")

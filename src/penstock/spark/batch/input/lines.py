@@ -1,7 +1,7 @@
-"""The lines of a split of a text file, in blocks; no loop over lines.
+"""Lines of a split of a text file, in blocks; no loop over lines.
 
-Invariants: each line of the file comes once over all splits, by the rule of `splits`; empty lines
-do not come, but count; a line that is too long comes as its number alone.
+Invariants: each line of the file occurs once over all splits, by the rule of `splits`; empty lines
+are left out, but counted; of a line that is too long only the number is returned.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _Positions = npt.NDArray[np.int64]
 class Lines:
     """Lines [starts[i], ends[i]) of a text; `numbers` counts them from the split's start.
 
-    `ended` is how many lines, empty ones too, the split had so far; `too_long` has the numbers of
-    lines that were left out.
+    `ended` is the number of lines of the split so far, including empty ones; `too_long` has the
+    numbers of lines that were left out.
     """
 
     text: pa.Buffer
@@ -41,7 +41,7 @@ class Lines:
     too_long: tuple[int, ...] = ()
 
     def without_first(self, count: int) -> Lines:
-        """Return the lines but those whose numbers are below `count`."""
+        """Return the lines without those whose numbers are below `count`."""
         if not count or (len(self.numbers) and self.numbers[0] >= count):
             return self
         first = int(np.searchsorted(self.numbers, count))
@@ -56,7 +56,7 @@ class Lines:
         )
 
     def parts(self, lines_max: int) -> Iterator[Lines]:
-        """Yield the lines in order, at most so many at once."""
+        """Yield the lines in order, at most `lines_max` at once."""
         if len(self.starts) <= lines_max:
             yield self
             return
@@ -79,8 +79,8 @@ def read_lines(
     """Yield the lines of a split.
 
     Raises:
-        NotFound: The file is not there.
-        CorruptData: It is cut off, or not compressed as its name says.
+        NotFound: The file does not exist.
+        CorruptData: The file is truncated, or its compression does not match its name.
     """
     with opened_text(split.file) as file:
         yield from lines_in(file, split, b"", line_bytes_max, block_bytes)
@@ -89,11 +89,11 @@ def read_lines(
 def lines_in(
     file: pa.NativeFile, split: Split, head: bytes, line_bytes_max: int, block_bytes: int
 ) -> Iterator[Lines]:
-    """Yield the lines of a split of a file, of which `head` was read already."""
+    """Yield the lines of a split of a file whose `head` was read already."""
     at = max(split.start - 1, 0)
     if at:
         file.seek(at)
-    # A split begins behind the first newline at or after the byte before it.
+    # A split begins after the first newline at or after the byte before it.
     skipping = split.start > 0
     too_long = False
     rest = b""
@@ -131,7 +131,7 @@ def lines_in(
 
 
 def _lines(block: bytes, before: int, most: int) -> Lines:
-    """Return the lines of whole lines that begin before `most`."""
+    """Return the lines of a block of complete lines that begin before `most`."""
     data = np.frombuffer(block, np.uint8)
     newlines = np.flatnonzero(data == _NEWLINE)
     ends = (

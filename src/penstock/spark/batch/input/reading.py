@@ -1,7 +1,7 @@
-"""What a Spark worker does to read pieces of input: rows out, and a report of what made no row.
+"""Read pieces of input in a Spark worker: rows, and a report of rows that were not accepted.
 
-A report is a file in the scratch folder, since the rows may go on to the JVM. Invariants: it is
-there only when all of its piece was read, and a repeated attempt writes the same one again, so that
+A report is a file in the scratch folder, because the rows may be passed to the JVM. Invariants: it
+exists only after the whole piece was read, and a repeated attempt writes the same report, so that
 nothing is counted twice.
 """
 
@@ -32,13 +32,13 @@ from penstock.spark.topic.rowshape import TIME_COLUMN
 from penstock.storage.filesystem import translate_error
 
 ROW_SHOWN: Final = 1_000
-# What is known of a line, and of one that does not parse, takes many times the shortest lines.
+# Bookkeeping of a line, and of a bad one, takes many times the bytes of the shortest lines.
 LINES_MAX: Final = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """A row that was not taken: which of its split's, counted from 0, how it reads, and why."""
+    """A bad row: its number in the split, from 0, its text, and the reason."""
 
     number: int
     row: str
@@ -47,7 +47,7 @@ class BadRow:
 
 @dataclass(slots=True)
 class SplitReport:
-    """What was found in one split; `lines` counts all of its rows, good, bad and empty."""
+    """Rows of one split; `lines` counts all of its rows: good, bad and empty."""
 
     path: str
     shown: str
@@ -63,7 +63,7 @@ class SplitReport:
 class InputWork:
     """Pieces to read, one for each piece of Spark's work.
 
-    `errors_max`: a piece with more bad rows is not read to its end, as the request fails then.
+    `errors_max`: a piece with more bad rows is not read to its end, because the request fails.
     """
 
     pieces: tuple[Piece, ...]
@@ -74,7 +74,7 @@ class InputWork:
     line_bytes_max: int
 
     def read(self, number: int) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one piece, then leave its report.
+        """Yield the rows of one piece, then write its report.
 
         Raises:
             PenstockError: A file cannot be read.
@@ -149,7 +149,7 @@ class InputWork:
     def _without_long_rows(
         self, batch: pa.RecordBatch, at: int, report: SplitReport
     ) -> tuple[pa.RecordBatch, npt.NDArray[np.int64] | None]:
-        """Report the rows that are too long; return the others, and which rows they are."""
+        """Report the rows that are too long; return the others, and their indexes."""
         sizes = bytes_of_rows(batch).to_numpy()
         long = sizes > self.line_bytes_max
         if not long.any():
@@ -172,14 +172,14 @@ class InputWork:
 
 
 def read_pieces(work: InputWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Read the pieces whose numbers Spark hands in, for the JVM."""
+    """Read the pieces whose numbers Spark passes in, for the JVM."""
     for batch in batches:
         for number in batch.column(0).to_pylist():
             yield from work.read(number)
 
 
 def reports_of(scratch: Path, pieces: int) -> list[SplitReport]:
-    """Return the reports of all pieces, file by file in the order of places.
+    """Return the reports of all pieces, ordered by file and position.
 
     Raises:
         FileNotFoundError: A piece was not read.
@@ -199,7 +199,7 @@ def _shown(row: pa.RecordBatch) -> str:
     try:
         text = str(row.to_pylist()[0])
     except OverflowError:
-        text = row.to_string()  # a time that Python cannot hold
+        text = row.to_string()  # a time that Python cannot represent
     return text[:ROW_SHOWN]
 
 
